@@ -1,0 +1,42 @@
+"""Installs the packages dcpcse and senteval; pyproject.toml holds tool settings only."""
+
+import re
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "dcpcse/__init__.py").read_text(encoding="utf-8"))[1]
+
+EXTRAS = {
+    "peft": ["peft>=0.21,<1"],
+    "tensorboard": ["tensorboard>=2.16"],
+    "dev": ["peft>=0.21,<1", "pytest>=8", "ruff>=0.17"],
+}
+
+setup(
+    name="dcpcse",
+    version=VERSION,
+    description="Sentence embeddings by deep continuous prompts on frozen encoders",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.10",
+    packages=["dcpcse", "dcpcse.methods", "dcpcse.objectives", "senteval"],
+    package_dir={"senteval": "SentEval/senteval"},
+    package_data={"dcpcse": ["py.typed"], "senteval": ["py.typed"]},
+    install_requires=[
+        "torch>=2.13,<3",
+        "transformers>=5.0,<5.24",
+        "accelerate>=1.1",
+        "datasets>=4,<6",
+        "safetensors>=0.4.3",
+        "numpy>=1.26",
+        "scipy>=1.11",
+        "scikit-learn>=1.4",
+        "prettytable>=3.10",
+        "pyyaml>=6",
+        "tqdm>=4.66",
+    ],
+    extras_require=EXTRAS,
+)
