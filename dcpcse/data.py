@@ -1,0 +1,423 @@
+"""Training files: txt, csv, tsv, json and jsonl, checked cell by cell and memory-mapped.
+
+The readers know one format each and yield rows; whatever holds for every format (how many columns, what is
+blank, how many cells a row has) is checked in one place below them. The general loaders of `datasets` are not
+used because they guess: `NA` and `null` become missing cells, `1.5` a number, and U+2028 the end of a line.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import csv
+import hashlib
+import json
+import logging
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from .errors import UserError
+
+if TYPE_CHECKING:  # importing these takes over a second, which `train.py --help` should not wait for
+    import pyarrow as pa
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+ROLES = ("anchor", "positive", "negative")
+READER_VERSION = 1  # raise it when the same file would give other rows: it makes old cache files unused
+BATCH_ROWS = 10_000
+DROPPED_SHOWN = 5
+
+Row = tuple[int, list[str]]  # number of the line on which it starts, cells; a blank line has no cells
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The sentences of one training file.
+
+    dataset: string columns `anchor`; `anchor, positive`; or `anchor, positive, negative`.
+    columns: the names that the file itself gives them (a txt file: `text`).
+    dropped: number of rows left out for a blank cell; dropped_lines: where the first few of them start, as
+    line numbers from 1 (in a JSON array: item numbers from 1).
+    """
+
+    dataset: Dataset
+    columns: tuple[str, ...]
+    dropped: int
+    dropped_lines: tuple[int, ...]
+
+
+def load_training_file(
+    path: str | Path, cache_dir: str | Path | None = None, *, refresh: bool = False
+) -> TrainingData:
+    """Read a training file once, or find what an earlier call made of it in the cache folder.
+
+    The cache folder is `cache_dir`, by default `dcpcse` in that of `datasets`; nothing is written elsewhere.
+    refresh: read the file anew even if it was read before. Blank rows are dropped with one warning. Raises
+    UserError, naming file and line, for all that cannot be trained on, and for a cache folder that cannot be
+    written.
+    """
+    path = Path(path)
+    reader = _reader_of(path)
+    cached = _cache_folder(cache_dir) / f"{_fingerprint(path)}.arrow"
+    summary = (None if refresh else _read_summary(cached)) or _write_cache(cached, _Source(path), reader)
+    _warn_of_dropped(path, **summary)
+    return TrainingData(
+        dataset=_memory_map(cached),
+        columns=tuple(summary["columns"]),
+        dropped=summary["dropped"],
+        dropped_lines=tuple(summary["dropped_lines"]),
+    )
+
+
+def _warn_of_dropped(path: Path, *, dropped: int, dropped_lines: list[int], unit: str, **_: Any) -> None:
+    if dropped:
+        shown = ", ".join(map(str, dropped_lines)) + (", ..." if dropped > len(dropped_lines) else "")
+        logger.warning("%s: dropped %d blank or partly blank rows (%s %s)", path, dropped, unit, shown)
+
+
+# The checks that hold for every format
+
+
+@dataclass
+class _Source:
+    """A file while it is read: says where an error is, and keeps account of the dropped rows."""
+
+    path: Path
+    unit: str = "line"
+    dropped: int = 0
+    dropped_lines: list[int] = field(default_factory=list)
+
+    def error(self, number: int, problem: str) -> UserError:
+        return UserError(f"{self.path}, {self.unit} {number}: {problem}")
+
+    def drop(self, number: int) -> None:
+        self.dropped += 1
+        if len(self.dropped_lines) < DROPPED_SHOWN:
+            self.dropped_lines.append(number)
+
+    def summary(self, columns: list[str]) -> dict[str, Any]:
+        return {
+            "columns": columns,
+            "dropped": self.dropped,
+            "dropped_lines": self.dropped_lines,
+            "unit": self.unit,
+        }
+
+
+Reader = Callable[[_Source], Iterator[Row]]
+
+
+def _reader_of(path: Path) -> Reader:
+    """The reader for the extension; raises UserError if that is unknown or the file is not there."""
+    # os.path, since Path.exists raises for a name that is too long or lies in a closed folder
+    if not os.path.exists(path):
+        raise UserError(f"training file {path} does not exist; check the path")
+    if not os.path.isfile(path):
+        raise UserError(f"training file {path} is not a file but a folder or a device; name a file in it")
+    if path.suffix.lower() not in READERS:
+        found = f"the extension {path.suffix!r}" if path.suffix else "no extension"
+        raise UserError(f"training file {path} has {found}; rename it to one of {', '.join(READERS)}")
+    return READERS[path.suffix.lower()]
+
+
+def _take_columns(source: _Source, rows: Iterator[Row]) -> list[str]:
+    """The names in the first row that is not a blank line, 1 to 3 of them and none empty."""
+    for number, cells in rows:
+        if not cells:
+            source.drop(number)
+            continue
+        columns = [_clean(name) for name in cells]
+        _check_columns(source, number, columns)
+        return columns
+    found = "nothing but blank lines" if source.dropped else "nothing"
+    raise UserError(f"training file {source.path} is empty: it holds {found}; give at least one sentence")
+
+
+def _check_columns(source: _Source, number: int, columns: list[str]) -> None:
+    if not all(columns):
+        raise source.error(number, f"the header {columns} has an empty name; name every column")
+    if len(columns) > len(ROLES):
+        raise source.error(
+            number,
+            f"found {len(columns)} columns {columns}; leave 1 (sentence), 2 (anchor, positive) or "
+            "3 (anchor, positive, negative)",
+        )
+    if len(columns) == 1 and "\t" in columns[0]:
+        problem = f"the only column name, {columns[0]!r}, holds a tab"
+        raise source.error(number, f"{problem}; if tabs separate the columns, name the file .tsv")
+
+
+def _complete_rows(source: _Source, columns: list[str], rows: Iterable[Row]) -> Iterator[list[str]]:
+    """Yield the stripped cells of each row that has no blank one; raises UserError at a ragged row."""
+    for number, cells in rows:
+        sentences = [_clean(cell) for cell in cells]
+        if any(sentences) and len(sentences) != len(columns):
+            raise source.error(
+                number,
+                f"expected {len(columns)} cells, one for each of {columns}, but found {len(sentences)}; "
+                'give every row all of them, and put one that holds the delimiter in double quotes ("...")',
+            )
+        if sentences and all(sentences):
+            yield sentences
+        else:
+            source.drop(number)
+
+
+def _clean(cell: str) -> str:
+    r"""The cell without outer white space; a \n, \r\n or \r in it becomes a blank: a sentence is one line."""
+    if "\n" in cell or "\r" in cell:
+        cell = re.sub(r"\r\n?|\n", " ", cell)
+    return cell.strip()
+
+
+# The formats: a reader yields the column names as its first row that is not a blank line
+
+
+def _numbered_lines(source: _Source) -> Iterator[tuple[int, str]]:
+    r"""Yield (number from 1, text) of each line; only \n and \r\n end one.
+
+    Raises UserError at a line that is not UTF-8 or holds a NUL.
+    """
+    try:
+        # As bytes: text mode also ends lines at a lone \r, and str.splitlines at U+2028 and its like.
+        with open(source.path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield number, _decode(source, number, line)
+    except OSError as error:
+        raise UserError(f"cannot read training file {source.path}: {error.strerror}") from error
+
+
+def _decode(source: _Source, number: int, line: bytes) -> str:
+    if number == 1:
+        line = line.removeprefix(codecs.BOM_UTF8)
+    if b"\0" in line:
+        raise source.error(number, "found a NUL byte (is it UTF-16?); convert the file to UTF-8")
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise source.error(
+            number,
+            f"byte 0x{line[error.start]:02x} is not UTF-8; convert the file, for instance by "
+            f"`iconv -f LATIN1 -t UTF-8 {source.path.name} > utf8-{source.path.name}`",
+        ) from error
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _read_text(source: _Source) -> Iterator[Row]:
+    for number, line in _numbered_lines(source):
+        if number == 1:
+            yield number, ["text"]  # as the loader of `datasets` names it
+        yield number, [line]
+
+
+def _read_delimited(source: _Source) -> Iterator[Row]:
+    """Rows of a csv or tsv file, quoted as in RFC 4180; a row is numbered by the line on which it starts."""
+    delimiter = "\t" if "tsv" in source.path.name.lower() else ","  # the published rule
+    # A lone \r is white space here; the csv module would take it for the end of a row.
+    lines = (line.replace("\r", " ") + "\n" for _, line in _numbered_lines(source))
+    records = csv.reader(lines, delimiter=delimiter, strict=True)
+    start = 1
+    try:
+        for cells in records:
+            yield start, [] if len(cells) == 1 and cells[0].isspace() else cells
+            start = records.line_num + 1
+    except csv.Error as error:
+        raise source.error(
+            start,
+            'a quote (") opened in the row that starts here is not closed, or text follows the closing one '
+            f'({error}); close it, and write a quote inside a quoted cell twice ("")',
+        ) from error
+
+
+def _read_json(source: _Source) -> Iterator[Row]:
+    """Rows of a json file: an array if it opens with `[`, else JSON lines."""
+    first = next((line for _, line in _numbered_lines(source) if line.strip()), "")
+    return (_read_json_array if first.lstrip().startswith("[") else _read_json_lines)(source)
+
+
+def _read_json_array(source: _Source) -> Iterator[Row]:
+    """Rows of an array of objects, numbered as its items; the only format that is held in memory whole."""
+    items = _parse_json(source, "\n".join(line for _, line in _numbered_lines(source)))
+    source.unit = "item"
+    return _object_rows(source, enumerate(items, start=1))
+
+
+def _read_json_lines(source: _Source) -> Iterator[Row]:
+    def values() -> Iterator[tuple[int, Any]]:
+        for number, line in _numbered_lines(source):
+            yield number, _parse_json(source, line, number) if line.strip() else None
+
+    return _object_rows(source, values())
+
+
+# An object becomes a tuple of pairs, not a dict, in which a key that occurs twice would be lost unseen.
+_DECODER = json.JSONDecoder(object_pairs_hook=tuple)
+
+
+def _parse_json(source: _Source, text: str, first_line: int = 1) -> Any:
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        line = first_line + error.lineno - 1
+        raise source.error(line, f"broken JSON: {error.msg} (column {error.colno}); mend it") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; thousands of brackets
+        raise source.error(first_line, f"unreadable JSON: {error}; give objects that hold strings") from error
+
+
+def _object_rows(source: _Source, values: Iterable[tuple[int, Any]]) -> Iterator[Row]:
+    """Yield the keys of the first object, then each object's cells in that order; None is a blank line."""
+    keys: list[str] = []
+    for number, value in values:
+        if value is None:
+            yield number, []
+            continue
+        cells = _as_object(source, number, value)
+        if not keys:
+            keys = list(cells)
+            yield number, keys
+        if cells.keys() != set(keys):
+            problem = f"expected the keys {keys}, as in the first row, but found {list(cells)}"
+            raise source.error(number, f"{problem}; give every row the same keys")
+        yield number, [_as_text(source, number, key, cells[key]) for key in keys]
+
+
+def _as_object(source: _Source, number: int, value: Any) -> dict[str, Any]:
+    example = 'give an object such as {"anchor": "...", "positive": "..."}'
+    if not isinstance(value, tuple):
+        raise source.error(number, f"expected an object but found {_describe(value)}; {example}")
+    cells = dict(value)
+    if not cells:
+        raise source.error(number, f"found an object without keys; {example}")
+    if len(cells) != len(value):
+        raise source.error(number, f"a key occurs twice in {[key for key, _ in value]}; keep one of them")
+    return cells
+
+
+# What JSON can escape (\u0000, \ud800) but neither a tokenizer nor Arrow can take.
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
+def _as_text(source: _Source, number: int, key: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise source.error(number, f"key {key!r}: expected a string but found {_describe(value)}; quote it")
+    if found := _NO_TEXT.search(value):
+        escape = f"\\u{ord(found[0]):04x}"
+        raise source.error(number, f"key {key!r}: found {escape}, which is no character; remove it")
+    return value
+
+
+_JSON_KINDS = {bool: "the boolean", int: "the number", float: "the number", str: "the string"}
+
+
+def _describe(value: Any) -> str:
+    if type(value) in _JSON_KINDS:
+        return f"{_JSON_KINDS[type(value)]} {json.dumps(value)[:40]}"
+    return "an object" if isinstance(value, tuple) else "a list"
+
+
+READERS: dict[str, Reader] = {
+    ".txt": _read_text,
+    ".csv": _read_delimited,
+    ".tsv": _read_delimited,
+    ".json": _read_json,
+    ".jsonl": _read_json_lines,
+}
+
+
+# The cache: one Arrow stream a file, closed by an empty batch whose metadata is the summary
+
+
+def _cache_folder(cache_dir: str | Path | None) -> Path:
+    if cache_dir is not None:
+        return Path(cache_dir)
+    import datasets
+
+    return Path(datasets.config.HF_DATASETS_CACHE) / "dcpcse"
+
+
+def _fingerprint(path: Path) -> str:
+    """A name for this state of the file, as far as its size and time tell."""
+    # The name as given decides format and delimiter, and may differ from that of the file a link leads to.
+    state = path.stat()
+    identity = [str(path.resolve()), path.name, state.st_size, state.st_mtime_ns, READER_VERSION]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
+
+
+def _write_cache(cached: Path, source: _Source, reader: Reader) -> dict[str, Any]:
+    """Read the source into `cached`, which appears whole or not at all; gives the summary."""
+    # A name of its own for each process: all ranks of torchrun may be here at once, and the last one wins.
+    temporary = cached.with_name(f"{cached.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "xb") as file:
+            summary = _write_stream(file, source, reader)
+        os.replace(temporary, cached)
+        return summary
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the cache folder {cached.parent}: {error.strerror or error}; "
+            "choose another folder with --cache_dir"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def _write_stream(file: BinaryIO, source: _Source, reader: Reader) -> dict[str, Any]:
+    import pyarrow as pa
+
+    rows = reader(source)
+    columns = _take_columns(source, rows)
+    complete = _complete_rows(source, columns, rows)
+    schema = pa.schema([(role, pa.string()) for role in ROLES[: len(columns)]])
+    with pa.ipc.new_stream(file, schema) as writer:
+        while batch := list(islice(complete, BATCH_ROWS)):
+            writer.write_batch(_record_batch(zip(*batch, strict=True), schema))
+        if not writer.stats.num_record_batches:
+            raise _no_rows_error(source, columns)
+        # Not in the schema's metadata: a stream opens with the schema, before the dropped rows are known.
+        summary = source.summary(columns)
+        end = _record_batch([[] for _ in columns], schema)
+        writer.write_batch(end, custom_metadata={"summary": json.dumps(summary)})
+    return summary
+
+
+def _record_batch(columns: Iterable[Sequence[str]], schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.record_batch([pa.array(cells, pa.string()) for cells in columns], schema)
+
+
+def _no_rows_error(source: _Source, columns: list[str]) -> UserError:
+    found = "no row follows the header"
+    if source.dropped:
+        found = f"all of its {source.dropped} rows are blank or partly blank"
+    return UserError(f"training file {source.path} gives no sentence: {found} (columns {columns}); add some")
+
+
+def _read_summary(cached: Path) -> dict[str, Any] | None:
+    """The summary that closes the cache file; None if there is no complete cache file."""
+    import pyarrow as pa
+
+    summary = None
+    # OSError and ArrowInvalid: not there, or cut off by a crash of the machine; it is then written anew.
+    with contextlib.suppress(OSError, pa.ArrowInvalid), pa.memory_map(str(cached)) as file:
+        for _, metadata in pa.ipc.open_stream(file).iter_batches_with_custom_metadata():
+            summary = metadata and json.loads(metadata["summary"])
+    return summary
+
+
+def _memory_map(cached: Path) -> Dataset:
+    from datasets import Dataset
+
+    return Dataset.from_file(str(cached))
