@@ -1,0 +1,168 @@
+"""Options of training, as dataclasses with their checks. Nothing else happens here.
+
+The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.legacy` maps the older ones.
+"""
+
+import math
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from transformers import TrainingArguments
+
+from .errors import UserError
+from .pooling import POOLERS, describe_poolers
+
+
+def option(default: Any, help: str, **metadata: Any) -> Any:
+    """A dataclass field with the text that `--help` shows."""
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata={"help": help, **metadata})
+    return field(default=default, metadata={"help": help, **metadata})
+
+
+@dataclass
+class ModelArguments:
+    """The encoder, the method and its objectives."""
+
+    model_name_or_path: str | None = option(None, "Frozen encoder: a Hugging Face folder or hub id (required).")
+    method: str = option("dcpcse", "What is trained and by which loss; a name in dcpcse/methods/.")
+    config_name: str | None = option(None, "Another place for the encoder's configuration.")
+    tokenizer_name: str | None = option(None, "Another place for the tokenizer.")
+    cache_dir: str | None = option(None, "Folder for downloads and for the training data as read.")
+    use_fast_tokenizer: bool = option(True, "Kept for old scripts; transformers 5 has fast tokenizers only.")
+    model_revision: str = option("main", "Branch, tag or commit of the encoder on the hub.")
+    use_auth_token: bool = option(False, "Use the stored hub token, for private encoders.")
+    temp: float = option(0.05, "Temperature of the contrastive loss.")
+    pooler_type: str = option(
+        "cls",
+        f"Sentence representation. {describe_poolers()}.",
+        choices=list(POOLERS),
+    )
+    hard_negative_weight: float = option(
+        0.0, "LOGARITHM of the weight of an anchor's own hard negative (third column); 0 weighs it as 1."
+    )
+    mlp_only_train: bool = option(
+        False,
+        "Use the MLP of pooler cls in training only, and [CLS] before it afterwards (unsupervised recipe).",
+    )
+    pre_seq_len: int = option(10, "Prompt length: trainable keys and values in every layer.")
+    prefix_projection: bool = option(False, "Compute the prompts by a two-layer MLP instead of training them.")
+    prefix_hidden_size: int = option(512, "Inner size of that MLP.")
+    prompt_dropout: float | None = option(
+        None, "Dropout on the prompts in training, per sentence copy; default: the encoder's hidden dropout."
+    )
+    position_offset: int | None = option(
+        None,
+        "Position of the first text token; default: the prompt length, as published; 0 leaves the text where the "
+        "encoder was pretrained to see it. No effect on rotary encoders.",
+    )
+    do_mlm: bool = option(False, "Add the masked language modelling loss.")
+    mlm_weight: float = option(0.1, "Weight of the MLM loss at the first step.")
+    mlm_probability: float = option(0.15, "Share of the tokens that the MLM loss masks.")
+    mlm_decay_rate: float = option(0.95, "The MLM weight falls by this factor every --mlm_decay_steps steps.")
+    mlm_decay_steps: float = option(100.0, "Steps in which the MLM weight falls by --mlm_decay_rate.")
+    lm_head: str = option(
+        "checkpoint",
+        "Where the LM head comes from: 'checkpoint' (the encoder's own), 'new' (drawn, trained), a path.",
+    )
+    train_lm_head: bool = option(
+        False,
+        "Train an untied copy of the LM head, as the public code does; by default it is frozen, as in the paper.",
+    )
+
+    def __post_init__(self) -> None:
+        _require(self.temp > 0 and math.isfinite(self.temp), "--temp", self.temp, "a positive number")
+        _require(self.pooler_type in POOLERS, "--pooler_type", self.pooler_type, f"one of {sorted(POOLERS)}")
+        _require(self.pre_seq_len >= 1, "--pre_seq_len", self.pre_seq_len, "at least 1")
+        _require(self.prefix_hidden_size >= 1, "--prefix_hidden_size", self.prefix_hidden_size, "at least 1")
+        _require(_is_share(self.prompt_dropout), "--prompt_dropout", self.prompt_dropout, "in [0, 1)")
+        _require((self.position_offset or 0) >= 0, "--position_offset", self.position_offset, "0 or more")
+        _require(0 < self.mlm_probability < 1, "--mlm_probability", self.mlm_probability, "between 0 and 1")
+        _require(self.mlm_weight >= 0, "--mlm_weight", self.mlm_weight, "0 or more")
+        _require(0 < self.mlm_decay_rate <= 1, "--mlm_decay_rate", self.mlm_decay_rate, "in (0, 1]")
+        _require(self.mlm_decay_steps > 0, "--mlm_decay_steps", self.mlm_decay_steps, "above 0")
+        _require(
+            math.isfinite(self.hard_negative_weight),
+            "--hard_negative_weight",
+            self.hard_negative_weight,
+            "finite",
+        )
+        if not self.use_fast_tokenizer:
+            raise UserError("--use_fast_tokenizer False: transformers 5 has fast tokenizers only; leave it out")
+        if self.mlp_only_train and self.pooler_type != "cls":
+            raise UserError(
+                f"--mlp_only_train speaks of the MLP of --pooler_type cls; {self.pooler_type} has none; leave it out"
+            )
+
+    @property
+    def trains_lm_head(self) -> bool:
+        """A new head is of no use untrained."""
+        return self.train_lm_head or self.lm_head == "new"
+
+    def record(self) -> dict[str, Any]:
+        """The options that differ from their defaults and say what was trained, for the model folder."""
+        # Where things lay on the training machine says nothing about the model.
+        places = {"cache_dir", "model_name_or_path", "config_name", "tokenizer_name", "use_auth_token"}
+        defaults = {f.name: f.default for f in fields(self)}
+        return {k: v for k, v in asdict(self).items() if k not in places and v != defaults[k]}
+
+
+@dataclass
+class DataArguments:
+    """Training data, and the data of the evaluation during training."""
+
+    train_file: str | None = option(
+        None,
+        "txt (a sentence a line), csv, tsv, json or jsonl with 1 (sentence), 2 (pair) or 3 columns (hard negative).",
+    )
+    max_seq_length: int = option(
+        32, "Tokens of a sentence in training, [CLS] and [SEP] included; longer ones are cut."
+    )
+    pad_to_max_length: bool = option(False, "Pad every batch to --max_seq_length instead of its longest sentence.")
+    overwrite_cache: bool = option(False, "Read the training file anew even if it was read before.")
+    eval_data_dir: str = option("SentEval/data", "Folder that holds downstream/STS and downstream/SICK.")
+    eval_tasks: list[str] = option(  # noqa: RUF009 - a field, made by a helper
+        ["STSBenchmark", "SICKRelatedness"], "Tasks whose dev set is measured in training (stsb, sickr)."
+    )
+    custom_eval_data: bool = option(
+        False, "The evaluation files are your own in SentEval's format: do not ask for the official counts."
+    )
+
+    def __post_init__(self) -> None:
+        _require(self.max_seq_length >= 3, "--max_seq_length", self.max_seq_length, "at least 3")
+
+
+@dataclass
+class RunArguments(TrainingArguments):
+    """transformers' training arguments, with what the papers' scripts have besides."""
+
+    overwrite_output_dir: bool = option(False, "Replace an earlier result in --output_dir.")
+    logging_dir: str | None = option(None, "Folder of TensorBoard's files (with --report_to tensorboard).")
+    # The papers' transformers had no fused optimiser and hid no NaN.
+    optim: str = option("adamw_torch", "Optimiser; a name of transformers' OptimizerNames.")
+    logging_nan_inf_filter: bool = option(False, "Hide NaN losses in the log; training stops at one otherwise.")
+    eval_encode_batch_size: int = option(128, "Sentences a batch when dev sets are encoded.")
+
+    def __post_init__(self) -> None:
+        try:
+            super().__post_init__()
+        except (ValueError, NotImplementedError) as error:
+            raise UserError(str(error).splitlines()[0]) from error
+        _require(self.learning_rate > 0, "--learning_rate", self.learning_rate, "above 0")
+        _require(self.per_device_train_batch_size >= 1, "--per_device_train_batch_size",
+                 self.per_device_train_batch_size, "at least 1")  # fmt: skip
+        _require(
+            self.eval_encode_batch_size >= 1,
+            "--eval_encode_batch_size",
+            self.eval_encode_batch_size,
+            "at least 1",
+        )
+
+
+def _require(holds: bool, name: str, given: Any, allowed: str) -> None:
+    if not holds:
+        raise UserError(f"{name} {given}: must be {allowed}")
+
+
+def _is_share(value: float | None) -> bool:
+    return value is None or 0 <= value < 1

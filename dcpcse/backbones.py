@@ -1,0 +1,305 @@
+"""Loading frozen encoders from Hugging Face folders or the hub, and knowing them again by a fingerprint."""
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import logging as transformers_logging
+
+from .errors import UserError
+
+MODEL_FOLDER_FILE = "dcpcse.json"
+"""The file that makes a folder one of ours."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a frozen encoder came from, and how to know it again."""
+
+    name_or_path: str
+    revision: str | None
+    model_type: str
+    hidden_size: int
+    fingerprint: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A pretrained encoder without heads, its tokenizer, and the heads that its checkpoint had."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    source: Source
+    pooler: nn.Module | None = None
+    lm_head: nn.Module | None = None
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How to reach a checkpoint; the names are those of transformers' `from_pretrained`."""
+
+    revision: str | None = None
+    cache_dir: str | None = None
+    token: str | bool | None = None
+
+    def kwargs(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def load_backbone(
+    name_or_path: str,
+    *,
+    tokenizer: str | None = None,
+    config: str | None = None,
+    lm_head: str | None = None,
+    options: LoadOptions | None = None,
+) -> Backbone:
+    """Load an encoder in float32, all weights from the checkpoint.
+
+    tokenizer, config: other places to take these from. lm_head: None loads none; "checkpoint" takes the masked
+    LM head of this checkpoint, "new" draws one, anything else is the checkpoint that it comes from. Raises
+    UserError where the checkpoint is not there, lacks weights, or lacks the head.
+    """
+    options = options or LoadOptions()
+    _refuse_own_folder(name_or_path)
+    settings = _config(config or name_or_path, options)
+    if lm_head == "checkpoint":
+        model, pooler, head = _load_with_lm_head(name_or_path, settings, options)
+    else:
+        model, pooler = _load_encoder(name_or_path, settings, options)
+        head = None if lm_head is None else _other_lm_head(lm_head, model, options)
+    words = _tokenizer(tokenizer or name_or_path, options)
+    if len(words) > model.get_input_embeddings().num_embeddings:
+        raise UserError(
+            f"the tokenizer {tokenizer or name_or_path} has {len(words)} tokens, the encoder {name_or_path} only "
+            f"{model.get_input_embeddings().num_embeddings}; give the tokenizer that belongs to it"
+        )
+    if words.pad_token_id is None:
+        raise UserError(f"the tokenizer {tokenizer or name_or_path} has no padding token; batches need one")
+    local = Path(name_or_path).is_dir()
+    source = Source(
+        name_or_path=str(Path(name_or_path).resolve()) if local else name_or_path,
+        revision=None if local else getattr(settings, "_commit_hash", None) or options.revision,
+        model_type=settings.model_type,
+        hidden_size=settings.hidden_size,
+        fingerprint=fingerprint(model),
+    )
+    return Backbone(model, words, source, pooler, head)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """sha256 over the shapes and float32 bytes of all weights, in an order that parameter names do not change.
+
+    Poolers do not count: whether a checkpoint is loaded with its pooler makes no other encoder of it.
+    """
+    digests = []
+    for name, weight in model.named_parameters():
+        if not name.startswith("pooler."):
+            data = weight.detach().to("cpu", torch.float32).contiguous()
+            digests.append(hashlib.sha256(repr(tuple(data.shape)).encode() + data.numpy().tobytes()).digest())
+    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+
+
+class LMHead(nn.Module):
+    """The masked-LM head of any architecture, on hidden states.
+
+    Holds the checkpoint's whole masked LM with its encoder replaced by a pass-through, so the head's own code
+    (transforms, biases, tying) runs and none of it is copied here.
+    """
+
+    def __init__(self, masked_lm: PreTrainedModel) -> None:
+        super().__init__()
+        self.vocab_size = masked_lm.get_output_embeddings().out_features
+        setattr(masked_lm, masked_lm.base_model_prefix, _PassThrough())
+        self.masked_lm = masked_lm
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Hidden states (n, H) → logits (n, vocabulary)."""
+        return self.masked_lm(inputs_embeds=hidden.unsqueeze(0)).logits[0]
+
+    def untie(self) -> None:
+        """Give the decoder weights of its own, so that training the head leaves the encoder's embeddings alone."""
+        decoder = self.masked_lm.get_output_embeddings()
+        decoder.weight = nn.Parameter(decoder.weight.detach().clone())
+
+
+class _PassThrough(nn.Module):
+    """Stands where the encoder of a masked LM was and hands on what it is given."""
+
+    def forward(self, *args: Any, inputs_embeds: Tensor, **kwargs: Any) -> BaseModelOutput:
+        return BaseModelOutput(last_hidden_state=inputs_embeds)
+
+
+def _refuse_own_folder(name_or_path: str) -> None:
+    if (Path(name_or_path) / MODEL_FOLDER_FILE).is_file():
+        raise UserError(
+            f"{name_or_path} is a trained model folder, not a frozen encoder; load it with dcpcse.load or "
+            "evaluation.py, or go on training with --resume_from_checkpoint"
+        )
+
+
+def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
+    with _user_errors(name_or_path, "encoder"):
+        config = AutoConfig.from_pretrained(name_or_path, **options.kwargs())
+    if not hasattr(config, "hidden_size") or config.is_encoder_decoder:
+        raise UserError(
+            f"{name_or_path} is a {config.model_type} model; a single encoder is needed (BERT, RoBERTa, …)"
+        )
+    return config
+
+
+def _tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokenizerBase:
+    with _user_errors(name_or_path, "tokenizer"):
+        return AutoTokenizer.from_pretrained(name_or_path, **options.kwargs())
+
+
+def _load(auto: type, name_or_path: str, config: PretrainedConfig, options: LoadOptions) -> tuple[Any, set[str]]:
+    """A model in float32 and the weights that its checkpoint lacks (drawn at random by transformers)."""
+    with _user_errors(name_or_path, "encoder"), _quiet():
+        # float32 whatever the checkpoint's type: transformers follows the file, and scores would move with it.
+        model, info = auto.from_pretrained(
+            name_or_path, config=config, dtype=torch.float32, output_loading_info=True, **options.kwargs()
+        )
+    return model, set(info["missing_keys"])
+
+
+def _load_encoder(
+    name_or_path: str, config: PretrainedConfig, options: LoadOptions
+) -> tuple[PreTrainedModel, nn.Module | None]:
+    model, missing = _load(AutoModel, name_or_path, config, options)
+    pooler = _take_pooler(model)
+    if any(_is_pooler(key) for key in missing):
+        pooler = None
+    _require_none_missing(name_or_path, {key for key in missing if not _is_pooler(key)})
+    return model, pooler
+
+
+def _load_with_lm_head(
+    name_or_path: str, config: PretrainedConfig, options: LoadOptions
+) -> tuple[PreTrainedModel, None, LMHead]:
+    masked_lm, missing = _load_masked_lm(name_or_path, config, options)
+    body = {key for key in missing if key.startswith(masked_lm.base_model_prefix + ".")}
+    if missing - body:
+        raise UserError(
+            f"{name_or_path} has no masked-LM head (it lacks {min(missing - body)}), which --do_mlm needs; "
+            "take one from another checkpoint of the same vocabulary and size with --lm_head PATH, or train a new "
+            "one with --lm_head new"
+        )
+    _require_none_missing(name_or_path, body)
+    model = masked_lm.base_model
+    _take_pooler(model)
+    return model, None, LMHead(masked_lm)
+
+
+def _other_lm_head(lm_head: str, model: PreTrainedModel, options: LoadOptions) -> LMHead:
+    if lm_head == "new":
+        return LMHead(_new_masked_lm(model))
+    config = _config(lm_head, options)
+    _, _, head = _load_with_lm_head(lm_head, config, options)
+    wanted = (model.config.hidden_size, model.config.vocab_size)
+    if (config.hidden_size, config.vocab_size) != wanted:
+        raise UserError(
+            f"--lm_head {lm_head} has hidden size {config.hidden_size} and {config.vocab_size} tokens, the encoder "
+            f"{wanted[0]} and {wanted[1]}; both must agree"
+        )
+    return head
+
+
+def _new_masked_lm(model: PreTrainedModel) -> PreTrainedModel:
+    """A masked LM with a fresh head whose decoder starts from the encoder's word embeddings."""
+    with _quiet():
+        masked_lm = AutoModelForMaskedLM.from_config(model.config)
+    decoder, words = masked_lm.get_output_embeddings().weight, model.get_input_embeddings().weight
+    if decoder.shape == words.shape:
+        decoder.data.copy_(words.data)
+    return masked_lm
+
+
+def _load_masked_lm(
+    name_or_path: str, config: PretrainedConfig, options: LoadOptions
+) -> tuple[PreTrainedModel, set[str]]:
+    try:
+        return _load(AutoModelForMaskedLM, name_or_path, config, options)
+    except ValueError as error:
+        if "AutoModelForMaskedLM" not in str(error):
+            raise
+        raise UserError(
+            f"transformers has no masked LM for the model type {config.model_type} of {name_or_path}"
+        ) from error
+
+
+def _take_pooler(model: PreTrainedModel) -> nn.Module | None:
+    """Remove the model's pooler, which costs time and, untouched by the loss, would look trained."""
+    pooler = getattr(model, "pooler", None)
+    if pooler is not None:
+        model.pooler = None
+    return pooler
+
+
+def _is_pooler(key: str) -> bool:
+    return "pooler." in key
+
+
+def _require_none_missing(name_or_path: str, missing: set[str]) -> None:
+    if missing:
+        raise UserError(
+            f"{name_or_path} lacks {len(missing)} weights of its encoder, {min(missing)} among them; transformers "
+            "would draw them at random. Is it a checkpoint of another kind?"
+        )
+
+
+@contextlib.contextmanager
+def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
+    """Turn what transformers raises for a wrong path, id or file into one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        folder = Path(name_or_path)
+        if folder.is_dir():
+            reason = f"the folder holds no readable {what}: {_first_line(error)}"
+        elif folder.is_absolute() or name_or_path.startswith("."):
+            reason = "there is no such folder"
+        else:
+            reason = f"there is no such folder, and the hub did not give it: {_first_line(error)}"
+        raise UserError(f"cannot load the {what} {name_or_path!r}: {reason}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' load report and bars: what it would say is checked here, and raised."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.ERROR)
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,133 @@
+"""What the command-line tools share: reading options, and turning user mistakes into one line and exit code 2."""
+
+import argparse
+import difflib
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from senteval.errors import DataError
+from transformers import HfArgumentParser
+
+from .arguments import DataArguments, ModelArguments, RunArguments
+from .errors import UserError
+from .legacy import translate
+
+logger = logging.getLogger(__name__)
+
+_UNSET = object()
+Options = tuple[ModelArguments, DataArguments, RunArguments]
+
+
+def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
+    """Run a tool; a mistake of the user's gives one line on stderr and 2. `--debug` shows its traceback."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    argv, debug = _take_debug(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("dcpcse").setLevel(logging.INFO)
+    try:
+        main(argv)
+    except (UserError, DataError) as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _take_debug(argv: list[str]) -> tuple[list[str], bool]:
+    """Take out `--debug` where it stands without a value; with one it is transformers' own option."""
+    bare = [i for i, word in enumerate(argv) if word == "--debug" and (argv[i + 1 : i + 2] or ["--"])[0][:2] == "--"]
+    return [word for i, word in enumerate(argv) if i not in bare], bool(bare)
+
+
+class Parser(HfArgumentParser):
+    """An argument parser whose complaints are user errors and name the nearest known option."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (--help lists the options)")
+
+    def refuse_unknown(self, words: Sequence[str]) -> None:
+        """UserError for left-over words, with the nearest known option."""
+        if not words:
+            return
+        known = [name for action in self._actions for name in action.option_strings]
+        name = words[0].split("=")[0]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"unknown argument {words[0]}{hint} (--help lists the options)")
+
+
+def parse_training(argv: Sequence[str]) -> tuple[Options, set[str]]:
+    """Options of train.py and the names of those that were given.
+
+    argv: options, after an optional .json or .yaml file of options, which the command line overrides.
+    """
+    parser = Parser((ModelArguments, DataArguments, RunArguments), description=_TRAIN_HELP, allow_abbrev=False)
+    argv = translate(argv, say)
+    from_file: dict[str, Any] = {}
+    if argv and not argv[0].startswith("--"):
+        from_file = _read_config(parser, Path(argv.pop(0)))
+    given = from_file | _given(parser, argv)
+    return tuple(_build(kind, given) for kind in parser.dataclass_types), set(given)
+
+
+def say(line: str) -> None:
+    """A line for the person at the terminal: how what was asked is understood."""
+    logger.info(line)
+
+
+def _given(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
+    """The options that stand on the command line, without any default."""
+    unset = argparse.Namespace(**{action.dest: _UNSET for action in parser._actions})
+    namespace, unknown = parser.parse_known_args(argv, unset)
+    parser.refuse_unknown(unknown)
+    return {name: value for name, value in vars(namespace).items() if value is not _UNSET}
+
+
+def _read_config(parser: Parser, path: Path) -> dict[str, Any]:
+    readers: Mapping[str, Callable[[str], Any]] = {
+        ".json": json.loads,
+        ".yaml": yaml.safe_load,
+        ".yml": yaml.safe_load,
+    }
+    if path.suffix not in readers:
+        raise UserError(f"{path} is neither an option (--name) nor a file of options (.json, .yaml)")
+    try:
+        content = readers[path.suffix](path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the options file {path}: {error.strerror}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path} is not readable as {path.suffix[1:]}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must hold option names and values")
+    # Through the same parser as the command line: same types, same choices, same complaints.
+    words = [word for name, value in content.items() for word in _as_words(name, value)]
+    return _given(parser, translate(words, say))
+
+
+def _as_words(name: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, dict):
+        return [f"--{name}", json.dumps(value)]
+    return [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}", str(value)]
+
+
+def _build(kind: type, given: Mapping[str, Any]) -> Any:
+    names = {f.name for f in fields(kind) if f.init}
+    try:
+        return kind(**{name: value for name, value in given.items() if name in names})
+    except UserError:
+        raise
+    except (ValueError, TypeError, ImportError) as error:
+        raise UserError(" ".join(str(error).split())) from error
+
+
+_TRAIN_HELP = """Train sentence embeddings on a frozen encoder. A file of options (.json, .yaml) may stand first; the
+command line overrides it. Besides the options of this program all of transformers.TrainingArguments are known."""

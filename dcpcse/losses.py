@@ -1,0 +1,42 @@
+"""Loss functions on tensors: no model, no state, no collective operation."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def nt_xent(
+    anchors: Tensor,
+    positives: Tensor,
+    temperature: float,
+    *,
+    negatives: Tensor | None = None,
+    hard_negative_weight: float = 0.0,
+) -> Tensor:
+    """Cross entropy of picking each anchor's own positive among all candidates by cosine (SimCSE, eq. 1 and 5).
+
+    anchors (B, H); positives (C, H) with C ≥ B, the i-th belonging to anchor i; negatives (D, H) with D ≥ B,
+    the i-th being the hard negative of anchor i. Every other row is a negative too, so an anchor has
+    C - 1 + D of them. `hard_negative_weight` is a logarithm: it is added to the logit of an anchor's own hard
+    negative, 0 weighs it like any other. Mean over B, in nats. Raises ValueError if C < B or D < B.
+    """
+    for name, candidates in (("positives", positives), ("negatives", negatives)):
+        if candidates is not None and len(candidates) < len(anchors):
+            raise ValueError(f"{len(anchors)} anchors need as many {name}; got {len(candidates)}")
+    anchors = F.normalize(anchors.float(), dim=-1)
+    logits = anchors @ F.normalize(positives.float(), dim=-1).T / temperature  # (B, C)
+    targets = torch.arange(len(anchors), device=anchors.device)
+    if negatives is not None:
+        against = anchors @ F.normalize(negatives.float(), dim=-1).T / temperature  # (B, D)
+        own = F.one_hot(targets, num_classes=len(negatives)).to(against)
+        logits = torch.cat([logits, against + hard_negative_weight * own], dim=1)
+    return F.cross_entropy(logits, targets)
+
+
+def masked_ce(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross entropy in nats over the predicted tokens of the whole batch (BERT, section 3.1).
+
+    logits (n, vocabulary) and labels (n,) of the masked positions only. 0 where nothing was masked: a batch of
+    very short sentences may have no masked token, and the mean over none would be NaN.
+    """
+    return F.cross_entropy(logits.float(), labels, reduction="sum") / max(len(labels), 1)

@@ -1,0 +1,443 @@
+"""The documented door to every model, head and variant.
+
+`Encoder` is a backbone with injected prompts, `SentenceEncoder` adds pooling and head and is what gets trained,
+saved, loaded and used. Prompts, heads and poolers are re-exported here.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from . import folder as model_folder
+from .attention import PREFIX_ATTENTION, Prefix
+from .backbones import Backbone, LMHead, LoadOptions, Source, load_backbone
+from .errors import UserError
+from .heads import HEADS, PretrainedPooler, TanhMLP, head_name
+from .pooling import POOLERS, Pooler
+from .positions import positions_of
+from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable
+from .tokens import pad, tokenize
+
+__all__ = [
+    "HEADS",
+    "POOLERS",
+    "DeepPrompt",
+    "Encoder",
+    "LMHead",
+    "Pooler",
+    "PretrainedPooler",
+    "ProjectedTable",
+    "PromptShape",
+    "PromptTable",
+    "SentenceEncoder",
+    "TanhMLP",
+    "plain_encoder",
+]
+
+logger = logging.getLogger(__name__)
+
+PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert")
+"""Model types whose prompts are tested here; others are tried, and refused if the prompt does not arrive."""
+
+PEFT_SAME = ("bert", "roberta", "xlm-roberta", "electra")
+"""Model types for which peft's prefix tuning gives the same vectors."""
+
+
+class Encoder(nn.Module):
+    """Backbone with an optional deep prompt: token ids → hidden states.
+
+    position_offset: positions by which the text starts late (the published code: the prompt length).
+    Raises UserError if the prompt does not reach every layer of this backbone.
+    """
+
+    def __init__(self, backbone: PreTrainedModel, prompt: DeepPrompt | None = None, position_offset: int = 0) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.prompt = prompt
+        self.positions = positions_of(backbone)
+        self.position_offset = position_offset
+        if prompt is not None:
+            _require_room(backbone, self.max_tokens, position_offset)
+            _use_prefix_attention(backbone)
+            _require_prompt_arrives(backbone, prompt.shape)
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest text in tokens, special ones included, that the positions hold."""
+        return self.positions.room(self.position_offset)
+
+    def draw_prefix(self, rows: int) -> Prefix | None:
+        """The prefix of `rows` sequences; in train mode each row has its own dropout."""
+        return None if self.prompt is None else self.prompt(rows)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        *,
+        prefix: Prefix | None = None,
+        all_layers: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Hidden states (N, L, H): all of them, embedding output first, with `all_layers`, else only the last.
+
+        input_ids, attention_mask (N, L). prefix: one drawn before, for a second pass that must see the same
+        prompts; drawn here by default. Raises UserError if L exceeds the positions.
+        """
+        if input_ids.shape[1] > self.max_tokens:
+            raise UserError(
+                f"a text of {input_ids.shape[1]} tokens does not fit: the encoder has room for {self.max_tokens} "
+                f"(position offset {self.position_offset}); lower --max_seq_length"
+            )
+        kwargs: dict[str, Any] = {"output_hidden_states": True} if all_layers else {}
+        if self.prompt is not None:
+            kwargs["prefix"] = self.draw_prefix(len(input_ids)) if prefix is None else prefix
+            kwargs["position_ids"] = self.positions.ids(input_ids, self.position_offset)
+        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        return tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
+
+
+class SentenceEncoder(nn.Module):
+    """Encoder, pooling and head: sentences → vectors. What methods train and folders hold."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        tokenizer: PreTrainedTokenizerBase,
+        source: Source,
+        *,
+        pooling: str,
+        head: nn.Module | None = None,
+        head_at_inference: bool = False,
+        method: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """head: applied in training, and in evaluation too if `head_at_inference`.
+
+        method, arguments: what trained it, for the record in the folder.
+        """
+        super().__init__()
+        self.encoder = encoder
+        self.tokenizer = tokenizer
+        self.source = source
+        self.pooling = pooling
+        self.head = head
+        self.head_at_inference = head_at_inference
+        self.method = method
+        self.arguments = dict(arguments or {})
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.encoder.backbone.parameters()).device
+
+    @property
+    def dimension(self) -> int:
+        """Length H of an embedding."""
+        return self.encoder.backbone.config.hidden_size
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, *, prefix: Prefix | None = None) -> Tensor:
+        """Embeddings (N, H) of token ids and mask (N, L)."""
+        pooler = POOLERS[self.pooling]
+        hidden = self.encoder(input_ids, attention_mask, prefix=prefix, all_layers=pooler.needs_all_layers)
+        pooled = pooler(hidden, attention_mask)
+        use_head = self.head is not None and (self.training or self.head_at_inference)
+        return self.head(pooled) if use_head else pooled
+
+    def encode(
+        self,
+        sentences: Sequence[str],
+        batch_size: int = 128,
+        normalize: bool = False,
+        *,
+        max_length: int | None = None,
+        show_progress: bool = False,
+    ) -> np.ndarray:
+        """Embeddings of sentences, float32 (N, H), in the order given; eval mode, no gradient.
+
+        normalize: unit length. max_length: cut texts at so many tokens, special ones included; without it only
+        at the end of the position table. Cut texts are counted in one warning.
+        """
+        ids = self._tokenize(sentences, max_length)
+        embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)
+        # By length: a batch is as long as its longest text, and padding costs as much as text.
+        order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
+        was_training = self.training
+        self.eval()
+        try:
+            with (
+                torch.inference_mode(),
+                tqdm(total=len(ids), desc="encode", mininterval=1, disable=not show_progress) as bar,
+            ):
+                for start in range(0, len(order), batch_size):
+                    rows = order[start : start + batch_size]
+                    embeddings[rows] = self._encode_batch([ids[i] for i in rows], normalize)
+                    bar.update(len(rows))
+        finally:
+            self.train(was_training)
+        return embeddings
+
+    def _tokenize(self, sentences: Sequence[str], max_length: int | None) -> list[list[int]]:
+        if isinstance(sentences, str):
+            raise UserError("encode takes a list of sentences and got one string; write encode([text])")
+        for i, sentence in enumerate(sentences):
+            if not isinstance(sentence, str):
+                raise UserError(f"sentence {i} is a {type(sentence).__name__} ({sentence!r:.60}); a string is needed")
+        limit = self.encoder.max_tokens
+        wanted = limit if max_length is None else max_length
+        if not 3 <= wanted <= limit:
+            raise UserError(f"max_length {max_length} is not between 3 and the {limit} tokens of this encoder")
+        if not len(sentences):
+            return []
+        ids, cut = tokenize(self.tokenizer, sentences, wanted)
+        if cut and max_length is None:
+            logger.warning(
+                "%d of %d texts are longer than the %d tokens that the encoder has room for, and were cut",
+                cut,
+                len(ids),
+                wanted,
+            )
+        return ids
+
+    def _encode_batch(self, ids: list[list[int]], normalize: bool) -> np.ndarray:
+        input_ids, mask = pad(ids, self.tokenizer.pad_token_id)
+        embeddings = self(input_ids.to(self.device), mask.to(self.device)).float()
+        return (F.normalize(embeddings, dim=-1) if normalize else embeddings).cpu().numpy()
+
+    def save(self, folder: str | Path) -> None:
+        """Write what was trained, a record and the tokenizer; never the frozen backbone (see `dcpcse.folder`)."""
+        prompt = self.encoder.prompt
+        if prompt is None:
+            raise UserError("nothing was trained in this encoder; only encoders with prompts are saved")
+        record = {
+            "method": self.method,
+            "arguments": self.arguments,
+            "pooling": self.pooling,
+            "head": None
+            if self.head is None
+            else {"kind": head_name(self.head), "at_inference": self.head_at_inference},
+            "prompt": prompt.record(),
+            "position_offset": self.encoder.position_offset,
+            "base": self.source.as_dict(),
+        }
+        model_folder.write(folder, record, prompt.table(), self._other_trained(), self._peft_config())
+        self.tokenizer.save_pretrained(folder)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        base: str | None = None,
+        *,
+        device: str | torch.device | None = None,
+        options: LoadOptions | None = None,
+    ) -> "SentenceEncoder":
+        """Load a folder that `save` wrote, in eval mode; nothing has to be repeated.
+
+        base: where the frozen encoder is now, if not where it was; it must be the same one, by fingerprint.
+        device: default cuda if there is one. Raises UserError for another base, damaged files, NaN weights,
+        missing or extra tensors.
+        """
+        contents = model_folder.read(folder)
+        record = contents.record
+        backbone = _load_base(folder, record["base"], base, options)
+        prompt = _build_prompt(record["prompt"])
+        head = None if record["head"] is None else HEADS[record["head"]["kind"]](backbone.source.hidden_size)
+        model = cls(
+            Encoder(backbone.model, prompt, record["position_offset"]),
+            backbone.tokenizer,
+            backbone.source,
+            pooling=record["pooling"],
+            head=head,
+            head_at_inference=bool(head) and record["head"]["at_inference"],
+            method=record["method"],
+            arguments=record.get("arguments"),
+        )
+        model.load_trained(folder, contents)
+        model.requires_grad_(False)
+        return model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+    def load_trained(self, folder: str | Path, contents: model_folder.Contents | None = None) -> None:
+        """Copy the trained weights of a folder into this model, which must have been built alike."""
+        contents = contents or model_folder.read(folder)
+        prompt = self.encoder.prompt
+        shape = tuple(contents.prompts.shape)
+        if shape != (prompt.shape.length, prompt.shape.width):
+            raise UserError(
+                f"{folder}: prompts of shape {shape}; {(prompt.shape.length, prompt.shape.width)} is expected"
+            )
+        expected = self._other_trained()
+        _require_same_tensors(folder, expected, contents.trained)
+        with torch.no_grad():
+            for name, parameter in expected.items():
+                parameter.copy_(contents.trained[name])
+            if prompt.projection is None:
+                prompt.table.weight.copy_(contents.prompts)
+            elif not torch.allclose(prompt.table().cpu(), contents.prompts, atol=1e-4):
+                raise UserError(
+                    f"{folder}: the prompts are not what the saved projection gives; copy the folder again"
+                )
+
+    def _other_trained(self) -> dict[str, Tensor]:
+        """Trained tensors besides the plain prompt table, by the names they have in `trained.safetensors`."""
+        tensors = {}
+        if self.head is not None:
+            tensors |= {f"head.{name}": tensor for name, tensor in self.head.state_dict(keep_vars=True).items()}
+        if self.encoder.prompt is not None and self.encoder.prompt.projection is not None:
+            table = self.encoder.prompt.table.state_dict(keep_vars=True)
+            tensors |= {f"prompt.{name}": tensor for name, tensor in table.items()}
+        return tensors
+
+    def _peft_config(self) -> dict[str, Any] | None:
+        """peft's adapter_config.json where peft alone gives the very same [CLS] vectors, else None."""
+        prompt, shape = self.encoder.prompt, self.encoder.prompt.shape
+        same = (
+            self.source.model_type in PEFT_SAME
+            and POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
+            and not self.head_at_inference
+            and self.encoder.position_offset == shape.length
+        )
+        if not same:
+            return None
+        return {
+            "peft_type": "PREFIX_TUNING",
+            "task_type": "FEATURE_EXTRACTION",
+            "inference_mode": True,
+            "base_model_name_or_path": self.source.name_or_path,
+            "revision": self.source.revision,
+            "num_virtual_tokens": prompt.shape.length,
+            "token_dim": shape.heads * shape.head_dim,
+            "num_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_transformer_submodules": 1,
+            "encoder_hidden_size": shape.heads * shape.head_dim,
+            "prefix_projection": False,  # the saved table is the projected one
+        }
+
+
+def plain_encoder(backbone: Backbone, pooling: str) -> SentenceEncoder:
+    """A pretrained encoder as it is, for evaluation; `cls` is the checkpoint's own pooler.
+
+    Raises UserError for `cls` on a checkpoint without a pooler: random weights would give a random score.
+    """
+    if pooling not in POOLERS:
+        raise UserError(f"unknown pooling {pooling!r}; choose one of {sorted(POOLERS)}")
+    head = None
+    if pooling == "cls":
+        if backbone.pooler is None:
+            raise UserError(
+                f"{backbone.source.name_or_path} has no pretrained pooler, which --pooler cls means on a plain "
+                "encoder; choose --pooler cls_before_pooler, avg or another one"
+            )
+        head = PretrainedPooler(backbone.pooler)
+    model = SentenceEncoder(
+        Encoder(backbone.model),
+        backbone.tokenizer,
+        backbone.source,
+        pooling=pooling,
+        head=head,
+        head_at_inference=head is not None,
+    )
+    return model.requires_grad_(False).eval()
+
+
+def _require_room(backbone: PreTrainedModel, room: int, offset: int) -> None:
+    if room < 3:
+        raise UserError(
+            f"a position offset of {offset} leaves {room} positions of {backbone.config.model_type} for the text; "
+            "lower --pre_seq_len or --position_offset"
+        )
+
+
+def _use_prefix_attention(backbone: PreTrainedModel) -> None:
+    if not getattr(backbone, "_supports_attention_backend", False):
+        raise _cannot_take_prompts(backbone, "its attention cannot be replaced in transformers")
+    backbone.set_attn_implementation(PREFIX_ATTENTION)
+
+
+def _require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> None:
+    """One forward and backward over a random prefix: every layer's must reach the output.
+
+    A backbone that never hands `prefix=` to its attention would otherwise train and run without prompts.
+    """
+    if any(getattr(module, "is_causal", False) for module in backbone.modules()):
+        raise _cannot_take_prompts(backbone, "it is a decoder")
+    # A generator of its own: a check must not move the run's random numbers.
+    random = torch.Generator().manual_seed(0)
+    size = (2, 1, shape.heads, 2, shape.head_dim)
+    drawn = [torch.randn(size, generator=random).requires_grad_() for _ in range(shape.layers)]
+    prefix = {layer: tuple(pair.to(backbone.device)) for layer, pair in enumerate(drawn)}
+    ids = torch.full((1, 4), 5, device=backbone.device)
+    was_training = backbone.training
+    backbone.eval()
+    try:
+        with torch.enable_grad():
+            hidden = backbone(input_ids=ids, attention_mask=torch.ones_like(ids), prefix=prefix).last_hidden_state
+            weights = torch.randn(hidden.shape, generator=random).to(hidden)
+            gradients = torch.autograd.grad((hidden * weights).sum(), drawn, allow_unused=True)
+    except (TypeError, RuntimeError) as error:
+        raise _cannot_take_prompts(backbone, str(error).splitlines()[0]) from error
+    finally:
+        backbone.train(was_training)
+    blind = [layer for layer, g in enumerate(gradients) if g is None or not all(half.any() for half in g)]
+    if blind:
+        raise _cannot_take_prompts(backbone, f"the prompts of layers {blind} do not reach the output")
+
+
+def _cannot_take_prompts(backbone: PreTrainedModel, reason: str) -> UserError:
+    return UserError(
+        f"{backbone.config.model_type} encoders cannot take deep prompts here: {reason}; what works: "
+        f"{', '.join(PROMPTABLE)}"
+    )
+
+
+def _load_base(
+    folder: str | Path, recorded: Mapping[str, Any], base: str | None, options: LoadOptions | None
+) -> Backbone:
+    where = base or recorded["name_or_path"]
+    options = options or LoadOptions()
+    if base is None and options.revision is None:
+        options = replace(options, revision=recorded["revision"])
+    try:
+        backbone = load_backbone(where, tokenizer=str(folder), options=options)
+    except UserError as error:
+        if base is not None:
+            raise
+        raise UserError(
+            f"the frozen encoder of {folder} cannot be loaded from {where!r}; give its place now with base= "
+            f"(evaluation.py: --base). {error}"
+        ) from error
+    if backbone.source.fingerprint != recorded["fingerprint"]:
+        raise UserError(
+            f"{where} ({backbone.source.model_type}, hidden size {backbone.source.hidden_size}) is not the encoder "
+            f"that {folder} was trained on ({recorded['model_type']}, hidden size {recorded['hidden_size']}, "
+            f"{recorded['name_or_path']}): the fingerprints of the weights differ; give that one with base= "
+            "(evaluation.py: --base)"
+        )
+    return backbone
+
+
+def _build_prompt(record: Mapping[str, Any]) -> DeepPrompt:
+    if record.get("kind") != "deep":
+        raise UserError(f"unknown kind of prompt {record.get('kind')!r}; this version knows 'deep'")
+    shape = PromptShape(record["length"], record["layers"], record["heads"], record["head_dim"])
+    return DeepPrompt(shape, dropout=record["dropout"], projection=record["projection"])
+
+
+def _require_same_tensors(folder: str | Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    if missing := set(expected) - set(found):
+        raise UserError(f"{folder}: {model_folder.TRAINED} lacks {sorted(missing)}; copy the folder again")
+    if extra := set(found) - set(expected):
+        raise UserError(f"{folder}: {model_folder.TRAINED} holds {sorted(extra)}, which this model does not have")
+    for name, tensor in expected.items():
+        if tensor.shape != found[name].shape:
+            raise UserError(
+                f"{folder}: '{name}' has shape {tuple(found[name].shape)}; {tuple(tensor.shape)} is expected"
+            )

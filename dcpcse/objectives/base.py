@@ -1,0 +1,46 @@
+"""The contract between a training step and its objectives."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from ..attention import Prefix
+from ..models import SentenceEncoder
+
+
+@dataclass(frozen=True)
+class Step:
+    """All that an objective may look at.
+
+    input_ids, attention_mask (B, V, L): V views of B examples. embeddings: view name → (B, H). prefix: the one
+    that gave the embeddings, of B·V rows, for objectives that encode again. extras: further tensors of the batch.
+    """
+
+    model: SentenceEncoder
+    input_ids: Tensor
+    attention_mask: Tensor
+    embeddings: Mapping[str, Tensor]
+    prefix: Prefix | None = None
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Objective(nn.Module):
+    """A part of the loss; may own parameters (an LM head, a discriminator)."""
+
+    def forward(self, step: Step) -> Tensor:
+        """The unweighted scalar of this batch."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Term:
+    """An objective with its weight; `schedule` maps the finished optimiser steps to a factor of the weight."""
+
+    objective: Objective
+    weight: float = 1.0
+    schedule: Callable[[int], float] | None = None
+
+    def weight_at(self, step: int) -> float:
+        """Weight after `step` finished optimiser steps."""
+        return self.weight * (1.0 if self.schedule is None else self.schedule(step))

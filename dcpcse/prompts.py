@@ -1,0 +1,98 @@
+"""Deep continuous prompts: trainable keys and values for every layer of a frozen backbone."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from .attention import Prefix
+
+
+@dataclass(frozen=True)
+class PromptShape:
+    """Size of a deep prompt: `length` prompts with a key and a value in each of `layers` layers."""
+
+    length: int
+    layers: int
+    heads: int
+    head_dim: int
+
+    @property
+    def width(self) -> int:
+        """Numbers per prompt: keys and values of all layers."""
+        return 2 * self.layers * self.heads * self.head_dim
+
+    @classmethod
+    def fit(cls, config: PretrainedConfig, length: int) -> "PromptShape":
+        """The shape that a backbone of this configuration takes (key-value heads where they are fewer)."""
+        heads = config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        return cls(length, config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads, head_dim)
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class PromptTable(nn.Module):
+    """The prompts as one trained table (P, 2·layers·heads·head_dim)."""
+
+    def __init__(self, shape: PromptShape, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(shape.length, shape.width).normal_(std=std))
+
+    def forward(self) -> Tensor:
+        return self.weight
+
+
+class ProjectedTable(nn.Module):
+    """The table computed from a narrow one by a two-layer MLP (`--prefix_projection`; Prefix-Tuning, section 4.3)."""
+
+    def __init__(self, shape: PromptShape, inner: int, std: float) -> None:
+        super().__init__()
+        hidden = shape.heads * shape.head_dim
+        self.embedding = nn.Parameter(torch.empty(shape.length, hidden).normal_(std=std))
+        self.trans = nn.Sequential(nn.Linear(hidden, inner), nn.Tanh(), nn.Linear(inner, shape.width))
+        for linear in (self.trans[0], self.trans[2]):
+            nn.init.normal_(linear.weight, std=std)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self) -> Tensor:
+        return self.trans(self.embedding)
+
+
+class DeepPrompt(nn.Module):
+    """Draws the keys and values that stand before every layer's own (DCPCSE, section 2.1).
+
+    A row of the table is layer-major: key then value of layer 0, of layer 1, …; inside each head-major, the
+    layout of P-tuning v2, of the published checkpoints and of peft. Initialised N(0, std).
+    """
+
+    def __init__(
+        self, shape: PromptShape, *, dropout: float = 0.0, projection: int | None = None, std: float = 0.02
+    ) -> None:
+        """projection: inner size of the MLP that computes the table; None trains the table itself."""
+        super().__init__()
+        self.shape = shape
+        self.projection = projection
+        self.table = PromptTable(shape, std) if projection is None else ProjectedTable(shape, projection, std)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, rows: int) -> Prefix:
+        """Prefix for `rows` sequences: layer → keys and values, each (rows, heads, P, head_dim)."""
+        shape = self.shape
+        # Dropped out per row, as the published code does: the two views of a sentence see different prefixes.
+        drawn = self.dropout(self.table().expand(rows, -1, -1))
+        drawn = drawn.reshape(rows, shape.length, 2 * shape.layers, shape.heads, shape.head_dim)
+        drawn = drawn.permute(2, 0, 3, 1, 4)  # (2·layers, rows, heads, P, head_dim)
+        return {layer: (drawn[2 * layer], drawn[2 * layer + 1]) for layer in range(shape.layers)}
+
+    def record(self) -> dict[str, Any]:
+        """What `dcpcse.json` holds of the prompt."""
+        return {
+            "kind": "deep",
+            **self.shape.as_dict(),
+            "projection": self.projection,
+            "dropout": self.dropout.p,
+        }

@@ -1,0 +1,216 @@
+"""Training: one module that holds model and objectives, and a thin subclass of transformers' Trainer."""
+
+import logging
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from . import folder as model_folder
+from .distributed import world_size
+from .errors import UserError
+from .methods import Method
+from .objectives import Step
+
+logger = logging.getLogger(__name__)
+
+OBJECTIVES = "objectives.safetensors"
+"""Trained weights of the objectives: part of checkpoints, which training resumes from, not of results."""
+
+
+class TrainingStep(nn.Module):
+    """A batch of all views → the unweighted terms of the loss. The one module that DDP and compile wrap."""
+
+    # The terms are means over the batch: the Trainer is to divide by the accumulation steps.
+    accepts_loss_kwargs = False
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.model = method.model
+        self.objectives = nn.ModuleDict({name: term.objective for name, term in method.terms.items()})
+        self.terms = dict(method.terms)
+        self.view_names = [view.name for view in method.views]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        """input_ids, attention_mask (B, V, L) → scalar by term name."""
+        ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
+        prefix = self.model.encoder.draw_prefix(len(ids))
+        embeddings = self.model(ids, mask, prefix=prefix).unflatten(0, input_ids.shape[:2])  # (B, V, H)
+        by_view = dict(zip(self.view_names, embeddings.unbind(1), strict=True))
+        step = Step(self.model, input_ids, attention_mask, by_view, prefix)
+        return {name: objective(step) for name, objective in self.objectives.items()}
+
+    def trained_objective_state(self) -> dict[str, Tensor]:
+        """The objectives' own trained parameters by name."""
+        return {name: p for name, p in self.objectives.named_parameters() if p.requires_grad}
+
+    def activation_checkpointing_enable(
+        self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
+    ) -> None:
+        """Recompute activations in the backward pass; the prompts take part.
+
+        Only the non-reentrant kind: the reentrant one sees no gradient to compute behind frozen embeddings.
+        """
+        kwargs = dict(activation_checkpointing_kwargs or {})
+        if kwargs.setdefault("use_reentrant", False):
+            raise UserError("gradient checkpointing with use_reentrant=True loses the prompts' gradient; leave it out")
+        backbone = self.model.encoder.backbone
+        if hasattr(backbone, "activation_checkpointing_enable"):
+            backbone.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs, **others)
+        else:
+            backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs)
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
+    ) -> None:
+        """The same under the name that transformers before 5.20 calls."""
+        self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **others)
+
+
+class ContrastiveTrainer(Trainer):
+    """Weighs and logs the terms of a method, measures dev scores, and keeps checkpoints of what is trained."""
+
+    def __init__(
+        self, method: Method, *, dev_scores: Callable[[], Mapping[str, float]] | None = None, **kwargs: Any
+    ) -> None:
+        """dev_scores: called at each evaluation; gives metric name → value without the `eval_` prefix."""
+        # The Trainer refuses to evaluate without a dataset; ours are senteval's, read in `evaluate`.
+        super().__init__(model=TrainingStep(method), eval_dataset=[] if dev_scores else None, **kwargs)
+        self.step_module: TrainingStep = self.model
+        self.dev_scores = dev_scores
+        self._logged_terms: dict[str, Tensor] = {}
+        self._logged_batches = 0
+        # Otherwise every process would drop out the same units.
+        torch.manual_seed(self.args.seed + self.args.process_index)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Σ weight · term, the weights as of the finished optimiser steps."""
+        terms = model(**inputs)
+        weights = self._weights()
+        loss = sum(weights[name] * term for name, term in terms.items())
+        for name, term in terms.items():
+            self._logged_terms[name] = self._logged_terms.get(name, 0) + term.detach()
+        self._logged_batches += 1
+        return (loss, terms) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, with `loss` the mean of each term since the last log and the weight of each scheduled one."""
+        if "loss" in logs:
+            if not math.isfinite(logs["loss"]):
+                raise UserError(
+                    f"the loss is {logs['loss']} at step {self.state.global_step}; try a lower --learning_rate"
+                )
+            if len(self._logged_terms) > 1:
+                logs |= self._drain_terms()
+            logs |= {f"weight_{n}": self._weights()[n] for n, t in self.step_module.terms.items() if t.schedule}
+        super().log(logs, start_time)
+
+    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
+        """Dev scores as `eval_<name>`; every process measures them, so all agree on the best step."""
+        if self.dev_scores is None:
+            raise UserError("no evaluation data: give --eval_data_dir, or leave --eval_strategy and --do_eval out")
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_scores().items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _weights(self) -> dict[str, float]:
+        return {name: term.weight_at(self.state.global_step) for name, term in self.step_module.terms.items()}
+
+    def _drain_terms(self) -> dict[str, float]:
+        totals = torch.stack([term.float() for term in self._logged_terms.values()]) / self._logged_batches
+        means = self.accelerator.reduce(totals, reduction="mean").tolist()
+        names = list(self._logged_terms)
+        self._logged_terms, self._logged_batches = {}, 0
+        return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        folder = Path(output_dir or self.args.output_dir)
+        if not self.args.should_save:
+            return
+        self.step_module.model.save(folder)
+        objectives = self.step_module.trained_objective_state()
+        if objectives and folder.name.startswith(PREFIX_CHECKPOINT_DIR):
+            save_file({name: p.detach().cpu().contiguous() for name, p in objectives.items()}, folder / OBJECTIVES)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        folder = Path(resume_from_checkpoint)
+        self.step_module.model.load_trained(folder)
+        expected = self.step_module.trained_objective_state()
+        saved = model_folder.load_tensors(folder / OBJECTIVES) if expected else {}
+        if set(saved) != set(expected):
+            raise UserError(f"{folder} was written by a run with other objectives; resume with the same options")
+        with torch.no_grad():
+            for name, parameter in expected.items():
+                parameter.copy_(saved[name])
+
+    def _load_best_model(self) -> None:
+        logger.info(
+            "best checkpoint: %s (%s %.4f)",
+            self.state.best_model_checkpoint,
+            self.args.metric_for_best_model,
+            self.state.best_metric,
+        )
+        self.step_module.model.load_trained(self.state.best_model_checkpoint)
+
+
+def summary(trainer: ContrastiveTrainer) -> str:
+    """What is about to be trained, in a few lines: parameters, negatives, steps."""
+    model, args = trainer.step_module.model, trainer.args
+    prompt = count(model.encoder.prompt)
+    backbone = count(model.encoder.backbone)
+    trained = count(trainer.step_module, trained=True)
+    hard = "negative" in trainer.step_module.view_names
+    batch = args.per_device_train_batch_size * world_size()
+    return "\n".join(
+        [
+            f"method {model.method} on {model.source.name_or_path} ({model.source.model_type})",
+            f"parameters: {backbone:,} of the encoder, frozen; trained: {prompt:,} of the prompts "
+            f"({prompt / backbone:.3%}), {trained:,} with heads ({trained / backbone:.3%}); "
+            f"{count(trainer.step_module):,} in all",
+            f"text from position {model.encoder.position_offset} on; room for {model.encoder.max_tokens} tokens",
+            f"negatives per anchor: {batch - 1 + hard * batch} (batch {batch} over {world_size()} process(es)"
+            f"{', with hard negatives' if hard else ''})",
+            f"optimiser steps: {planned_steps(trainer):,}; learning rate {args.learning_rate:g}; seed {args.seed}",
+        ]
+    )
+
+
+def count(module: nn.Module, *, trained: bool = False) -> int:
+    """Numbers in the parameters of a module, shared ones once; only those that get a gradient if `trained`."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad or not trained)
+
+
+def planned_steps(trainer: ContrastiveTrainer) -> int:
+    """Optimiser steps of the whole run."""
+    args = trainer.args
+    if args.max_steps > 0:
+        return args.max_steps
+    batches = len(trainer.train_dataset) / (args.per_device_train_batch_size * args.world_size)
+    whole = math.floor(batches) if args.dataloader_drop_last else math.ceil(batches)
+    return math.ceil(math.ceil(whole / args.gradient_accumulation_steps) * args.num_train_epochs)
+
+
+def clear_run(output_dir: Path) -> None:
+    """Remove an earlier run's model, checkpoints and reports from a folder that is to be overwritten."""
+    model_folder.clear(output_dir)
+    for checkpoint in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        shutil.rmtree(checkpoint)
+    for name in REPORTS:
+        (output_dir / name).unlink(missing_ok=True)
+
+
+REPORTS = ("run.yaml", "train_results.txt", "eval_results.txt", "trainer_state.json")

