@@ -1,4 +1,4 @@
-"""Options of training, as dataclasses with their checks. Nothing else happens here.
+"""Options of training and evaluation, as dataclasses with their checks. Nothing else happens here.
 
 The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.legacy` maps the older ones.
 """
@@ -7,6 +7,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from senteval import MODES, STS_TASKS
 from transformers import TrainingArguments
 
 from .errors import UserError
@@ -23,6 +24,8 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
 @dataclass
 class ModelArguments:
     """The encoder, the method and its objectives."""
+
+    _argument_group_name = "encoder, method and objectives"
 
     model_name_or_path: str | None = option(None, "Frozen encoder: a Hugging Face folder or hub id (required).")
     method: str = option("dcpcse", "What is trained and by which loss; a name in dcpcse/methods/.")
@@ -111,6 +114,8 @@ class ModelArguments:
 class DataArguments:
     """Training data, and the data of the evaluation during training."""
 
+    _argument_group_name = "data"
+
     train_file: str | None = option(
         None,
         "txt (a sentence a line), csv, tsv, json or jsonl with 1 (sentence), 2 (pair) or 3 columns (hard negative).",
@@ -121,7 +126,7 @@ class DataArguments:
     pad_to_max_length: bool = option(False, "Pad every batch to --max_seq_length instead of its longest sentence.")
     overwrite_cache: bool = option(False, "Read the training file anew even if it was read before.")
     eval_data_dir: str = option("SentEval/data", "Folder that holds downstream/STS and downstream/SICK.")
-    eval_tasks: list[str] = option(  # noqa: RUF009 - a field, made by a helper
+    eval_tasks: list[str] = option(
         ["STSBenchmark", "SICKRelatedness"], "Tasks whose dev set is measured in training (stsb, sickr)."
     )
     custom_eval_data: bool = option(
@@ -136,12 +141,14 @@ class DataArguments:
 class RunArguments(TrainingArguments):
     """transformers' training arguments, with what the papers' scripts have besides."""
 
+    _argument_group_name = "training (those of transformers.TrainingArguments)"
+
     overwrite_output_dir: bool = option(False, "Replace an earlier result in --output_dir.")
     logging_dir: str | None = option(None, "Folder of TensorBoard's files (with --report_to tensorboard).")
     # The papers' transformers had no fused optimiser and hid no NaN.
     optim: str = option("adamw_torch", "Optimiser; a name of transformers' OptimizerNames.")
     logging_nan_inf_filter: bool = option(False, "Hide NaN losses in the log; training stops at one otherwise.")
-    eval_encode_batch_size: int = option(128, "Sentences a batch when dev sets are encoded.")
+    per_device_eval_batch_size: int = option(128, "Sentences a batch when dev sets are encoded.")
 
     def __post_init__(self) -> None:
         try:
@@ -149,14 +156,70 @@ class RunArguments(TrainingArguments):
         except (ValueError, NotImplementedError) as error:
             raise UserError(str(error).splitlines()[0]) from error
         _require(self.learning_rate > 0, "--learning_rate", self.learning_rate, "above 0")
-        _require(self.per_device_train_batch_size >= 1, "--per_device_train_batch_size",
-                 self.per_device_train_batch_size, "at least 1")  # fmt: skip
-        _require(
-            self.eval_encode_batch_size >= 1,
-            "--eval_encode_batch_size",
-            self.eval_encode_batch_size,
-            "at least 1",
-        )
+        for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
+            _require(getattr(self, name) >= 1, f"--{name}", getattr(self, name), "at least 1")
+
+
+@dataclass
+class EvaluationArguments:
+    """What evaluation.py measures, on what, and how."""
+
+    _argument_group_name = "evaluation"
+
+    model_name_or_path: str | None = option(
+        None, "Output folder of train.py, Hugging Face folder or hub id (required)."
+    )
+    pooler_type: str | None = option(
+        None,
+        "Sentence representation. On an output folder of train.py leave it out: the folder knows ('cls' means its "
+        "trained representation, any other one overrides it). On another encoder the default is cls. "
+        f"{describe_poolers()}.",
+        choices=list(POOLERS),
+        aliases=["--pooler"],
+    )
+    base: str | None = option(None, "Where the frozen encoder of the output folder is now.")
+    mode: str = option(
+        "test",
+        "test: test sets; dev: dev sets (STS-B, SICK-R); fasttest: the same as test for STS.",
+        choices=list(MODES),
+    )
+    task_set: str = option(
+        "sts", "sts: all seven (in dev mode the two with a dev set); na: those of --tasks.", choices=["sts", "na"]
+    )
+    tasks: list[str] | None = option(None, f"Tasks, with --task_set na: {', '.join(STS_TASKS)}.")
+    data_dir: str = option("SentEval/data", "Folder that holds downstream/.")
+    custom_data: bool = option(
+        False, "The files are your own in SentEval's format: do not ask for the official counts."
+    )
+    output_file: str | None = option(None, "Write all scores, of every subset, to this JSON file.")
+    batch_size: int = option(128, "Sentences a batch.")
+    device: str | None = option(None, "cpu, cuda, cuda:1, ... (default: cuda if there is one).")
+    cache_dir: str | None = option(None, "Folder for downloads.")
+    model_revision: str = option("main", "Branch, tag or commit on the hub.")
+    use_auth_token: bool = option(False, "Use the stored hub token.")
+
+    def __post_init__(self) -> None:
+        _require(self.batch_size >= 1, "--batch_size", self.batch_size, "at least 1")
+        if not self.model_name_or_path:
+            raise UserError(
+                "--model_name_or_path is missing: an output folder of train.py, a Hugging Face folder or id"
+            )
+
+
+@dataclass
+class PublishedEvaluationArguments:
+    """Options of the papers' evaluation scripts that the folder answers now, or that only mattered in training."""
+
+    _argument_group_name = "options of the papers' script"
+
+    pre_seq_len: int | None = option(None, "Checked against the folder.")
+    prefix_projection: bool = option(False, "Checked against the folder.")
+    prefix_hidden_size: int | None = option(None, "Checked against the folder.")
+    mlp_only_train: bool = option(False, "Evaluate [CLS] before the MLP.")
+    do_mlm: bool = option(False, "Of training; no effect on a score, and said so.")
+    temp: float | None = option(None, "Of training; no effect on a score, and said so.")
+    hard_negative_weight: float | None = option(None, "Of training; no effect on a score, and said so.")
+    mlm_weight: float | None = option(None, "Of training; no effect on a score, and said so.")
 
 
 def _require(holds: bool, name: str, given: Any, allowed: str) -> None:

@@ -4,6 +4,7 @@ import argparse
 import difflib
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -14,14 +15,19 @@ import yaml
 from senteval.errors import DataError
 from transformers import HfArgumentParser
 
-from .arguments import DataArguments, ModelArguments, RunArguments
+from .arguments import (
+    DataArguments,
+    EvaluationArguments,
+    ModelArguments,
+    PublishedEvaluationArguments,
+    RunArguments,
+)
 from .errors import UserError
-from .legacy import translate
+from .legacy import REFUSED, translate
 
 logger = logging.getLogger(__name__)
 
 _UNSET = object()
-Options = tuple[ModelArguments, DataArguments, RunArguments]
 
 
 def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
@@ -29,7 +35,9 @@ def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
     argv = list(sys.argv[1:] if argv is None else argv)
     argv, debug = _take_debug(argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("dcpcse").setLevel(logging.INFO)
+    # Of several processes the first one speaks.
+    first = os.environ.get("RANK", "0") == "0"
+    logging.getLogger("dcpcse").setLevel(logging.INFO if first else logging.ERROR)
     try:
         main(argv)
     except (UserError, DataError) as error:
@@ -63,15 +71,40 @@ class Parser(HfArgumentParser):
         raise UserError(f"unknown argument {words[0]}{hint} (--help lists the options)")
 
 
-def parse_training(argv: Sequence[str]) -> tuple[Options, set[str]]:
-    """Options of train.py and the names of those that were given.
+def parse_training(argv: Sequence[str]) -> tuple[tuple[ModelArguments, DataArguments, RunArguments], set[str]]:
+    """Options of train.py and the names of those that were given."""
+    return _parse(training_parser(), translate(argv, say))
+
+
+def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
+    """Options of evaluation.py."""
+    return _parse(evaluation_parser(), argv)[0]
+
+
+def training_parser() -> Parser:
+    """The parser of train.py; what it would refuse does not stand in its help."""
+    kinds = (ModelArguments, DataArguments, RunArguments)
+    parser = Parser(kinds, usage=_TRAIN_USAGE, description=_TRAIN_HELP, allow_abbrev=False)
+    for action in parser._actions:
+        if action.dest in REFUSED:
+            action.help = argparse.SUPPRESS
+    return parser
+
+
+def evaluation_parser() -> Parser:
+    """The parser of evaluation.py."""
+    kinds = (EvaluationArguments, PublishedEvaluationArguments)
+    return Parser(kinds, usage=_EVALUATION_USAGE, description=_EVALUATION_HELP, allow_abbrev=False)
+
+
+def _parse(parser: Parser, argv: Sequence[str]) -> tuple[tuple, set[str]]:
+    """Options as the parser's dataclasses, and the names of those that were given.
 
     argv: options, after an optional .json or .yaml file of options, which the command line overrides.
     """
-    parser = Parser((ModelArguments, DataArguments, RunArguments), description=_TRAIN_HELP, allow_abbrev=False)
-    argv = translate(argv, say)
+    argv = list(argv)
     from_file: dict[str, Any] = {}
-    if argv and not argv[0].startswith("--"):
+    if argv and not argv[0].startswith("-"):
         from_file = _read_config(parser, Path(argv.pop(0)))
     given = from_file | _given(parser, argv)
     return tuple(_build(kind, given) for kind in parser.dataclass_types), set(given)
@@ -129,5 +162,15 @@ def _build(kind: type, given: Mapping[str, Any]) -> Any:
         raise UserError(" ".join(str(error).split())) from error
 
 
+_TRAIN_USAGE = """
+  train.py [options.yaml] --model_name_or_path ENCODER --train_file FILE --output_dir FOLDER [--option value ...]"""
+
 _TRAIN_HELP = """Train sentence embeddings on a frozen encoder. A file of options (.json, .yaml) may stand first; the
-command line overrides it. Besides the options of this program all of transformers.TrainingArguments are known."""
+command line overrides it. Besides the options of this program those of transformers.TrainingArguments are known.
+--debug without a value shows the traceback of an error."""
+
+_EVALUATION_USAGE = """
+  evaluation.py [options.yaml] --model_name_or_path FOLDER_OR_ID [--option value ...]"""
+
+_EVALUATION_HELP = """Measure an encoder on STS tasks and print the papers' table.
+--debug shows the traceback of an error."""

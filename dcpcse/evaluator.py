@@ -42,10 +42,10 @@ def dev_metrics(results: Mapping[str, TaskResult]) -> dict[str, float]:
     return metrics
 
 
-def check_dev_data(tasks: Sequence[str], data_dir: str | Path, official: bool = True) -> None:
-    """Read the dev files that training will be evaluated on; DataError now rather than after the first steps."""
+def check_data(tasks: Sequence[str], data_dir: str | Path, mode: str, official: bool = True) -> None:
+    """Read the files that a mode measures on; DataError now rather than after encoders are loaded and trained."""
     for task in tasks:
-        senteval.load_task(task, data_dir, "dev", official=official)
+        senteval.load_task(task, data_dir, senteval.MODES[mode], official=official)
 
 
 def table(results: Mapping[str, TaskResult], mode: str) -> str:

@@ -18,12 +18,13 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from . import folder as model_folder
-from .attention import PREFIX_ATTENTION, Prefix
+from .attention import Prefix
 from .backbones import Backbone, LMHead, LoadOptions, Source, load_backbone
 from .errors import UserError
 from .heads import HEADS, PretrainedPooler, TanhMLP, head_name
 from .pooling import POOLERS, Pooler
 from .positions import positions_of
+from .promptable import PEFT_SAME, require_prompt_arrives, require_room, use_prefix_attention
 from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable
 from .tokens import pad, tokenize
 
@@ -45,12 +46,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert")
-"""Model types whose prompts are tested here; others are tried, and refused if the prompt does not arrive."""
-
-PEFT_SAME = ("bert", "roberta", "xlm-roberta", "electra")
-"""Model types for which peft's prefix tuning gives the same vectors."""
-
 
 class Encoder(nn.Module):
     """Backbone with an optional deep prompt: token ids → hidden states.
@@ -66,9 +61,9 @@ class Encoder(nn.Module):
         self.positions = positions_of(backbone)
         self.position_offset = position_offset
         if prompt is not None:
-            _require_room(backbone, self.max_tokens, position_offset)
-            _use_prefix_attention(backbone)
-            _require_prompt_arrives(backbone, prompt.shape)
+            require_room(backbone, self.max_tokens, position_offset)
+            use_prefix_attention(backbone)
+            require_prompt_arrives(backbone, prompt.shape)
 
     @property
     def max_tokens(self) -> int:
@@ -262,7 +257,7 @@ class SentenceEncoder(nn.Module):
         )
         model.load_trained(folder, contents)
         model.requires_grad_(False)
-        return model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return model.eval().to(pick_device(device))
 
     def load_trained(self, folder: str | Path, contents: model_folder.Contents | None = None) -> None:
         """Copy the trained weights of a folder into this model, which must have been built alike."""
@@ -322,6 +317,18 @@ class SentenceEncoder(nn.Module):
         }
 
 
+def pick_device(device: str | torch.device | None) -> torch.device:
+    """The device asked for; by default cuda if there is one. UserError for one that is not there."""
+    try:
+        picked = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=picked)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"device {str(device)!r} is not to be had here; cpu always is, cuda where torch sees one"
+        ) from error
+    return picked
+
+
 def plain_encoder(backbone: Backbone, pooling: str) -> SentenceEncoder:
     """A pretrained encoder as it is, for evaluation; `cls` is the checkpoint's own pooler.
 
@@ -346,56 +353,6 @@ def plain_encoder(backbone: Backbone, pooling: str) -> SentenceEncoder:
         head_at_inference=head is not None,
     )
     return model.requires_grad_(False).eval()
-
-
-def _require_room(backbone: PreTrainedModel, room: int, offset: int) -> None:
-    if room < 3:
-        raise UserError(
-            f"a position offset of {offset} leaves {room} positions of {backbone.config.model_type} for the text; "
-            "lower --pre_seq_len or --position_offset"
-        )
-
-
-def _use_prefix_attention(backbone: PreTrainedModel) -> None:
-    if not getattr(backbone, "_supports_attention_backend", False):
-        raise _cannot_take_prompts(backbone, "its attention cannot be replaced in transformers")
-    backbone.set_attn_implementation(PREFIX_ATTENTION)
-
-
-def _require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> None:
-    """One forward and backward over a random prefix: every layer's must reach the output.
-
-    A backbone that never hands `prefix=` to its attention would otherwise train and run without prompts.
-    """
-    if any(getattr(module, "is_causal", False) for module in backbone.modules()):
-        raise _cannot_take_prompts(backbone, "it is a decoder")
-    # A generator of its own: a check must not move the run's random numbers.
-    random = torch.Generator().manual_seed(0)
-    size = (2, 1, shape.heads, 2, shape.head_dim)
-    drawn = [torch.randn(size, generator=random).requires_grad_() for _ in range(shape.layers)]
-    prefix = {layer: tuple(pair.to(backbone.device)) for layer, pair in enumerate(drawn)}
-    ids = torch.full((1, 4), 5, device=backbone.device)
-    was_training = backbone.training
-    backbone.eval()
-    try:
-        with torch.enable_grad():
-            hidden = backbone(input_ids=ids, attention_mask=torch.ones_like(ids), prefix=prefix).last_hidden_state
-            weights = torch.randn(hidden.shape, generator=random).to(hidden)
-            gradients = torch.autograd.grad((hidden * weights).sum(), drawn, allow_unused=True)
-    except (TypeError, RuntimeError) as error:
-        raise _cannot_take_prompts(backbone, str(error).splitlines()[0]) from error
-    finally:
-        backbone.train(was_training)
-    blind = [layer for layer, g in enumerate(gradients) if g is None or not all(half.any() for half in g)]
-    if blind:
-        raise _cannot_take_prompts(backbone, f"the prompts of layers {blind} do not reach the output")
-
-
-def _cannot_take_prompts(backbone: PreTrainedModel, reason: str) -> UserError:
-    return UserError(
-        f"{backbone.config.model_type} encoders cannot take deep prompts here: {reason}; what works: "
-        f"{', '.join(PROMPTABLE)}"
-    )
 
 
 def _load_base(

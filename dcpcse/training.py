@@ -16,7 +16,7 @@ from .cli import parse_training, say
 from .collators import ViewCollator
 from .data import TrainingData, load_training_file
 from .errors import UserError
-from .evaluator import METRIC_NAMES, check_dev_data, dev_metrics, evaluate
+from .evaluator import METRIC_NAMES, check_data, dev_metrics, evaluate
 from .folder import is_model_folder
 from .methods import Method, build_method
 from .trainer import ContrastiveTrainer, clear_run, summary
@@ -37,7 +37,7 @@ def train(argv: Sequence[str]) -> None:
     check_output(run_args)
     _require_given(model_args, data_args)
     if wants_dev_scores(run_args):
-        check_dev_data(data_args.eval_tasks, data_args.eval_data_dir, not data_args.custom_eval_data)
+        check_data(data_args.eval_tasks, data_args.eval_data_dir, "dev", not data_args.custom_eval_data)
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
     _require_enough(data, run_args)
     transformers.set_seed(run_args.seed)
@@ -100,6 +100,8 @@ def check_output(run: RunArguments) -> None:
     """Refuse to train into a folder that holds something, unless told to overwrite or to go on."""
     if run.output_dir is None:
         raise UserError("--output_dir is missing: the folder for the result")
+    if run.process_index:  # the first process looks; what it writes later must not stop a slower one
+        return
     folder = Path(run.output_dir)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output_dir {folder} is a file; give a folder")
@@ -169,7 +171,7 @@ def build_trainer(
             data_args.eval_tasks,
             data_args.eval_data_dir,
             "dev",
-            batch_size=run_args.eval_encode_batch_size,
+            batch_size=run_args.per_device_eval_batch_size,
             official=not data_args.custom_eval_data,
         )
         return dev_metrics(results)

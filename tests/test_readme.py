@@ -1,0 +1,83 @@
+"""The README's commands parse, its snippets compile, and its tables name every option."""
+
+import ast
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from transformers import TrainingArguments
+
+from dcpcse.arguments import DataArguments, ModelArguments, RunArguments
+from dcpcse.cli import evaluation_parser, parse_evaluation, parse_training
+from dcpcse.pooling import POOLERS
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+
+
+def commands(script: str) -> list[list[str]]:
+    """The arguments of every call of a script in the README's shell blocks."""
+    lines = [line for kind, text in BLOCKS if kind == "bash" for line in text.replace("\\\n", " ").splitlines()]
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [line[line.index(script) + 1 :] for line in words if script in line]
+
+
+def test_there_are_commands_to_check():
+    assert len(commands("train.py")) >= 4
+    assert len(commands("evaluation.py")) >= 4
+
+
+@pytest.mark.parametrize("argv", commands("train.py"), ids=lambda argv: argv[0])
+def test_every_training_command_parses(argv, tmp_path, monkeypatch):
+    if argv[0].endswith(".yaml"):
+        options = tmp_path / "run.yaml"
+        options.write_text("model_name_or_path: bert-base-uncased\n", encoding="utf-8")
+        argv = [str(options), *argv[1:]]
+    (model, _, run), given = parse_training(argv)
+    assert model.model_name_or_path
+    assert run.output_dir
+    assert "output_dir" in given
+
+
+@pytest.mark.parametrize("argv", commands("evaluation.py"), ids=lambda argv: argv[1])
+def test_every_evaluation_command_parses(argv):
+    args, _ = parse_evaluation(argv)
+    assert args.model_name_or_path
+
+
+def test_python_snippets_compile():
+    snippets = [text for kind, text in BLOCKS if kind == "python"]
+    assert snippets
+    for text in snippets:
+        ast.parse(text)
+
+
+def own_options() -> set[str]:
+    inherited = {f.name: f.default for f in fields(TrainingArguments)}
+    run = {f.name for f in fields(RunArguments) if f.name not in inherited or f.default != inherited[f.name]}
+    return {f.name for kind in (ModelArguments, DataArguments) for f in fields(kind)} | (run - {"include_for_metrics"})
+
+
+def test_the_tables_name_every_option_of_training():
+    documented = set(re.findall(r"`--(\w+)`", README))
+    assert not own_options() - documented
+
+
+def test_the_tables_name_every_option_of_evaluation():
+    documented = set(re.findall(r"`--(\w+)`", README))
+    known = {action.dest for action in evaluation_parser()._actions} - {"help"}
+    assert not known - documented
+
+
+def test_no_option_is_named_that_does_not_exist():
+    words = [f.name for kind in (ModelArguments, DataArguments, RunArguments) for f in fields(kind)]
+    words += [name[2:] for action in evaluation_parser()._actions for name in action.option_strings]
+    words += ["debug", "nproc_per_node", "no-deps", "evaluation_strategy", "no_cuda", "warmup_ratio", "no"]
+    documented = set(re.findall(r"--([a-z][\w-]*)", README))
+    assert not documented - set(words)
+
+
+def test_the_table_of_poolers_is_complete():
+    assert all(f"| `{name}` |" in README for name in POOLERS)
