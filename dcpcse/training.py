@@ -53,7 +53,7 @@ def train(argv: Sequence[str]) -> None:
 
 def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
     """Fill in what follows from the other options, and say so."""
-    if not run.do_train and not run.do_eval:
+    if not {"do_train", "do_eval"} & set(given):  # not run.do_eval: transformers sets it where eval_strategy is given
         run.do_train = True
     if run.fp16 and not torch.cuda.is_available():
         say("--fp16 has no effect without a GPU: training in float32")
@@ -233,7 +233,7 @@ def write_run(
     # Of transformers' hundred options those that were given, those that `settle` decides, and two that matter always.
     kept = {name: value for name, value in run.to_dict().items() if name in given or name in SETTLED}
     options = {**vars(model), **vars(data), **kept, "output_dir": run.output_dir}
-    options = {name: value for name, value in options.items() if value is not None}
+    options = {name: value for name, value in options.items() if value not in (None, [])}
     path.write_text(yaml.safe_dump(options, sort_keys=True, allow_unicode=True), encoding="utf-8")
 
 

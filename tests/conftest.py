@@ -3,12 +3,15 @@
 import hashlib
 import importlib.util
 import os
+import string
 import tarfile
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -55,7 +58,7 @@ ROBERTA_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
 def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
-    """WordPiece, or byte-level BPE, trained on `SENTENCES`; special tokens and their ids as in the real ones."""
+    """WordPiece, or byte-level BPE, of `SENTENCES`; special tokens and their ids as in the real ones."""
     roberta = "roberta" in kind or kind == "mpnet"
     special = ROBERTA_SPECIAL if roberta else BERT_SPECIAL
     names = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>") if roberta else BERT_SPECIAL, strict=True))
@@ -68,23 +71,45 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
 
 
 def _byte_level_bpe(special: list[str]) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    merges = _learn_merges([word for s in SENTENCES for word, _ in split.pre_tokenize_str(s)], 140)
+    tokens = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    tokenizer.add_special_tokens(special)
+    tokenizer.pre_tokenizer = split
     tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(SENTENCES, trainer)
     return tokenizer
 
 
+def _learn_merges(words: list[str], count: int) -> list[tuple[str, str]]:
+    """Byte-pair merges, ties broken by name: the library's trainer breaks them differently in every process."""
+    pieces, merges = [list(word) for word in words], []
+    while len(merges) < count:
+        pairs = Counter(pair for word in pieces for pair in pairwise(word))
+        best = max(pairs, key=lambda pair: (pairs[pair], pair))
+        merges.append(best)
+        pieces = [_merge(word, best) for word in pieces]
+    return merges
+
+
+def _merge(word: list[str], pair: tuple[str, str]) -> list[str]:
+    merged: list[str] = []
+    for piece in word:
+        if merged and (merged[-1], piece) == pair:
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged
+
+
 def _word_piece(special: list[str]) -> Tokenizer:
-    tokenizer = Tokenizer(models.WordPiece(unk_token=special[1]))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(SENTENCES, trainer)
+    normalizer, split = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    words = {word for s in SENTENCES for word, _ in split.pre_tokenize_str(normalizer.normalize_str(s))}
+    letters = sorted({*"".join(words), *string.ascii_lowercase, *string.digits})
+    tokens = dict.fromkeys([*special, *letters, *(f"##{letter}" for letter in letters), *sorted(words)])
+    tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token=special[1]))
+    tokenizer.add_special_tokens(special)
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, split
     return tokenizer
 
 

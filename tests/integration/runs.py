@@ -1,0 +1,234 @@
+"""What the tests of train.py and evaluation.py share: command lines, and looking at what a run did."""
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer, DynamicCache, TrainerCallback
+
+from dcpcse import training
+from dcpcse.cli import run
+from dcpcse.trainer import ContrastiveTrainer
+
+ROOT = Path(__file__).parents[2]
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+"""Options of `tiny` for an encoder without any randomness, as the prompts take their dropout from it."""
+
+QUICK = {"max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 0.03, "logging_steps": 1}
+QUICK |= {"do_train": True, "save_strategy": "no", "use_cpu": True, "disable_tqdm": "True"}
+
+
+def words(options: Mapping[str, Any]) -> list[str]:
+    """A command line: True is a bare option, None or False leaves it out, a list gives several values."""
+    out = []
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        values = [] if value is True else value if isinstance(value, list) else [value]
+        out += [f"--{name}", *map(str, values)]
+    return out
+
+
+@dataclass
+class Run:
+    """What a run of train.py in this process went through, besides what lies in its folder."""
+
+    folder: Path
+    trainer: ContrastiveTrainer | None = None
+    initial: dict[str, Tensor] = field(default_factory=dict)
+    batches: list[dict[str, Tensor]] = field(default_factory=list)
+    gradients: list[dict[str, Tensor]] = field(default_factory=list)
+
+    @property
+    def final(self) -> dict[str, Tensor]:
+        return dict(self.trainer.step_module.named_parameters())
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return json.loads((self.folder / "trainer_state.json").read_text(encoding="utf-8"))
+
+    def logged(self, key: str) -> list[float]:
+        return [entry[key] for entry in self.state["log_history"] if key in entry]
+
+
+class _Recorder(TrainerCallback):
+    def __init__(self, record: Run) -> None:
+        self.record = record
+
+    def on_pre_optimizer_step(self, args, state, control, model, **kwargs):
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        self.record.gradients.append(gradients)
+
+
+class _Interruption(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def watching(record: Run, interrupt_before: int | None = None) -> Iterator[None]:
+    """Keep the trainer that train.py builds, its initial weights, batches and gradients in `record`.
+
+    interrupt_before: press Ctrl-C before the step after so many finished ones.
+    """
+    build, compute = training.build_trainer, ContrastiveTrainer.compute_loss
+
+    def build_trainer(*args: Any, **kwargs: Any) -> ContrastiveTrainer:
+        record.trainer = build(*args, **kwargs)
+        record.initial = {n: p.detach().clone() for n, p in record.trainer.step_module.named_parameters()}
+        record.trainer.add_callback(_Recorder(record))
+        if interrupt_before is not None:
+            record.trainer.add_callback(_Interruption(interrupt_before))
+        return record.trainer
+
+    def compute_loss(self, model, inputs, *args: Any, **kwargs: Any) -> Any:
+        record.batches.append({name: tensor.clone() for name, tensor in inputs.items()})
+        return compute(self, model, inputs, *args, **kwargs)
+
+    training.build_trainer, ContrastiveTrainer.compute_loss = build_trainer, compute_loss
+    try:
+        yield
+    finally:
+        training.build_trainer, ContrastiveTrainer.compute_loss = build, compute
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Starts train.py in this process with small defaults; a new folder for each run."""
+
+    fresh: Callable[[], Path]
+    cache_dir: str
+
+    def argv(self, encoder: str, data: str, folder: Path, **options: Any) -> list[str]:
+        places = {"model_name_or_path": encoder, "train_file": data, "output_dir": folder}
+        return words({**places, "cache_dir": self.cache_dir, **QUICK, **options})
+
+    def __call__(self, encoder: str, data: str, *, folder: Path | None = None, **options: Any) -> Run:
+        """Train, expecting success; options override `QUICK`."""
+        record = Run(folder or self.fresh())
+        with watching(record):
+            assert run(training.train, self.argv(encoder, data, record.folder, **options)) == 0
+        return record
+
+    def interrupted(self, step: int, encoder: str, data: str, **options: Any) -> Path:
+        """Train until Ctrl-C after `step` finished steps; gives the folder as it was left."""
+        record = Run(self.fresh())
+        with watching(record, interrupt_before=step):
+            try:
+                run(training.train, self.argv(encoder, data, record.folder, **options))
+            except KeyboardInterrupt:
+                return record.folder
+        raise AssertionError(f"the run ended before step {step}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a tool ended, and all that it told the person at the terminal."""
+
+    code: int
+    out: str
+    err: str
+    said: str
+
+    @property
+    def table(self) -> dict[str, str]:
+        """Column name → printed score of the table on stdout."""
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in self.out.splitlines() if "|" in line]
+        assert len(rows) == 2, self.out
+        return dict(zip(*rows, strict=True))
+
+
+def launch(script: str, *argv: Any, processes: int | None = None, cwd: Path = ROOT) -> subprocess.CompletedProcess:
+    """Run a Python file as a program, under torchrun with `processes`, and wait for it."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)] if processes else []
+    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, *launcher, script, *map(str, argv)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Relative path → sha256 of every file below a folder; folders themselves → ''."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    """All trained tensors of a model folder, read from its files alone."""
+    tensors: dict[str, Tensor] = {}
+    for name in ("prompts.safetensors", "adapter_model.safetensors", "trained.safetensors"):
+        if (folder / name).is_file():
+            tensors |= load_file(folder / name)
+    assert "prompt_embeddings" in tensors, f"no prompts in {folder}"
+    return tensors
+
+
+def assert_same_weights(first: Path, second: Path, atol: float = 0.0) -> None:
+    """The trained tensors of two folders are equal, to the last bit by default."""
+    one, other = weights(first), weights(second)
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, other[name], rtol=0, atol=atol, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def cls_by_cache(encoder: str, folder: Path, texts: list[str], *, head: bool) -> np.ndarray:
+    """[CLS] vectors by transformers' own cache of keys and values, and no line of this project's model code.
+
+    The route of the published code: the saved table as past_key_values, the text after it in position.
+    """
+    record = json.loads((folder / "dcpcse.json").read_text(encoding="utf-8"))
+    backbone = AutoModel.from_pretrained(encoder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tensors, config = weights(folder), backbone.config
+    heads, layers = config.num_attention_heads, config.num_hidden_layers
+    table = tensors["prompt_embeddings"]
+    length, vectors = len(table), []
+    for text in texts:
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        rows = table.view(length, 2 * layers, heads, -1).permute(1, 2, 0, 3).unsqueeze(1)
+        cache = DynamicCache()
+        for layer in range(layers):
+            cache.update(rows[2 * layer], rows[2 * layer + 1], layer)
+        first = config.pad_token_id + 1 if "roberta" in config.model_type else 0
+        positions = torch.arange(ids.shape[1])[None] + first + record["position_offset"]
+        mask = torch.ones(1, length + ids.shape[1])
+        with torch.no_grad():
+            output = backbone(ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
+        vectors.append(output.last_hidden_state[0, 0])
+    cls = torch.stack(vectors)
+    if head:
+        cls = torch.tanh(cls @ tensors["head.dense.weight"].T + tensors["head.dense.bias"])
+    return cls.numpy()
+
+
+def contrastive_loss(embeddings: Tensor, temperature: float = 0.05, hard_negative_weight: float = 0.0) -> Tensor:
+    """The loss of the paper in plain loops; embeddings (B, V, H) of anchors, positives and hard negatives."""
+    losses = []
+    for i in range(len(embeddings)):
+        terms = []
+        for j in range(len(embeddings)):
+            for view in range(1, embeddings.shape[1]):
+                cosine = F.cosine_similarity(embeddings[i, 0], embeddings[j, view], dim=0)
+                own_hard = view == 2 and i == j
+                terms.append(torch.exp(cosine / temperature) * np.exp(hard_negative_weight if own_hard else 0.0))
+        own = F.cosine_similarity(embeddings[i, 0], embeddings[i, 1], dim=0) / temperature
+        losses.append(torch.stack(terms).sum().log() - own)
+    return torch.stack(losses).mean()

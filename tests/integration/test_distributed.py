@@ -1,0 +1,240 @@
+"""Two processes (gloo, CPU) train as one process with the joined batch would."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from runs import NO_DROPOUT, assert_same_weights, contrastive_loss, launch, weights, words
+
+import dcpcse
+from dcpcse.arguments import ModelArguments
+from dcpcse.backbones import load_backbone
+from dcpcse.collators import ViewCollator
+from dcpcse.methods import build_method
+from dcpcse.trainer import TrainingStep
+
+ROLES = ("anchor", "positive", "negative")
+
+# What both processes do: a forward and a backward pass over their own half of the rows of each case.
+STEP = """
+import json, sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from dcpcse.arguments import ModelArguments
+from dcpcse.backbones import load_backbone
+from dcpcse.collators import ViewCollator
+from dcpcse.methods import build_method
+from dcpcse.trainer import TrainingStep
+
+job = json.loads(open(sys.argv[1]).read())
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+results = {}
+for name, case in job["cases"].items():
+    torch.manual_seed(0)
+    method = build_method(load_backbone(job["encoder"]), ModelArguments(**case["arguments"]), case["columns"])
+    step = TrainingStep(method).double().train()
+    step.load_state_dict(torch.load(case["weights"]))
+    rows = case["rows"][rank * len(case["rows"]) // world : (rank + 1) * len(case["rows"]) // world]
+    batch = ViewCollator(method.model.tokenizer, method.views, 32)(rows)
+    loss = DistributedDataParallel(step)(**batch)["contrastive"]
+    loss.backward()
+    mean = loss.detach().clone()
+    dist.all_reduce(mean)
+    gradients = {n: p.grad for n, p in step.named_parameters() if p.grad is not None}
+    results[name] = {"loss": mean / world, "own": loss.detach(), "length": batch["input_ids"].shape[2], **gradients}
+torch.save(results, f"{sys.argv[2]}/rank{rank}.pt")
+dist.destroy_process_group()
+"""
+
+CASES = {
+    "unsupervised": {"columns": ROLES[:1], "arguments": {}},
+    "pairs": {"columns": ROLES[:2], "arguments": {"pooler_type": "avg"}},
+    "hard negatives": {"columns": ROLES, "arguments": {"hard_negative_weight": 0.5, "temp": 0.2}},
+}
+
+
+@pytest.fixture(scope="module")
+def two_processes(tiny, sentences, tmp_path_factory):
+    """Case → (one process's step in float64, its joined rows, [results of rank 0, results of rank 1])."""
+    import json
+
+    folder = tmp_path_factory.mktemp("ddp")
+    encoder = tiny("bert", **NO_DROPOUT)
+    job, whole = {"encoder": encoder, "cases": {}}, {}
+    # The first process gets the short sentences: it pads to another length than the second.
+    short_first = sorted(sentences, key=len)[:8]
+    for name, case in CASES.items():
+        rows = [
+            {role: short_first[(i + 3 * r) % 4 + 4 * (i // 4)] for r, role in enumerate(case["columns"])}
+            for i in range(8)
+        ]
+        torch.manual_seed(1)
+        method = build_method(load_backbone(encoder), ModelArguments(**case["arguments"]), case["columns"])
+        step = TrainingStep(method).double().train()
+        with torch.no_grad():
+            method.model.encoder.prompt.table.weight.mul_(20)  # prompts that matter
+        torch.save(step.state_dict(), folder / f"{name}.pt")
+        job["cases"][name] = {**case, "rows": rows, "weights": str(folder / f"{name}.pt")}
+        whole[name] = step, ViewCollator(method.model.tokenizer, method.views, 32)(rows)
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    (folder / "step.py").write_text(STEP, encoding="utf-8")
+    done = launch(str(folder / "step.py"), folder / "job.json", folder, processes=2)
+    assert done.returncode == 0, done.stderr
+    ranks = [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
+    return {name: (*whole[name], [rank[name] for rank in ranks]) for name in CASES}
+
+
+def joined(step: TrainingStep, batch: dict, case: str) -> torch.Tensor:
+    """The paper's loss over all rows, in plain loops."""
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    vectors = torch.stack([step.model(ids[:, view], mask[:, view]) for view in range(ids.shape[1])], dim=1)
+    arguments = CASES[case]["arguments"]
+    return contrastive_loss(vectors, arguments.get("temp", 0.05), arguments.get("hard_negative_weight", 0.0))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_mean_loss_of_two_processes_is_that_of_the_joined_batch(case, two_processes):
+    step, batch, ranks = two_processes[case]
+    assert ranks[0]["length"] < ranks[1]["length"] == batch["input_ids"].shape[2]
+    assert abs(ranks[0]["own"] - ranks[1]["own"]) > 1e-3  # different rows, so the mean means something
+    with torch.no_grad():
+        expected = joined(step, batch, case)
+    for rank in ranks:
+        torch.testing.assert_close(rank["loss"], expected, rtol=0, atol=1e-6, check_dtype=False)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_averaged_gradients_of_two_processes_are_those_of_the_joined_batch(case, two_processes):
+    step, batch, ranks = two_processes[case]
+    trained = {name: p for name, p in step.named_parameters() if p.requires_grad}
+    gradients = torch.autograd.grad(joined(step, batch, case), list(trained.values()))
+    for name, gradient in zip(trained, gradients, strict=True):
+        assert gradient.abs().max() > 1e-3, f"{name}: nothing to compare"
+        for rank in ranks:
+            torch.testing.assert_close(rank[name], gradient, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_process_has_the_same_loss_without_a_process_group(case, two_processes):
+    step, batch, _ = two_processes[case]
+    with torch.no_grad():
+        loss = step(**batch)["contrastive"]
+        torch.testing.assert_close(loss, joined(step, batch, case), rtol=0, atol=1e-6, check_dtype=False)
+
+
+# train.py itself, with the masks that each process draws
+
+TRAIN = """
+import os, sys
+import torch
+from dcpcse import training
+from dcpcse.cli import run
+from dcpcse.prompts import DeepPrompt
+from dcpcse.trainer import ContrastiveTrainer
+
+drawn, trainers = [], []
+draw, init = DeepPrompt.forward, ContrastiveTrainer.__init__
+
+def forward(self, rows):
+    prefix = draw(self, rows)
+    if self.training:
+        drawn.append(torch.cat([(half == 0).flatten() for pair in prefix.values() for half in pair]))
+    return prefix
+
+def remember(self, *args, **kwargs):
+    init(self, *args, **kwargs)
+    trainers.append(self)
+
+DeepPrompt.forward, ContrastiveTrainer.__init__ = forward, remember
+code = run(training.train, sys.argv[2:])
+state = {"code": code, "masks": drawn, "rank": int(os.environ["RANK"])}
+state["trained"] = {n: p.detach() for n, p in trainers[-1].step_module.named_parameters() if p.requires_grad}
+torch.save(state, f"{sys.argv[1]}/rank{os.environ['RANK']}.pt")
+sys.exit(code)
+"""
+
+
+@pytest.fixture(scope="module")
+def with_dropout(train, tiny, train_txt, sts_data, tmp_path_factory):
+    """What the two processes of a run with dropout, MLM loss and measurements kept, and its folder."""
+    folder = tmp_path_factory.mktemp("torchrun")
+    (folder / "program.py").write_text(TRAIN, encoding="utf-8")
+    options = {"do_mlm": True, "eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True}
+    options |= {"metric_for_best_model": "stsb_spearman", "eval_data_dir": sts_data, "custom_eval_data": True}
+    argv = train.argv(tiny("bert"), train_txt, folder / "out", **options, save_strategy=None)
+    done = launch(str(folder / "program.py"), folder, *argv, processes=2)
+    assert done.returncode == 0, done.stderr
+    return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)], folder / "out", done.stderr
+
+
+def test_processes_draw_different_dropout_masks(with_dropout):
+    (first, second), _, _ = with_dropout
+    assert len(first["masks"]) == len(second["masks"]) == 4
+    for one, other in zip(first["masks"], second["masks"], strict=True):
+        assert 0.05 < one.float().mean() < 0.15  # the dropout of 0.1 of the tiny encoder
+        assert not torch.equal(one, other)
+
+
+def test_processes_end_with_the_same_weights_and_these_are_saved(with_dropout):
+    (first, second), folder, _ = with_dropout
+    assert first["trained"].keys() == second["trained"].keys()
+    for name, weight in first["trained"].items():
+        assert torch.equal(weight, second["trained"][name]), name
+    saved = weights(folder)["prompt_embeddings"]
+    assert torch.equal(saved, first["trained"]["model.encoder.prompt.table.weight"])
+
+
+def test_one_of_several_processes_speaks_and_counts_all_negatives(with_dropout):
+    _, _, said = with_dropout
+    assert said.count("negatives per anchor: 7 (batch 8 over 2 process(es))") == 1
+
+
+@pytest.fixture(scope="module")
+def published_run(train, tiny, train_csv, sts_data, tmp_path_factory):
+    """The published script for supervised training on two processes, on a tiny encoder without dropout."""
+    folder = tmp_path_factory.mktemp("sup") / "my-sup-dcpcse-roberta-large"
+    options = {
+        "model_name_or_path": tiny("roberta", **NO_DROPOUT),
+        "train_file": train_csv,
+        "output_dir": folder,
+        **{"num_train_epochs": 1, "per_device_train_batch_size": 4, "learning_rate": "5e-3", "max_seq_length": 32},
+        **{"evaluation_strategy": "steps", "metric_for_best_model": "stsb_spearman", "load_best_model_at_end": True},
+        **{"eval_steps": 125, "pooler_type": "cls", "overwrite_output_dir": True, "pre_seq_len": 10, "temp": 0.05},
+        **{"do_train": True, "do_eval": True, "fp16": True},
+        **{"eval_data_dir": sts_data, "custom_eval_data": True, "cache_dir": train.cache_dir, "max_grad_norm": 0},
+    }
+    done = launch("train.py", *words(options), "--optim", "sgd", processes=2)
+    assert done.returncode == 0, done.stderr
+    return folder, options, done.stderr
+
+
+def test_the_published_two_process_command_leaves_a_loadable_folder(published_run, sentences):
+    folder, _, said = published_run
+    assert "--evaluation_strategy is now --eval_strategy" in said
+    assert "--fp16 has no effect without a GPU" in said
+    assert "negatives per anchor: 15 " in said
+    assert "eval_stsb_spearman = " in (folder / "eval_results.txt").read_text(encoding="utf-8")
+    assert dcpcse.load(str(folder), device="cpu").encode(sentences).shape == (len(sentences), 32)
+
+
+def test_two_processes_train_the_prompts_of_one_with_the_double_batch(published_run, train, tiny, train_csv):
+    folder, options, _ = published_run
+    kept = {name: options[name] for name in ("learning_rate", "temp", "pre_seq_len", "max_grad_norm")}
+    single = train(
+        options["model_name_or_path"],
+        train_csv,
+        **{**kept, "per_device_train_batch_size": 8, "max_steps": None, "num_train_epochs": 1, "optim": "sgd"},
+    )
+    assert single.state["global_step"] == 3
+    moved = weights(single.folder)["prompt_embeddings"] - single.initial["model.encoder.prompt.table.weight"]
+    assert moved.abs().max() > 1e-4
+    assert_same_weights(folder, single.folder, atol=float(moved.abs().max()) * 1e-3)
+
+
+def test_the_launcher_of_these_tests_finds_this_package():
+    here = Path(dcpcse.__file__).parents[1]
+    done = launch("-c", "import dcpcse; print(dcpcse.__file__)", cwd=Path(os.sep))
+    assert done.stdout.strip() == str(here / "dcpcse/__init__.py"), done.stderr

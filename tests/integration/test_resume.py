@@ -1,0 +1,253 @@
+"""Interrupted and resumed training gives the very result of training without interruption, on a CPU."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from runs import assert_same_weights, files, weights
+
+from dcpcse import training
+from dcpcse.trainer import ContrastiveTrainer
+from dcpcse.training import train as train_main
+
+# 40 sentences in batches of 8 are 5 steps an epoch; checkpoints at 2, 4, 5 or 6 of 8 steps.
+STEPS = {"max_steps": 8, "per_device_train_batch_size": 8, "save_strategy": "steps"}
+EVALUATING = {"eval_strategy": "steps", "metric_for_best_model": "stsb_spearman", "load_best_model_at_end": True}
+RECIPES = {
+    "unsupervised": {"mlp_only_train": True},
+    "average": {"pooler_type": "avg"},
+    "projection": {"prefix_projection": True, "prefix_hidden_size": 16},
+    "mlm": {"do_mlm": True},
+    "mlm-trained-head": {"do_mlm": True, "train_lm_head": True},
+    "mlm-new-head": {"do_mlm": True, "lm_head": "new"},
+    "workers": {"dataloader_num_workers": 1},
+    "bf16": {"bf16": True},
+}
+
+
+def log_of(folder: Path) -> list[dict]:
+    """The log of a run without what a clock measured."""
+    state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+    return [
+        {k: v for k, v in entry.items() if "runtime" not in k and "second" not in k} for entry in state["log_history"]
+    ]
+
+
+@pytest.fixture(scope="module")
+def resumed(train):
+    """resumed(step, encoder, data, **options) → folders of the whole run and of the interrupted and resumed one."""
+
+    def both(step: int, encoder: str, data: str, **options) -> tuple[Path, Path]:
+        options = {**STEPS, "save_steps": step, **options}
+        whole = train(encoder, data, **options).folder
+        # Ctrl-C one step after the checkpoint, so that work is lost and must be done again.
+        folder = train.interrupted(step + 1, encoder, data, **options)
+        assert (folder / f"checkpoint-{step}").is_dir()
+        assert not (folder / "dcpcse.json").exists()
+        again = train(encoder, data, folder=folder, resume_from_checkpoint="True", **options)
+        assert len(again.gradients) == 8 - step, "the resumed run must only do what was left"
+        return whole, folder
+
+    return both
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(recipe, resumed, tiny, train_txt):
+    whole, folder = resumed(4, tiny("bert"), train_txt, **RECIPES[recipe])
+    assert_same_weights(whole, folder)
+    assert log_of(whole)[:-1] == log_of(folder)[:-1]  # the last entry is the mean loss of what each run did itself
+
+
+@pytest.mark.parametrize("kind", ["roberta", "electra", "modernbert"])
+def test_other_encoders_resume_bit_for_bit_too(kind, resumed, tiny, train_csv):
+    assert_same_weights(*resumed(2, tiny(kind), train_csv, do_mlm=True))
+
+
+@pytest.mark.parametrize("step", [5, 6])
+def test_resuming_works_at_and_behind_the_end_of_an_epoch(step, resumed, tiny, train_txt):
+    assert_same_weights(*resumed(step, tiny("bert"), train_txt, do_mlm=True))
+
+
+@pytest.mark.parametrize("step", [2, 5])
+def test_resuming_works_with_gradient_accumulation(step, resumed, tiny, train_txt):
+    """5 batches, 2 a step: the third step of an epoch has one batch only; the sixth ends the second epoch."""
+    options = {"gradient_accumulation_steps": 2, "do_mlm": True, "train_lm_head": True}
+    assert_same_weights(*resumed(step, tiny("bert"), train_txt, **options))
+
+
+def test_the_trained_lm_head_resumes_bit_for_bit(train, tiny, train_txt):
+    options = {**STEPS, "save_steps": 4, "do_mlm": True, "train_lm_head": True}
+    whole = train(tiny("bert"), train_txt, **options)
+    folder = train.interrupted(6, tiny("bert"), train_txt, **options)
+    again = train(tiny("bert"), train_txt, folder=folder, resume_from_checkpoint="True", **options)
+    heads = [name for name in whole.final if name.startswith("objectives.mlm.")]
+    assert any(not torch.equal(whole.final[name], whole.initial[name]) for name in heads)
+    for name in heads:
+        assert torch.equal(whole.final[name], again.final[name]), name
+
+
+def test_a_checkpoint_that_was_moved_resumes_into_another_folder(train, tiny, train_txt, tmp_path):
+    options = {**STEPS, "save_steps": 4}
+    whole = train(tiny("bert"), train_txt, **options)
+    moved = shutil.copytree(whole.folder / "checkpoint-4", tmp_path / "elsewhere")
+    before = files(moved)
+    other = train(tiny("bert"), train_txt, resume_from_checkpoint=moved, **options)
+    assert_same_weights(whole.folder, other.folder)
+    assert files(moved) == before
+
+
+def test_the_last_of_several_checkpoints_is_taken(train, tiny, train_txt):
+    options = {**STEPS, "save_steps": 2}
+    folder = train.interrupted(7, tiny("bert"), train_txt, **options)
+    assert {path.name for path in folder.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
+    again = train(tiny("bert"), train_txt, folder=folder, resume_from_checkpoint="True", **options)
+    assert len(again.gradients) == 2
+    assert_same_weights(train(tiny("bert"), train_txt, **options).folder, folder)
+
+
+@pytest.mark.parametrize("best", [1, 2, 4])
+def test_the_best_step_survives_an_interruption(best, train, tiny, train_txt, sts_data, monkeypatch):
+    """The best of four measurements lies before the interruption, is lost with it, or comes after it."""
+    options = {**STEPS, **EVALUATING, "eval_steps": 2, "save_strategy": None}
+    options |= {"eval_data_dir": sts_data, "custom_eval_data": True}
+
+    steps, evaluate = [], ContrastiveTrainer.evaluate
+
+    def evaluate_and_note(self, *args, **kwargs):
+        steps.append(self.state.global_step)
+        return evaluate(self, *args, **kwargs)
+
+    def scores(results) -> dict[str, float]:
+        return {"stsb_spearman": 0.9 if steps[-1] == 2 * best else 0.1 * steps[-1]}
+
+    monkeypatch.setattr(ContrastiveTrainer, "evaluate", evaluate_and_note)
+    monkeypatch.setattr(training, "dev_metrics", scores)
+    whole = train(tiny("bert"), train_txt, **options)
+    folder = train.interrupted(5, tiny("bert"), train_txt, **options)
+    again = train(tiny("bert"), train_txt, folder=folder, resume_from_checkpoint="True", **options)
+    for run in (whole, again):
+        assert run.state["best_global_step"] == 2 * best
+        assert run.state["best_metric"] == 0.9
+        assert_same_weights(run.folder, run.folder / f"checkpoint-{2 * best}")
+    assert_same_weights(whole.folder, folder)
+    assert log_of(whole.folder)[:-1] == log_of(folder)[:-1]
+
+
+def test_resuming_a_finished_run_changes_nothing(train, tiny, train_txt):
+    options = {**STEPS, "save_steps": 4}
+    run = train(tiny("bert"), train_txt, **options)
+    before = weights(run.folder)
+    again = train(tiny("bert"), train_txt, folder=run.folder, resume_from_checkpoint="True", **options)
+    assert again.gradients == []
+    after = weights(run.folder)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_resume_false_starts_anew(train, tiny, train_txt):
+    run = train(tiny("bert"), train_txt, resume_from_checkpoint="False")
+    assert len(run.gradients) == 4
+
+
+# Broken requests
+
+
+@pytest.fixture
+def interrupted(train, tiny, train_txt) -> Path:
+    """A run that was cut off after its checkpoint-2."""
+    return train.interrupted(3, tiny("bert"), train_txt, **STEPS, save_steps=2)
+
+
+@pytest.fixture
+def refused(train, tiny, train_txt, tool):
+    """refused(folder, checkpoint, **options) → the error line."""
+
+    def call(folder: Path, checkpoint: str | Path, encoder: str | None = None, **options) -> str:
+        options = {**STEPS, "save_steps": 2, "resume_from_checkpoint": checkpoint, **options}
+        outcome = tool(train_main, train.argv(encoder or tiny("bert"), train_txt, folder, **options))
+        assert outcome.code == 2
+        errors = [line for line in outcome.err.splitlines() if line.startswith("error:")]
+        assert len(errors) == 1, outcome.err
+        assert "Traceback" not in outcome.err
+        return errors[0]
+
+    return call
+
+
+def test_resuming_where_nothing_was_trained_is_refused(refused, tmp_path):
+    assert str(tmp_path / "out") in refused(tmp_path / "out", "True")
+
+
+@pytest.mark.parametrize("options", [{}, {"pre_seq_len": 3}])
+def test_a_refused_resumption_writes_nothing(options, refused, interrupted, tmp_path):
+    """Neither into a new folder nor over the run.yaml of the run that was to go on."""
+    before = files(interrupted)
+    checkpoint = interrupted / "checkpoint-2" if options else tmp_path / "nowhere"
+    refused(interrupted, checkpoint, **options)
+    refused(tmp_path / "out", checkpoint, **options)
+    assert files(interrupted) == before
+    assert not (tmp_path / "out").exists()
+
+
+def test_resuming_a_run_without_checkpoints_is_refused(refused, train, tiny, train_txt):
+    run = train(tiny("bert"), train_txt)
+    line = refused(run.folder, "True")
+    assert "no checkpoint" in line
+    assert str(run.folder) in line
+
+
+@pytest.mark.parametrize("place", ["nowhere", "empty", "encoder", "file"])
+def test_resuming_from_what_is_no_checkpoint_is_refused(place, refused, tiny, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    path = tiny("bert") if place == "encoder" else str(tmp_path / place)
+    line = refused(tmp_path / "out", path)
+    assert f"--resume_from_checkpoint {path}" in line
+    assert "checkpoint-N" in line
+
+
+def test_resuming_from_the_result_of_a_run_is_refused(refused, train, tiny, train_txt, tmp_path):
+    """It has no optimiser state: going on from it would not be the run going on."""
+    run = train(tiny("bert"), train_txt)
+    assert str(run.folder) in refused(tmp_path / "out", run.folder)
+
+
+@pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "trainer_state.json", "dcpcse.json"])
+def test_resuming_from_a_checkpoint_that_lacks_a_file_is_refused(file, refused, interrupted, tmp_path):
+    (interrupted / "checkpoint-2" / file).unlink()
+    assert "checkpoint-2" in refused(tmp_path / "out", interrupted / "checkpoint-2")
+
+
+@pytest.mark.parametrize("file", ["prompts.safetensors", "trainer_state.json", "optimizer.pt"])
+def test_resuming_from_a_checkpoint_with_a_cut_off_file_is_refused(file, refused, interrupted, tmp_path):
+    path = interrupted / "checkpoint-2" / file
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert "checkpoint-2" in refused(tmp_path / "out", interrupted / "checkpoint-2")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pre_seq_len": 3},
+        {"pooler_type": "avg"},
+        {"prefix_projection": True},
+        {"do_mlm": True, "train_lm_head": True},
+    ],
+)
+def test_resuming_with_options_of_another_model_is_refused(options, refused, interrupted, tmp_path):
+    refused(tmp_path / "out", interrupted / "checkpoint-2", **options)
+
+
+def test_resuming_without_the_trained_objective_of_the_checkpoint_is_refused(
+    refused, train, tiny, train_txt, tmp_path
+):
+    options = {**STEPS, "save_steps": 2, "do_mlm": True, "train_lm_head": True}
+    folder = train.interrupted(3, tiny("bert"), train_txt, **options)
+    assert "objectives" in refused(tmp_path / "out", folder / "checkpoint-2")
+
+
+def test_resuming_on_another_encoder_is_refused(refused, tiny, interrupted, tmp_path):
+    """The prompts were trained against other weights; a folder is refused there for the same reason."""
+    line = refused(tmp_path / "out", interrupted / "checkpoint-2", encoder=tiny("bert", seed=11))
+    assert "checkpoint-2" in line

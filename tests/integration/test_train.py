@@ -1,0 +1,587 @@
+"""train.py from the command line to the folder: what is trained, what is logged, what the options do."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from numpy.testing import assert_allclose
+from runs import (
+    NO_DROPOUT,
+    Run,
+    assert_same_weights,
+    cls_by_cache,
+    contrastive_loss,
+    files,
+    launch,
+    weights,
+    words,
+)
+from scipy.stats import spearmanr
+from transformers import AutoModel, AutoModelForMaskedLM
+
+import dcpcse
+from dcpcse import training
+from dcpcse.backbones import fingerprint
+from dcpcse.evaluating import evaluation
+from dcpcse.training import train as train_main
+
+TRAINED = ("model.encoder.prompt.", "model.head.")
+
+
+# What is trained, and what is not
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "electra", "modernbert"])
+@pytest.mark.parametrize("data", ["train_txt", "train_csv"])
+def test_prompts_and_head_change_and_nothing_else(kind, data, tiny, train, request):
+    run = train(tiny(kind), request.getfixturevalue(data))
+    changed = {name for name, weight in run.final.items() if not torch.equal(weight, run.initial[name])}
+    assert changed == {name for name in run.initial if name.startswith(TRAINED)}
+    assert "model.encoder.prompt.table.weight" in changed
+    assert changed >= {"model.head.dense.weight", "model.head.dense.bias"}
+
+
+@pytest.mark.parametrize("run_of", ["unsupervised", "supervised"])
+def test_the_backbone_after_training_is_the_checkpoint_to_the_last_bit(run_of, tiny, request):
+    run = request.getfixturevalue(run_of)
+    original = AutoModel.from_pretrained(tiny("bert" if run_of == "unsupervised" else "roberta"))
+    original.pooler = None
+    backbone = run.trainer.step_module.model.encoder.backbone
+    trained = dict(backbone.named_parameters())
+    assert trained.keys() == dict(original.named_parameters()).keys()
+    for name, weight in original.named_parameters():
+        assert torch.equal(trained[name], weight), name
+    recorded = json.loads((run.folder / "dcpcse.json").read_text(encoding="utf-8"))["base"]["fingerprint"]
+    assert fingerprint(backbone) == fingerprint(original) == recorded
+
+
+def test_training_leaves_the_files_of_the_encoder_alone(tiny, train, train_txt):
+    encoder = tiny("bert")
+    before = files(Path(encoder))
+    train(encoder, train_txt, do_mlm=True, train_lm_head=True)
+    assert files(Path(encoder)) == before
+
+
+def test_the_lm_head_is_frozen_as_in_the_paper(tiny, train, train_txt):
+    run = train(tiny("bert"), train_txt, do_mlm=True)
+    head = {name for name in run.initial if name.startswith("objectives.mlm.")}
+    assert head
+    for name in head:
+        assert torch.equal(run.final[name], run.initial[name]), name
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+def test_a_trained_lm_head_changes_and_leaves_the_word_embeddings_alone(kind, tiny, train, train_txt):
+    run = train(tiny(kind), train_txt, do_mlm=True, train_lm_head=True)
+    changed = {name for name, weight in run.final.items() if not torch.equal(weight, run.initial[name])}
+    assert {name for name in changed if not name.startswith((*TRAINED, "objectives.mlm."))} == set()
+    assert any(name.endswith("decoder.weight") for name in changed)
+    words_of_checkpoint = AutoModel.from_pretrained(tiny(kind)).get_input_embeddings().weight
+    backbone = run.trainer.step_module.model.encoder.backbone
+    assert torch.equal(backbone.get_input_embeddings().weight, words_of_checkpoint)
+
+
+def test_an_lm_head_of_another_checkpoint_serves_one_that_has_none(tiny, train, train_txt):
+    with_head, without = tiny("bert", seed=3, vocab_size=300), tiny("bert", masked_lm=False, vocab_size=300)
+    run = train(without, train_txt, do_mlm=True, lm_head=with_head)
+    decoder = AutoModelForMaskedLM.from_pretrained(with_head).get_output_embeddings().weight
+    found = [weight for name, weight in run.final.items() if name.startswith("objectives.mlm.")]
+    assert any(weight.shape == decoder.shape and torch.equal(weight, decoder) for weight in found)
+
+
+def test_a_new_lm_head_is_trained(tiny, train, train_txt):
+    run = train(tiny("bert", masked_lm=False), train_txt, do_mlm=True, lm_head="new")
+    head = {name for name in run.initial if name.startswith("objectives.mlm.")}
+    assert head
+    assert any(not torch.equal(run.final[name], run.initial[name]) for name in head)
+
+
+def test_a_projection_is_trained_in_the_place_of_the_prompts(tiny, train, train_txt):
+    run = train(tiny("bert"), train_txt, prefix_projection=True, prefix_hidden_size=24)
+    changed = {name for name, weight in run.final.items() if not torch.equal(weight, run.initial[name])}
+    assert {name for name in changed if "prompt" in name} == {
+        f"model.encoder.prompt.table.{name}"
+        for name in ("embedding", "trans.0.weight", "trans.0.bias", "trans.2.weight", "trans.2.bias")
+    }
+    table = run.trainer.step_module.model.encoder.prompt.table()
+    assert torch.equal(weights(run.folder)["prompt_embeddings"], table.detach())
+
+
+# The folder
+
+
+@pytest.mark.parametrize("run_of", ["unsupervised", "supervised"])
+def test_the_folder_loads_and_encodes_as_the_trained_model(run_of, sentences, request):
+    run = request.getfixturevalue(run_of)
+    loaded = dcpcse.load(str(run.folder), device="cpu").encode(sentences)
+    assert loaded.shape == (len(sentences), 32)
+    assert_allclose(loaded, run.trainer.step_module.model.encode(sentences), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("run_of", "kind", "head"), [("unsupervised", "bert", False), ("supervised", "roberta", True)]
+)
+def test_embeddings_are_those_of_the_saved_prompts_as_cached_keys_and_values(
+    run_of, kind, head, tiny, sentences, request
+):
+    folder = request.getfixturevalue(run_of).folder
+    expected = cls_by_cache(tiny(kind), folder, sentences, head=head)
+    assert_allclose(dcpcse.load(str(folder), device="cpu").encode(sentences), expected, atol=1e-5)
+
+
+def test_the_prompts_matter(unsupervised, tiny, sentences):
+    model = dcpcse.load(str(unsupervised.folder), device="cpu")
+    with_prompts = model.encode(sentences)
+    model.encoder.prompt = None
+    assert np.abs(with_prompts - model.encode(sentences)).max() > 0.01
+
+
+def test_the_folder_is_small_and_holds_no_backbone_and_no_pickle(supervised):
+    assert all(tensor.numel() < 5000 for tensor in weights(supervised.folder).values())
+    assert {path.suffix for path in supervised.folder.iterdir()} <= {".json", ".safetensors", ".yaml", ".txt"}
+
+
+def test_one_seed_gives_one_result_and_another_seed_another(tiny, train, train_txt):
+    first, again, other = (train(tiny("bert"), train_txt, seed=seed) for seed in (7, 7, 8))
+    assert_same_weights(first.folder, again.folder)
+    assert not torch.equal(weights(first.folder)["prompt_embeddings"], weights(other.folder)["prompt_embeddings"])
+
+
+def test_overwriting_leaves_nothing_of_the_earlier_result(tiny, train, train_txt):
+    first = train(tiny("bert"), train_txt, mlp_only_train=True, save_strategy="steps", save_steps=1)
+    assert (first.folder / "adapter_model.safetensors").is_file()
+    second = train(tiny("bert"), train_txt, folder=first.folder, overwrite_output_dir=True, pre_seq_len=3)
+    fresh = train(tiny("bert"), train_txt, pre_seq_len=3)
+    assert files(second.folder).keys() == files(fresh.folder).keys()
+    assert_same_weights(second.folder, fresh.folder)
+
+
+# Measuring while training
+
+
+def spearman_by_hand(model, sts_file: Path) -> float:
+    """scipy's correlation of cosines that no line of the package computed."""
+    fields = [line.split("\t") for line in sts_file.read_text(encoding="utf-8").splitlines()]
+    first, second = (model.encode([row[column] for row in fields], normalize=False) for column in (5, 6))
+    cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(first, second, strict=True)]
+    return spearmanr(cosines, [float(row[4]) for row in fields]).statistic
+
+
+def test_the_best_checkpoint_is_what_lies_in_the_output_folder(unsupervised):
+    scores, state = unsupervised.logged("eval_stsb_spearman"), unsupervised.state
+    assert len(scores) == 6
+    assert state["best_metric"] == max(scores)
+    assert state["best_global_step"] == int(np.argmax(scores)) + 1
+    assert_same_weights(unsupervised.folder, unsupervised.folder / f"checkpoint-{state['best_global_step']}")
+
+
+# The scores of five steps, and of the evaluation that --do_eval asks for at the end.
+SCRIPT = {"stsb_spearman": [0.1, 0.5, 0.3, 0.5, -0.2, 0.5], "sickr_spearman": [0.2, -0.1, 0.9, 0.2, 0.1, 0.9]}
+SCRIPT["avg_sts"] = [(stsb + sickr) / 2 for stsb, sickr in zip(*SCRIPT.values(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "best"), [("stsb_spearman", 2), ("sickr_spearman", 3), ("avg_sts", 3), ("eval_stsb_spearman", 2)]
+)
+def test_the_best_step_by_the_metric_asked_for_is_kept(metric, best, tiny, train, train_txt, sts_data, monkeypatch):
+    """Of five steps with given scores; of equal ones the first."""
+    scores = iter([dict(zip(SCRIPT, values, strict=True)) for values in zip(*SCRIPT.values(), strict=True)])
+    monkeypatch.setattr(training, "dev_metrics", lambda results: next(scores))
+    run = train(
+        tiny("bert"),
+        train_txt,
+        **{"eval_strategy": "steps", "eval_steps": 1, "eval_data_dir": sts_data, "custom_eval_data": True},
+        **{"load_best_model_at_end": True, "metric_for_best_model": metric, "save_strategy": None, "max_steps": 5},
+    )
+    assert run.state["best_metric"] == SCRIPT[metric.removeprefix("eval_")][best - 1]
+    assert run.state["best_global_step"] == best
+    assert {path.name for path in run.folder.glob("checkpoint-*")} == {f"checkpoint-{best}", "checkpoint-5"}
+    assert_same_weights(run.folder, run.folder / f"checkpoint-{best}")
+    last, kept = weights(run.folder / "checkpoint-5"), weights(run.folder)
+    assert not torch.equal(last["prompt_embeddings"], kept["prompt_embeddings"])
+
+
+def test_do_eval_at_the_end_measures_the_kept_model(tiny, train, train_txt, sts_data):
+    run = train(
+        tiny("bert"),
+        train_txt,
+        **{"eval_strategy": "steps", "eval_steps": 1, "eval_data_dir": sts_data, "custom_eval_data": True},
+        **{"load_best_model_at_end": True, "metric_for_best_model": "stsb_spearman", "save_strategy": None},
+        do_eval=True,
+    )
+    lines = (run.folder / "eval_results.txt").read_text(encoding="utf-8").splitlines()
+    results = dict(line.split(" = ") for line in lines)
+    assert float(results["eval_stsb_spearman"]) == run.state["best_metric"] == max(run.logged("eval_stsb_spearman"))
+
+
+def test_evaluation_py_gives_the_best_score_again(unsupervised, sts_data, tool, tmp_path):
+    argv = ["--model_name_or_path", str(unsupervised.folder), "--mode", "dev", "--data_dir", sts_data]
+    outcome = tool(evaluation, [*argv, "--custom_data", "--output_file", str(tmp_path / "scores.json")])
+    assert outcome.code == 0, outcome.err
+    assert outcome.table["STSBenchmark"] == f"{100 * unsupervised.state['best_metric']:.2f}"
+    scores = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))["spearman_x100"]
+    assert scores["STSBenchmark"] / 100 == pytest.approx(unsupervised.state["best_metric"], abs=1e-9)
+
+
+def test_dev_scores_are_of_the_dev_file_as_scipy_computes_them(tiny, train, train_txt, sts_data, tmp_path):
+    data = tmp_path / "downstream"
+    for name, digest in files(Path(sts_data) / "downstream").items():
+        if digest:
+            (data / name).parent.mkdir(parents=True, exist_ok=True)
+            (data / name).write_bytes((Path(sts_data) / "downstream" / name).read_bytes())
+    for split in ("train", "test"):  # other gold scores, so that a mixed-up split shows
+        path = data / f"STS/STSBenchmark/sts-{split}.csv"
+        rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = ["\t".join([*row[:4], str(i), *row[5:]]) for i, row in enumerate(rows)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    evaluating = {"eval_strategy": "steps", "eval_steps": 4, "eval_data_dir": tmp_path, "custom_eval_data": True}
+    run = train(tiny("bert"), train_txt, **evaluating)
+    model = dcpcse.load(str(run.folder), device="cpu")
+    dev, test = (spearman_by_hand(model, data / f"STS/STSBenchmark/sts-{split}.csv") for split in ("dev", "test"))
+    assert abs(dev - test) > 0.05
+    assert run.logged("eval_stsb_spearman") == [pytest.approx(dev, abs=1e-6)]
+
+
+def test_avg_sts_is_the_mean_of_both_dev_scores(unsupervised):
+    both = zip(unsupervised.logged("eval_stsb_spearman"), unsupervised.logged("eval_sickr_spearman"), strict=True)
+    assert_allclose(unsupervised.logged("eval_avg_sts"), [(stsb + sickr) / 2 for stsb, sickr in both])
+
+
+@pytest.mark.parametrize("strategy", [{"eval_strategy": "steps", "eval_steps": 3}, {"eval_strategy": "epoch"}])
+def test_the_best_model_is_kept_however_often_it_is_measured(strategy, tiny, train, train_txt, sts_data):
+    """With save_steps and save_strategy left at their defaults, 500 and steps."""
+    run = train(
+        tiny("bert"),
+        train_txt,
+        **strategy,
+        **{"eval_data_dir": sts_data, "custom_eval_data": True},
+        **{"load_best_model_at_end": True, "metric_for_best_model": "stsb_spearman"},
+        **{"max_steps": None, "num_train_epochs": 2, "per_device_train_batch_size": 10, "save_strategy": None},
+    )
+    scores = run.logged("eval_stsb_spearman")
+    assert len(scores) == 2
+    assert run.state["best_metric"] == max(scores)
+
+
+def test_the_best_model_is_that_of_stsb_unless_another_metric_is_given(tiny, train, train_txt, sts_data):
+    run = train(
+        tiny("bert"),
+        train_txt,
+        **{"eval_strategy": "steps", "eval_steps": 2, "eval_data_dir": sts_data, "custom_eval_data": True},
+        **{"load_best_model_at_end": True, "save_strategy": None},
+    )
+    assert run.state["best_metric"] == max(run.logged("eval_stsb_spearman"))
+
+
+def test_measuring_does_not_change_the_training(tiny, train, train_txt, sts_data):
+    evaluating = {"eval_strategy": "steps", "eval_steps": 1, "eval_data_dir": sts_data, "custom_eval_data": True}
+    assert_same_weights(
+        train(tiny("bert"), train_txt, **evaluating).folder,
+        train(tiny("bert"), train_txt).folder,
+    )
+
+
+@pytest.mark.parametrize("evaluating", [{}, {"eval_strategy": "steps", "eval_steps": 2}])
+def test_training_needs_no_do_train(evaluating, tiny, train, train_txt, sts_data):
+    """transformers sets do_eval by itself where eval_strategy is given; nobody asked for an evaluation alone."""
+    places = {"eval_data_dir": sts_data, "custom_eval_data": True}
+    run = train(tiny("bert"), train_txt, do_train=None, **evaluating, **places)
+    assert (run.folder / "dcpcse.json").is_file()
+    assert run.state["global_step"] == 4
+
+
+def test_do_eval_alone_measures_without_training(tiny, train, train_txt, sts_data):
+    run = train(tiny("bert"), train_txt, do_train=None, do_eval=True, eval_data_dir=sts_data, custom_eval_data=True)
+    for name, weight in run.final.items():
+        assert torch.equal(weight, run.initial[name]), name
+    assert "eval_stsb_spearman = " in (run.folder / "eval_results.txt").read_text(encoding="utf-8")
+    assert not (run.folder / "dcpcse.json").exists()
+
+
+# What is logged
+
+
+def test_the_loss_is_that_of_the_paper(tiny, train, train_csv):
+    """First step, without dropout, against plain loops over transformers' vectors of the same batch."""
+    run = train(tiny("bert", **NO_DROPOUT), train_csv, max_steps=1, hard_negative_weight=0.7, temp=0.2)
+    model = run.trainer.step_module.model
+    model.load_state_dict({n.removeprefix("model."): w for n, w in run.initial.items() if n.startswith("model.")})
+    ids, mask = run.batches[0]["input_ids"], run.batches[0]["attention_mask"]
+    model.save(run.folder / "initial")
+    texts = [
+        model.tokenizer.decode(row[kept.bool()], skip_special_tokens=True)
+        for row, kept in zip(ids.flatten(0, 1), mask.flatten(0, 1), strict=True)
+    ]
+    vectors = cls_by_cache(tiny("bert", **NO_DROPOUT), run.folder / "initial", texts, head=True)
+    expected = contrastive_loss(torch.tensor(vectors).view(4, 3, -1), temperature=0.2, hard_negative_weight=0.7)
+    assert run.logged("loss") == [pytest.approx(expected.item(), abs=1e-4)]
+
+
+@pytest.mark.parametrize(
+    ("options", "weight"),
+    [
+        ({}, lambda step: 0.1 * 0.95 ** (step / 100)),
+        (
+            {"mlm_weight": 2.0, "mlm_decay_rate": 0.5, "mlm_decay_steps": 3},
+            lambda step: 2.0 * 0.5 ** (step / 3),
+        ),
+    ],
+)
+def test_both_terms_are_logged_and_make_up_the_loss(options, weight, tiny, train, train_txt):
+    run = train(tiny("bert"), train_txt, do_mlm=True, **options)
+    steps = [entry["step"] for entry in run.state["log_history"] if "loss" in entry]
+    assert steps == [1, 2, 3, 4]
+    assert_allclose(run.logged("weight_mlm"), [weight(step) for step in steps], rtol=1e-12)
+    terms = zip(steps, run.logged("loss_contrastive"), run.logged("loss_mlm"), strict=True)
+    # A step's loss has the weight as of the steps finished before it.
+    assert_allclose(run.logged("loss"), [c + weight(step - 1) * m for step, c, m in terms], rtol=1e-5)
+    assert all(4 < mlm < 8 for mlm in run.logged("loss_mlm"))  # about ln(300), a random head's guess
+
+
+def test_terms_logged_over_several_steps_are_their_means(tiny, train, train_txt):
+    every, second = (train(tiny("bert"), train_txt, do_mlm=True, logging_steps=n) for n in (1, 2))
+    for key in ("loss", "loss_contrastive", "loss_mlm"):
+        assert_allclose(second.logged(key), np.reshape(every.logged(key), (2, 2)).mean(1), rtol=1e-4)
+
+
+def test_the_mlm_loss_is_a_mean_over_accumulated_batches_too(tiny, train, train_txt):
+    run = train(tiny("bert"), train_txt, do_mlm=True, gradient_accumulation_steps=2, mlm_decay_steps=2)
+    terms = enumerate(zip(run.logged("loss_contrastive"), run.logged("loss_mlm"), strict=True))
+    expected = [c + 0.1 * 0.95 ** (finished / 2) * m for finished, (c, m) in terms]
+    assert len(expected) == 4
+    assert_allclose(run.logged("loss"), expected, rtol=1e-5)
+
+
+# Ways of training that give the same result
+
+
+@pytest.mark.parametrize("data", ["train_txt", "train_csv"])
+def test_two_accumulated_batches_give_the_mean_of_their_gradients(data, tiny, train, request):
+    run = train(
+        tiny("bert", **NO_DROPOUT),
+        request.getfixturevalue(data),
+        **{"gradient_accumulation_steps": 2, "max_steps": 1, "max_grad_norm": 0, "temp": 0.5},
+    )
+    assert len(run.batches) == 2
+    module = run.trainer.step_module
+    module.load_state_dict({**module.state_dict(), **run.initial})
+    names = [name for name, weight in module.named_parameters() if weight.requires_grad]
+    losses = []
+    for batch in run.batches:
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        vectors = [module.model(ids[:, view], mask[:, view]) for view in range(ids.shape[1])]
+        losses.append(contrastive_loss(torch.stack(vectors, dim=1), temperature=0.5))
+    mean = (losses[0] + losses[1]) / 2
+    gradients = torch.autograd.grad(mean, [dict(module.named_parameters())[name] for name in names])
+    assert run.gradients[0].keys() == set(names)
+    for name, gradient in zip(names, gradients, strict=True):
+        assert gradient.abs().max() > 0
+        torch.testing.assert_close(run.gradients[0][name], gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "modernbert"])
+def test_gradient_checkpointing_gives_the_same_prompts(kind, tiny, train, train_csv):
+    dropout = {} if kind == "modernbert" else NO_DROPOUT
+    plain = train(tiny(kind, **dropout), train_csv, learning_rate=1e-3)
+    recomputed = train(tiny(kind, **dropout), train_csv, learning_rate=1e-3, gradient_checkpointing=True)
+    backbone = recomputed.trainer.step_module.model.encoder.backbone
+    assert any(getattr(module, "gradient_checkpointing", False) for module in backbone.modules())
+    assert_same_weights(plain.folder, recomputed.folder, atol=1e-6)
+
+
+def test_gradient_checkpointing_recomputes_with_the_same_dropout(tiny, train, train_txt):
+    plain = train(tiny("bert"), train_txt, learning_rate=1e-3, do_mlm=True)
+    recomputed = train(tiny("bert"), train_txt, learning_rate=1e-3, do_mlm=True, gradient_checkpointing=True)
+    assert_same_weights(plain.folder, recomputed.folder, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+@pytest.mark.parametrize("pooler", ["cls", "avg"])
+def test_padding_to_the_full_length_gives_the_same_gradients(kind, pooler, tiny, train, train_csv):
+    dropout = {} if kind == "modernbert" else NO_DROPOUT
+    options = {"max_steps": 1, "max_grad_norm": 0, "pooler_type": pooler, "max_seq_length": 40}
+    short = train(tiny(kind, **dropout), train_csv, **options)
+    padded = train(tiny(kind, **dropout), train_csv, pad_to_max_length=True, **options)
+    assert padded.batches[0]["input_ids"].shape[2] == 40 > short.batches[0]["input_ids"].shape[2]
+    assert padded.logged("loss") == [pytest.approx(short.logged("loss")[0], abs=1e-5)]
+    assert short.gradients[0].keys() == padded.gradients[0].keys()
+    for name, gradient in short.gradients[0].items():
+        size = gradient.abs().max().item()
+        assert size > 0
+        torch.testing.assert_close(padded.gradients[0][name], gradient, rtol=0, atol=2e-3 * size)
+
+
+def test_long_sentences_are_cut_at_max_seq_length(tiny, train, train_csv):
+    run = train(tiny("bert"), train_csv, max_seq_length=7)
+    ids = run.batches[0]["input_ids"]
+    assert ids.shape == (4, 3, 7)
+    tokenizer = run.trainer.step_module.model.tokenizer
+    assert ids[ids[:, :, 6] != tokenizer.pad_token_id][:, 6].unique().tolist() == [tokenizer.sep_token_id]
+
+
+def test_bf16_works_on_a_cpu_and_leaves_the_weights_in_float32(tiny, train, train_txt):
+    half, full = (train(tiny("bert"), train_txt, max_steps=2, bf16=bf16, temp=0.5) for bf16 in (True, False))
+    assert {tensor.dtype for tensor in weights(half.folder).values()} == {torch.float32}
+    assert half.logged("loss")[0] != full.logged("loss")[0]
+    assert half.logged("loss")[0] == pytest.approx(full.logged("loss")[0], rel=0.05)
+
+
+def test_a_compiled_step_gives_the_same_prompts(tiny, train, train_txt):
+    options = {"max_steps": 2, "learning_rate": 1e-3, "max_seq_length": 16, "pad_to_max_length": True}
+    plain = train(tiny("bert"), train_txt, **options)
+    torch._dynamo.reset()
+    try:
+        torch._dynamo.utils.counters.clear()
+        compiled = train(tiny("bert"), train_txt, torch_compile=True, torch_compile_backend="eager", **options)
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    finally:
+        torch._dynamo.reset()
+    assert_same_weights(plain.folder, compiled.folder, atol=1e-6)
+
+
+# Options, and what is said at the start
+
+
+def test_run_yaml_gives_the_run_again(tiny, train, train_txt, tool):
+    first = train(
+        tiny("bert"),
+        train_txt,
+        **{"do_mlm": True, "mlp_only_train": True, "pre_seq_len": 4, "prompt_dropout": 0.3, "position_offset": 1},
+        **{"seed": 5, "gradient_accumulation_steps": 2, "warmup_steps": 1, "lr_scheduler_type": "cosine"},
+    )
+    kept = files(first.folder)
+    outcome = tool(train_main, [str(first.folder / "run.yaml"), "--output_dir", str(first.folder) + "-again"])
+    assert outcome.code == 0, outcome.err
+    again = Path(str(first.folder) + "-again")
+    assert_same_weights(first.folder, again)
+    assert files(first.folder) == kept
+    options = [yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8")) for folder in (first.folder, again)]
+    assert options[0] == {**options[1], "output_dir": str(first.folder)}
+
+
+def test_run_yaml_of_a_run_that_chose_its_best_gives_the_run_again(unsupervised, tool):
+    again = Path(str(unsupervised.folder) + "-again")
+    outcome = tool(train_main, [str(unsupervised.folder / "run.yaml"), "--output_dir", str(again)])
+    assert outcome.code == 0, outcome.err
+    assert_same_weights(unsupervised.folder, again)
+    state = json.loads((again / "trainer_state.json").read_text(encoding="utf-8"))
+    assert state["best_metric"] == unsupervised.state["best_metric"]
+
+
+@pytest.mark.parametrize("option", [{"report_to": "none"}, {"lr_scheduler_kwargs": '{"num_cycles": 0.3}'}])
+def test_run_yaml_can_be_read_whatever_was_given(option, tiny, train, train_txt, tool):
+    first = train(tiny("bert"), train_txt, lr_scheduler_type="cosine", **option)
+    again = train.fresh()
+    outcome = tool(train_main, [str(first.folder / "run.yaml"), "--output_dir", str(again)])
+    assert outcome.code == 0, outcome.err
+    assert_same_weights(first.folder, again)
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_the_command_line_overrides_a_file_of_options(suffix, tiny, train, train_txt, tool, tmp_path):
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", pre_seq_len=3)
+    options = {"pre_seq_len": 6, "temp": 0.2, "max_steps": 99, "do_mlm": True}
+    path = tmp_path / f"options.{suffix}"
+    path.write_text((yaml.safe_dump if suffix == "yaml" else json.dumps)(options), encoding="utf-8")
+    outcome = tool(train_main, [str(path), *argv])
+    assert outcome.code == 0, outcome.err
+    record = json.loads((tmp_path / "out/dcpcse.json").read_text(encoding="utf-8"))
+    assert record["prompt"]["length"] == 3
+    assert record["arguments"] == {"temp": 0.2, "do_mlm": True, "pre_seq_len": 3}
+    assert json.loads((tmp_path / "out/trainer_state.json").read_text(encoding="utf-8"))["global_step"] == 4
+
+
+@pytest.mark.parametrize(("data", "negatives"), [("train_txt", 3), ("train_csv", 7)])
+def test_the_summary_counts_parameters_and_negatives(data, negatives, tiny, train, tool, tmp_path, request):
+    argv = train.argv(tiny("bert"), request.getfixturevalue(data), tmp_path / "out", pre_seq_len=5)
+    outcome = tool(train_main, argv)
+    encoder = AutoModel.from_pretrained(tiny("bert"))
+    frozen = sum(p.numel() for name, p in encoder.named_parameters() if not name.startswith("pooler."))
+    prompts = 5 * 2 * 3 * 32  # P · 2 · layers · hidden
+    trained = prompts + 32 * 32 + 32
+    assert f"{frozen:,} of the encoder, frozen" in outcome.said
+    assert f"{prompts:,} of the prompts ({100 * prompts / frozen:.3f}%)" in outcome.said
+    assert f"{trained:,} with heads ({100 * trained / frozen:.3f}%)" in outcome.said
+    assert f"negatives per anchor: {negatives} " in outcome.said
+    assert "optimiser steps: 4;" in outcome.said
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_train_epochs": 1, "per_device_train_batch_size": 7},
+        {"num_train_epochs": 2, "per_device_train_batch_size": 7, "gradient_accumulation_steps": 4},
+        {"num_train_epochs": 1.5, "per_device_train_batch_size": 10},
+        {"num_train_epochs": 2, "per_device_train_batch_size": 9, "dataloader_drop_last": True},
+        {"num_train_epochs": 0.3, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 2},
+        {"num_train_epochs": 2, "per_device_train_batch_size": 64},
+    ],
+)
+def test_the_summary_foretells_the_number_of_steps(options, tiny, train, train_txt, tool, tmp_path):
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **{"max_steps": None, **options})
+    outcome = tool(train_main, argv)
+    state = json.loads((tmp_path / "out/trainer_state.json").read_text(encoding="utf-8"))
+    assert f"optimiser steps: {state['global_step']:,};" in outcome.said
+
+
+def test_modernbert_says_that_a_position_offset_changes_nothing_and_nothing_changes(tiny, train, train_txt, tool):
+    folders = [train.fresh(), train.fresh()]
+    outcomes = [
+        tool(train_main, train.argv(tiny("modernbert"), train_txt, folder, position_offset=offset))
+        for folder, offset in zip(folders, (7, None), strict=True)
+    ]
+    assert [outcome.code for outcome in outcomes] == [0, 0]
+    assert "--position_offset 7 has no effect on modernbert" in outcomes[0].said
+    assert "position_offset" not in outcomes[1].said
+    assert_same_weights(*folders)
+
+
+def test_a_position_offset_moves_the_text_of_bert(tiny, train, train_txt, sentences):
+    shifted, unshifted = train(tiny("bert"), train_txt), train(tiny("bert"), train_txt, position_offset=0)
+    assert shifted.logged("loss") != unshifted.logged("loss")
+    expected = cls_by_cache(tiny("bert"), unshifted.folder, sentences, head=True)
+    assert_allclose(dcpcse.load(str(unshifted.folder), device="cpu").encode(sentences), expected, atol=1e-5)
+
+
+def test_pre_seq_len_is_the_length_of_the_prompts(tiny, train, train_txt):
+    assert weights(train(tiny("bert"), train_txt, pre_seq_len=7).folder)["prompt_embeddings"].shape == (7, 2 * 3 * 32)
+
+
+def test_views_of_a_sentence_differ_by_dropout_alone(tiny, train, train_txt):
+    """Without any dropout both views are one vector; B equal anchors at most, so the loss is below ln B."""
+    still = train(tiny("bert", **NO_DROPOUT), train_txt, max_steps=1)
+    prompts_only = train(tiny("bert", **NO_DROPOUT), train_txt, max_steps=1, prompt_dropout=0.5)
+    assert still.logged("loss")[0] < math.log(4)
+    assert prompts_only.logged("loss")[0] != still.logged("loss")[0]
+
+
+def test_train_and_evaluation_run_as_programs(tiny, train, train_txt, sts_data, tmp_path):
+    trained = launch("train.py", *train.argv(tiny("bert"), train_txt, tmp_path / "out", max_steps=2))
+    assert trained.returncode == 0, trained.stderr
+    assert "negatives per anchor: 3" in trained.stderr
+    options = {"mode": "dev", "data_dir": sts_data, "custom_data": True}
+    measured = launch("evaluation.py", *words({"model_name_or_path": tmp_path / "out", **options}))
+    assert measured.returncode == 0, measured.stderr
+    assert measured.stdout.startswith("------ dev ------\n+")
+
+
+def test_a_run_in_this_process_is_a_run_of_the_program(tiny, train, train_txt, tmp_path):
+    """Justifies testing in process: nothing of it depends on what ran before."""
+    here = train(tiny("bert"), train_txt, do_mlm=True)
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", do_mlm=True)
+    program = launch("train.py", *argv)
+    assert program.returncode == 0, program.stderr
+    assert_same_weights(here.folder, tmp_path / "out", atol=1e-6)
+
+
+def test_a_recorded_run_has_seen_its_batches(unsupervised):
+    """The recorder of these tests works: four sentences, two equal views, six steps."""
+    assert isinstance(unsupervised, Run)
+    assert len(unsupervised.batches) == len(unsupervised.gradients) == 6
+    for batch in unsupervised.batches:
+        assert batch["input_ids"].shape[:2] == (4, 2)
+        assert torch.equal(batch["input_ids"][:, 0], batch["input_ids"][:, 1])
