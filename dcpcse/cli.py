@@ -73,7 +73,7 @@ class Parser(HfArgumentParser):
 
 def parse_training(argv: Sequence[str]) -> tuple[tuple[ModelArguments, DataArguments, RunArguments], set[str]]:
     """Options of train.py and the names of those that were given."""
-    return _parse(training_parser(), translate(argv, say))
+    return _parse(training_parser(), translate(argv, say), _save_when_measured)
 
 
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
@@ -97,17 +97,39 @@ def evaluation_parser() -> Parser:
     return Parser(kinds, usage=_EVALUATION_USAGE, description=_EVALUATION_HELP, allow_abbrev=False)
 
 
-def _parse(parser: Parser, argv: Sequence[str]) -> tuple[tuple, set[str]]:
+def _save_when_measured(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What `--load_best_model_at_end` implies: a checkpoint at every evaluation, unless told otherwise.
+
+    With transformers' own save_steps=500 the best of four measurements would be lost, or refused.
+    """
+    if not given.get("load_best_model_at_end"):
+        return {}
+    implied = {"metric_for_best_model": "stsb_spearman"}
+    if not {"save_steps", "save_strategy"} & set(given):
+        implied |= {"save_strategy": given.get("eval_strategy", "no"), "save_total_limit": 2}
+        if "eval_steps" in given:
+            implied["save_steps"] = given["eval_steps"]
+        say("a checkpoint at every evaluation; the best and the last are kept")
+    return {name: value for name, value in implied.items() if name not in given}
+
+
+def _parse(
+    parser: Parser,
+    argv: Sequence[str],
+    implied: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda given: {},
+) -> tuple[tuple, set[str]]:
     """Options as the parser's dataclasses, and the names of those that were given.
 
     argv: options, after an optional .json or .yaml file of options, which the command line overrides.
+    implied: what follows from the given options for others.
     """
     argv = list(argv)
     from_file: dict[str, Any] = {}
     if argv and not argv[0].startswith("-"):
         from_file = _read_config(parser, Path(argv.pop(0)))
     given = from_file | _given(parser, argv)
-    return tuple(_build(kind, given) for kind in parser.dataclass_types), set(given)
+    values = given | dict(implied(given))
+    return tuple(_build(kind, values) for kind in parser.dataclass_types), set(given)
 
 
 def say(line: str) -> None:

@@ -61,15 +61,9 @@ def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> No
     if run.n_gpu > 1:
         say(f"{run.n_gpu} GPUs are visible, one is used; launch with torchrun to use all")
         run._n_gpu = 1
-    if run.load_best_model_at_end or run.metric_for_best_model:
-        run.metric_for_best_model = _metric(run.metric_for_best_model or "stsb_spearman", data)
-        if run.greater_is_better is None or "greater_is_better" not in given:
-            run.greater_is_better = True
-    if run.load_best_model_at_end and not {"save_steps", "save_strategy"} & set(given):
-        # Saved when measured: with transformers' own save_steps=500 the best of four measurements would be lost.
-        run.save_strategy, run.save_steps = run.eval_strategy, run.eval_steps or run.save_steps
-        run.save_total_limit = run.save_total_limit or 2
-        say(f"a checkpoint at every evaluation; the best and the last {run.save_total_limit - 1} are kept")
+    if run.metric_for_best_model:
+        _require_metric(run.metric_for_best_model, data)
+        run.greater_is_better = run.greater_is_better if "greater_is_better" in given else True
     if run.ddp_find_unused_parameters is None:
         run.ddp_find_unused_parameters = False
     run.dataloader_pin_memory = run.dataloader_pin_memory and torch.cuda.is_available()
@@ -83,12 +77,11 @@ def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> No
         os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
 
 
-def _metric(name: str, data: DataArguments) -> str:
+def _require_metric(name: str, data: DataArguments) -> None:
     known = [METRIC_NAMES[task] for task in data.eval_tasks if task in METRIC_NAMES]
     known += ["avg_sts"] if len(known) == len(METRIC_NAMES) else []
     if name.removeprefix("eval_") not in known:
         raise UserError(f"--metric_for_best_model {name}: choose one of {known} (measured on --eval_tasks)")
-    return name
 
 
 def wants_dev_scores(run: RunArguments) -> bool:

@@ -242,7 +242,7 @@ def test_dev_scores_are_of_the_dev_file_as_scipy_computes_them(tiny, train, trai
     run = train(tiny("bert"), train_txt, **evaluating)
     model = dcpcse.load(str(run.folder), device="cpu")
     dev, test = (spearman_by_hand(model, data / f"STS/STSBenchmark/sts-{split}.csv") for split in ("dev", "test"))
-    assert abs(dev - test) > 0.05
+    assert abs(dev - test) > 0.01
     assert run.logged("eval_stsb_spearman") == [pytest.approx(dev, abs=1e-6)]
 
 

@@ -371,6 +371,19 @@ def test_an_unknown_kind_of_prompt_is_refused(saved):
         SentenceEncoder.load(saved)
 
 
+@pytest.mark.xfail(strict=True, raises=(KeyError, pytest.fail.Exception), reason="not checked on reading: reported")
+@pytest.mark.parametrize(
+    "changes",
+    [{"pooling": "max"}, {"head": {"kind": "batch_norm_mlp", "at_inference": True}}],
+    ids=["pooling", "head"],
+)
+def test_a_pooling_or_head_that_this_version_does_not_know_is_refused(saved, changes):
+    """A folder of a later version, whose format is the same."""
+    edit_record(saved, **changes)
+    with pytest.raises(UserError, match="unknown"):
+        SentenceEncoder.load(saved)
+
+
 def test_a_place_without_a_model_is_refused_by_its_name(tiny, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")

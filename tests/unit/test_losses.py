@@ -97,6 +97,17 @@ def test_half_precision_embeddings_give_the_float32_loss_of_the_same_numbers(dty
     assert loss.item() == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.xfail(strict=True, reason="autocast runs the similarity product in half precision again: reported")
+def test_autocast_does_not_round_the_similarities():
+    """Embeddings of one encoder are close to each other: half precision has few steps between 0.9 and 1."""
+    shift = 3 * torch.randn(64, generator=torch.Generator().manual_seed(4))
+    anchors, positives = (torch.nn.functional.normalize(vectors(16, size=64, seed=s)) * 8 + shift for s in (1, 2))
+    expected = nt_xent_by_hand(anchors, positives, 0.05)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nt_xent(anchors, positives, 0.05)
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
+
+
 def test_masked_ce_is_the_mean_negative_log_probability():
     logits, labels = vectors(5, size=7, seed=4), torch.tensor([0, 6, 3, 3, 1])
     total = 0.0
