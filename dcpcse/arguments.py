@@ -4,9 +4,11 @@ The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.legacy` map
 """
 
 import math
+import os
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import torch
 from senteval import MODES, STS_TASKS
 from transformers import TrainingArguments
 
@@ -151,6 +153,9 @@ class RunArguments(TrainingArguments):
     per_device_eval_batch_size: int = option(128, "Sentences a batch when dev sets are encoded.")
 
     def __post_init__(self) -> None:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available():
+            # accelerate joins processes on CPUs only when told so; untold, each would train alone, in one folder.
+            self.use_cpu = True
         try:
             super().__post_init__()
         except (ValueError, NotImplementedError) as error:

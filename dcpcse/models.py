@@ -211,19 +211,23 @@ class SentenceEncoder(nn.Module):
         prompt = self.encoder.prompt
         if prompt is None:
             raise UserError("nothing was trained in this encoder; only encoders with prompts are saved")
-        record = {
+        model_folder.write(folder, self.record(), prompt.table(), self._other_trained(), self._peft_config())
+        self.tokenizer.save_pretrained(folder)
+
+    def record(self) -> dict[str, Any]:
+        """What `dcpcse.json` says of this model: all but the weights that it takes to build it again."""
+        head = None
+        if self.head is not None:
+            head = {"kind": head_name(self.head), "at_inference": self.head_at_inference}
+        return {
             "method": self.method,
             "arguments": self.arguments,
             "pooling": self.pooling,
-            "head": None
-            if self.head is None
-            else {"kind": head_name(self.head), "at_inference": self.head_at_inference},
-            "prompt": prompt.record(),
+            "head": head,
+            "prompt": self.encoder.prompt.record(),
             "position_offset": self.encoder.position_offset,
             "base": self.source.as_dict(),
         }
-        model_folder.write(folder, record, prompt.table(), self._other_trained(), self._peft_config())
-        self.tokenizer.save_pretrained(folder)
 
     @classmethod
     def load(

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import Trainer
+from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from . import checkpoints
 from . import folder as model_folder
 from .distributed import world_size
 from .errors import UserError
@@ -20,9 +20,6 @@ from .methods import Method
 from .objectives import Step
 
 logger = logging.getLogger(__name__)
-
-OBJECTIVES = "objectives.safetensors"
-"""Trained weights of the objectives: part of checkpoints, which training resumes from, not of results."""
 
 
 class TrainingStep(nn.Module):
@@ -46,10 +43,6 @@ class TrainingStep(nn.Module):
         by_view = dict(zip(self.view_names, embeddings.unbind(1), strict=True))
         step = Step(self.model, input_ids, attention_mask, by_view, prefix)
         return {name: objective(step) for name, objective in self.objectives.items()}
-
-    def trained_objective_state(self) -> dict[str, Tensor]:
-        """The objectives' own trained parameters by name."""
-        return {name: p for name, p in self.objectives.named_parameters() if p.requires_grad}
 
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
@@ -78,11 +71,19 @@ class ContrastiveTrainer(Trainer):
     """Weighs and logs the terms of a method, measures dev scores, and keeps checkpoints of what is trained."""
 
     def __init__(
-        self, method: Method, *, dev_scores: Callable[[], Mapping[str, float]] | None = None, **kwargs: Any
+        self,
+        method: Method,
+        args: TrainingArguments,
+        *,
+        dev_scores: Callable[[], Mapping[str, float]] | None = None,
+        **kwargs: Any,
     ) -> None:
         """dev_scores: called at each evaluation; gives metric name → value without the `eval_` prefix."""
+        # Each process draws its own dropout (below), but all must share out one and the same order of examples.
+        args.data_seed = args.seed if args.data_seed is None else args.data_seed
         # The Trainer refuses to evaluate without a dataset; ours are senteval's, read in `evaluate`.
-        super().__init__(model=TrainingStep(method), eval_dataset=[] if dev_scores else None, **kwargs)
+        super().__init__(TrainingStep(method), args, eval_dataset=[] if dev_scores else None, **kwargs)
+        self.method = method
         self.step_module: TrainingStep = self.model
         self.dev_scores = dev_scores
         self._logged_terms: dict[str, Tensor] = {}
@@ -137,25 +138,25 @@ class ContrastiveTrainer(Trainer):
         self._logged_terms, self._logged_batches = {}, 0
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
 
+    def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
+        """Be as after the last step of a run that ended at this checkpoint."""
+        self._load_from_checkpoint(str(checkpoint.folder))
+        self.state = TrainerState.load_from_json(str(checkpoint.folder / "trainer_state.json"))
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
+            self._load_best_model()
+
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir)
         if not self.args.should_save:
             return
         self.step_module.model.save(folder)
-        objectives = self.step_module.trained_objective_state()
-        if objectives and folder.name.startswith(PREFIX_CHECKPOINT_DIR):
-            save_file({name: p.detach().cpu().contiguous() for name, p in objectives.items()}, folder / OBJECTIVES)
+        if folder.name.startswith(PREFIX_CHECKPOINT_DIR):
+            checkpoints.save_objectives(folder, self.method.trained_objectives())
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        folder = Path(resume_from_checkpoint)
-        self.step_module.model.load_trained(folder)
-        expected = self.step_module.trained_objective_state()
-        saved = model_folder.load_tensors(folder / OBJECTIVES) if expected else {}
-        if set(saved) != set(expected):
-            raise UserError(f"{folder} was written by a run with other objectives; resume with the same options")
-        with torch.no_grad():
-            for name, parameter in expected.items():
-                parameter.copy_(saved[name])
+        checkpoint = checkpoints.Checkpoint(Path(resume_from_checkpoint), self.state.global_step)
+        self.step_module.model.load_trained(checkpoint.folder)
+        checkpoint.load_objectives(self.method.trained_objectives())
 
     def _load_best_model(self) -> None:
         logger.info(

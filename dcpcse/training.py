@@ -10,6 +10,7 @@ import torch
 import transformers
 import yaml
 
+from . import checkpoints
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .backbones import Backbone, LoadOptions, load_backbone
 from .cli import parse_training, say
@@ -17,9 +18,8 @@ from .collators import ViewCollator
 from .data import TrainingData, load_training_file
 from .errors import UserError
 from .evaluator import METRIC_NAMES, check_data, dev_metrics, evaluate
-from .folder import is_model_folder
 from .methods import Method, build_method
-from .trainer import ContrastiveTrainer, clear_run, summary
+from .trainer import ContrastiveTrainer, clear_run, planned_steps, summary
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ def train(argv: Sequence[str]) -> None:
     (model_args, data_args, run_args), given = parse_training(argv)
     settle(run_args, data_args, given)
     check_output(run_args)
+    checkpoint = checkpoints.find(run_args.resume_from_checkpoint, run_args.output_dir, range(run_args.world_size))
     _require_given(model_args, data_args)
     if wants_dev_scores(run_args):
         check_data(data_args.eval_tasks, data_args.eval_data_dir, "dev", not data_args.custom_eval_data)
@@ -44,11 +45,16 @@ def train(argv: Sequence[str]) -> None:
     backbone = load(model_args)
     method = build_method(backbone, model_args, data.dataset.column_names)
     _require_fits(method, data_args)
+    if checkpoint:
+        checkpoint.require_same_run(method.model, method.trained_objectives())
     trainer = build_trainer(method, data, data_args, run_args)
     if run_args.do_train:
-        _train(trainer, model_args, data_args, given)
+        _prepare(trainer, checkpoint, model_args, data_args, given)
+        _train(trainer, checkpoint)
     if run_args.do_eval:
         _report(trainer, "eval", trainer.evaluate())
+    trainer.accelerator.wait_for_everyone()  # processes that leave the group one by one may abort the others
+    trainer.accelerator.end_training()
 
 
 def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
@@ -177,46 +183,45 @@ def build_trainer(
     )
     return ContrastiveTrainer(
         method,
+        run_args,
         dev_scores=dev_scores if wants_dev_scores(run_args) else None,
-        args=run_args,
         data_collator=collator,
         train_dataset=data.dataset,
     )
 
 
-def _train(
-    trainer: ContrastiveTrainer, model_args: ModelArguments, data_args: DataArguments, given: Collection[str]
+def _prepare(
+    trainer: ContrastiveTrainer,
+    checkpoint: checkpoints.Checkpoint | None,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    given: Collection[str],
 ) -> None:
-    run = trainer.args
-    output = Path(run.output_dir)
-    resume = _resume_point(run)
-    if trainer.is_world_process_zero():
-        if not resume:
-            clear_run(output)
-        write_run(output / "run.yaml", model_args, data_args, run, given)
-        for line in summary(trainer).splitlines():
-            say(line)
-    result = trainer.train(resume_from_checkpoint=resume)
+    """Make the output folder ready, and say what is about to be trained."""
+    if not trainer.is_world_process_zero():
+        return
+    output = Path(trainer.args.output_dir)
+    if not checkpoint:
+        clear_run(output)
+    write_run(output / "run.yaml", model_args, data_args, trainer.args, given)
+    for line in summary(trainer).splitlines():
+        say(line)
+
+
+def _train(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None) -> None:
+    steps = planned_steps(trainer)
+    if checkpoint and checkpoint.step >= steps:  # transformers would take one step more
+        say(f"{checkpoint.folder} is the end of the run: all its {steps} steps are done, none is left to train")
+        trainer.restore(checkpoint)
+        metrics = None
+    else:
+        metrics = trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
     trainer.save_model()
     if trainer.is_world_process_zero():
-        trainer.state.save_to_json(str(output / "trainer_state.json"))
-        say(f"the model is in {output}")
-    _report(trainer, "train", result.metrics)
-
-
-def _resume_point(run: RunArguments) -> str | None:
-    """The checkpoint to go on from; UserError where there is none."""
-    asked = run.resume_from_checkpoint
-    if asked is None or asked.lower() in ("false", "no", "0"):
-        return None
-    if asked.lower() not in ("true", "yes", "1"):
-        if not is_model_folder(asked) or not (Path(asked) / "trainer_state.json").is_file():
-            raise UserError(f"--resume_from_checkpoint {asked} is not a checkpoint of a run (…/checkpoint-N)")
-        return asked
-    last = transformers.trainer_utils.get_last_checkpoint(run.output_dir) if Path(run.output_dir).is_dir() else None
-    if last is None:
-        raise UserError(f"--resume_from_checkpoint: there is no checkpoint in {run.output_dir}")
-    return last
+        trainer.state.save_to_json(str(Path(trainer.args.output_dir) / "trainer_state.json"))
+        say(f"the model is in {trainer.args.output_dir}")
+    if metrics is not None:
+        _report(trainer, "train", metrics)
 
 
 def write_run(

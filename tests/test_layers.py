@@ -18,7 +18,7 @@ LAYERS = (
     {"objectives"},
     {"methods"},
     {"collators", "cli"},
-    {"evaluator"},
+    {"evaluator", "checkpoints"},
     {"trainer"},
     {"training", "evaluating"},
 )

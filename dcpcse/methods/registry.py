@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from ..arguments import ModelArguments
 from ..backbones import Backbone
 from ..errors import UserError
@@ -18,6 +20,15 @@ class Method:
     model: SentenceEncoder
     views: tuple[View, ...]
     terms: Mapping[str, Term]
+
+    def trained_objectives(self) -> dict[str, Tensor]:
+        """Parameters that the objectives own and train, by `<term>.<name>`."""
+        return {
+            f"{term}.{name}": parameter
+            for term, part in self.terms.items()
+            for name, parameter in part.objective.named_parameters()
+            if parameter.requires_grad
+        }
 
 
 Builder = Callable[[Backbone, ModelArguments, Sequence[str]], Method]

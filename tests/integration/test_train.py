@@ -263,7 +263,7 @@ def test_the_best_model_is_kept_however_often_it_is_measured(strategy, tiny, tra
         **{"max_steps": None, "num_train_epochs": 2, "per_device_train_batch_size": 10, "save_strategy": None},
     )
     scores = run.logged("eval_stsb_spearman")
-    assert len(scores) == 2
+    assert len(scores) >= 2
     assert run.state["best_metric"] == max(scores)
 
 

@@ -60,7 +60,7 @@ def sentence_encoder(folder: str, pooling: str = "cls", offset: int = LENGTH, **
 def batch(length: int = 9, rows: int = 2, *, pad: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Random tokens; the first row is three tokens shorter than the others."""
     generator = torch.Generator().manual_seed(2)
-    ids = torch.randint(5, 200, (rows, length), generator=generator)
+    ids = torch.randint(5, 100, (rows, length), generator=generator)
     mask = torch.ones_like(ids)
     ids[0, -3:], mask[0, -3:] = pad, 0
     return ids, mask

@@ -220,7 +220,7 @@ def test_another_encoder_of_the_same_architecture_and_size_is_refused(tiny, tmp_
 @pytest.mark.parametrize(
     ("kind", "other", "options"),
     [
-        ("roberta", "bert", {"vocab_size": 400, "max_position_embeddings": 98}),
+        ("roberta", "bert", {"vocab_size": 500, "max_position_embeddings": 98}),
         ("roberta", "xlm-roberta", {"seed": 1}),
         ("roberta", "roberta", {"num_hidden_layers": 4}),
     ],
