@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -73,12 +73,14 @@ def load_backbone(
     config: str | None = None,
     lm_head: str | None = None,
     options: LoadOptions | None = None,
+    require: Callable[[Source], None] = lambda source: None,
 ) -> Backbone:
     """Load an encoder in float32, all weights from the checkpoint.
 
     tokenizer, config: other places to take these from. lm_head: None loads none; "checkpoint" takes the masked
-    LM head of this checkpoint, "new" draws one, anything else is the checkpoint that it comes from. Raises
-    UserError where the checkpoint is not there, lacks weights, or lacks the head.
+    LM head of this checkpoint, "new" draws one, anything else is the checkpoint that it comes from. require:
+    raises UserError where this is not the encoder that is wanted; asked before the tokenizer is tried on it.
+    Raises UserError where the checkpoint is not there, lacks weights, or lacks the head.
     """
     options = options or LoadOptions()
     _refuse_own_folder(name_or_path)
@@ -88,14 +90,6 @@ def load_backbone(
     else:
         model, pooler = _load_encoder(name_or_path, settings, options)
         head = None if lm_head is None else _other_lm_head(lm_head, model, options)
-    words = _tokenizer(tokenizer or name_or_path, options)
-    if len(words) > model.get_input_embeddings().num_embeddings:
-        raise UserError(
-            f"the tokenizer {tokenizer or name_or_path} has {len(words)} tokens, the encoder {name_or_path} only "
-            f"{model.get_input_embeddings().num_embeddings}; give the tokenizer that belongs to it"
-        )
-    if words.pad_token_id is None:
-        raise UserError(f"the tokenizer {tokenizer or name_or_path} has no padding token; batches need one")
     local = Path(name_or_path).is_dir()
     source = Source(
         name_or_path=str(Path(name_or_path).resolve()) if local else name_or_path,
@@ -104,6 +98,8 @@ def load_backbone(
         hidden_size=settings.hidden_size,
         fingerprint=fingerprint(model),
     )
+    require(source)
+    words = _fitting_tokenizer(tokenizer or name_or_path, name_or_path, model, options)
     return Backbone(model, words, source, pooler, head)
 
 
@@ -171,6 +167,20 @@ def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
 def _tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokenizerBase:
     with _user_errors(name_or_path, "tokenizer"):
         return AutoTokenizer.from_pretrained(name_or_path, **options.kwargs())
+
+
+def _fitting_tokenizer(
+    place: str, encoder: str, model: PreTrainedModel, options: LoadOptions
+) -> PreTrainedTokenizerBase:
+    words, rows = _tokenizer(place, options), model.get_input_embeddings().num_embeddings
+    if len(words) > rows:
+        raise UserError(
+            f"the tokenizer {place} has {len(words)} tokens, the encoder {encoder} only {rows}; give the tokenizer "
+            "that belongs to it"
+        )
+    if words.pad_token_id is None:
+        raise UserError(f"the tokenizer {place} has no padding token; batches need one")
+    return words
 
 
 def _load(auto: type, name_or_path: str, config: PretrainedConfig, options: LoadOptions) -> tuple[Any, set[str]]:

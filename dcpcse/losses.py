@@ -23,14 +23,16 @@ def nt_xent(
     for name, candidates in (("positives", positives), ("negatives", negatives)):
         if candidates is not None and len(candidates) < len(anchors):
             raise ValueError(f"{len(anchors)} anchors need as many {name}; got {len(candidates)}")
-    anchors = F.normalize(anchors.float(), dim=-1)
-    logits = anchors @ F.normalize(positives.float(), dim=-1).T / temperature  # (B, C)
-    targets = torch.arange(len(anchors), device=anchors.device)
-    if negatives is not None:
-        against = anchors @ F.normalize(negatives.float(), dim=-1).T / temperature  # (B, D)
-        own = F.one_hot(targets, num_classes=len(negatives)).to(against)
-        logits = torch.cat([logits, against + hard_negative_weight * own], dim=1)
-    return F.cross_entropy(logits, targets)
+    # Embeddings of one encoder lie close together; half precision has few steps between 0.9 and 1.
+    with torch.autocast(anchors.device.type, enabled=False):
+        anchors = F.normalize(anchors.float(), dim=-1)
+        logits = anchors @ F.normalize(positives.float(), dim=-1).T / temperature  # (B, C)
+        targets = torch.arange(len(anchors), device=anchors.device)
+        if negatives is not None:
+            against = anchors @ F.normalize(negatives.float(), dim=-1).T / temperature  # (B, D)
+            own = F.one_hot(targets, num_classes=len(negatives)).to(against)
+            logits = torch.cat([logits, against + hard_negative_weight * own], dim=1)
+        return F.cross_entropy(logits, targets)
 
 
 def masked_ce(logits: Tensor, labels: Tensor) -> Tensor:

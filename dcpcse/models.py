@@ -59,9 +59,10 @@ class Encoder(nn.Module):
         self.backbone = backbone
         self.prompt = prompt
         self.positions = positions_of(backbone)
-        self.position_offset = position_offset
+        # Prompts take no part in rotation: among rotary positions a shift of the text would change nothing.
+        self.position_offset = 0 if self.positions.rotary else position_offset
         if prompt is not None:
-            require_room(backbone, self.max_tokens, position_offset)
+            require_room(backbone, self.max_tokens, self.position_offset)
             use_prefix_attention(backbone)
             require_prompt_arrives(backbone, prompt.shape)
 
@@ -246,6 +247,7 @@ class SentenceEncoder(nn.Module):
         """
         contents = model_folder.read(folder)
         record = contents.record
+        _require_known(folder, record)
         backbone = _load_base(folder, record["base"], base, options)
         prompt = _build_prompt(record["prompt"])
         head = None if record["head"] is None else HEADS[record["head"]["kind"]](backbone.source.hidden_size)
@@ -359,6 +361,10 @@ def plain_encoder(backbone: Backbone, pooling: str) -> SentenceEncoder:
     return model.requires_grad_(False).eval()
 
 
+class _OtherEncoderError(UserError):
+    """There is an encoder, but not the one that the prompts were trained on."""
+
+
 def _load_base(
     folder: str | Path, recorded: Mapping[str, Any], base: str | None, options: LoadOptions | None
 ) -> Backbone:
@@ -366,28 +372,38 @@ def _load_base(
     options = options or LoadOptions()
     if base is None and options.revision is None:
         options = replace(options, revision=recorded["revision"])
+
+    def require_same(source: Source) -> None:
+        if source.fingerprint != recorded["fingerprint"]:
+            raise _OtherEncoderError(
+                f"{where} ({source.model_type}, hidden size {source.hidden_size}) is not the encoder that {folder} "
+                f"was trained on ({recorded['model_type']}, hidden size {recorded['hidden_size']}, "
+                f"{recorded['name_or_path']}): the fingerprints of the weights differ; give that one with base= "
+                "(evaluation.py: --base)"
+            )
+
     try:
-        backbone = load_backbone(where, tokenizer=str(folder), options=options)
+        return load_backbone(where, tokenizer=str(folder), options=options, require=require_same)
     except UserError as error:
-        if base is not None:
+        if base is not None or isinstance(error, _OtherEncoderError):
             raise
         raise UserError(
             f"the frozen encoder of {folder} cannot be loaded from {where!r}; give its place now with base= "
             f"(evaluation.py: --base). {error}"
         ) from error
-    if backbone.source.fingerprint != recorded["fingerprint"]:
-        raise UserError(
-            f"{where} ({backbone.source.model_type}, hidden size {backbone.source.hidden_size}) is not the encoder "
-            f"that {folder} was trained on ({recorded['model_type']}, hidden size {recorded['hidden_size']}, "
-            f"{recorded['name_or_path']}): the fingerprints of the weights differ; give that one with base= "
-            "(evaluation.py: --base)"
-        )
-    return backbone
+
+
+def _require_known(folder: str | Path, record: Mapping[str, Any]) -> None:
+    """UserError for parts that a later version may write in the same format."""
+    parts = {"pooling": (record["pooling"], POOLERS), "kind of prompt": (record["prompt"].get("kind"), ["deep"])}
+    if record["head"] is not None:
+        parts["head"] = (record["head"].get("kind"), HEADS)
+    for what, (found, known) in parts.items():
+        if found not in known:
+            raise UserError(f"{folder} has an unknown {what} {found!r}; this version knows {sorted(known)}")
 
 
 def _build_prompt(record: Mapping[str, Any]) -> DeepPrompt:
-    if record.get("kind") != "deep":
-        raise UserError(f"unknown kind of prompt {record.get('kind')!r}; this version knows 'deep'")
     shape = PromptShape(record["length"], record["layers"], record["heads"], record["head_dim"])
     return DeepPrompt(shape, dropout=record["dropout"], projection=record["projection"])
 

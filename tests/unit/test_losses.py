@@ -97,7 +97,6 @@ def test_half_precision_embeddings_give_the_float32_loss_of_the_same_numbers(dty
     assert loss.item() == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.xfail(strict=True, reason="autocast runs the similarity product in half precision again: reported")
 def test_autocast_does_not_round_the_similarities():
     """Embeddings of one encoder are close to each other: half precision has few steps between 0.9 and 1."""
     shift = 3 * torch.randn(64, generator=torch.Generator().manual_seed(4))
