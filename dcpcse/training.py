@@ -34,7 +34,7 @@ def train(argv: Sequence[str]) -> None:
     """The whole of train.py; raises UserError or DataError for what the user can mend."""
     (model_args, data_args, run_args), given = parse_training(argv)
     settle(run_args, data_args, given)
-    check_output(run_args)
+    check_output(run_args, given)
     checkpoint = checkpoints.find(run_args.resume_from_checkpoint, run_args.output_dir, range(run_args.world_size))
     _require_given(model_args, data_args)
     if wants_dev_scores(run_args):
@@ -95,9 +95,9 @@ def wants_dev_scores(run: RunArguments) -> bool:
     return run.do_eval or run.eval_strategy != "no" or run.eval_on_start
 
 
-def check_output(run: RunArguments) -> None:
+def check_output(run: RunArguments, given: Collection[str]) -> None:
     """Refuse to train into a folder that holds something, unless told to overwrite or to go on."""
-    if run.output_dir is None:
+    if "output_dir" not in given:  # transformers would take ./trainer_output
         raise UserError("--output_dir is missing: the folder for the result")
     if run.process_index:  # the first process looks; what it writes later must not stop a slower one
         return

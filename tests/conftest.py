@@ -9,12 +9,13 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+huggingface_hub.constants.HF_HUB_OFFLINE = True  # the variable of that name is read at import, before this file
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
