@@ -22,9 +22,9 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.11",
-    packages=["dcpcse", "dcpcse.methods", "dcpcse.objectives", "senteval"],
+    packages=["dcpcse", "dcpcse.methods", "dcpcse.objectives", "dcpcse.presets", "senteval"],
     package_dir={"senteval": "SentEval/senteval"},
-    package_data={"dcpcse": ["py.typed"], "senteval": ["py.typed"]},
+    package_data={"dcpcse": ["py.typed"], "dcpcse.presets": ["*/*.yaml"], "senteval": ["py.typed"]},
     install_requires=[
         "torch>=2.13,<3",
         "transformers>=5.8,<5.24",

@@ -14,6 +14,7 @@ from transformers import TrainingArguments
 
 from .errors import UserError
 from .pooling import POOLERS, describe_poolers
+from .presets import names as preset_names
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
@@ -30,6 +31,11 @@ class ModelArguments:
     _argument_group_name = "encoder, method and objectives"
 
     model_name_or_path: str | None = option(None, "Frozen encoder: a Hugging Face folder or hub id (required).")
+    preset: str | None = option(
+        None,
+        "A published setting, such as dcpcse/unsup-bert-base; the other options override it. "
+        f"One of {', '.join(preset_names())}.",
+    )
     method: str = option("dcpcse", "What is trained and by which loss; a name in dcpcse/methods/.")
     config_name: str | None = option(None, "Another place for the encoder's configuration.")
     tokenizer_name: str | None = option(None, "Another place for the tokenizer.")
@@ -107,7 +113,7 @@ class ModelArguments:
     def record(self) -> dict[str, Any]:
         """The options that differ from their defaults and say what was trained, for the model folder."""
         # Where things lay on the training machine says nothing about the model.
-        places = {"cache_dir", "model_name_or_path", "config_name", "tokenizer_name", "use_auth_token"}
+        places = {"preset", "cache_dir", "model_name_or_path", "config_name", "tokenizer_name", "use_auth_token"}
         defaults = {f.name: f.default for f in fields(self)}
         return {k: v for k, v in asdict(self).items() if k not in places and v != defaults[k]}
 

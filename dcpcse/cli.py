@@ -15,6 +15,7 @@ import yaml
 from senteval.errors import DataError
 from transformers import HfArgumentParser
 
+from . import presets
 from .arguments import (
     DataArguments,
     EvaluationArguments,
@@ -120,7 +121,8 @@ def _parse(
 ) -> tuple[tuple, set[str]]:
     """Options as the parser's dataclasses, and the names of those that were given.
 
-    argv: options, after an optional .json or .yaml file of options, which the command line overrides.
+    argv: options, after an optional .json or .yaml file of options, which the command line overrides. A preset lies
+    below both.
     implied: what follows from the given options for others.
     """
     argv = list(argv)
@@ -128,6 +130,7 @@ def _parse(
     if argv and not argv[0].startswith("-"):
         from_file = _read_config(parser, Path(argv.pop(0)))
     given = from_file | _given(parser, argv)
+    given = _preset(parser, given) | given
     values = given | dict(implied(given))
     return tuple(_build(kind, values) for kind in parser.dataclass_types), set(given)
 
@@ -143,6 +146,16 @@ def _given(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
     namespace, unknown = parser.parse_known_args(argv, unset)
     parser.refuse_unknown(unknown)
     return {name: value for name, value in vars(namespace).items() if value is not _UNSET}
+
+
+def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the preset that `--preset` names, and a few lines that say where it comes from."""
+    if not given.get("preset"):
+        return {}
+    preset = presets.load(given["preset"])
+    for line in preset.describe().splitlines():
+        say(line)
+    return _given(parser, [word for name, value in preset.options.items() for word in _as_words(name, value)])
 
 
 def _read_config(parser: Parser, path: Path) -> dict[str, Any]:

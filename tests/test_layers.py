@@ -11,7 +11,8 @@ PACKAGE = ROOT / "dcpcse"
 SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
-    {"errors", "losses", "pooling", "attention", "distributed"},
+    {"errors"},
+    {"losses", "pooling", "attention", "distributed", "presets"},
     {"legacy", "arguments", "views", "tokens", "positions", "prompts", "heads", "backbones", "data"},
     {"folder", "promptable"},
     {"models"},

@@ -1,0 +1,51 @@
+"""Presets: the published settings of every method, one YAML file each, as `--preset method/setting`.
+
+A file holds `source` (paper and table), `published` (the STS average of the paper, null where there is none),
+`notes` (where paper, README and scripts disagree) and `options` of train.py.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import UserError
+
+_ROOT = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published setting. published: STS average × 100 of the paper's test table, None where it gives none."""
+
+    name: str
+    source: str
+    published: float | None
+    notes: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    def describe(self) -> str:
+        """Source, expected score and disagreements, a line each."""
+        score = "none published" if self.published is None else f"{self.published:.2f}, not reproduced here"
+        lines = [f"preset {self.name}: {self.source}; STS average: {score}"]
+        return "\n".join([*lines, *(f"preset {self.name}: {note}" for note in self.notes)])
+
+
+def names() -> list[str]:
+    """All presets, as `method/setting`."""
+    return sorted(str(path.relative_to(_ROOT).with_suffix("")) for path in _ROOT.glob("*/*.yaml"))
+
+
+def load(name: str) -> Preset:
+    """The preset of that name; UserError with the nearest one and the whole list."""
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"--preset {name}: {hint}the presets are {', '.join(names())}")
+    content = yaml.safe_load((_ROOT / f"{name}.yaml").read_text(encoding="utf-8"))
+    return Preset(
+        name, content["source"], content["published"], tuple(content.get("notes", ())), dict(content["options"])
+    )

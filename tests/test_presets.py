@@ -1,0 +1,101 @@
+"""Every preset parses, agrees with the papers' tables where these are at hand, and trains on a tiny encoder."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dcpcse import presets, training
+from dcpcse.cli import parse_training, run
+from dcpcse.errors import UserError
+from dcpcse.methods import build_method
+
+FIGURES = Path(__file__).parents[2] / "shared/figures.yaml"
+BACKBONES = {
+    "bert-base": "BERT-base",
+    "bert-large": "BERT-large",
+    "roberta-base": "RoBERTa-base",
+    "roberta-large": "RoBERTa-large",
+}
+
+
+def test_each_column_of_the_two_tables_has_a_preset():
+    wanted = {f"dcpcse/{setting}-{backbone}" for setting in ("unsup", "sup") for backbone in BACKBONES}
+    assert wanted <= set(presets.names())
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_a_preset_parses_builds_and_trains_a_step(name, tiny, train_txt, train_csv, tmp_path):
+    kind = "roberta" if "roberta" in name else "bert"
+    data = train_txt if "unsup" in name else train_csv
+    argv = ["--preset", name, "--model_name_or_path", tiny(kind), "--train_file", data, "--use_cpu"]
+    argv += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache"), "--max_steps", "1"]
+    argv += ["--eval_strategy", "no", "--load_best_model_at_end", "False", "--per_device_train_batch_size", "4"]
+    assert run(training.train, argv) == 0
+    written = yaml.safe_load((tmp_path / "out/run.yaml").read_text(encoding="utf-8"))
+    options = presets.load(name).options
+    overridden = {word[2:] for word in argv if word.startswith("--")}
+    for option in set(options) - overridden:
+        assert written[option] == options[option], option
+    assert written["preset"] == name
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_the_published_options_reach_the_arguments(name, tmp_path):
+    (model, data, arguments), given = parse_training(["--preset", name, "--output_dir", str(tmp_path)])
+    options = presets.load(name).options
+    assert set(options) <= given
+    for holder in (model, data, arguments):
+        for option in set(options) & set(vars(holder)):
+            value = getattr(holder, option)
+            assert getattr(value, "value", value) == options[option], option
+
+
+def test_the_command_line_overrides_an_options_file_and_that_the_preset(tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text("preset: dcpcse/unsup-bert-base\npre_seq_len: 7\ntemp: 0.1\n", encoding="utf-8")
+    (model, _, arguments), _ = parse_training([str(file), "--temp", "0.2", "--output_dir", "out"])
+    assert (model.pre_seq_len, model.temp, arguments.learning_rate) == (7, 0.2, 0.03)
+
+
+def test_a_misspelt_preset_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(UserError, match="did you mean dcpcse/unsup-bert-base"):
+        parse_training(["--preset", "dcpcse/unsup-bert-bas", "--output_dir", str(tmp_path)])
+
+
+def test_a_preset_says_where_it_comes_from(caplog):
+    with caplog.at_level("INFO", logger="dcpcse"):
+        parse_training(["--preset", "dcpcse/sup-bert-large", "--output_dir", "out"])
+    assert "Table 4" in caplog.text
+    assert "82.89" in caplog.text
+    assert "5 in the public README" in caplog.text
+
+
+@pytest.mark.parametrize("setting", ["unsup", "sup"])
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_the_options_are_those_of_the_paper(setting, backbone):
+    if not FIGURES.is_file():
+        pytest.skip("needs the tables of the papers beside the repository")
+    tables = yaml.safe_load(FIGURES.read_text(encoding="utf-8"))["dcpcse"]
+    row = tables["table3_hparams_unsup" if setting == "unsup" else "table4_hparams_sup"][BACKBONES[backbone]]
+    preset = presets.load(f"dcpcse/{setting}-{backbone}")
+    options = preset.options
+    assert options["per_device_train_batch_size"] == row["batch_size"]
+    assert options["learning_rate"] == float(row["learning_rate"])
+    assert options["pre_seq_len"] == row["prompt_length"]
+    assert options.get("do_mlm", False) == row["multitask_mlm"]
+    assert options["num_train_epochs"] == row["epochs"]
+    assert options["eval_steps"] == row["valid_steps"]
+    kind = {"unsup": "unsupervised", "sup": "supervised"}[setting]
+    scores = {r["model"]: r["v"][-1] for r in tables["table1_sts"][kind]}
+    assert preset.published == scores.get(f"DCPCSE-{BACKBONES[backbone]}")
+
+
+def test_published_settings_build_the_published_number_of_prompts(tiny):
+    """Length and MLP of the preset, on a tiny encoder: 2 · layers · hidden numbers a prompt."""
+    from dcpcse.backbones import load_backbone
+
+    (model, _, _), _ = parse_training(["--preset", "dcpcse/unsup-bert-base", "--output_dir", "out"])
+    method = build_method(load_backbone(tiny("bert")), model, ["anchor"])
+    assert method.model.encoder.prompt.table.weight.shape == (16, 2 * 3 * 32)
+    assert not method.model.head_at_inference
