@@ -151,6 +151,10 @@ class RunArguments(TrainingArguments):
 
     _argument_group_name = "training (those of transformers.TrainingArguments)"
 
+    output_dir: str | None = option(None, "Folder for the result (required); a new or an empty one.")
+    resume_from_checkpoint: str | None = option(
+        None, "True goes on from the last checkpoint in --output_dir, a folder checkpoint-N from that one."
+    )
     overwrite_output_dir: bool = option(False, "Replace an earlier result in --output_dir.")
     logging_dir: str | None = option(None, "Folder of TensorBoard's files (with --report_to tensorboard).")
     # The papers' transformers had no fused optimiser and hid no NaN.
@@ -166,6 +170,18 @@ class RunArguments(TrainingArguments):
             super().__post_init__()
         except (ValueError, NotImplementedError) as error:
             raise UserError(str(error).splitlines()[0]) from error
+        for name in ("eval_steps", "save_steps", "logging_steps"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, f"--{name}", value, "above 0")
+        epochs, workers, accumulated = (
+            self.num_train_epochs,
+            self.dataloader_num_workers,
+            self.gradient_accumulation_steps,
+        )
+        _require(self.max_steps > 0 or epochs > 0, "--num_train_epochs", epochs, "above 0")
+        _require(0 <= self.seed < 2**32, "--seed", self.seed, "in 0 .. 2^32 - 1")
+        _require(workers >= 0, "--dataloader_num_workers", workers, "0 or more")
+        _require(accumulated >= 1, "--gradient_accumulation_steps", accumulated, "at least 1")
         _require(self.learning_rate > 0, "--learning_rate", self.learning_rate, "above 0")
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
             _require(getattr(self, name) >= 1, f"--{name}", getattr(self, name), "at least 1")

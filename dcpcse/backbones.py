@@ -116,6 +116,11 @@ def fingerprint(model: nn.Module) -> str:
     return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 
 
+def vocabulary_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """sha256 over all tokens and their ids."""
+    return hashlib.sha256(repr(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
+
+
 class LMHead(nn.Module):
     """The masked-LM head of any architecture, on hidden states.
 
@@ -177,6 +182,11 @@ def _fitting_tokenizer(
         raise UserError(
             f"the tokenizer {place} has {len(words)} tokens, the encoder {encoder} only {rows}; give the tokenizer "
             "that belongs to it"
+        )
+    if 2 * len(words) < rows:
+        raise UserError(
+            f"the tokenizer {place} has {len(words)} tokens, the encoder {encoder} {rows}: its vocabulary is missing "
+            "or another's; copy the tokenizer files that belong to it"
         )
     if words.pad_token_id is None:
         raise UserError(f"the tokenizer {place} has no padding token; batches need one")
@@ -287,7 +297,9 @@ def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
         raise
     except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         folder = Path(name_or_path)
-        if folder.is_dir():
+        if folder.is_file():
+            reason = "it is a file; give the folder that holds it"
+        elif folder.is_dir():
             reason = f"the folder holds no readable {what}: {_first_line(error)}"
         elif folder.is_absolute() or name_or_path.startswith("."):
             reason = "there is no such folder"

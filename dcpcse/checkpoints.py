@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+import yaml
 from torch import Tensor
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -18,6 +18,21 @@ from .models import SentenceEncoder
 
 OBJECTIVES = "objectives.safetensors"
 """Trained weights of the objectives: part of checkpoints, which training resumes from, not of results."""
+
+RUN_FILE = "run.yaml"
+"""Options of a run, in its folder and in each of its checkpoints."""
+
+_MAY_CHANGE = {
+    *("preset", "model_name_or_path", "config_name", "tokenizer_name", "model_revision", "use_auth_token"),
+    *("cache_dir", "overwrite_cache", "output_dir", "train_file", "use_fast_tokenizer"),
+    *("eval_data_dir", "eval_tasks", "custom_eval_data", "num_train_epochs", "max_steps", "do_train", "do_eval"),
+    *("eval_strategy", "eval_steps", "eval_on_start", "save_strategy", "save_steps", "save_total_limit"),
+    *("logging_steps", "logging_strategy", "logging_first_step", "logging_dir", "logging_nan_inf_filter"),
+    *("report_to", "run_name", "disable_tqdm", "per_device_eval_batch_size", "dataloader_num_workers", "use_cpu"),
+    *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "torch_compile", "log_level"),
+    *("gradient_checkpointing", "activation_checkpointing", "ddp_find_unused_parameters", "dataloader_pin_memory"),
+}
+"""Options that may differ when a run goes on: places (the encoder is known by its fingerprint), lengths, reports."""
 
 _STATE = "trainer_state.json"
 _PICKLED = ("optimizer.pt", "scheduler.pt")
@@ -30,6 +45,20 @@ class Checkpoint:
 
     folder: Path
     step: int
+
+    def require_same_options(self, options: Mapping[str, Any]) -> None:
+        """UserError if the run was started with other options, as far as its run.yaml says.
+
+        transformers would go on with the old learning rate, whatever is asked for, and the rest half and half.
+        """
+        path = self.folder / RUN_FILE
+        if not path.is_file():
+            return
+        before = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for name in sorted((set(before) | set(options)) - _MAY_CHANGE):
+            if before.get(name) != options.get(name):
+                was, now = (f"--{name} {o[name]}" if name in o else f"no --{name}" for o in (before, options))
+                raise UserError(f"{self.folder} was written with {was}, this run has {now}; {_SAME_OPTIONS}")
 
     def require_same_run(self, model: SentenceEncoder, objectives: Mapping[str, Tensor]) -> None:
         """UserError unless a run that trains this model with these objectives wrote the checkpoint."""
@@ -69,7 +98,12 @@ _SAME_OPTIONS = "a run goes on with the options it was started with (its run.yam
 def save_objectives(folder: Path, objectives: Mapping[str, Tensor]) -> None:
     """Write the trained weights of the objectives, where there are any, into a checkpoint."""
     if objectives:
-        save_file({name: p.detach().cpu().contiguous() for name, p in objectives.items()}, folder / OBJECTIVES)
+        model_folder.save_tensors(folder / OBJECTIVES, objectives)
+
+
+def wanted(asked: str | None) -> bool:
+    """Whether `--resume_from_checkpoint` asks for a resumption at all."""
+    return asked is not None and asked.lower() not in _NO
 
 
 def find(asked: str | None, output_dir: str, ranks: Sequence[int] = (0,)) -> Checkpoint | None:
@@ -78,7 +112,7 @@ def find(asked: str | None, output_dir: str, ranks: Sequence[int] = (0,)) -> Che
     ranks: all processes of this run; each finds its random state in the checkpoint. UserError for a checkpoint
     that is not there or not whole: what Trainer would not find it would begin anew without a word.
     """
-    if asked is None or asked.lower() in _NO:
+    if not wanted(asked):
         return None
     if asked.lower() not in _YES:
         return _read(Path(asked), f"--resume_from_checkpoint {asked}", ranks)

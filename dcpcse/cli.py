@@ -24,7 +24,7 @@ from .arguments import (
     RunArguments,
 )
 from .errors import UserError
-from .legacy import REFUSED, translate
+from .legacy import GONE, REFUSED, translate
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,11 @@ def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
             raise
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("interrupted", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -67,6 +72,8 @@ class Parser(HfArgumentParser):
             return
         known = [name for action in self._actions for name in action.option_strings]
         name = words[0].split("=")[0]
+        if Path(name).suffix in (".json", ".yaml", ".yml"):
+            raise UserError(f"{name} is no option; a file of options must stand first, before all others")
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"unknown argument {words[0]}{hint} (--help lists the options)")
@@ -87,7 +94,7 @@ def training_parser() -> Parser:
     kinds = (ModelArguments, DataArguments, RunArguments)
     parser = Parser(kinds, usage=_TRAIN_USAGE, description=_TRAIN_HELP, allow_abbrev=False)
     for action in parser._actions:
-        if action.dest in REFUSED:
+        if action.dest in REFUSED or action.dest in GONE:
             action.help = argparse.SUPPRESS
     return parser
 
@@ -176,7 +183,10 @@ def _read_config(parser: Parser, path: Path) -> dict[str, Any]:
         raise UserError(f"{path} must hold option names and values")
     # Through the same parser as the command line: same types, same choices, same complaints.
     words = [word for name, value in content.items() for word in _as_words(name, value)]
-    return _given(parser, translate(words, say))
+    try:
+        return _given(parser, translate(words, say))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def _as_words(name: str, value: Any) -> list[str]:
@@ -184,7 +194,9 @@ def _as_words(name: str, value: Any) -> list[str]:
         return []
     if isinstance(value, dict):
         return [f"--{name}", json.dumps(value)]
-    return [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}", str(value)]
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)] if value else []
+    return [f"--{name}", str(value)]
 
 
 def _build(kind: type, given: Mapping[str, Any]) -> Any:

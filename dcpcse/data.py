@@ -153,6 +153,9 @@ def _check_columns(source: _Source, number: int, columns: list[str]) -> None:
     if len(columns) == 1 and "\t" in columns[0]:
         problem = f"the only column name, {columns[0]!r}, holds a tab"
         raise source.error(number, f"{problem}; if tabs separate the columns, name the file .tsv")
+    if len(columns) == 1 and ";" in columns[0]:
+        problem = f"the only column name, {columns[0]!r}, holds a semicolon"
+        raise source.error(number, f"{problem}; columns are separated by commas (csv) or tabs (tsv)")
 
 
 def _complete_rows(source: _Source, columns: list[str], rows: Iterable[Row]) -> Iterator[list[str]]:

@@ -12,6 +12,7 @@ from .errors import UserError
 from .evaluator import METRIC_NAMES, check_data, evaluate, table, write_scores
 from .folder import is_model_folder
 from .models import SentenceEncoder, pick_device, plain_encoder
+from .paths import require_writable
 
 DEV_TASKS = tuple(METRIC_NAMES)
 
@@ -25,6 +26,8 @@ def evaluation(argv: Sequence[str]) -> None:
     tasks = chosen_tasks(args)
     if args.output_file and Path(args.output_file).is_dir():
         raise UserError(f"--output_file {args.output_file} is a folder; give a file")
+    if args.output_file:
+        require_writable(Path(args.output_file).parent, f"--output_file {args.output_file}")
     for name in TRAINING_OPTIONS:
         if getattr(published, name) not in (None, False):
             say(f"--{name} belongs to training and has no effect on a score")
@@ -61,6 +64,7 @@ def load_model(args: EvaluationArguments, published: PublishedEvaluationArgument
     revision = None if args.model_revision == "main" else args.model_revision
     options = LoadOptions(revision, args.cache_dir, True if args.use_auth_token else None)
     if not is_model_folder(args.model_name_or_path):
+        _refuse_unfinished(Path(args.model_name_or_path))
         _refuse_folder_options(args, published)
         device = pick_device(args.device)
         backbone = load_backbone(args.model_name_or_path, options=options)
@@ -69,6 +73,15 @@ def load_model(args: EvaluationArguments, published: PublishedEvaluationArgument
     _require_agreement(model, published)
     _settle_representation(model, args.pooler_type, published.mlp_only_train)
     return model
+
+
+def _refuse_unfinished(folder: Path) -> None:
+    checkpoints = sorted(folder.glob("checkpoint-*")) if (folder / "run.yaml").is_file() else []
+    if checkpoints:
+        raise UserError(
+            f"the training in {folder} has not ended; go on with --resume_from_checkpoint True, or measure one of "
+            f"its checkpoints, such as {checkpoints[-1]}"
+        )
 
 
 def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_train: bool) -> None:

@@ -1,6 +1,6 @@
 """The model folder on disk: what was trained, and enough about the rest that it cannot be loaded wrongly.
 
-dcpcse.json            method, pooling, head, prompt, position offset, base with fingerprint
+dcpcse.json            method, pooling, head, prompt, position offset, base and vocabulary with fingerprints
 prompts.safetensors    the prompts, one tensor `prompt_embeddings` (P, 2·layers·hidden), or instead
 adapter_model.safetensors + adapter_config.json
                        the same tensor where peft alone gives the same [CLS] vectors; the other name keeps
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from .backbones import MODEL_FOLDER_FILE
@@ -31,7 +31,7 @@ PEFT_CONFIG = "adapter_config.json"
 TRAINED = "trained.safetensors"
 PROMPT_KEY = "prompt_embeddings"
 _OURS = (MODEL_FOLDER_FILE, PROMPTS, PEFT_PROMPTS, PEFT_CONFIG, TRAINED)
-_REQUIRED = {"format", "method", "pooling", "head", "prompt", "position_offset", "base", "prompts_file"}
+_REQUIRED = {"format", "method", "pooling", "head", "prompt", "position_offset", "base", "vocabulary", "prompts_file"}
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     clear(folder)
     name = PROMPTS if peft_config is None else PEFT_PROMPTS
-    _save(folder / name, {PROMPT_KEY: prompts})
+    save_tensors(folder / name, {PROMPT_KEY: prompts})
     if peft_config is not None:
         _write_json(folder / PEFT_CONFIG, peft_config)
     if trained:
-        _save(folder / TRAINED, trained)
+        save_tensors(folder / TRAINED, trained)
     _write_json(folder / MODEL_FOLDER_FILE, {"format": FORMAT, **record, "prompts_file": name})
 
 
@@ -124,8 +124,11 @@ def _read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    save_file({k: v.detach().to("cpu").contiguous() for k, v in tensors.items()}, path, metadata={"format": "pt"})
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file."""
+    # Not by save_file, which leaves the file unreadable for everybody else.
+    on_cpu = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    path.write_bytes(save(on_cpu, metadata={"format": "pt"}))
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from . import folder as model_folder
 from .attention import Prefix
-from .backbones import Backbone, LMHead, LoadOptions, Source, load_backbone
+from .backbones import Backbone, LMHead, LoadOptions, Source, load_backbone, vocabulary_fingerprint
 from .errors import UserError
 from .heads import HEADS, PretrainedPooler, TanhMLP, head_name
 from .pooling import POOLERS, Pooler
@@ -161,6 +161,8 @@ class SentenceEncoder(nn.Module):
         normalize: unit length. max_length: cut texts at so many tokens, special ones included; without it only
         at the end of the position table. Cut texts are counted in one warning.
         """
+        if batch_size < 1:
+            raise UserError(f"batch_size {batch_size} is not at least 1")
         ids = self._tokenize(sentences, max_length)
         embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)
         # By length: a batch is as long as its longest text, and padding costs as much as text.
@@ -183,6 +185,8 @@ class SentenceEncoder(nn.Module):
     def _tokenize(self, sentences: Sequence[str], max_length: int | None) -> list[list[int]]:
         if isinstance(sentences, str):
             raise UserError("encode takes a list of sentences and got one string; write encode([text])")
+        if not hasattr(sentences, "__getitem__") or isinstance(sentences, Mapping):
+            raise UserError(f"encode takes a list of sentences and got a {type(sentences).__name__}; write list(...)")
         for i, sentence in enumerate(sentences):
             if not isinstance(sentence, str):
                 raise UserError(f"sentence {i} is a {type(sentence).__name__} ({sentence!r:.60}); a string is needed")
@@ -228,6 +232,7 @@ class SentenceEncoder(nn.Module):
             "prompt": self.encoder.prompt.record(),
             "position_offset": self.encoder.position_offset,
             "base": self.source.as_dict(),
+            "vocabulary": vocabulary_fingerprint(self.tokenizer),
         }
 
     @classmethod
@@ -249,21 +254,29 @@ class SentenceEncoder(nn.Module):
         record = contents.record
         _require_known(folder, record)
         backbone = _load_base(folder, record["base"], base, options)
-        prompt = _build_prompt(record["prompt"])
+        if vocabulary_fingerprint(backbone.tokenizer) != record["vocabulary"]:
+            raise UserError(f"the tokenizer in {folder} is not the one that was trained with; copy the folder again")
+        try:
+            model = cls._build(backbone, record)
+        except (TypeError, KeyError, RuntimeError) as error:
+            raise UserError(f"{folder}: dcpcse.json is damaged ({error}); copy the folder again") from error
+        model.load_trained(folder, contents)
+        model.requires_grad_(False)
+        return model.eval().to(pick_device(device))
+
+    @classmethod
+    def _build(cls, backbone: Backbone, record: Mapping[str, Any]) -> "SentenceEncoder":
         head = None if record["head"] is None else HEADS[record["head"]["kind"]](backbone.source.hidden_size)
-        model = cls(
-            Encoder(backbone.model, prompt, record["position_offset"]),
+        return cls(
+            Encoder(backbone.model, _build_prompt(record["prompt"]), record["position_offset"]),
             backbone.tokenizer,
             backbone.source,
             pooling=record["pooling"],
             head=head,
-            head_at_inference=bool(head) and record["head"]["at_inference"],
+            head_at_inference=head is not None and record["head"]["at_inference"],
             method=record["method"],
             arguments=record.get("arguments"),
         )
-        model.load_trained(folder, contents)
-        model.requires_grad_(False)
-        return model.eval().to(pick_device(device))
 
     def load_trained(self, folder: str | Path, contents: model_folder.Contents | None = None) -> None:
         """Copy the trained weights of a folder into this model, which must have been built alike."""
@@ -328,6 +341,8 @@ def pick_device(device: str | torch.device | None) -> torch.device:
     try:
         picked = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=picked)
+        if picked.type == "meta":
+            raise RuntimeError("it computes nothing")
     except (RuntimeError, AssertionError) as error:
         raise UserError(
             f"device {str(device)!r} is not to be had here; cpu always is, cuda where torch sees one"

@@ -152,6 +152,9 @@ class ContrastiveTrainer(Trainer):
         self.step_module.model.save(folder)
         if folder.name.startswith(PREFIX_CHECKPOINT_DIR):
             checkpoints.save_objectives(folder, self.method.trained_objectives())
+            run_file = Path(self.args.output_dir) / checkpoints.RUN_FILE
+            if run_file.is_file():
+                shutil.copy(run_file, folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         checkpoint = checkpoints.Checkpoint(Path(resume_from_checkpoint), self.state.global_step)
@@ -165,7 +168,9 @@ class ContrastiveTrainer(Trainer):
             self.args.metric_for_best_model,
             self.state.best_metric,
         )
-        self.step_module.model.load_trained(self.state.best_model_checkpoint)
+        best = Path(self.state.best_model_checkpoint)
+        # The folder of a run may have been moved since the path was written down.
+        self.step_module.model.load_trained(best if best.is_dir() else Path(self.args.output_dir) / best.name)
 
 
 def summary(trainer: ContrastiveTrainer) -> str:
@@ -214,4 +219,4 @@ def clear_run(output_dir: Path) -> None:
         (output_dir / name).unlink(missing_ok=True)
 
 
-REPORTS = ("run.yaml", "train_results.txt", "eval_results.txt", "trainer_state.json")
+REPORTS = (checkpoints.RUN_FILE, "train_results.txt", "eval_results.txt", "trainer_state.json")

@@ -9,32 +9,35 @@ from typing import Any
 import torch
 import transformers
 import yaml
+from transformers.integrations import get_available_reporting_integrations
 
 from . import checkpoints
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .backbones import Backbone, LoadOptions, load_backbone
+from .checkpoints import RUN_FILE
 from .cli import parse_training, say
 from .collators import ViewCollator
 from .data import TrainingData, load_training_file
 from .errors import UserError
 from .evaluator import METRIC_NAMES, check_data, dev_metrics, evaluate
 from .methods import Method, build_method
+from .paths import require_writable
 from .trainer import ContrastiveTrainer, clear_run, planned_steps, summary
 
 logger = logging.getLogger(__name__)
 
-SETTLED = (
-    *("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "do_train", "fp16"),
-    *("metric_for_best_model", "greater_is_better", "save_strategy", "save_steps", "save_total_limit"),
-)
+SETTLED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "do_train", "fp16")
 """Options of a run that `run.yaml` always holds."""
+
+OF_ONE_CALL = ("resume_from_checkpoint", "overwrite_output_dir")
+"""Options that `run.yaml` never holds: what a call did with its folder is not part of the run."""
 
 
 def train(argv: Sequence[str]) -> None:
     """The whole of train.py; raises UserError or DataError for what the user can mend."""
     (model_args, data_args, run_args), given = parse_training(argv)
     settle(run_args, data_args, given)
-    check_output(run_args, given)
+    check_output(run_args, model_args.model_name_or_path, given)
     checkpoint = checkpoints.find(run_args.resume_from_checkpoint, run_args.output_dir, range(run_args.world_size))
     _require_given(model_args, data_args)
     if wants_dev_scores(run_args):
@@ -46,6 +49,7 @@ def train(argv: Sequence[str]) -> None:
     method = build_method(backbone, model_args, data.dataset.column_names)
     _require_fits(method, data_args)
     if checkpoint:
+        checkpoint.require_same_options(resolved(model_args, data_args, run_args, given))
         checkpoint.require_same_run(method.model, method.trained_objectives())
     trainer = build_trainer(method, data, data_args, run_args)
     if run_args.do_train:
@@ -79,8 +83,22 @@ def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> No
             f"--train_sampling_strategy {run.train_sampling_strategy}: in contrastive training the sampler decides "
             "who is whose negative; only random is supported"
         )
+    _require_optimiser(run)
+    missing = set(run.report_to) - set(get_available_reporting_integrations())
+    if missing:
+        raise UserError(
+            f"--report_to {' '.join(sorted(missing))}: not installed; pip install {' '.join(sorted(missing))}, or "
+            "--report_to none"
+        )
     if run.logging_dir:
         os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
+
+
+def _require_optimiser(run: RunArguments) -> None:
+    try:
+        transformers.Trainer.get_optimizer_cls_and_kwargs(run)
+    except (ImportError, ValueError, RuntimeError) as error:
+        raise UserError(f"--optim {run.optim}: {' '.join(str(error).split())}") from error
 
 
 def _require_metric(name: str, data: DataArguments) -> None:
@@ -95,7 +113,7 @@ def wants_dev_scores(run: RunArguments) -> bool:
     return run.do_eval or run.eval_strategy != "no" or run.eval_on_start
 
 
-def check_output(run: RunArguments, given: Collection[str]) -> None:
+def check_output(run: RunArguments, encoder: str | None, given: Collection[str]) -> None:
     """Refuse to train into a folder that holds something, unless told to overwrite or to go on."""
     if "output_dir" not in given:  # transformers would take ./trainer_output
         raise UserError("--output_dir is missing: the folder for the result")
@@ -104,13 +122,23 @@ def check_output(run: RunArguments, given: Collection[str]) -> None:
     folder = Path(run.output_dir)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output_dir {folder} is a file; give a folder")
-    if not run.do_train or run.resume_from_checkpoint or not folder.is_dir() or not any(folder.iterdir()):
+    require_writable(folder, f"--output_dir {run.output_dir}")
+    if encoder and folder.is_dir() and Path(encoder).is_dir() and folder.samefile(encoder):
+        raise UserError(f"--output_dir {folder} is the folder of the encoder; the result needs one of its own")
+    if not run.do_train or _goes_on_in(folder, run.resume_from_checkpoint):
         return
-    if not run.overwrite_output_dir:
+    if folder.is_dir() and any(folder.iterdir()) and not run.overwrite_output_dir:
         raise UserError(
             f"--output_dir {folder} is not empty; give another folder, --overwrite_output_dir to replace its result, "
             "or --resume_from_checkpoint True to go on from its last checkpoint"
         )
+
+
+def _goes_on_in(folder: Path, resume: str | None) -> bool:
+    """Whether a run that lies in this folder already is to go on."""
+    if not checkpoints.wanted(resume):
+        return False
+    return not Path(resume).is_dir() or Path(resume).resolve().parent == folder.resolve()
 
 
 def _require_given(model: ModelArguments, data: DataArguments) -> None:
@@ -128,6 +156,7 @@ def _data_cache(args: ModelArguments) -> Path | None:
 
 def _require_enough(data: TrainingData, run: RunArguments) -> None:
     rows, batch = len(data.dataset), run.per_device_train_batch_size * run.world_size
+    logger.info("training data: %s rows; columns %s", f"{rows:,}", ", ".join(data.columns))
     if rows < 2:
         raise UserError(f"{rows} training example: a contrastive loss needs at least 2, to be each other's negatives")
     if rows < batch:
@@ -203,7 +232,7 @@ def _prepare(
     output = Path(trainer.args.output_dir)
     if not checkpoint:
         clear_run(output)
-    write_run(output / "run.yaml", model_args, data_args, trainer.args, given)
+    write_run(output / RUN_FILE, resolved(model_args, data_args, trainer.args, given))
     for line in summary(trainer).splitlines():
         say(line)
 
@@ -215,7 +244,12 @@ def _train(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | Non
         trainer.restore(checkpoint)
         metrics = None
     else:
-        metrics = trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
+        try:
+            metrics = trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
+        except KeyboardInterrupt:
+            if any(Path(trainer.args.output_dir).glob("checkpoint-*")):
+                say("--resume_from_checkpoint True goes on from the last checkpoint")
+            raise
     trainer.save_model()
     if trainer.is_world_process_zero():
         trainer.state.save_to_json(str(Path(trainer.args.output_dir) / "trainer_state.json"))
@@ -224,15 +258,17 @@ def _train(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | Non
         _report(trainer, "train", metrics)
 
 
-def write_run(
-    path: Path, model: ModelArguments, data: DataArguments, run: RunArguments, given: Collection[str]
-) -> None:
-    """The resolved options of a run, as a file that train.py reads again."""
-    # Of transformers' hundred options those that were given, those that `settle` decides, and two that matter always.
+def resolved(model: ModelArguments, data: DataArguments, run: RunArguments, given: Collection[str]) -> dict[str, Any]:
+    """The options of a run, whether given, settled or left at their defaults."""
+    # Of transformers' hundred options those that were given, and those that matter always.
     kept = {name: value for name, value in run.to_dict().items() if name in given or name in SETTLED}
     options = {**vars(model), **vars(data), **kept, "output_dir": run.output_dir}
-    options = {name: value for name, value in options.items() if value not in (None, [])}
-    path.write_text(yaml.safe_dump(options, sort_keys=True, allow_unicode=True), encoding="utf-8")
+    return {name: value for name, value in options.items() if value not in (None, []) and name not in OF_ONE_CALL}
+
+
+def write_run(path: Path, options: Mapping[str, Any]) -> None:
+    """Write resolved options as a file that train.py reads again."""
+    path.write_text(yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True), encoding="utf-8")
 
 
 def _report(trainer: ContrastiveTrainer, name: str, metrics: Mapping[str, Any]) -> None:

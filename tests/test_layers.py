@@ -12,7 +12,7 @@ SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
     {"errors"},
-    {"losses", "pooling", "attention", "distributed", "presets"},
+    {"losses", "pooling", "attention", "distributed", "presets", "paths"},
     {"legacy", "arguments", "views", "tokens", "positions", "prompts", "heads", "backbones", "data"},
     {"folder", "promptable"},
     {"models"},
@@ -22,6 +22,7 @@ LAYERS = (
     {"evaluator", "checkpoints"},
     {"trainer"},
     {"training", "evaluating"},
+    {"quickstart"},
 )
 """Lowest first; a name is a module of dcpcse or a package in it, inside which imports are free."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

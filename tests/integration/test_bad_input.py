@@ -46,6 +46,13 @@ OPTIONS = {  # what is given → what the error names
     "no evaluation data": ({"do_eval": True, "eval_data_dir": "nowhere"}, "nowhere"),
     "slow tokenizer": ({"use_fast_tokenizer": "False"}, "--use_fast_tokenizer"),
     "deepspeed": ({"deepspeed": "ds.json"}, "--deepspeed"),
+    "accumulation of zero": ({"gradient_accumulation_steps": 0}, "--gradient_accumulation_steps 0"),
+    "workers": ({"dataloader_num_workers": -1}, "--dataloader_num_workers -1"),
+    "seed": ({"seed": -1}, "--seed -1"),
+    "no epochs": ({"max_steps": None, "num_train_epochs": 0}, "--num_train_epochs 0"),
+    "save steps": ({"save_steps": 0}, "--save_steps"),
+    "a reporter that is not installed": ({"report_to": "clearml"}, "--report_to clearml"),
+    "an optimiser that is not installed": ({"optim": "adamw_bnb_8bit"}, "--optim"),
     "push_to_hub": ({"push_to_hub": True}, "--push_to_hub"),
 }
 
@@ -71,6 +78,8 @@ ENCODERS = {
     "a decoder's relative": lambda tiny, tmp: tiny("deberta-v2"),
     "distilbert": lambda tiny, tmp: tiny("distilbert"),
     "mpnet": lambda tiny, tmp: tiny("mpnet"),
+    "no vocabulary": lambda tiny, tmp: without_vocabulary(tiny("bert"), tmp),
+    "a file": lambda tiny, tmp: Path(tiny("bert")) / "config.json",
     "cut weights": lambda tiny, tmp: cut_weights(tiny("bert"), tmp),
     "other weights": lambda tiny, tmp: without_a_layer(tiny("bert"), tmp),
 }
@@ -80,6 +89,12 @@ def cut_weights(encoder: str, folder: Path) -> Path:
     copy = Path(shutil.copytree(encoder, folder / "cut"))
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
+    return copy
+
+
+def without_vocabulary(encoder: str, folder: Path) -> Path:
+    copy = Path(shutil.copytree(encoder, folder / "wordless"))
+    (copy / "tokenizer.json").unlink()
     return copy
 
 
@@ -94,7 +109,8 @@ def without_a_layer(encoder: str, folder: Path) -> Path:
 def test_an_encoder_that_cannot_be_trained_on(case, tiny, train, train_txt, tool, tmp_path):
     encoder = ENCODERS[case](tiny, tmp_path)
     argv = train.argv(str(encoder), train_txt, tmp_path / "out", model_revision=None)
-    refused(tool, train_main, argv, Path(encoder).name if "tiny" not in str(encoder) else "encoders cannot take")
+    tells = "encoders cannot take" if Path(encoder).name.startswith("tiny") else Path(encoder).name
+    refused(tool, train_main, argv, tells)
     assert not (tmp_path / "out").exists()
 
 
@@ -103,6 +119,7 @@ DATA = {  # name, content → what the error names
     "blank lines only": ("a.txt", b"\n \n\n", "a.txt"),
     "one sentence": ("a.txt", b"A dog.\n", "at least 2"),
     "four columns": ("a.csv", b"a,b,c,d\n1,2,3,4\n5,6,7,8\n", "4"),
+    "semicolons": ("a.csv", b"sent0;sent1\na;b\nc;d\n", "semicolon"),
     "a ragged row": ("a.csv", b"sent0,sent1\na,b\nc\n", "a.csv"),
     "latin-1": ("a.txt", "Ein Käse.\nNoch einer.\n".encode("latin-1"), "a.txt"),
     "broken json": ("a.jsonl", b'{"a": "b"}\n{"a": \n', "a.jsonl"),
@@ -135,6 +152,28 @@ def test_a_full_output_folder_is_left_as_it_is(tiny, train, train_txt, tool, tmp
     assert files(tmp_path) == before
 
 
+def test_an_output_folder_that_cannot_be_written(tiny, train, train_txt, tool, tmp_path):
+    (tmp_path / "file").write_text("x")
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "file/out")
+    refused(tool, train_main, argv, "cannot write into", str(tmp_path / "file/out"))
+
+
+def test_the_folder_of_the_encoder_is_no_place_for_the_result(tiny, train, train_txt, tool, tmp_path):
+    encoder = Path(shutil.copytree(tiny("bert"), tmp_path / "encoder"))
+    before = files(encoder)
+    argv = train.argv(str(encoder), train_txt, encoder, overwrite_output_dir=True)
+    refused(tool, train_main, argv, "the folder of the encoder")
+    assert files(encoder) == before
+
+
+def test_an_options_file_behind_the_options_and_one_with_a_wrong_value(tiny, train, train_txt, tool, tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text("learning_rate: [1, 2]\n")
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out")
+    refused(tool, train_main, ["--seed=1", str(file), *argv], "must stand first")
+    refused(tool, train_main, [str(file), *argv], str(file))
+
+
 def test_a_loss_that_is_no_number_stops_the_run(tiny, train, train_txt, tool, tmp_path):
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", learning_rate=1e25, max_steps=4)
     refused(tool, train_main, argv, "--learning_rate")
@@ -159,6 +198,10 @@ def spoil(folder: Path, change: str) -> None:
         return path.write_bytes(path.read_bytes()[:-50]) and None
     elif change == "no head":
         return (folder / "trained.safetensors").unlink()
+    elif change == "no tokenizer":
+        return (folder / "tokenizer.json").unlink()
+    elif change == "a word for a number":
+        record["prompt"]["length"] = "ten"
     elif change == "NaN prompts":
         tensors = load_file(folder / "prompts.safetensors")
         tensors["prompt_embeddings"][0, 0] = torch.nan
@@ -167,9 +210,11 @@ def spoil(folder: Path, change: str) -> None:
     return None
 
 
-@pytest.mark.parametrize(
-    "change", ["moved base", "later format", "cut record", "cut prompts", "no head", "NaN prompts"]
-)
+SPOILT = ["moved base", "later format", "cut record", "cut prompts", "no head", "NaN prompts"]
+SPOILT += ["no tokenizer", "a word for a number"]
+
+
+@pytest.mark.parametrize("change", SPOILT)
 def test_a_damaged_result_is_not_measured(change, result, sts_data, tool, tmp_path):
     folder = Path(shutil.copytree(result, tmp_path / "damaged"))
     spoil(folder, change)
@@ -190,6 +235,7 @@ EVALUATION = {
     "mode": (["--mode", "train"], "train"),
     "device": (["--device", "tpu9"], "tpu9"),
     "batch": (["--batch_size", "0"], "--batch_size"),
+    "output below a file": (["--output_file", "setup.py/scores.json"], "cannot write into"),
     "output is a folder": (["--output_file", "."], "--output_file"),
     "base of a plain encoder": (["--base", "elsewhere"], "--base"),
     "prompts of a plain encoder": (["--pre_seq_len", "10"], "--pre_seq_len"),

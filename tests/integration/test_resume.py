@@ -244,7 +244,57 @@ def test_resuming_without_the_trained_objective_of_the_checkpoint_is_refused(
 ):
     options = {**STEPS, "save_steps": 2, "do_mlm": True, "train_lm_head": True}
     folder = train.interrupted(3, tiny("bert"), train_txt, **options)
+    assert "--do_mlm" in refused(tmp_path / "out", folder / "checkpoint-2")
+    (folder / "checkpoint-2/run.yaml").unlink()  # the weights of the checkpoint are looked at besides
     assert "objectives" in refused(tmp_path / "out", folder / "checkpoint-2")
+
+
+@pytest.mark.parametrize("options", [{"learning_rate": 0.5}, {"seed": 7}, {"temp": 0.5}, {"optim": "sgd"}])
+def test_resuming_with_other_options_of_training_is_refused(options, refused, interrupted, tmp_path):
+    """transformers would go on with the old learning rate and the new temperature."""
+    ((name, value),) = options.items()
+    assert f"this run has --{name} {value}" in refused(tmp_path / "out", interrupted / "checkpoint-2", **options)
+
+
+def test_resume_false_does_not_replace_a_result_unasked(refused, train, tiny, train_txt):
+    run = train(tiny("bert"), train_txt, **STEPS, save_steps=4)
+    before = files(run.folder)
+    assert "--overwrite_output_dir" in refused(run.folder, "False")
+    assert files(run.folder) == before
+
+
+def test_resuming_into_the_folder_of_another_run_is_refused(refused, interrupted, train, tiny, train_txt):
+    other = train(tiny("bert"), train_txt).folder
+    before = files(other)
+    assert "is not empty" in refused(other, interrupted / "checkpoint-2")
+    assert files(other) == before
+
+
+def test_a_moved_folder_resumes_and_knows_its_best_checkpoint(train, tiny, train_txt, sts_data, tmp_path):
+    options = {**STEPS, **EVALUATING, "eval_steps": 2, "save_strategy": None}
+    options |= {"eval_data_dir": sts_data, "custom_eval_data": True, "save_total_limit": 9}
+    run = train(tiny("bert"), train_txt, **options)
+    before = weights(run.folder)
+    moved = Path(shutil.move(run.folder, tmp_path / "moved"))
+    train(tiny("bert"), train_txt, folder=moved, resume_from_checkpoint="True", **options)
+    after = weights(moved)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_run_yaml_of_a_resumed_run_starts_a_new_one(train, tiny, train_txt, tool, tmp_path):
+    options = {**STEPS, "save_steps": 4}
+    folder = train.interrupted(6, tiny("bert"), train_txt, **options)
+    train(tiny("bert"), train_txt, folder=folder, resume_from_checkpoint="True", **options)
+    outcome = tool(train_main, [str(folder / "run.yaml"), "--output_dir", str(tmp_path / "new")])
+    assert outcome.code == 0, outcome.err
+    assert_same_weights(folder, tmp_path / "new")
+
+
+def test_an_interruption_is_one_line_and_says_how_to_go_on(train, tiny, train_txt, capsys, caplog):
+    with caplog.at_level("INFO", logger="dcpcse"):
+        train.interrupted(3, tiny("bert"), train_txt, **STEPS, save_steps=2)
+    assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
+    assert "--resume_from_checkpoint True" in caplog.text
 
 
 def test_resuming_on_another_encoder_is_refused(refused, tiny, interrupted, tmp_path):

@@ -446,7 +446,7 @@ def test_clearing_leaves_what_is_not_of_the_model(saved):
 def test_a_folder_whose_writing_was_interrupted_does_not_load(tiny, saved, monkeypatch):
     """Not even with the record of the model that was there before."""
     model = trained(tiny("bert"), head=True, seed=4)
-    monkeypatch.setattr("dcpcse.folder.save_file", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("dcpcse.folder.save", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         model.save(saved)
     assert not is_model_folder(saved)
@@ -467,3 +467,27 @@ def test_saving_and_loading_say_nothing_on_the_terminal(tiny, tmp_path, capfd, c
         SentenceEncoder.load(tmp_path)
     assert capfd.readouterr() == ("", "")
     assert not caplog.records
+
+
+def test_others_may_read_the_files_that_the_umask_lets_them(saved):
+    modes = {path.stat().st_mode & 0o777 for path in saved.iterdir()}
+    assert len(modes) == 1, "weights and records have different permissions"
+
+
+def test_a_tokenizer_of_another_vocabulary_of_the_same_size_is_refused(saved):
+    path = saved / "tokenizer.json"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"garden"', '"nedrag"'), encoding="utf-8")
+    with pytest.raises(UserError, match=r"tokenizer in .* is not the one"):
+        SentenceEncoder.load(saved)
+
+
+@pytest.mark.parametrize("sentences", [(text for text in ["a"]), {"a": 1}, 3, "text"])
+def test_encode_says_what_it_takes(sentences, saved):
+    with pytest.raises(UserError, match="encode takes a list"):
+        SentenceEncoder.load(saved).encode(sentences)
+
+
+def test_encode_needs_a_batch(saved):
+    with pytest.raises(UserError, match="batch_size 0"):
+        SentenceEncoder.load(saved).encode(["a"], batch_size=0)
