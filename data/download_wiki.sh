@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# The 1,000,000 Wikipedia sentences of the unsupervised setting (SimCSE's wiki1m_for_simcse.txt), into data/.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+source fetch.sh
+
+check() {
+    expect_count "$1" "$(awk 'END { print NR }' "$1")" 1000000 lines
+}
+
+fetch wiki1m_for_simcse.txt check

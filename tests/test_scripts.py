@@ -1,0 +1,220 @@
+"""The shell scripts: their commands parse, train on tiny encoders, and downloads are whole or not there."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import senteval
+from scipy.stats import spearmanr
+from senteval.bootstrap import gain_interval
+
+import dcpcse
+from dcpcse import quickstart
+from dcpcse.cli import parse_training
+from dcpcse.data import load_training_file
+
+ROOT = Path(__file__).parents[1]
+SAMPLE = ROOT / "data/sample"
+
+
+def options_of(script: str) -> list[str]:
+    """The words behind train.py in an example script."""
+    text = (ROOT / script).read_text(encoding="utf-8").replace("\\\n", " ")
+    return shlex.split(re.search(r" train\.py +(--.*)", text)[1].replace('"$@"', ""))
+
+
+def bash(script: Path | str, *argv: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), os.environ.get("PYTHONPATH", "")])
+    whole = {**os.environ, "PYTHONPATH": path, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **environment}
+    whole |= {"CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
+        ["bash", str(script), *argv], cwd=cwd, env=whole, capture_output=True, text=True, timeout=400
+    )
+
+
+@pytest.mark.parametrize("script", ["run_unsup_example.sh", "run_sup_example.sh"])
+def test_the_command_of_an_example_script_parses(script):
+    (model, data, arguments), _ = parse_training(options_of(script))
+    assert model.model_name_or_path in ("bert-base-uncased", "roberta-large")
+    assert data.train_file.startswith("data/")
+    assert (arguments.per_device_train_batch_size, arguments.eval_steps) == (256, 125)
+
+
+@pytest.mark.parametrize(
+    "script", sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("**/*.sh") if ".venv" not in p.parts)
+)
+def test_a_script_has_no_syntax_error(script):
+    assert subprocess.run(["bash", "-n", script], cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def example(script: str, encoder: str, data: Path, tmp_path: Path, **environment: str) -> Path:
+    """Run an example script on a tiny encoder and the sample; gives the folder that it leaves."""
+    folder = tmp_path / "out"
+    argv = ["--model_name_or_path", encoder, "--train_file", str(data), "--output_dir", str(folder), "--use_cpu"]
+    argv += [
+        "--max_steps",
+        "4",
+        "--eval_steps",
+        "2",
+        "--per_device_train_batch_size",
+        "8",
+        "--cache_dir",
+        str(tmp_path),
+    ]
+    argv += ["--eval_data_dir", str(SAMPLE), "--custom_eval_data", "--eval_tasks", "STSBenchmark"]
+    done = bash(script, *argv, **environment)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_unsupervised_script_runs_on_the_sample(tiny, tmp_path):
+    folder = example("run_unsup_example.sh", tiny("bert"), SAMPLE / "sentences.txt", tmp_path)
+    assert dcpcse.load(str(folder)).encode(["A dog."]).shape == (1, 32)
+
+
+def test_the_supervised_script_runs_with_two_processes_on_the_sample(tiny, tmp_path):
+    folder = example("run_sup_example.sh", tiny("roberta"), SAMPLE / "triplets.csv", tmp_path, NUM_GPU="2")
+    assert dcpcse.load(str(folder)).encode(["A dog."]).shape == (1, 32)
+    assert "eval_stsb_spearman" in (folder / "eval_results.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--supervised"]], ids=["unsupervised", "supervised"])
+def test_the_quickstart_trains_measures_and_shows(arguments, tiny, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(quickstart.COMMON, "max_steps", 2)
+    quickstart.quickstart(["--base", tiny("bert"), "--output_dir", str(tmp_path / "out"), *arguments])
+    shown = capsys.readouterr().out
+    for part in ("untouched [CLS]", "trained [CLS]", "mean pooling, untouched", "paired bootstrap", "MB of weights"):
+        assert part in shown
+    found = {
+        m[1]: float(m[2]) for m in re.finditer(r"\| (untouched \[CLS\]|trained \[CLS\]).*\| (\S+) +\|$", shown, re.M)
+    }
+    model = dcpcse.load(str(tmp_path / "out"))
+    pairs = senteval.load_task("STSBenchmark", SAMPLE, "test", official=False)[0]
+    first, second = (model.encode(side).astype(float) for side in (pairs.first, pairs.second))
+    cosine = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(first, second, strict=True)]
+    assert found["trained [CLS]"] == pytest.approx(100 * spearmanr(cosine, pairs.gold).statistic, abs=0.006)
+    assert all(query in shown for query in quickstart.QUERIES)
+
+
+# The sample
+
+
+def test_the_sample_has_what_it_says():
+    sentences = (SAMPLE / "sentences.txt").read_text(encoding="utf-8").splitlines()
+    assert len(sentences) == len(set(sentences)) >= 2000
+    openings = Counter(" ".join(sentence.lower().split()[:3]) for sentence in sentences)
+    assert max(openings.values()) <= 0.01 * len(sentences)
+    sizes = {}
+    for split in ("dev", "test"):
+        (pairs,) = senteval.load_task("STSBenchmark", SAMPLE, split, official=False)
+        sizes[split] = len(pairs)
+        assert np.histogram(pairs.gold, bins=[0, 1, 2, 3, 4, 5.01])[0].min() >= 0.1 * len(pairs)
+        assert not set(sentences) & {*pairs.first, *pairs.second}, "training text in the test"
+    assert sizes == {"dev": 200, "test": 600}
+
+
+def test_the_triplets_can_be_trained_on(tmp_path):
+    data = load_training_file(SAMPLE / "triplets.csv", tmp_path)
+    assert data.dataset.column_names == ["anchor", "positive", "negative"]
+    assert len(data.dataset) >= 500
+    assert data.dropped == 0
+
+
+# Downloads
+
+
+@pytest.fixture
+def downloads(tmp_path):
+    """A copy of the download scripts and a mirror beside it; download(script) runs one against the mirror."""
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl, which reads the mirror from a folder")
+    for name in ("data/fetch.sh", "data/download_wiki.sh", "data/download_nli.sh"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    place = tmp_path / "SentEval/data/downstream"
+    place.mkdir(parents=True)
+    shutil.copy(ROOT / "SentEval/data/downstream/download_dataset.sh", place)
+    (tmp_path / "mirror").mkdir()
+    return lambda script: bash(tmp_path / script, cwd=tmp_path, MIRROR=f"file://{tmp_path}/mirror")
+
+
+def test_a_download_that_was_cut_off_goes_on(downloads, tmp_path):
+    whole = "".join(f"sentence {i}\n" for i in range(1_000_000))
+    (tmp_path / "mirror/wiki1m_for_simcse.txt").write_text(whole)
+    (tmp_path / "data/wiki1m_for_simcse.txt.part").write_text(whole[:1000])
+    done = downloads("data/download_wiki.sh")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data/wiki1m_for_simcse.txt").read_text() == whole
+    assert "sha256" in done.stdout
+    assert not (tmp_path / "data/wiki1m_for_simcse.txt.part").exists()
+    assert "already" in downloads("data/download_wiki.sh").stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "file", "content", "count"),
+    [
+        ("data/download_wiki.sh", "wiki1m_for_simcse.txt", "one\ntwo\n", "2 lines, 1000000"),
+        ("data/download_nli.sh", "nli_for_simcse.csv", 'sent0,sent1,hard_neg\n"a\nb",c,d\n', "1 rows, 275601"),
+    ],
+)
+def test_a_download_that_is_not_whole_does_not_take_the_name(script, file, content, count, downloads, tmp_path):
+    (tmp_path / "mirror" / file).write_text(content)
+    done = downloads(script)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert count in done.stderr
+    assert not (tmp_path / "data" / file).exists()
+
+
+def test_a_download_that_cannot_be_reached_says_so(downloads):
+    done = downloads("data/download_nli.sh")
+    assert done.returncode == 1
+    assert "error: could not download" in done.stderr
+
+
+@pytest.mark.parametrize("spoil", [None, "SICK/SICK_trial.txt"])
+def test_the_evaluation_data_take_their_place_only_when_every_count_is_right(spoil, real_data, downloads, tmp_path):
+    source = Path(shutil.copytree(f"{real_data}/downstream", tmp_path / "source"))
+    if spoil:
+        (source / spoil).write_text("pair_ID\tsentence_A\n")
+    with tarfile.open(tmp_path / "mirror/senteval.tar", "w") as packed:
+        packed.add(source, arcname=".")
+    done = downloads("SentEval/data/downstream/download_dataset.sh")
+    place = tmp_path / "SentEval/data/downstream"
+    assert (done.returncode == 0) == (spoil is None), done.stderr
+    assert (place / "STS").is_dir() == (spoil is None)
+    if spoil:
+        assert f"{spoil} holds 1 lines, 501 are expected" in done.stderr
+    else:
+        assert "already" in downloads("SentEval/data/downstream/download_dataset.sh").stdout
+
+
+# The interval of a gain
+
+
+def test_the_interval_holds_the_gain_and_narrows_with_the_pairs():
+    random = np.random.default_rng(3)
+    widths = []
+    for count in (100, 1600):
+        gold = random.normal(size=count)
+        before, after = (gold + noise * random.normal(size=count) for noise in (1.5, 0.8))
+        low, high = gain_interval(gold, before, after, samples=400)
+        assert low < spearmanr(gold, after).statistic - spearmanr(gold, before).statistic < high
+        widths.append(high - low)
+    assert widths[1] == pytest.approx(widths[0] / 4, rel=0.5)
+
+
+def test_no_gain_has_an_interval_around_zero():
+    gold = np.random.default_rng(4).normal(size=200)
+    noisy = gold + np.random.default_rng(5).normal(size=200)
+    assert gain_interval(gold, noisy, noisy, samples=50) == (0.0, 0.0)
+    with pytest.raises(ValueError, match="one length"):
+        gain_interval(gold, noisy[:-1], noisy)
