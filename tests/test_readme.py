@@ -74,7 +74,16 @@ def test_the_tables_name_every_option_of_evaluation():
 def test_no_option_is_named_that_does_not_exist():
     words = [f.name for kind in (ModelArguments, DataArguments, RunArguments) for f in fields(kind)]
     words += [name[2:] for action in evaluation_parser()._actions for name in action.option_strings]
-    words += ["debug", "nproc_per_node", "no-deps", "evaluation_strategy", "no_cuda", "warmup_ratio", "no"]
+    words += [
+        "supervised",
+        "debug",
+        "nproc_per_node",
+        "no-deps",
+        "evaluation_strategy",
+        "no_cuda",
+        "warmup_ratio",
+        "no",
+    ]
     documented = set(re.findall(r"--([a-z][\w-]*)", README))
     assert not documented - set(words)
 
