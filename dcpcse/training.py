@@ -83,18 +83,16 @@ def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> No
             f"--train_sampling_strategy {run.train_sampling_strategy}: in contrastive training the sampler decides "
             "who is whose negative; only random is supported"
         )
-    _require_optimiser(run)
-    missing = set(run.report_to) - set(get_available_reporting_integrations())
-    if missing:
-        raise UserError(
-            f"--report_to {' '.join(sorted(missing))}: not installed; pip install {' '.join(sorted(missing))}, or "
-            "--report_to none"
-        )
+    _require_installed(run)
     if run.logging_dir:
         os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
 
 
-def _require_optimiser(run: RunArguments) -> None:
+def _require_installed(run: RunArguments) -> None:
+    """UserError for an optimiser or a reporter whose package is not there."""
+    if missing := sorted(set(run.report_to) - set(get_available_reporting_integrations())):
+        names = " ".join(missing)
+        raise UserError(f"--report_to {names}: not installed; pip install {names}, or --report_to none")
     try:
         transformers.Trainer.get_optimizer_cls_and_kwargs(run)
     except (ImportError, ValueError, RuntimeError) as error:

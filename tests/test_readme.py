@@ -47,6 +47,14 @@ def test_every_evaluation_command_parses(argv):
     assert args.model_name_or_path
 
 
+def test_every_script_that_the_readme_calls_is_there():
+    lines = [line.split() for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
+    called = {words[1] for words in lines if words[:1] == ["bash"]}
+    assert {"run_quickstart.sh", "run_tests.sh"} <= called
+    root = Path(__file__).parent.parent
+    assert all((root / script).is_file() for script in called)
+
+
 def test_python_snippets_compile():
     snippets = [text for kind, text in BLOCKS if kind == "python"]
     assert snippets
