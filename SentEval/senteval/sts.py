@@ -137,7 +137,10 @@ def find_split(task: StsTask, split: str) -> tuple[PairSet, ...]:
 def find_files(task: StsTask, sets: tuple[PairSet, ...], data_dir: Path) -> Path:
     """Return the folder of a task; raises DataError naming every file of these sets that is not there."""
     folder = data_dir / "downstream" / task.folder
-    advice = "download the SentEval data, or give the folder that contains downstream/ as data_dir"
+    advice = (
+        "download the SentEval data (bash SentEval/data/downstream/download_dataset.sh), or give the folder that "
+        "contains downstream/ as data_dir (train.py: --eval_data_dir)"
+    )
     if not folder.is_dir():
         raise DataError(f"{task.name}: there is no folder {folder}; {advice}")
     missing = [file for one in sets for file in one.files if not (folder / file).is_file()]
