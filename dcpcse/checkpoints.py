@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers.trainer_utils import get_last_checkpoint
 
 from . import folder as model_folder
+from .arguments import RunArguments
 from .errors import UserError
 from .models import SentenceEncoder
 
@@ -55,10 +56,13 @@ class Checkpoint:
         if not path.is_file():
             return
         before = yaml.safe_load(path.read_text(encoding="utf-8"))
+        defaults = {f.name: getattr(f.default, "value", f.default) for f in fields(RunArguments)}
         for name in sorted((set(before) | set(options)) - _MAY_CHANGE):
-            if before.get(name) != options.get(name):
-                was, now = (f"--{name} {o[name]}" if name in o else f"no --{name}" for o in (before, options))
-                raise UserError(f"{self.folder} was written with {was}, this run has {now}; {_SAME_OPTIONS}")
+            was, now = (o.get(name, defaults.get(name)) for o in (before, options))
+            if was != now:
+                raise UserError(
+                    f"{self.folder} was written with --{name} {was}, this run has --{name} {now}; {_SAME_OPTIONS}"
+                )
 
     def require_same_run(self, model: SentenceEncoder, objectives: Mapping[str, Tensor]) -> None:
         """UserError unless a run that trains this model with these objectives wrote the checkpoint."""

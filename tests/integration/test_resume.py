@@ -256,6 +256,13 @@ def test_resuming_with_other_options_of_training_is_refused(options, refused, in
     assert f"this run has --{name} {value}" in refused(tmp_path / "out", interrupted / "checkpoint-2", **options)
 
 
+@pytest.mark.parametrize("options", [{"weight_decay": 0.0}, {"lr_scheduler_type": "linear"}, {"max_grad_norm": 1.0}])
+def test_a_default_may_be_spelt_out_on_resuming(options, train, tiny, train_txt, interrupted):
+    options = {**STEPS, "save_steps": 2, **options}
+    run = train(tiny("bert"), train_txt, folder=interrupted, resume_from_checkpoint="True", **options)
+    assert run.state["global_step"] == 8
+
+
 def test_resume_false_does_not_replace_a_result_unasked(refused, train, tiny, train_txt):
     run = train(tiny("bert"), train_txt, **STEPS, save_steps=4)
     before = files(run.folder)
