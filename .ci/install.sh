@@ -1,5 +1,5 @@
 # Sourced in the repository root: makes .venv if there is none and installs this project with its pinned requirements.
-# Sets `python`. Extra packages for pip (without their dependencies) may be given.
+# Sets `python`.
 python=.venv/bin/python
 if [ ! -x "$python" ]; then
     python3 -m venv .venv

@@ -173,18 +173,14 @@ class RunArguments(TrainingArguments):
         for name in ("eval_steps", "save_steps", "logging_steps"):
             value = getattr(self, name)
             _require(value is None or value > 0, f"--{name}", value, "above 0")
-        epochs, workers, accumulated = (
-            self.num_train_epochs,
-            self.dataloader_num_workers,
-            self.gradient_accumulation_steps,
-        )
+        epochs = self.num_train_epochs
         _require(self.max_steps > 0 or epochs > 0, "--num_train_epochs", epochs, "above 0")
         _require(0 <= self.seed < 2**32, "--seed", self.seed, "in 0 .. 2^32 - 1")
-        _require(workers >= 0, "--dataloader_num_workers", workers, "0 or more")
-        _require(accumulated >= 1, "--gradient_accumulation_steps", accumulated, "at least 1")
         _require(self.learning_rate > 0, "--learning_rate", self.learning_rate, "above 0")
-        for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
-            _require(getattr(self, name) >= 1, f"--{name}", getattr(self, name), "at least 1")
+        least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1}
+        least |= {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
+        for name, bound in least.items():
+            _require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
 
 
 @dataclass

@@ -75,25 +75,7 @@ class Checkpoint:
                 f"{self.folder} was trained on {saved['base']['name_or_path']}; the weights of "
                 f"{ours['base']['name_or_path']} are others; {_SAME_OPTIONS}"
             )
-        self._require_objectives(objectives)
-
-    def load_objectives(self, objectives: Mapping[str, Tensor]) -> None:
-        """Copy the saved trained weights of the objectives into these."""
-        saved = self._require_objectives(objectives)
-        with torch.no_grad():
-            for name, parameter in objectives.items():
-                parameter.copy_(saved[name])
-
-    def _require_objectives(self, objectives: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        path = self.folder / OBJECTIVES
-        saved = model_folder.load_tensors(path) if path.is_file() else {}
-        shapes = [{name: tuple(t.shape) for name, t in tensors.items()} for tensors in (saved, objectives)]
-        if shapes[0] != shapes[1]:
-            raise UserError(
-                f"{self.folder} holds the trained objectives {sorted(saved)}, this run trains "
-                f"{sorted(objectives)}; {_SAME_OPTIONS}"
-            )
-        return saved
+        _read_objectives(self.folder, objectives)
 
 
 _SAME_OPTIONS = "a run goes on with the options it was started with (its run.yaml holds them)"
@@ -105,9 +87,35 @@ def save_objectives(folder: Path, objectives: Mapping[str, Tensor]) -> None:
         model_folder.save_tensors(folder / OBJECTIVES, objectives)
 
 
+def load_objectives(folder: Path, objectives: Mapping[str, Tensor]) -> None:
+    """Copy the trained weights of a checkpoint's objectives into these."""
+    saved = _read_objectives(folder, objectives)
+    with torch.no_grad():
+        for name, parameter in objectives.items():
+            parameter.copy_(saved[name])
+
+
+def _read_objectives(folder: Path, expected: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    path = folder / OBJECTIVES
+    saved = model_folder.load_tensors(path) if path.is_file() else {}
+    shapes = [{name: tuple(t.shape) for name, t in tensors.items()} for tensors in (saved, expected)]
+    if shapes[0] != shapes[1]:
+        raise UserError(
+            f"{folder} holds the trained objectives {sorted(saved)}, this run trains {sorted(expected)}; "
+            f"{_SAME_OPTIONS}"
+        )
+    return saved
+
+
 def wanted(asked: str | None) -> bool:
     """Whether `--resume_from_checkpoint` asks for a resumption at all."""
     return asked is not None and asked.lower() not in _NO
+
+
+def last(folder: Path) -> Path | None:
+    """The newest checkpoint in the folder of a run."""
+    found = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    return None if found is None else Path(found)
 
 
 def find(asked: str | None, output_dir: str, ranks: Sequence[int] = (0,)) -> Checkpoint | None:
@@ -120,10 +128,10 @@ def find(asked: str | None, output_dir: str, ranks: Sequence[int] = (0,)) -> Che
         return None
     if asked.lower() not in _YES:
         return _read(Path(asked), f"--resume_from_checkpoint {asked}", ranks)
-    last = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
-    if last is None:
+    newest = last(Path(output_dir))
+    if newest is None:
         raise UserError(f"--resume_from_checkpoint: there is no checkpoint in {output_dir}")
-    return _read(Path(last), f"--resume_from_checkpoint: {last}", ranks)
+    return _read(newest, f"--resume_from_checkpoint: {newest}", ranks)
 
 
 def _read(folder: Path, what: str, ranks: Sequence[int]) -> Checkpoint:

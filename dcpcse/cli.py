@@ -162,7 +162,7 @@ def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
     preset = presets.load(given["preset"])
     for line in preset.describe().splitlines():
         say(line)
-    return _given(parser, [word for name, value in preset.options.items() for word in _as_words(name, value)])
+    return _given_by_name(parser, preset.options)
 
 
 def _read_config(parser: Parser, path: Path) -> dict[str, Any]:
@@ -181,12 +181,16 @@ def _read_config(parser: Parser, path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not readable as {path.suffix[1:]}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold option names and values")
-    # Through the same parser as the command line: same types, same choices, same complaints.
-    words = [word for name, value in content.items() for word in _as_words(name, value)]
     try:
-        return _given(parser, translate(words, say))
+        return _given_by_name(parser, content)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def _given_by_name(parser: Parser, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Through the same parser as the command line: same types, same choices, same complaints."""
+    words = [word for name, value in options.items() for word in _as_words(name, value)]
+    return _given(parser, translate(words, say))
 
 
 def _as_words(name: str, value: Any) -> list[str]:

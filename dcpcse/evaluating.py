@@ -5,6 +5,7 @@ from pathlib import Path
 
 from senteval import STS_TASKS
 
+from . import checkpoints
 from .arguments import EvaluationArguments, PublishedEvaluationArguments
 from .backbones import LoadOptions, load_backbone
 from .cli import parse_evaluation, say
@@ -76,11 +77,11 @@ def load_model(args: EvaluationArguments, published: PublishedEvaluationArgument
 
 
 def _refuse_unfinished(folder: Path) -> None:
-    checkpoints = sorted(folder.glob("checkpoint-*")) if (folder / "run.yaml").is_file() else []
-    if checkpoints:
+    newest = checkpoints.last(folder)
+    if newest and (folder / checkpoints.RUN_FILE).is_file():
         raise UserError(
             f"the training in {folder} has not ended; go on with --resume_from_checkpoint True, or measure one of "
-            f"its checkpoints, such as {checkpoints[-1]}"
+            f"its checkpoints, such as {newest}"
         )
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 import senteval
 from prettytable import PrettyTable
-from scipy.stats import spearmanr
 from senteval.bootstrap import gain_interval
-from senteval.scores import similarities
+from senteval.scores import correlate, similarities
 
 from .backbones import load_backbone
 from .cli import run, say
 from .errors import UserError
 from .models import SentenceEncoder, plain_encoder
+from .trainer import count
 from .training import train
 
 SAMPLE = Path(__file__).parents[1] / "data/sample"
@@ -58,9 +58,10 @@ def quickstart(argv: Sequence[str]) -> None:
     args = _parse(argv)
     base = args.base or official_encoder()
     pairs = {split: senteval.load_task("STSBenchmark", SAMPLE, split, official=False)[0] for split in ("dev", "test")}
+    backbone = load_backbone(base)
     rows = {
-        "untouched [CLS]": measure(plain_encoder(load_backbone(base), "cls_before_pooler"), pairs),
-        "mean pooling, untouched": measure(plain_encoder(load_backbone(base), "avg"), pairs),
+        "untouched [CLS]": measure(plain_encoder(backbone, "cls_before_pooler"), pairs),
+        "mean pooling, untouched": measure(plain_encoder(backbone, "avg"), pairs),
     }
     seconds = train_on_sample(base, args)
     model = SentenceEncoder.load(args.output_dir)
@@ -135,7 +136,7 @@ def measure(model: SentenceEncoder, pairs: dict[str, senteval.ScoredPairs]) -> M
     for split, scored in pairs.items():
         first, second = (model.encode(side) for side in (scored.first, scored.second))
         similarity[split] = similarities("STSBenchmark", scored, first, second)
-    spearman = {split: 100 * spearmanr(similarity[split], pairs[split].gold).statistic for split in pairs}
+    spearman = {split: 100 * correlate(split, similarity[split], pairs[split].gold).spearman for split in pairs}
     return Measured(similarity, spearman)
 
 
@@ -155,8 +156,8 @@ def report(rows: dict[str, Measured], gold: np.ndarray) -> str:
 
 def costs(model: SentenceEncoder, folder: Path, seconds: float) -> str:
     """Numbers trained, bytes kept, time."""
-    prompts = sum(parameter.numel() for parameter in model.encoder.prompt.parameters())
-    head = sum(parameter.numel() for parameter in model.head.parameters()) if model.head is not None else 0
+    prompts = count(model.encoder.prompt)
+    head = 0 if model.head is None else count(model.head)
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     whole = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     return (

@@ -157,9 +157,8 @@ class ContrastiveTrainer(Trainer):
                 shutil.copy(run_file, folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        checkpoint = checkpoints.Checkpoint(Path(resume_from_checkpoint), self.state.global_step)
-        self.step_module.model.load_trained(checkpoint.folder)
-        checkpoint.load_objectives(self.method.trained_objectives())
+        self.step_module.model.load_trained(resume_from_checkpoint)
+        checkpoints.load_objectives(Path(resume_from_checkpoint), self.method.trained_objectives())
 
     def _load_best_model(self) -> None:
         logger.info(

@@ -245,7 +245,7 @@ def _train(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | Non
         try:
             metrics = trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
         except KeyboardInterrupt:
-            if any(Path(trainer.args.output_dir).glob("checkpoint-*")):
+            if checkpoints.last(Path(trainer.args.output_dir)):
                 say("--resume_from_checkpoint True goes on from the last checkpoint")
             raise
     trainer.save_model()

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source ../../../data/fetch.sh
 
-# File, lines that hold something; where one line is one example, these are the official counts.
+# File, lines (with the header, where there is one).
 COUNTS="
 MR/rt-polarity.pos 5331
 MR/rt-polarity.neg 5331
