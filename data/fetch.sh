@@ -32,7 +32,7 @@ fetch() {
     echo "$file: $(wc -c < "$file") bytes, sha256 $( (sha256sum "$file" || shasum -a 256 "$file") 2> /dev/null | cut -d ' ' -f 1)"
 }
 
-# expect_count FILE FOUND EXPECTED WHAT
+# expect_count FILE FOUND EXPECTED WHAT [DELETE]: DELETE is what stands in the way of a new download, by default FILE.
 expect_count() {
-    [ "$2" -eq "$3" ] || stop "$1 holds $2 $4, $3 are expected; delete it and run this again"
+    [ "$2" -eq "$3" ] || stop "$1 holds $2 $4, $3 are expected; delete ${5:-it} and run this again"
 }

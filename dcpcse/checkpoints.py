@@ -55,7 +55,10 @@ class Checkpoint:
         path = self.folder / RUN_FILE
         if not path.is_file():
             return
-        before = yaml.safe_load(path.read_text(encoding="utf-8"))
+        try:
+            before = dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, yaml.YAMLError) as error:
+            raise UserError(f"{path} is damaged; go on from another checkpoint") from error
         defaults = {f.name: getattr(f.default, "value", f.default) for f in fields(RunArguments)}
         for name in sorted((set(before) | set(options)) - _MAY_CHANGE):
             was, now = (o.get(name, defaults.get(name)) for o in (before, options))

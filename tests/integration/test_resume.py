@@ -263,6 +263,12 @@ def test_a_default_may_be_spelt_out_on_resuming(options, train, tiny, train_txt,
     assert run.state["global_step"] == 8
 
 
+@pytest.mark.parametrize("content", ["", "- a list", "{not: yaml", "\x00"])
+def test_resuming_from_a_checkpoint_with_a_damaged_run_yaml_is_refused(content, refused, interrupted, tmp_path):
+    (interrupted / "checkpoint-2/run.yaml").write_text(content)
+    assert "run.yaml is damaged" in refused(tmp_path / "out", interrupted / "checkpoint-2")
+
+
 def test_resume_false_does_not_replace_a_result_unasked(refused, train, tiny, train_txt):
     run = train(tiny("bert"), train_txt, **STEPS, save_steps=4)
     before = files(run.folder)

@@ -51,16 +51,17 @@ scored_pairs() {
     echo "$total"
 }
 
+# check_folder FOLDER DELETE
 check_folder() {
-    local root=$1 name expected
+    local root=$1 delete=$2 name expected
     while read -r name expected; do
         [ -z "$name" ] && continue
-        [ -f "$root/$name" ] || stop "$root/$name is missing"
-        expect_count "$root/$name" "$(awk 'END { print NR }' "$root/$name")" "$expected" lines
+        [ -f "$root/$name" ] || stop "$root/$name is missing; delete $delete and run this again"
+        expect_count "$root/$name" "$(awk 'END { print NR }' "$root/$name")" "$expected" lines "$delete"
     done <<< "$COUNTS"
     while read -r name expected; do
         [ -z "$name" ] && continue
-        expect_count "$root/$name" "$(scored_pairs "$root/$name")" "$expected" "scored pairs"
+        expect_count "$root/$name" "$(scored_pairs "$root/$name")" "$expected" "scored pairs" "$delete"
     done <<< "$PAIRS"
 }
 
@@ -72,7 +73,7 @@ check_archive() {
 }
 
 if [ -d STS ]; then
-    check_folder .
+    check_folder . "the folders here"
     echo "the evaluation data are here already, and every count is right"
     exit 0
 fi
@@ -82,7 +83,7 @@ mkdir unpacked.part
 tar -xf senteval.tar -C unpacked.part
 root=$(dirname "$(find unpacked.part -type d -name STS | head -n 1)")
 [ -d "$root/STS" ] || stop "senteval.tar holds no folder STS"
-check_folder "$root"
+check_folder "$root" senteval.tar
 for folder in "$root"/*/; do
     rm -rf "./$(basename "$folder")"
     mv "$folder" .
