@@ -24,7 +24,7 @@ setup(
     python_requires=">=3.11",
     packages=["dcpcse", "dcpcse.methods", "dcpcse.objectives", "dcpcse.presets", "senteval"],
     package_dir={"senteval": "SentEval/senteval"},
-    package_data={"dcpcse": ["py.typed"], "dcpcse.presets": ["*/*.yaml"], "senteval": ["py.typed"]},
+    package_data={"dcpcse": ["py.typed"], "dcpcse.presets": ["*/*.yaml"], "senteval": ["py.typed", "known_files.txt"]},
     install_requires=[
         "torch>=2.13,<3",
         "transformers>=5.8,<5.24",

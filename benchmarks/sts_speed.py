@@ -71,14 +71,14 @@ def plain_score(tokenizer, model, task: str, data_dir: str) -> float:  # noqa: A
     """Spearman 'all' of the test split, after encoding all splits."""
     splits = ("train", "dev", "test") if "test" in task_splits(task) and len(task_splits(task)) > 1 else ("test",)
     for split in splits:  # the test split comes last
-        sets = list(senteval.load_task(task, data_dir, split))
+        sets = list(senteval.load_pairs(task, data_dir, split))
         cosines = np.concatenate([plain_cosines(tokenizer, model, pairs) for pairs in sets])
         gold = np.concatenate([pairs.gold for pairs in sets])
     return float(scipy.stats.spearmanr(cosines, gold)[0])
 
 
 def task_splits(task: str) -> tuple[str, ...]:
-    return tuple(senteval.TASKS[task].splits)
+    return tuple(senteval.STS[task].splits)
 
 
 def plain_cosines(tokenizer, model, pairs: ScoredPairs) -> np.ndarray:  # noqa: ANN001

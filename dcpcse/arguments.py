@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
-from senteval import MODES, STS_TASKS
+from senteval import MODES, TASK_SETS, TASKS
 from transformers import TrainingArguments
 
 from .errors import UserError
@@ -137,6 +137,9 @@ class DataArguments:
     eval_tasks: list[str] = option(
         ["STSBenchmark", "SICKRelatedness"], "Tasks whose dev set is measured in training (stsb, sickr)."
     )
+    eval_transfer: bool = option(
+        False, "Measure the dev accuracies of MR CR SUBJ MPQA SST2 TREC MRPC as well (minutes at each evaluation)."
+    )
     custom_eval_data: bool = option(
         False, "The evaluation files are your own in SentEval's format: do not ask for the official counts."
     )
@@ -203,26 +206,57 @@ class EvaluationArguments:
     base: str | None = option(None, "Where the frozen encoder of the output folder is now.")
     mode: str = option(
         "test",
-        "test: test sets; dev: dev sets (STS-B, SICK-R); fasttest: the same as test for STS.",
+        "test: the published protocol on the test sets; fasttest: cheaper classifiers and K-means (the same as test "
+        "for STS); dev: dev sets and dev accuracies.",
         choices=list(MODES),
     )
-    task_set: str = option(
-        "sts", "sts: all seven (in dev mode the two with a dev set); na: those of --tasks.", choices=["sts", "na"]
+    task_set: str | None = option(
+        None,
+        "sts (default): the seven STS tasks; transfer: MR CR SUBJ MPQA SST2 TREC MRPC; full: both; fewshot, "
+        "clustering, retrieval, geometry; all; na: those of --tasks. In dev mode those of them that have a dev set.",
+        choices=[*TASK_SETS, "na"],
     )
-    tasks: list[str] | None = option(None, f"Tasks, with --task_set na: {', '.join(STS_TASKS)}.")
-    data_dir: str = option("SentEval/data", "Folder that holds downstream/.")
+    tasks: list[str] | None = option(None, f"Tasks, with --task_set na: {', '.join(TASKS)}.")
+    pairs: str | None = option(
+        None, "A file of your own, scored like an STS task: sentence, sentence, score, tab-separated, no header."
+    )
+    data_dir: str = option("SentEval/data", "Folder that holds downstream/ (and clustering/).")
     custom_data: bool = option(
         False, "The files are your own in SentEval's format: do not ask for the official counts."
     )
     output_file: str | None = option(None, "Write all scores, of every subset, to this JSON file.")
     batch_size: int = option(128, "Sentences a batch.")
     device: str | None = option(None, "cpu, cuda, cuda:1, ... (default: cuda if there is one).")
-    cache_dir: str | None = option(None, "Folder for downloads.")
+    cache_dir: str | None = option(
+        None, "Folder for downloads, and for embeddings: a later evaluation of the same model reads them back."
+    )
     model_revision: str = option("main", "Branch, tag or commit on the hub.")
     use_auth_token: bool = option(False, "Use the stored hub token.")
+    classifier: str = option(
+        "torch",
+        "Of the transfer tasks. torch: SentEval's own; sklearn: scikit-learn's logistic regression.",
+        choices=["torch", "sklearn"],
+    )
+    nhid: int = option(0, "Hidden units of the transfer classifier; 0 is logistic regression, as published.")
+    shots: int = option(16, "Few-shot: labelled examples a class.")
+    draws: int = option(10, "Few-shot: how often these are drawn.")
+    kmeans_runs: int = option(10, "Clustering: runs of K-means that are averaged.")
+    retrieval_identical: str = option(
+        "keep",
+        "Retrieval: keep identical sentences as they occur (194 queries, as published), or merge them into one.",
+        choices=["keep", "merge"],
+    )
+    geometry_sentences: str | None = option(
+        None, "Geometry: text file, a sentence a line, to measure anisotropy on (default: the sentences of STS-B)."
+    )
+    geometry_sample: int = option(100_000, "Geometry: how many of these are drawn.")
 
     def __post_init__(self) -> None:
-        _require(self.batch_size >= 1, "--batch_size", self.batch_size, "at least 1")
+        least = {"batch_size": 1, "nhid": 0, "shots": 2, "draws": 2, "kmeans_runs": 2, "geometry_sample": 2}
+        for name, bound in least.items():
+            _require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
+        if self.nhid and self.classifier == "sklearn":
+            raise UserError("--nhid speaks of the torch classifier; leave it or --classifier sklearn out")
         if not self.model_name_or_path:
             raise UserError(
                 "--model_name_or_path is missing: an output folder of train.py, a Hugging Face folder or id"

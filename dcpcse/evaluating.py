@@ -1,63 +1,142 @@
 """What evaluation.py does: load a model, settle its representation, measure, print, write."""
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
-from senteval import STS_TASKS
+from senteval import Evaluation, Result, Settings, Suite, find_tasks, load_suite, settings_of_mode, tasks_of_set
+from senteval.pairs import PairsTask
 
 from . import checkpoints
 from .arguments import EvaluationArguments, PublishedEvaluationArguments
 from .backbones import LoadOptions, load_backbone
 from .cli import parse_evaluation, say
 from .errors import UserError
-from .evaluator import METRIC_NAMES, check_data, evaluate, table, write_scores
+from .evaluator import measure
 from .folder import is_model_folder
 from .models import SentenceEncoder, pick_device, plain_encoder
 from .paths import require_writable
-
-DEV_TASKS = tuple(METRIC_NAMES)
+from .report import write_scores
+from .tables import headline, tables
 
 TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
 """Options of the papers' evaluation scripts that only ever mattered in training."""
+
+OPTIONS_OF_FAMILY = {
+    "classifier": "transfer",
+    "nhid": "transfer",
+    "shots": "fewshot",
+    "draws": "fewshot",
+    "kmeans_runs": "clustering",
+    "retrieval_identical": "retrieval",
+    "geometry_sentences": "geometry",
+    "geometry_sample": "geometry",
+}
 
 
 def evaluation(argv: Sequence[str]) -> None:
     """The whole of evaluation.py; raises UserError or DataError for what the user can mend."""
     args, published = parse_evaluation(argv)
-    tasks = chosen_tasks(args)
-    if args.output_file and Path(args.output_file).is_dir():
-        raise UserError(f"--output_file {args.output_file} is a folder; give a file")
-    if args.output_file:
-        require_writable(Path(args.output_file).parent, f"--output_file {args.output_file}")
+    settings = settings_of(args)
+    tasks, own = chosen_tasks(args, settings)
+    _require_used(args, tasks)
+    _require_places(args)
     for name in TRAINING_OPTIONS:
         if getattr(published, name) not in (None, False):
             say(f"--{name} belongs to training and has no effect on a score")
     # Before the encoder is loaded: a missing file should not cost a minute.
-    check_data(tasks, args.data_dir, args.mode, not args.custom_data)
+    suite = load_suite(tasks, args.data_dir, settings, extra=own)
     model = load_model(args, published)
-    results = evaluate(
-        model,
-        tasks,
-        args.data_dir,
-        args.mode,
-        batch_size=args.batch_size,
-        official=not args.custom_data,
-        show_progress=True,
-    )
-    print(table(results, args.mode))
+    measured = measure_and_say(args, model, suite)
+    print(tables(measured.results, args.mode))
+    _say_what_it_stands_on(measured)
     if args.output_file:
-        write_scores(args.output_file, model, results, args.mode)
+        write_scores(args.output_file, model, args.mode, measured.settings, measured.results, measured)
 
 
-def chosen_tasks(args: EvaluationArguments) -> tuple[str, ...]:
-    """Tasks of `--task_set` and `--tasks`; UserError where the two contradict each other."""
+def measure_and_say(args: EvaluationArguments, model: SentenceEncoder, suite: Suite) -> Evaluation:
+    """Measure all tasks; each result is said, and written to the output file, when it is there."""
+    results: dict[str, Result] = {}
+
+    def on_result(result: Result) -> None:
+        results[result.task] = result
+        say(f"{result.task}: {headline(result)}")
+        if args.output_file:
+            write_scores(args.output_file, model, args.mode, suite.settings, results)
+
+    return measure(
+        model,
+        suite,
+        batch_size=args.batch_size,
+        cache_dir=Path(args.cache_dir) / "embeddings" if args.cache_dir else None,
+        show_progress=True,
+        on_result=on_result,
+    )
+
+
+def settings_of(args: EvaluationArguments) -> Settings:
+    """The protocol of the mode with what the options change in it."""
+    settings = settings_of_mode(
+        args.mode,
+        official=not args.custom_data,
+        use_torch=args.classifier == "torch",
+        shots=args.shots,
+        draws=args.draws,
+        kmeans_runs=args.kmeans_runs,
+        identical=args.retrieval_identical,
+        sample_file=args.geometry_sentences,
+        sample_size=args.geometry_sample,
+    )
+    return replace(settings, classifier=replace(settings.classifier, nhid=args.nhid))
+
+
+def chosen_tasks(args: EvaluationArguments, settings: Settings) -> tuple[tuple[str, ...], list[PairsTask]]:
+    """Tasks of `--task_set` and `--tasks`, and that of `--pairs`; UserError where these contradict each other."""
+    own = [PairsTask(Path(args.pairs))] if args.pairs else []
     if args.task_set == "na":
-        if not args.tasks:
+        if not (args.tasks or own):
             raise UserError("--task_set na measures the tasks of --tasks; give some")
-        return tuple(args.tasks)
+        return tuple(args.tasks or ()), own
     if args.tasks:
         raise UserError(f"--tasks {' '.join(args.tasks)} only counts with --task_set na; add it")
-    return DEV_TASKS if args.mode == "dev" else STS_TASKS
+    if own and not args.task_set:
+        return (), own
+    return tasks_of_set(args.task_set or "sts", settings.split), own
+
+
+def _require_used(args: EvaluationArguments, tasks: Sequence[str]) -> None:
+    """UserError for an option that no task to be measured looks at."""
+    families = {task.family for task in find_tasks(tasks)} if tasks else set()
+    defaults = {field.name: field.default for field in fields(args)}
+    for name, family in OPTIONS_OF_FAMILY.items():
+        if getattr(args, name) != defaults[name] and family not in families:
+            raise UserError(f"--{name} only counts with {family} tasks, and none is measured; leave it out")
+    if args.geometry_sample != defaults["geometry_sample"] and not args.geometry_sentences:
+        raise UserError("--geometry_sample draws from --geometry_sentences; give that file, or leave it out")
+
+
+def _require_places(args: EvaluationArguments) -> None:
+    """UserError where results or embeddings could not be written."""
+    if args.output_file:
+        if Path(args.output_file).is_dir():
+            raise UserError(f"--output_file {args.output_file} is a folder; give a file")
+        require_writable(Path(args.output_file).parent, f"--output_file {args.output_file}")
+    if args.cache_dir:
+        require_writable(Path(args.cache_dir), f"--cache_dir {args.cache_dir}")
+
+
+def _say_what_it_stands_on(measured: Evaluation) -> None:
+    """Time, and files that are not those whose figures are known."""
+    scoring = sum(seconds for name, seconds in measured.seconds.items() if name != "encode")
+    say(
+        f"{measured.sentences:,} distinct sentences: encoded in {measured.seconds['encode']:.1f} s, "
+        f"tasks in {scoring:.1f} s"
+    )
+    if unknown := [name for name in measured.unknown_files if name.startswith(("downstream/", "clustering/"))]:
+        say(
+            f"{len(unknown)} of {len(measured.files)} data files pass every check but are not byte for byte the known "
+            f"ones: {', '.join(unknown[:3])}{' ...' if len(unknown) > 3 else ''}"
+        )
 
 
 def load_model(args: EvaluationArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:

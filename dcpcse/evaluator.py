@@ -1,97 +1,157 @@
-"""The only bridge to senteval: scores of a model, and the tables that show them."""
+"""The only bridge to senteval: measuring a model, in evaluation and for model selection in training."""
 
-import json
+import hashlib
 import platform
-from collections.abc import Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import scipy
 import senteval
-from prettytable import PrettyTable
-from senteval import STS_TASKS, TaskResult
+import sklearn
+import torch
+import transformers
+from senteval import Evaluation, Result, Suite, load_suite, settings_of_mode
+from tqdm import tqdm
 
+from .embedding_cache import EmbeddingCache
 from .models import SentenceEncoder
 
 METRIC_NAMES = {"STSBenchmark": "stsb_spearman", "SICKRelatedness": "sickr_spearman"}
-"""Dev tasks and the names that the papers' scripts select checkpoints by."""
+"""Similarity tasks with a dev set and the names that the papers' scripts select checkpoints by."""
+
+
+def measure(
+    model: SentenceEncoder,
+    suite: Suite,
+    *,
+    batch_size: int = 128,
+    cache_dir: Path | None = None,
+    show_progress: bool = False,
+    on_result: Callable[[Result], None] = lambda result: None,
+) -> Evaluation:
+    """Measure a model on loaded tasks; each distinct sentence is encoded once. DataError for unusable embeddings.
+
+    The classifiers of the transfer tasks train where the model is. cache_dir: where embeddings are kept for the next
+    time. on_result is called with every result when it is there.
+    """
+    suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
+
+    def encode(sentences: list[str]) -> np.ndarray:
+        return model.encode(sentences, batch_size=batch_size)
+
+    with _kept(encode, model, cache_dir) as encode, _Bars(show_progress) as bars:
+        return suite.measure(encode, inside=_Inside(model, batch_size), progress=bars, on_result=on_result)
 
 
 def evaluate(
-    model: SentenceEncoder,
-    tasks: Sequence[str],
-    data_dir: str | Path,
-    mode: str = "test",
-    *,
-    batch_size: int = 128,
-    official: bool = True,
-    show_progress: bool = False,
-) -> dict[str, TaskResult]:
-    """STS scores by task; each distinct sentence is encoded once. DataError for bad files or embeddings."""
-
-    def encode(sentences: list[str]) -> Any:
-        return model.encode(sentences, batch_size=batch_size, show_progress=show_progress)
-
-    return senteval.evaluate_sts(encode, tasks, data_dir, mode=mode, official=official)
+    model: SentenceEncoder, tasks: Sequence[str], data_dir: str | Path, mode: str = "test", **changes: Any
+) -> dict[str, Result]:
+    """Results by task of a mode of the papers' scripts; changes: of its settings, such as official=False."""
+    return measure(model, load_suite(tasks, data_dir, settings_of_mode(mode, **changes))).results
 
 
-def dev_metrics(results: Mapping[str, TaskResult]) -> dict[str, float]:
-    """Spearman fractions by metric name; `avg_sts` is their mean where both tasks were measured."""
-    metrics = {METRIC_NAMES[task]: result.score for task, result in results.items()}
-    if set(METRIC_NAMES) <= set(results):
-        metrics["avg_sts"] = sum(metrics.values()) / len(metrics)
-    return metrics
+def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
+    """Metrics by the papers' names: Spearman as fractions, dev accuracies × 100.
 
-
-def check_data(tasks: Sequence[str], data_dir: str | Path, mode: str, official: bool = True) -> None:
-    """Read the files that a mode measures on; DataError now rather than after encoders are loaded and trained."""
-    for task in tasks:
-        senteval.load_task(task, data_dir, senteval.MODES[mode], official=official)
-
-
-def table(results: Mapping[str, TaskResult], mode: str) -> str:
-    """The table of the papers' scripts: Spearman × 100 of the tasks that ran.
-
-    Avg. is the mean of the unrounded scores; the dev table has none, as published.
+    `avg_sts` and `avg_transfer` are the means of the tasks of their kind, where all of these were measured.
     """
-    tasks = [task for task in STS_TASKS if task in results]
-    scores = [100 * results[task].score for task in tasks]
-    row = dict(zip(tasks, scores, strict=True))
-    if mode != "dev":
-        row["Avg."] = sum(scores) / len(scores)
-    printed = PrettyTable(list(row))
-    printed.add_row([f"{score:.2f}" for score in row.values()])
-    return f"------ {mode} ------\n{printed}"
+    sts = {name: results[task].score for task, name in METRIC_NAMES.items() if task in results}
+    transfer = {task: results[task].points for task in senteval.TRANSFER_TASKS if task in results}
+    averages = {}
+    if len(sts) == len(METRIC_NAMES):
+        averages["avg_sts"] = sum(sts.values()) / len(sts)
+    if len(transfer) == len(senteval.TRANSFER_TASKS):
+        averages["avg_transfer"] = sum(transfer.values()) / len(transfer)
+    return sts | transfer | averages
 
 
-def write_scores(path: str | Path, model: SentenceEncoder, results: Mapping[str, TaskResult], mode: str) -> None:
-    """Scores of all subsets with what they were measured on and by, as JSON."""
-    scores = {task: 100 * result.score for task, result in results.items()}
-    content = {
-        "mode": mode,
-        "model": {
-            "method": model.method,
-            "pooling": model.pooling,
-            "head_at_inference": model.head_at_inference,
-            "base": model.source.as_dict(),
-        },
-        "spearman_x100": scores,
-        "average_x100": sum(scores.values()) / len(scores),
-        "tasks": {task: result.as_dict() for task, result in results.items()},
-        "versions": _versions(),
-    }
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _versions() -> dict[str, str]:
-    import scipy
-    import torch
-    import transformers
-
+def identity(model: SentenceEncoder) -> dict[str, Any]:
+    """Everything that the embeddings of a model follow from, JSON-ready; alike in all models that encode alike."""
     return {
-        "python": platform.python_version(),
+        "base": model.source.fingerprint,
+        "pooling": model.pooling,
+        "head_at_inference": model.head_at_inference,
+        "position_offset": model.encoder.position_offset,
+        "trained": _digest({**_tensors(model.head, "head"), **_tensors(model.encoder.prompt, "prompt")}),
+        "tokenizer": hashlib.sha256(model.tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
+        "max_tokens": model.encoder.max_tokens,
+        "device": model.device.type,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "scipy": scipy.__version__,
     }
+
+
+def versions() -> dict[str, str]:
+    """Of all libraries that a score could depend on."""
+    modules = {"torch": torch, "transformers": transformers, "numpy": np, "scipy": scipy, "scikit-learn": sklearn}
+    return {"python": platform.python_version()} | {name: module.__version__ for name, module in modules.items()}
+
+
+def _tensors(module: torch.nn.Module | None, prefix: str) -> dict[str, torch.Tensor]:
+    return {} if module is None else {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
+
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        data = tensor.detach().to("cpu", torch.float32).contiguous()
+        digest.update(repr((name, tuple(data.shape))).encode() + data.numpy().tobytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _kept(encode: Callable, model: SentenceEncoder, cache_dir: Path | None):  # noqa: ANN202
+    """The encode function, with embeddings kept in a folder if there is one."""
+    if cache_dir is None:
+        yield encode
+        return
+    cache = EmbeddingCache(encode, Path(cache_dir), identity(model))
+    try:
+        yield cache
+    finally:
+        cache.close()
+
+
+class _Inside:
+    """A model, opened for senteval's geometry."""
+
+    def __init__(self, model: SentenceEncoder, batch_size: int) -> None:
+        self.model, self.batch_size = model, batch_size
+
+    def token_embeddings(self) -> np.ndarray:
+        return self.model.encoder.backbone.get_input_embeddings().weight.detach().float().cpu().numpy()
+
+    def encode_without_frequent(self, sentences: list[str], count: int) -> np.ndarray:
+        ids = self.model.tokenizer(sentences, add_special_tokens=False, verbose=False)["input_ids"]
+        frequency = Counter(token for row in ids for token in row)
+        # Ties by id: Counter would break them by order of appearance.
+        frequent = sorted(frequency, key=lambda token: (-frequency[token], token))[:count]
+        return self.model.encode(sentences, batch_size=self.batch_size, without=frequent)
+
+
+class _Bars:
+    """Progress bars on stderr, one for each thing that is being done."""
+
+    def __init__(self, shown: bool) -> None:
+        self.shown, self.what, self.done, self.bar = shown, None, 0, None
+
+    def __enter__(self) -> "_Bars":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what != self.what:
+            self.__exit__()
+            self.what, self.done = what, 0
+            self.bar = tqdm(total=total, desc=what, file=sys.stderr, disable=not self.shown)
+        self.bar.update(done - self.done)
+        self.done = done

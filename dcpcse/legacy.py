@@ -31,7 +31,6 @@ REFUSED = {
     "dataset_name": f"{NEVER}: give --train_file",
     "dataset_config_name": f"{NEVER}: give --train_file",
     "validation_split_percentage": f"{NEVER}: the dev sets are --eval_tasks",
-    "eval_transfer": "the transfer tasks are not part of this version; the STS dev sets are measured",
     "group_by_length": "it would decide which sentences are each other's negatives",
     "length_column_name": "it would decide which sentences are each other's negatives",
     "auto_find_batch_size": "it would change the number of negatives in the middle of a run",

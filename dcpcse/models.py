@@ -5,7 +5,7 @@ saved, loaded and used. Prompts, heads and poolers are re-exported here.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,16 +154,20 @@ class SentenceEncoder(nn.Module):
         normalize: bool = False,
         *,
         max_length: int | None = None,
+        without: Collection[int] = (),
         show_progress: bool = False,
     ) -> np.ndarray:
         """Embeddings of sentences, float32 (N, H), in the order given; eval mode, no gradient.
 
         normalize: unit length. max_length: cut texts at so many tokens, special ones included; without it only
-        at the end of the position table. Cut texts are counted in one warning.
+        at the end of the position table. Cut texts are counted in one warning. without: token ids that are taken out
+        of every text; special tokens stay.
         """
         if batch_size < 1:
             raise UserError(f"batch_size {batch_size} is not at least 1")
         ids = self._tokenize(sentences, max_length)
+        if taken_out := set(without) - set(self.tokenizer.all_special_ids):
+            ids = [[token for token in row if token not in taken_out] for row in ids]
         embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)
         # By length: a batch is as long as its longest text, and padding costs as much as text.
         order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))

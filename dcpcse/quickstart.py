@@ -57,7 +57,7 @@ def quickstart(argv: Sequence[str]) -> None:
     """The whole of it; raises UserError for what the user can mend."""
     args = _parse(argv)
     base = args.base or official_encoder()
-    pairs = {split: senteval.load_task("STSBenchmark", SAMPLE, split, official=False)[0] for split in ("dev", "test")}
+    pairs = {split: senteval.load_pairs("STSBenchmark", SAMPLE, split, official=False)[0] for split in ("dev", "test")}
     backbone = load_backbone(base)
     rows = {
         "untouched [CLS]": measure(plain_encoder(backbone, "cls_before_pooler"), pairs),

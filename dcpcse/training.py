@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import transformers
 import yaml
+from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
 from transformers.integrations import get_available_reporting_integrations
 
 from . import checkpoints
@@ -19,7 +20,7 @@ from .cli import parse_training, say
 from .collators import ViewCollator
 from .data import TrainingData, load_training_file
 from .errors import UserError
-from .evaluator import METRIC_NAMES, check_data, dev_metrics, evaluate
+from .evaluator import METRIC_NAMES, dev_metrics, measure
 from .methods import Method, build_method
 from .paths import require_writable
 from .trainer import ContrastiveTrainer, clear_run, planned_steps, summary
@@ -40,8 +41,7 @@ def train(argv: Sequence[str]) -> None:
     check_output(run_args, model_args.model_name_or_path, given)
     checkpoint = checkpoints.find(run_args.resume_from_checkpoint, run_args.output_dir, range(run_args.world_size))
     _require_given(model_args, data_args)
-    if wants_dev_scores(run_args):
-        check_data(data_args.eval_tasks, data_args.eval_data_dir, "dev", not data_args.custom_eval_data)
+    dev = load_dev_tasks(data_args) if wants_dev_scores(run_args) else None
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
     _require_enough(data, run_args)
     transformers.set_seed(run_args.seed)
@@ -51,7 +51,7 @@ def train(argv: Sequence[str]) -> None:
     if checkpoint:
         checkpoint.require_same_options(resolved(model_args, data_args, run_args, given))
         checkpoint.require_same_run(method.model, method.trained_objectives())
-    trainer = build_trainer(method, data, data_args, run_args)
+    trainer = build_trainer(method, data, data_args, run_args, dev)
     if run_args.do_train:
         _prepare(trainer, checkpoint, model_args, data_args, given)
         _train(trainer, checkpoint)
@@ -99,9 +99,21 @@ def _require_installed(run: RunArguments) -> None:
         raise UserError(f"--optim {run.optim}: {' '.join(str(error).split())}") from error
 
 
+def dev_tasks(data: DataArguments) -> list[str]:
+    """The tasks that dev evaluation measures."""
+    return [*data.eval_tasks, *(TRANSFER_TASKS if data.eval_transfer else ())]
+
+
+def load_dev_tasks(data: DataArguments) -> Suite:
+    """Their files, read and checked: before encoders are loaded, and for the whole of the run."""
+    settings = settings_of_mode("dev", official=not data.custom_eval_data)
+    return load_suite(dev_tasks(data), data.eval_data_dir, settings)
+
+
 def _require_metric(name: str, data: DataArguments) -> None:
     known = [METRIC_NAMES[task] for task in data.eval_tasks if task in METRIC_NAMES]
     known += ["avg_sts"] if len(known) == len(METRIC_NAMES) else []
+    known += [*TRANSFER_TASKS, "avg_transfer"] if data.eval_transfer else []
     if name.removeprefix("eval_") not in known:
         raise UserError(f"--metric_for_best_model {name}: choose one of {known} (measured on --eval_tasks)")
 
@@ -187,20 +199,12 @@ def _require_fits(method: Method, data: DataArguments) -> None:
 
 
 def build_trainer(
-    method: Method, data: TrainingData, data_args: DataArguments, run_args: RunArguments
+    method: Method, data: TrainingData, data_args: DataArguments, run_args: RunArguments, dev: Suite | None = None
 ) -> ContrastiveTrainer:
-    """The Trainer with collator and dev evaluation."""
+    """The Trainer with collator and dev evaluation on the tasks of `dev`."""
 
     def dev_scores() -> Mapping[str, float]:
-        results = evaluate(
-            method.model,
-            data_args.eval_tasks,
-            data_args.eval_data_dir,
-            "dev",
-            batch_size=run_args.per_device_eval_batch_size,
-            official=not data_args.custom_eval_data,
-        )
-        return dev_metrics(results)
+        return dev_metrics(measure(method.model, dev, batch_size=run_args.per_device_eval_batch_size).results)
 
     collator = ViewCollator(
         method.model.tokenizer,
@@ -211,7 +215,7 @@ def build_trainer(
     return ContrastiveTrainer(
         method,
         run_args,
-        dev_scores=dev_scores if wants_dev_scores(run_args) else None,
+        dev_scores=dev_scores if dev else None,
         data_collator=collator,
         train_dataset=data.dataset,
     )

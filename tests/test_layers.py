@@ -12,14 +12,15 @@ SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
     {"errors"},
-    {"losses", "pooling", "attention", "distributed", "presets", "paths"},
+    {"losses", "pooling", "attention", "distributed", "presets", "paths", "embedding_cache"},
     {"legacy", "arguments", "views", "tokens", "positions", "prompts", "heads", "backbones", "data"},
     {"folder", "promptable"},
     {"models"},
     {"objectives"},
     {"methods"},
     {"collators", "cli"},
-    {"evaluator", "checkpoints"},
+    {"evaluator", "checkpoints", "tables"},
+    {"report"},
     {"trainer"},
     {"training", "evaluating"},
     {"quickstart"},

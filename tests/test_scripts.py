@@ -1,5 +1,6 @@
 """The shell scripts: their commands parse, train on tiny encoders, and downloads are whole or not there."""
 
+import hashlib
 import os
 import re
 import shlex
@@ -97,7 +98,7 @@ def test_the_quickstart_trains_measures_and_shows(arguments, tiny, tmp_path, cap
         m[1]: float(m[2]) for m in re.finditer(r"\| (untouched \[CLS\]|trained \[CLS\]).*\| (\S+) +\|$", shown, re.M)
     }
     model = dcpcse.load(str(tmp_path / "out"))
-    pairs = senteval.load_task("STSBenchmark", SAMPLE, "test", official=False)[0]
+    pairs = senteval.load_pairs("STSBenchmark", SAMPLE, "test", official=False)[0]
     first, second = (model.encode(side).astype(float) for side in (pairs.first, pairs.second))
     cosine = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(first, second, strict=True)]
     assert found["trained [CLS]"] == pytest.approx(100 * spearmanr(cosine, pairs.gold).statistic, abs=0.006)
@@ -114,7 +115,7 @@ def test_the_sample_has_what_it_says():
     assert max(openings.values()) <= 0.01 * len(sentences)
     sizes = {}
     for split in ("dev", "test"):
-        (pairs,) = senteval.load_task("STSBenchmark", SAMPLE, split, official=False)
+        (pairs,) = senteval.load_pairs("STSBenchmark", SAMPLE, split, official=False)
         sizes[split] = len(pairs)
         assert np.histogram(pairs.gold, bins=[0, 1, 2, 3, 4, 5.01])[0].min() >= 0.1 * len(pairs)
         assert not set(sentences) & {*pairs.first, *pairs.second}, "training text in the test"
@@ -195,6 +196,32 @@ def test_the_evaluation_data_take_their_place_only_when_every_count_is_right(spo
         assert f"{spoil} holds 1 lines, 501 are expected; delete senteval.tar and run this again" in done.stderr
     else:
         assert "already" in downloads("SentEval/data/downstream/download_dataset.sh").stdout
+
+
+def test_clustering_sets_are_cleaned_and_take_their_place_only_if_they_are_the_wanted_ones(downloads, tmp_path):
+    script = tmp_path / "SentEval/data/clustering/download_dataset.sh"
+    script.parent.mkdir(parents=True)
+    content = "3\tone  two \t\r\n4\tcaf\u00e9 ".encode()
+    digest = hashlib.sha256(content).hexdigest()
+    text = (ROOT / "SentEval/data/clustering/download_dataset.sh").read_text(encoding="utf-8")
+    script.write_text(re.sub(r"(?<= )[0-9a-f]{64}$", digest, text, flags=re.MULTILINE), encoding="utf-8")
+    for place in re.findall(r"^\w+\.tsv (\S+) ", text, flags=re.MULTILINE):
+        path = tmp_path / "mirror" / place
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    (tmp_path / "mirror/tweet-original-order.txt").write_bytes(b"something else")
+    done = downloads(script)
+    assert done.returncode == 1
+    assert "tweet-original-order.txt.part is not the file that is wanted" in done.stderr
+    written = sorted(path.name for path in script.parent.glob("*.tsv"))
+    assert written == ["agnews.tsv", "biomedical.tsv", "searchsnippets.tsv", "stackoverflow.tsv"]
+    assert (script.parent / "agnews.tsv").read_bytes() == "3\tone two\n4\tcaf\u00e9\n".encode()
+    (script.parent / "tweet-original-order.txt.part").unlink()
+    (tmp_path / "mirror/tweet-original-order.txt").write_bytes(content)
+    assert downloads(script).returncode == 0
+    assert sorted(path.name for path in script.parent.iterdir()) == sorted(
+        [script.name, *(task.file for task in senteval.TASKS.values() if task.family == "clustering")]
+    )
 
 
 # The interval of a gain

@@ -1,28 +1,47 @@
-"""Evaluation of sentence embeddings on the SentEval tasks; knows nothing of the models.
+"""Evaluation of sentence embeddings on the SentEval tasks and their kin; knows nothing of the models.
 
-    from senteval import STS_TASKS, evaluate_sts
-    results = evaluate_sts(encode, STS_TASKS, "SentEval/data")      # encode: list of str -> array (n, H)
+    from senteval import STS_TASKS, evaluate
+    results = evaluate(encode, STS_TASKS, "SentEval/data").results     # encode: list of str -> array (n, H)
     spearman = {task: result.score for task, result in results.items()}
 
-A task's files are read and checked by load_task; whatever is wrong with them, with the embeddings or with the
-request is a DataError that says in one line what to do.
+Whatever is wrong with the files, with the embeddings or with the request is a DataError that says in one line what to
+do. `senteval.engine.SE` is the original interface.
 """
 
+from senteval import engine
 from senteval.data import ScoredPairs
+from senteval.embeddings import Encode, Inside, Progress
 from senteval.errors import DataError
-from senteval.evaluate import MODES, Encode, evaluate_sts
+from senteval.evaluate import Evaluation, Suite, evaluate, load_suite
 from senteval.scores import Correlation, TaskResult
-from senteval.sts import STS_TASKS, TASKS, load_task
+from senteval.settings import MODES, Settings, settings_of_mode
+from senteval.sts import STS, STS_TASKS, load_pairs
+from senteval.tasks import TASK_SETS, TASKS, Result, find_tasks, tasks_of_set
+from senteval.transfer import TRANSFER_TASKS
 
 __all__ = [
     "MODES",
+    "STS",
     "STS_TASKS",
     "TASKS",
+    "TASK_SETS",
+    "TRANSFER_TASKS",
     "Correlation",
     "DataError",
     "Encode",
+    "Evaluation",
+    "Inside",
+    "Progress",
+    "Result",
     "ScoredPairs",
+    "Settings",
+    "Suite",
     "TaskResult",
-    "evaluate_sts",
-    "load_task",
+    "engine",
+    "evaluate",
+    "find_tasks",
+    "load_pairs",
+    "load_suite",
+    "settings_of_mode",
+    "tasks_of_set",
 ]

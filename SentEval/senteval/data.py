@@ -1,13 +1,10 @@
 """Reading and checking files of scored sentence pairs; nothing here knows which tasks exist.
 
 Every fault raises DataError with file and line, so that a broken download is found before any encoding.
-Lines end at "\\n" or "\\r\\n" only: str.splitlines would also cut at U+2028, U+0085 and other separators that
-occur inside sentences, and everything after such a cut would get its neighbour's score.
 """
 
-import codecs
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from senteval.errors import DataError, quote
+from senteval.lines import REMEDY, Line, Located, is_number, read_lines, single_blanks, split_columns
 
 STS_SCALE = (0.0, 5.0)
 SICK_SCALE = (1.0, 5.0)
-REMEDY = "correct the file or download the SentEval data again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +23,7 @@ class ScoredPairs:
     """One set of sentence pairs with their human similarity scores.
 
     gold (N,) float64, in the units of the set; first, second and lines have N entries as well. lines holds
-    the place of each pair in source, counted from 1.
+    the place of each pair in source, counted from 1; files are all that the set was read from.
     """
 
     name: str
@@ -35,20 +32,16 @@ class ScoredPairs:
     gold: np.ndarray
     source: Path
     lines: list[int]
+    files: tuple[Path, ...] = ()
 
     def __len__(self) -> int:
         return len(self.lines)
 
-
-class Line(NamedTuple):
-    """One line of a file without its end; number counts from 1."""
-
-    path: Path
-    number: int
-    text: str
-
-    def error(self, problem: str) -> DataError:
-        return DataError(f"{self.path}:{self.number}: {problem}; {REMEDY}")
+    def located(self) -> Iterator[Located]:
+        """Every sentence with the line it stands in."""
+        for side in (self.first, self.second):
+            for sentence, number in zip(side, self.lines, strict=True):
+                yield sentence, Line(self.source, number, "")
 
 
 class Pair(NamedTuple):
@@ -125,34 +118,6 @@ def read_table(
     return collect(name, pairs, path, path)
 
 
-def read_lines(path: Path) -> list[Line]:
-    """Read a UTF-8 file as lines; a byte-order mark and the end of the last line are dropped.
-
-    Raises DataError if the file cannot be read or a byte is not UTF-8.
-    """
-    try:
-        raw = path.read_bytes().removeprefix(codecs.BOM_UTF8)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from error
-    try:
-        texts = raw.decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        line = Line(path, 1 + raw.count(b"\n", 0, error.start), "")
-        raise line.error(f"byte 0x{raw[error.start]:02x} found where UTF-8 text is expected") from error
-    if not texts[-1]:
-        texts.pop()
-    return [Line(path, number, text.removesuffix("\r")) for number, text in enumerate(texts, start=1)]
-
-
-def split_columns(line: Line, wanted: int, more_allowed: bool = True) -> list[str]:
-    """Split a line at its tabs; raises DataError unless it has the wanted number of columns."""
-    cells = line.text.split("\t")
-    if len(cells) < wanted or (len(cells) > wanted and not more_allowed):
-        bound = "at least " if more_allowed else ""
-        raise line.error(f"{len(cells)} tab-separated columns found, {bound}{wanted} expected")
-    return cells
-
-
 def make_pair(line: Line, first: str, second: str, gold: float) -> Pair:
     """Return the pair of a line, with single blanks; raises DataError for an empty sentence."""
     first, second = single_blanks(first), single_blanks(second)
@@ -161,29 +126,13 @@ def make_pair(line: Line, first: str, second: str, gold: float) -> Pair:
     return Pair(line.number, first, second, gold)
 
 
-def single_blanks(text: str) -> str:
-    """Put one blank for every run of white space and none at the ends.
-
-    The published evaluation splits sentences on white space and joins them with single blanks before
-    encoding. A tokeniser that sees white space would give other embeddings, hence other scores, without it.
-    """
-    return " ".join(text.split())
-
-
 def parse_gold(line: Line, text: str, scale: tuple[float, float]) -> float:
     """Return the score of a pair; raises DataError unless it is a number within scale."""
     lowest, highest = scale
     if not is_number(text) or not lowest <= float(text) <= highest:
-        raise line.error(f"gold score {quote(text)} found, a number from {lowest:g} to {highest:g} expected")
+        bounds = "" if math.isinf(highest) else f" from {lowest:g} to {highest:g}"
+        raise line.error(f"gold score {quote(text)} found, a number{bounds} expected")
     return float(text)
-
-
-def is_number(text: str) -> bool:
-    """Tell whether text is a number; "nan" and "inf", which float() takes without complaint, are not."""
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def collect(name: str, pairs: Sequence[Pair], source: Path, gold_path: Path) -> ScoredPairs:
@@ -197,4 +146,5 @@ def collect(name: str, pairs: Sequence[Pair], source: Path, gold_path: Path) -> 
             f"{gold_path}: every gold score is {gold[0]:g}, so no correlation is defined; at least two "
             f"different scores are needed; {REMEDY}"
         )
-    return ScoredPairs(name, first, second, gold, source, numbers)
+    files = tuple(dict.fromkeys((source, gold_path)))
+    return ScoredPairs(name, first, second, gold, source, numbers, files)

@@ -1,81 +1,102 @@
 """Evaluating a sentence encoder: check all files, encode every distinct sentence once, score each task."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from senteval.data import ScoredPairs
-from senteval.errors import DataError, quote
-from senteval.scores import TaskResult, score_task, similarities
-from senteval.sts import load_task
-
-Encode = Callable[[list[str]], np.ndarray]
-"""Gives embeddings (n, H) for n sentences, row i for sentence i; it batches as it likes."""
-
-MODES = {"test": "test", "fasttest": "test", "dev": "dev"}
-"""Mode -> split that is read. "fasttest" is SentEval's name for cheaper classifiers; STS has none."""
+from senteval.embeddings import Encode, Inside, Progress, encode_all
+from senteval.files import identify
+from senteval.settings import Settings, settings_of_mode
+from senteval.tasks import Loaded, Result, Task, find_tasks
 
 
-def evaluate_sts(
-    encode: Encode, tasks: Sequence[str], data_dir: str | Path, mode: str = "test", official: bool = True
-) -> dict[str, TaskResult]:
-    """Score an encoder on similarity tasks by the cosine of its embeddings; nothing is trained.
+@dataclass(frozen=True)
+class Evaluation:
+    """Results by task, and what they were measured on.
 
-    encode is called once, with every distinct sentence of all tasks, shortest first, so that batches need
-    little padding. It is not called before the files of all tasks are read and found right. data_dir and
-    official as in load_task. Raises DataError for a wrong request, wrong files or unusable embeddings.
-    Source: SentEval (Conneau and Kiela, 2018) as changed by SimCSE (Gao et al., 2021).
+    sentences: how many distinct ones were encoded. seconds: of "encode" and of each task's own work on the vectors.
+    files: see `senteval.files.identify`.
     """
-    split = find_split_of_mode(mode)
-    loaded = {name: load_task(name, data_dir, split, official) for name in check_tasks(tasks)}
-    sentences = distinct_sentences([pairs for subsets in loaded.values() for pairs in subsets])
-    row_of = {sentence: row for row, sentence in enumerate(sentences)}
-    embeddings = check_embeddings(encode(sentences), len(row_of))
 
-    def similarity(task: str, pairs: ScoredPairs) -> np.ndarray:
-        first = embeddings[[row_of[sentence] for sentence in pairs.first]]
-        second = embeddings[[row_of[sentence] for sentence in pairs.second]]
-        return similarities(task, pairs, first, second)
+    results: dict[str, Result]
+    settings: Settings
+    sentences: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    return {
-        task: score_task(task, split, subsets, [similarity(task, pairs) for pairs in subsets])
-        for task, subsets in loaded.items()
-    }
+    @property
+    def unknown_files(self) -> list[str]:
+        """Files that passed every check but are not byte for byte the ones that our figures were measured on."""
+        return [name for name, facts in self.files.items() if not facts["known"]]
 
 
-def find_split_of_mode(mode: str) -> str:
-    """Return the split that a mode reads; raises DataError for an unknown mode."""
-    if mode not in MODES:
-        raise DataError(f"unknown mode {quote(mode)}; choose one of {', '.join(MODES)}")
-    return MODES[mode]
+@dataclass(frozen=True)
+class Suite:
+    """Tasks whose data are read and found right, ready to measure any number of encoders.
+
+    files: see `senteval.files.identify`; they are not looked at again.
+    """
+
+    tasks: Mapping[str, Loaded]
+    settings: Settings
+    files: dict[str, dict[str, Any]]
+
+    def measure(
+        self,
+        encode: Encode,
+        *,
+        inside: Inside | None = None,
+        progress: Progress = lambda *_: None,
+        on_result: Callable[[Result], None] = lambda result: None,
+    ) -> Evaluation:
+        """Encode every distinct sentence of all tasks once, and score each task; see `evaluate`."""
+        seconds: dict[str, float] = {}
+        with _timed(seconds, "encode"):
+            located = chain.from_iterable(task.located() for task in self.tasks.values())
+            embed = encode_all(encode, located, progress, inside)
+        results = {}
+        for done, (name, task) in enumerate(self.tasks.items()):
+            progress("score", done, len(self.tasks))
+            with _timed(seconds, name):
+                results[name] = task.score(embed, self.settings)
+            on_result(results[name])
+        progress("score", len(self.tasks), len(self.tasks))
+        return Evaluation(results, self.settings, len(embed), seconds, self.files)
 
 
-def check_tasks(tasks: Sequence[str]) -> list[str]:
-    """Return the task names without repetition; raises DataError for none, or for a bare string."""
-    if isinstance(tasks, str) or not tasks:
-        raise DataError(f"tasks is {tasks!r}; give a list of one or more names, such as ['STSBenchmark']")
-    return list(dict.fromkeys(tasks))
+def load_suite(tasks: Sequence[str], data_dir: str | Path, settings: Settings, extra: Sequence[Task] = ()) -> Suite:
+    """Read and check the data of all tasks; extra are tasks of your own. Raises DataError at the first fault."""
+    chosen = [*(find_tasks(tasks) if tasks or not extra else []), *extra]
+    loaded = {task.name: task.load(Path(data_dir), settings) for task in chosen}
+    paths = chain.from_iterable(task.files() for task in loaded.values())
+    return Suite(loaded, settings, identify(paths, Path(data_dir)))
 
 
-def distinct_sentences(sets: Sequence[ScoredPairs]) -> list[str]:
-    """Return every sentence of the sets once, shortest first, else in order of appearance."""
-    sides = chain.from_iterable((pairs.first, pairs.second) for pairs in sets)
-    return sorted(dict.fromkeys(chain.from_iterable(sides)), key=len)
+def evaluate(
+    encode: Encode,
+    tasks: Sequence[str],
+    data_dir: str | Path,
+    mode: str = "test",
+    *,
+    settings: Settings | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Score an encoder on tasks.
+
+    encode gets every distinct sentence of all tasks once, in a few calls, longest first; not before the files of all
+    tasks are read and found right. data_dir is the folder that contains downstream/ (and clustering/). settings stand
+    in for those of the mode. options: of `Suite.measure`; inside is the encoder for tasks that look into it, progress
+    and on_result are called on the way. Raises DataError for a wrong request, wrong files or unusable embeddings.
+    """
+    return load_suite(tasks, data_dir, settings or settings_of_mode(mode)).measure(encode, **options)
 
 
-def check_embeddings(embeddings: np.ndarray, count: int) -> np.ndarray:
-    """Return what an encoder gave; raises DataError unless it is an array (count, H) of real numbers."""
-    if not isinstance(embeddings, np.ndarray):
-        found = f"a {type(embeddings).__name__}"
-    elif embeddings.ndim != 2 or len(embeddings) != count or not embeddings.shape[1]:
-        found = f"an array of shape {embeddings.shape}"
-    elif embeddings.dtype.kind not in "fiu":
-        found = f"an array of {embeddings.dtype}"
-    else:
-        return embeddings
-    raise DataError(
-        f"encode returned {found}; a numpy array of real numbers of shape ({count}, H) is expected, "
-        f"row i being the embedding of sentence i"
-    )
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - started

@@ -5,6 +5,7 @@ All correlations are fractions between -1 and 1, not the hundredfold that papers
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -37,6 +38,7 @@ class TaskResult:
     split: str
     subsets: dict[str, Correlation]
     all: Correlation
+    family: str = "sts"
 
     @property
     def mean(self) -> Correlation:
@@ -52,6 +54,11 @@ class TaskResult:
     def score(self) -> float:
         """The number that SimCSE-family papers report: Spearman over the pairs of all sets together."""
         return self.all.spearman
+
+    @property
+    def points(self) -> float:
+        """The score × 100, as tables show it."""
+        return 100 * self.score
 
     def _average(self, weights: Sequence[int]) -> Correlation:
         subsets = self.subsets.values()
@@ -124,18 +131,23 @@ def row_dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def correlate(owner: str, similarity: np.ndarray, gold: np.ndarray) -> Correlation:
-    """Correlate similarities with gold scores, both (N,); tied values share their average rank.
+    """Correlate similarities with gold scores as `correlations` does, without its p-values."""
+    pearson, spearman = correlations(owner, similarity, gold)
+    return Correlation(float(pearson[0]), float(spearman[0]), len(gold))
 
-    Raises DataError, naming owner, if all similarities are the same: no correlation is defined then.
+
+def correlations(owner: str, similarity: np.ndarray, gold: np.ndarray) -> tuple[Any, Any]:
+    """Return scipy's own Pearson and Spearman results of similarities and gold scores, both (N,).
+
+    Tied values share their average rank. Raises DataError, naming owner, if all similarities are the same: no
+    correlation is defined then.
     """
     if np.ptp(similarity) <= ROUNDING:
         raise DataError(
             f"{owner}: all {len(similarity)} pairs have the same similarity, {similarity[0]:.6g}, so no "
             f"correlation is defined; check whether the encoder gives every sentence the same embedding"
         )
-    pearson = float(stats.pearsonr(similarity, gold)[0])
-    spearman = float(stats.spearmanr(similarity, gold)[0])
-    return Correlation(pearson, spearman, len(gold))
+    return stats.pearsonr(similarity, gold), stats.spearmanr(similarity, gold)
 
 
 def score_task(

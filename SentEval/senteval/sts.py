@@ -4,13 +4,19 @@ The counts are the official ones and agree with the published files. STS13's fou
 in SentEval: its sentences may not be redistributed, so only its scores are around.
 """
 
-import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from senteval.data import ScoredPairs, read_sick, read_sts_set, read_stsbenchmark
+from senteval.embeddings import Embeddings
 from senteval.errors import DataError, quote
+from senteval.files import require_count, require_files
+from senteval.lines import Located
+from senteval.names import find_by_name
+from senteval.scores import TaskResult, score_task, similarities
+from senteval.settings import Settings
 
 Reader = Callable[..., ScoredPairs]
 """(name, *paths) -> ScoredPairs: a function that reads one set in one format."""
@@ -33,6 +39,51 @@ class StsTask:
     folder: str
     read: Reader
     splits: Mapping[str, tuple[PairSet, ...]]
+    family = "sts"
+
+    def load(self, data_dir: Path, settings: Settings) -> "LoadedSts":
+        """Read and check the split that is scored."""
+        return LoadedSts(self.name, settings.split, self.read_split(data_dir, settings.split, settings.official))
+
+    def read_split(self, data_dir: Path, split: str, official: bool) -> tuple[ScoredPairs, ...]:
+        """The checked sets of a split; raises DataError for a split that the task does not have."""
+        if split not in self.splits:
+            having = ", ".join(other.name for other in STS.values() if split in other.splits) or "none"
+            raise DataError(
+                f"{self.name} has no split {quote(split)}, only {', '.join(self.splits)}; "
+                f"tasks with that split: {having}; leave {self.name} out or ask for another split"
+            )
+        sets = self.splits[split]
+        files = [file for one in sets for file in one.files]
+        require_files(self.name, data_dir / "downstream" / self.folder, files)
+        folder = data_dir / "downstream" / self.folder
+        loaded = tuple(self.read(one.name, *(folder / file for file in one.files)) for one in sets)
+        if official:
+            for one, pairs in zip(sets, loaded, strict=True):
+                require_count(f"{self.name} {one.name}", pairs.source, len(pairs), one.count, "scored pairs")
+        return loaded
+
+
+@dataclass(frozen=True)
+class LoadedSts:
+    """A split of a similarity task with its checked pairs."""
+
+    task: str
+    split: str
+    subsets: tuple[ScoredPairs, ...]
+
+    def located(self) -> Iterator[Located]:
+        return chain.from_iterable(pairs.located() for pairs in self.subsets)
+
+    def files(self) -> list[Path]:
+        return [path for pairs in self.subsets for path in pairs.files]
+
+    def score(self, embed: Embeddings, settings: Settings) -> TaskResult:
+        """Spearman and Pearson of the cosines with the gold scores; nothing is trained."""
+        similarity_of = [
+            similarities(self.task, pairs, embed(pairs.first), embed(pairs.second)) for pairs in self.subsets
+        ]
+        return score_task(self.task, self.split, self.subsets, similarity_of)
 
 
 def _yearly(name: str, counts: Mapping[str, int]) -> StsTask:
@@ -90,69 +141,16 @@ _DESCRIPTIONS = (
     _single("SICKRelatedness", "SICK", read_sick, SICK),
 )
 
-TASKS: dict[str, StsTask] = {task.name: task for task in _DESCRIPTIONS}
-STS_TASKS: tuple[str, ...] = tuple(TASKS)
+STS: dict[str, StsTask] = {task.name: task for task in _DESCRIPTIONS}
+STS_TASKS: tuple[str, ...] = tuple(STS)
 
 
-def load_task(name: str, data_dir: str | Path, split: str, official: bool = True) -> tuple[ScoredPairs, ...]:
-    """Read and check the sets of one split of a task; files of other splits are not touched.
+def load_pairs(name: str, data_dir: str | Path, split: str, official: bool = True) -> tuple[ScoredPairs, ...]:
+    """Read and check the sets of one split of a similarity task; files of other splits are not touched.
 
     data_dir is the folder that contains downstream/. With official=False the counts of pairs may differ
     from the official ones: for files of your own in the same format and with the same names.
     Raises DataError for an unknown task or split, a missing file, and anything wrong inside a file.
     """
-    task = find_task(name)
-    sets = find_split(task, split)
-    folder = find_files(task, sets, Path(data_dir))
-    loaded = tuple(task.read(one.name, *(folder / file for file in one.files)) for one in sets)
-    if official:
-        for one, pairs in zip(sets, loaded, strict=True):
-            check_count(task, one, pairs)
-    return loaded
-
-
-def find_task(name: str) -> StsTask:
-    """Return the task of that name; raises DataError with the nearest known name and the whole list."""
-    if name in TASKS:
-        return TASKS[name]
-    by_lower = {known.lower(): known for known in TASKS}
-    # An abbreviation such as "stsb" is nearer to "STS12" by edits than to the name that it begins.
-    begun = [lower for lower in by_lower if lower.startswith(name.lower())]
-    nearest = begun or difflib.get_close_matches(name.lower(), by_lower, n=1)
-    hint = f"did you mean {by_lower[nearest[0]]}? " if nearest else ""
-    raise DataError(f"unknown task {quote(name)}; {hint}the known tasks are {', '.join(TASKS)}")
-
-
-def find_split(task: StsTask, split: str) -> tuple[PairSet, ...]:
-    """Return the sets of a split; raises DataError with the tasks that do have it."""
-    if split in task.splits:
-        return task.splits[split]
-    having = ", ".join(other.name for other in TASKS.values() if split in other.splits) or "none"
-    raise DataError(
-        f"{task.name} has no split {quote(split)}, only {', '.join(task.splits)}; "
-        f"tasks with that split: {having}; leave {task.name} out or ask for another split"
-    )
-
-
-def find_files(task: StsTask, sets: tuple[PairSet, ...], data_dir: Path) -> Path:
-    """Return the folder of a task; raises DataError naming every file of these sets that is not there."""
-    folder = data_dir / "downstream" / task.folder
-    advice = (
-        "download the SentEval data (bash SentEval/data/downstream/download_dataset.sh), or give the folder that "
-        "contains downstream/ as data_dir (train.py: --eval_data_dir)"
-    )
-    if not folder.is_dir():
-        raise DataError(f"{task.name}: there is no folder {folder}; {advice}")
-    missing = [file for one in sets for file in one.files if not (folder / file).is_file()]
-    if missing:
-        raise DataError(f"{task.name}: {', '.join(missing)} not found in {folder}; {advice}")
-    return folder
-
-
-def check_count(task: StsTask, one: PairSet, pairs: ScoredPairs) -> None:
-    """Raise DataError unless the set has its official number of scored pairs."""
-    if len(pairs) != one.count:
-        raise DataError(
-            f"{pairs.source}: {len(pairs)} scored pairs found, but {task.name} {one.name} officially has "
-            f"{one.count}; download the SentEval data again, or pass official=False for files of your own"
-        )
+    task = find_by_name(name, STS)
+    return task.read_split(Path(data_dir), split, official)

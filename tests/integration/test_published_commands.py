@@ -39,7 +39,7 @@ OLD = {
     "local-rank": ("-1", "left out"),
     "local_rank": ("-1", "left out"),
 }
-NEVER = ("model_type", "dataset_name", "dataset_config_name", "validation_split_percentage", "eval_transfer")
+NEVER = ("model_type", "dataset_name", "dataset_config_name", "validation_split_percentage")
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ def test_evaluation_py_gives_the_best_score_again(unsupervised, sts_data, tool, 
     outcome = tool(evaluation, [*argv, "--custom_data", "--output_file", str(tmp_path / "scores.json")])
     assert outcome.code == 0, outcome.err
     assert outcome.table["STSBenchmark"] == f"{100 * unsupervised.state['best_metric']:.2f}"
-    scores = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))["spearman_x100"]
+    scores = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))["scores_x100"]
     assert scores["STSBenchmark"] / 100 == pytest.approx(unsupervised.state["best_metric"], abs=1e-9)
 
 

@@ -18,7 +18,7 @@ PAPERS = {
 """Options of the SimCSE, DCPCSE and PromCSE scripts (transformers 4.2) → what they are in transformers 5 and here."""
 PAPERS_REFUSED = (
     *("model_type", "dataset_name", "dataset_config_name", "validation_split_percentage"),
-    *("group_by_length", "sharded_ddp", "eval_transfer"),
+    *("group_by_length", "sharded_ddp"),
 )
 
 

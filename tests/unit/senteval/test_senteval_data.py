@@ -2,11 +2,8 @@
 
 import numpy as np
 import pytest
-from senteval import DataError
 from senteval.data import read_sick, read_sts_set, read_stsbenchmark
-from senteval_tiny import write
-
-SICK_HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+from senteval_tiny import SICK_HEADER, refusal, write
 
 
 @pytest.fixture
@@ -25,14 +22,6 @@ def read_benchmark(tmp_path):
 @pytest.fixture
 def read_sick_rows(tmp_path):
     return lambda content: read_sick("dev", write(tmp_path / "sick.txt", content))
-
-
-def refusal(read, *contents):
-    """The message of the DataError that reading these contents raises."""
-    with pytest.raises(DataError) as caught:
-        read(*contents)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_pairs_without_a_score_are_left_out(read_sts):

@@ -1,0 +1,133 @@
+"""Clustering of short texts: K-means on frozen embeddings, K the number of labels, accuracy by the best matching.
+
+Source: Zhang et al. (SCCL, 2021), whose eight sets ConPVP takes (its section 6): accuracy, mean of ten runs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn.cluster import KMeans
+from sklearn.metrics import normalized_mutual_info_score
+from sklearn.metrics.cluster import contingency_matrix
+
+from senteval.embeddings import Embeddings
+from senteval.errors import DataError
+from senteval.files import require_count, require_files
+from senteval.labelled import LabelledTexts, read_clusters
+from senteval.lines import Located
+from senteval.settings import Settings
+
+ADVICE = (
+    "download the sets (bash SentEval/data/clustering/download_dataset.sh), or give the folder that contains "
+    "clustering/ as data_dir"
+)
+
+
+@dataclass(frozen=True)
+class ClusteringResult:
+    """Accuracy and normalised mutual information, both × 100, of every run; mean and sample standard deviation."""
+
+    task: str
+    split: str
+    clusters: int
+    n_texts: int
+    accuracies: tuple[float, ...]
+    nmis: tuple[float, ...]
+    family = "clustering"
+
+    @property
+    def points(self) -> float:
+        """Mean accuracy over the runs."""
+        return float(np.mean(self.accuracies))
+
+    @property
+    def deviation(self) -> float:
+        return float(np.std(self.accuracies, ddof=1))
+
+    @property
+    def nmi(self) -> float:
+        """Mean normalised mutual information over the runs."""
+        return float(np.mean(self.nmis))
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        averages = {"accuracy_mean": self.points, "accuracy_std": self.deviation}
+        averages |= {"nmi_mean": self.nmi, "nmi_std": float(np.std(self.nmis, ddof=1))}
+        return asdict(self) | averages
+
+
+@dataclass(frozen=True)
+class ClusteringTask:
+    """A set of labelled short texts: its file under clustering/ and its official numbers of texts and labels."""
+
+    name: str
+    file: str
+    texts: int
+    clusters: int
+    family = "clustering"
+
+    def load(self, data_dir: Path, settings: Settings) -> "LoadedClustering":
+        """Read and check the file."""
+        if settings.split == "dev":
+            raise DataError(f"{self.name} has no dev split; measure it in test mode")
+        (path,) = require_files(self.name, data_dir / "clustering", [self.file], ADVICE)
+        examples = read_clusters(path)
+        if settings.official:
+            require_count(self.name, path, len(examples), self.texts, "texts")
+            require_count(self.name, path, int(examples.labels.max()) + 1, self.clusters, "different labels")
+        return LoadedClustering(self.name, examples)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedClustering:
+    """A set with its checked texts."""
+
+    task: str
+    examples: LabelledTexts
+
+    def located(self) -> Iterator[Located]:
+        return zip(self.examples.texts[0], self.examples.lines, strict=True)
+
+    def files(self) -> list[Path]:
+        return [self.examples.lines[0].path]
+
+    def score(self, embed: Embeddings, settings: Settings) -> ClusteringResult:
+        """Cluster as often as the settings say, run i with seed + i; embeddings are taken as they are."""
+        vectors, labels = embed(self.examples.texts[0]), self.examples.labels
+        clusters = int(labels.max()) + 1
+        runs = [
+            KMeans(clusters, n_init=settings.kmeans_starts, random_state=settings.seed + run).fit_predict(vectors)
+            for run in range(settings.kmeans_runs)
+        ]
+        return ClusteringResult(
+            task=self.task,
+            split="test",
+            clusters=clusters,
+            n_texts=len(labels),
+            accuracies=tuple(100 * matched_accuracy(labels, found) for found in runs),
+            nmis=tuple(100 * float(normalized_mutual_info_score(labels, found)) for found in runs),
+        )
+
+
+def matched_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
+    """Share of texts whose cluster is matched to their label, for the best one-to-one matching (Kuhn, 1955)."""
+    counts = contingency_matrix(labels, clusters)
+    rows, columns = linear_sum_assignment(counts, maximize=True)
+    return float(counts[rows, columns].sum() / len(labels))
+
+
+_DESCRIPTIONS = (
+    ClusteringTask("AgNews", "agnews.tsv", 8000, 4),
+    ClusteringTask("SearchSnippets", "searchsnippets.tsv", 12340, 8),
+    ClusteringTask("StackOverflow", "stackoverflow.tsv", 20000, 20),
+    ClusteringTask("Biomedical", "biomedical.tsv", 20000, 20),
+    ClusteringTask("Tweet", "tweet.tsv", 2472, 89),
+    ClusteringTask("GoogleNews-T", "googlenews_t.tsv", 11108, 152),
+    ClusteringTask("GoogleNews-S", "googlenews_s.tsv", 11108, 152),
+    ClusteringTask("GoogleNews-TS", "googlenews_ts.tsv", 11109, 152),
+)
+CLUSTERING: dict[str, ClusteringTask] = {task.name: task for task in _DESCRIPTIONS}

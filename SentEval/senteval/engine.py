@@ -1,0 +1,241 @@
+"""SentEval's original interface, `SE(params, batcher, prepare).eval(names)`, for scripts that were written for it.
+
+params is a dict. The keys that are read here, all but the first with a default:
+
+    task_path    the folder that contains downstream/
+    batch_size   128; the most sentences that batcher gets at once
+    similarity   the cosine; a function of two numpy vectors (H,), for the STS tasks
+    kfold        5; folds of the cross-validated tasks
+    seed         1111; of the folds and classifiers
+    usepytorch   True; False takes scikit-learn's logistic regression, for which `classifier` means nothing
+    classifier   {'nhid': 0}; nhid is required in it, the rest are the fields of `senteval.stacked.Classifier`
+    official     True; False allows files of other sizes than the official ones
+
+Other keys are the script's own. Unlike the original this leaves the global random numbers alone, encodes equal
+sentences of a task once, and refuses a pair without a defined cosine instead of counting it as 0.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
+from itertools import chain
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from senteval.data import ScoredPairs
+from senteval.embeddings import Embeddings, encode_all
+from senteval.errors import DataError, require_whole, shown
+from senteval.finetune import FINETUNE
+from senteval.lines import Located
+from senteval.names import find_by_name
+from senteval.scores import correlations, score_task, similarities
+from senteval.settings import Settings
+from senteval.stacked import Classifier
+from senteval.sts import STS, LoadedSts, load_pairs
+from senteval.tasks import Loaded
+from senteval.transfer import TRANSFER
+
+Tokens = list[str]
+Batcher = Callable[["Params", list[Tokens]], np.ndarray | torch.Tensor]
+"""Gives embeddings (n, H) for n sentences, of which an empty one is []."""
+Prepare = Callable[["Params", list[Tokens]], Any]
+"""Told all sentences of a task, repeated ones too, before any of them is encoded."""
+
+DEFAULTS: Mapping[str, Any] = {
+    "usepytorch": True,
+    "seed": 1111,
+    "batch_size": 128,
+    "nhid": 0,  # there for batchers: the original does not read it either, only the classifier's own
+    "kfold": 5,
+    "classifier": None,
+    "official": True,
+}
+
+FLAGS = ("usepytorch", "official")
+CLASSIFIER = tuple(field.name for field in fields(Classifier))
+
+
+class Params(dict):
+    """A dict whose entries are attributes too; as in the original an attribute that is not there is None."""
+
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+
+    def __getattr__(self, name: str) -> Any:
+        # copy and pickle look for hooks of such names, and would call the None.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.get(name)
+
+
+class SE:
+    """Evaluates the encoder of a script; `results` is what `eval` returned last.
+
+    batcher and prepare get one and the same `Params` in every call, with the task's name as `current_task`. Raises
+    DataError for unusable params.
+    """
+
+    def __init__(self, params: Mapping[str, Any], batcher: Batcher, prepare: Prepare | None = None) -> None:
+        if not isinstance(params, Mapping):
+            raise _unusable("params", params, "a dict with a task_path")
+        self.params = Params({**DEFAULTS, **params})
+        self.params.classifier = self.params.classifier or {"nhid": 0}
+        self.batcher = _require_callable("batcher", batcher)
+        self.prepare = _require_callable("prepare", prepare if prepare is not None else lambda params, samples: None)
+        self.list_tasks = list(TASKS)
+        self.results: dict[str, Any] = {}
+        settings_of(self.params)  # raises now, not after the encoding
+
+    def eval(self, name: str | Iterable[str]) -> dict[str, Any]:
+        """The results of a task under SentEval's keys; for a list of names those of each task, by name.
+
+        Nothing is encoded before the files of all tasks are read and found right.
+        """
+        if isinstance(name, str):
+            self.results = self._measure(name, self._load(name))
+        else:
+            loaded = {one: self._load(one) for one in name}
+            self.results = {one: self._measure(one, task) for one, task in loaded.items()}
+        return self.results
+
+    def _load(self, name: str) -> Loaded:
+        return find_by_name(name, TASKS).load(Path(self.params.task_path), settings_of(self.params))
+
+    def _measure(self, name: str, loaded: Loaded) -> dict[str, Any]:
+        self.params.current_task = name
+        self.prepare(self.params, [sentence.split() for sentence, _ in loaded.located()])
+        # Not before: prepare may change the params, and the encoder, so that no vector of another task is of use.
+        settings = settings_of(self.params)
+        embed = encode_by(self.batcher, self.params, loaded.located())
+        return TASKS[name].measure(loaded, embed, settings, self.params)
+
+
+def settings_of(params: Params) -> Settings:
+    """What the typed interface calls the same; raises DataError naming the first key that is missing or unusable."""
+    if not isinstance(params.task_path, (str, PathLike)):
+        raise _unusable("params['task_path']", params.task_path, "the path of the folder that contains downstream/")
+    for key in FLAGS:
+        if params[key] not in (True, False):
+            raise _unusable(f"params[{key!r}]", params[key], "True or False")
+    require_whole("params['batch_size']", params.batch_size, 1)
+    if params.similarity is not None:
+        _require_callable("params['similarity']", params.similarity)
+    classifier = _classifier(params.classifier)
+    flags = {"use_torch": bool(params.usepytorch), "official": bool(params.official)}
+    with _prefixed("params"):
+        return Settings(kfold=params.kfold, classifier=classifier, seed=params.seed, **flags)
+
+
+def encode_by(batcher: Batcher, params: Params, located: Iterable[Located]) -> Embeddings:
+    """Vectors of all distinct sentences by a batcher; raises DataError for anything but finite ones of one length."""
+
+    def encode(sentences: list[str]) -> np.ndarray:
+        return as_array(batcher(params, [sentence.split() for sentence in sentences]))
+
+    return encode_all(encode, located, chunk=params.batch_size, giver="batcher")
+
+
+def as_array(vectors: Any) -> Any:
+    """A tensor as a numpy array; anything else as it is."""
+    if not isinstance(vectors, torch.Tensor):
+        return vectors
+    if vectors.is_floating_point() and vectors.dtype != torch.float64:
+        vectors = vectors.float()  # numpy has no bfloat16
+    return vectors.numpy(force=True)
+
+
+def load_all_splits(name: str, data_dir: Path, settings: Settings) -> LoadedSts:
+    """An STS task with the sets of all its splits, which the original measures together."""
+    splits = STS[name].splits
+    sets = chain.from_iterable(load_pairs(name, data_dir, split, settings.official) for split in splits)
+    return LoadedSts(name, ", ".join(splits), tuple(sets))
+
+
+def measure_pairs(loaded: LoadedSts, embed: Embeddings, settings: Settings, params: Params) -> dict[str, Any]:
+    """scipy's own results for each set, plain numbers for all sets together and on average."""
+    compare = similarities if params.similarity is None else partial(similarities_by, params.similarity)
+    similarity_of = [compare(loaded.task, pairs, embed(pairs.first), embed(pairs.second)) for pairs in loaded.subsets]
+    results: dict[str, Any] = {}
+    for pairs, similarity in zip(loaded.subsets, similarity_of, strict=True):
+        pearson, spearman = correlations(f"{loaded.task} {pairs.name}", similarity, pairs.gold)
+        results[pairs.name] = {"pearson": pearson, "spearman": spearman, "nsamples": len(pairs)}
+    together = score_task(loaded.task, loaded.split, loaded.subsets, similarity_of)
+    return {**results, "all": together.as_dict()["all"]}
+
+
+def similarities_by(
+    similarity: Callable[[np.ndarray, np.ndarray], float],
+    task: str,
+    pairs: ScoredPairs,
+    first: np.ndarray,
+    second: np.ndarray,
+) -> np.ndarray:
+    """The script's own similarity of each pair, (N,) float64; raises DataError unless all are finite numbers."""
+    found = []
+    for line, *vectors in zip(pairs.lines, first, second, strict=True):
+        value = similarity(*vectors)
+        if not _is_finite(value):
+            place = f"{pairs.source}:{line}: {task} {pairs.name}: params['similarity'] of this pair"
+            raise _unusable(place, value, "a finite number")
+        found.append(float(value))
+    return np.array(found)
+
+
+def measure_trained(loaded: Loaded, embed: Embeddings, settings: Settings, params: Params) -> dict[str, Any]:
+    """The scores of a classifier on top of the vectors."""
+    return loaded.score(embed, settings).as_senteval()
+
+
+class Task(NamedTuple):
+    """How the data of a task are loaded, and measured once the vectors are there."""
+
+    load: Callable[[Path, Settings], Loaded]
+    measure: Callable[[Any, Embeddings, Settings, Params], dict[str, Any]]
+
+
+TASKS: dict[str, Task] = {
+    **{name: Task(partial(load_all_splits, name), measure_pairs) for name in STS},
+    **{name: Task(task.load, measure_trained) for name, task in {**TRANSFER, **FINETUNE}.items()},
+}
+
+
+def _classifier(given: Any) -> Classifier:
+    owner = "params['classifier']"
+    if not isinstance(given, Mapping) or "nhid" not in given:
+        raise _unusable(owner, given, "a dict with 'nhid', the number of hidden units or 0,")
+    for key in given:
+        if key not in CLASSIFIER:
+            raise DataError(f"{owner} has an unknown key {shown(key)}; choose from {', '.join(CLASSIFIER)}")
+    with _prefixed(owner):
+        return Classifier(**given)
+
+
+@contextmanager
+def _prefixed(owner: str) -> Iterator[None]:
+    """Errors in here say in whose values they were found."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{owner}: {error}") from error
+
+
+def _require_callable(owner: str, given: Any) -> Callable[..., Any]:
+    if not callable(given):
+        raise _unusable(owner, given, "a function")
+    return given
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return bool(np.isfinite(float(value)))
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
+def _unusable(owner: str, given: Any, wanted: str) -> DataError:
+    return DataError(f"{owner} is {shown(given)}; {wanted} is needed")

@@ -1,0 +1,117 @@
+"""Few-shot transfer: 16 labelled examples a class, drawn ten times, and logistic regression on frozen embeddings.
+
+Source: ConPVP, section 4.4, after Zhang et al. (PairSupCon, 2021), who give neither classifier nor test set. Here the
+classifier is scikit-learn's logistic regression, its strength chosen among `STRENGTHS` by cross-validation on the
+drawn examples; the test set is the task's own, and all that was not drawn for tasks that have none.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import StratifiedKFold
+
+from senteval.embeddings import Embeddings
+from senteval.errors import DataError
+from senteval.lines import Located
+from senteval.protocols import SklearnProbe, require_enough
+from senteval.settings import Settings
+from senteval.transfer import TRANSFER, TRANSFER_TASKS, LoadedTransfer, TransferTask
+
+FOLDS = 4
+
+
+@dataclass(frozen=True)
+class FewShotResult:
+    """Test accuracy × 100 of every draw; mean and sample standard deviation over them."""
+
+    task: str
+    split: str
+    shots: int
+    draws: tuple[float, ...]
+    n_train: int
+    n_test: int
+    family = "fewshot"
+
+    @property
+    def points(self) -> float:
+        """Mean accuracy over the draws."""
+        return float(np.mean(self.draws))
+
+    @property
+    def deviation(self) -> float:
+        return float(np.std(self.draws, ddof=1))
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {**vars(self), "draws": list(self.draws), "mean": self.points, "std": self.deviation}
+
+
+@dataclass(frozen=True)
+class FewShotTask:
+    """A transfer task with few training examples."""
+
+    name: str
+    transfer: TransferTask
+    family = "fewshot"
+
+    def load(self, data_dir: Path, settings: Settings) -> "LoadedFewShot":
+        """Read and check all the task's examples but a dev set."""
+        if settings.split == "dev":
+            raise DataError(f"{self.name} has no dev split; measure it in test mode")
+        wanted = {split: files for split, files in self.transfer.files.items() if split != "dev"}
+        examples = self.transfer.read_splits(data_dir, wanted, settings.official)
+        pool = examples.get("all") or examples["train"]
+        # Where the rest is the test set, one example more of each class makes sure that there is a rest.
+        least = settings.shots + ("all" in examples)
+        require_enough(self.name, pool.labels, self.transfer.classes, least, f"drawing {settings.shots} of each")
+        return LoadedFewShot(self.name, LoadedTransfer(self.transfer, examples))
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedFewShot:
+    """A task with its checked examples."""
+
+    task: str
+    loaded: LoadedTransfer
+
+    def located(self) -> Iterator[Located]:
+        return self.loaded.located()
+
+    def files(self) -> list[Path]:
+        return self.loaded.files()
+
+    def score(self, embed: Embeddings, settings: Settings) -> FewShotResult:
+        """Draw, train and measure as often as the settings say."""
+        features, labels, rows = self.loaded.together(embed)
+        probe = SklearnProbe(features, labels, self.loaded.task.classes, settings)
+        pool = rows["all"] if "all" in rows else rows["train"]
+        accuracies = []
+        for draw in range(settings.draws):
+            train = draw_examples(pool, labels, settings.shots, np.random.default_rng([settings.seed, draw]))
+            test = rows["test"] if "test" in rows else np.setdiff1d(pool, train)
+            predicted = probe.predict(_fit(probe, train, labels, settings), test)
+            accuracies.append(100 * float(np.mean(predicted == labels[test])))
+        return FewShotResult(self.task, "test", settings.shots, tuple(accuracies), len(train), len(test))
+
+
+def draw_examples(pool: np.ndarray, labels: np.ndarray, shots: int, random: np.random.Generator) -> np.ndarray:
+    """So many rows of each class, drawn from the row numbers in pool without replacement."""
+    of_class = [pool[labels[pool] == label] for label in np.unique(labels[pool])]
+    return np.concatenate([random.choice(rows, shots, replace=False) for rows in of_class])
+
+
+def _fit(probe: SklearnProbe, train: np.ndarray, labels: np.ndarray, settings: Settings) -> Any:
+    splitter = StratifiedKFold(min(FOLDS, settings.shots), shuffle=True, random_state=settings.seed)
+    folds = [(train[part], train[held_out]) for part, held_out in splitter.split(train, labels[train])]
+    fits = probe.fit(folds, probe.grid)
+    mean = np.mean([[fit.dev_accuracy for fit in of_fold] for of_fold in fits], axis=0)
+    (fit,) = probe.fit_alone([train], [probe.grid[int(np.argmax(mean))]])
+    return fit
+
+
+FEWSHOT: dict[str, FewShotTask] = {
+    f"{name}-fewshot": FewShotTask(f"{name}-fewshot", TRANSFER[name]) for name in TRANSFER_TASKS
+}

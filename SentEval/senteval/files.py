@@ -1,0 +1,52 @@
+"""Whether the files of a task are all there, of the official size, and byte for byte the known ones."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from senteval.errors import DataError
+
+DOWNLOAD = (
+    "download the SentEval data (bash SentEval/data/downstream/download_dataset.sh), or give the folder that "
+    "contains downstream/ as data_dir (train.py: --eval_data_dir)"
+)
+KNOWN = Path(__file__).parent / "known_files.txt"
+
+
+def require_files(task: str, folder: Path, names: Sequence[str], advice: str = DOWNLOAD) -> list[Path]:
+    """The paths of a task's files; raises DataError naming every one that is not there."""
+    if not folder.is_dir():
+        raise DataError(f"{task}: there is no folder {folder}; {advice}")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise DataError(f"{task}: {', '.join(missing)} not found in {folder}; {advice}")
+    return [folder / name for name in names]
+
+
+def require_count(task: str, path: Path, found: int, official: int, unit: str) -> None:
+    """Raise DataError unless a file has its official number of texts or pairs."""
+    if found != official:
+        raise DataError(
+            f"{path}: {found} {unit} found, but {task} officially has {official}; "
+            "download the SentEval data again, or pass official=False for files of your own"
+        )
+
+
+@cache
+def known_files() -> dict[str, str]:
+    """Path below the data folder -> sha256 of the file that our figures were measured on."""
+    lines = KNOWN.read_text(encoding="utf-8").splitlines()
+    return {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
+
+
+def identify(paths: Iterable[Path], data_dir: Path) -> dict[str, dict[str, Any]]:
+    """Path below data_dir -> its sha256, its size in bytes, and whether it is the known file byte for byte."""
+    found = {}
+    for path in dict.fromkeys(paths):
+        content = path.read_bytes()
+        name = path.relative_to(data_dir).as_posix() if path.is_relative_to(data_dir) else str(path)
+        digest = hashlib.sha256(content).hexdigest()
+        found[name] = {"sha256": digest, "bytes": len(content), "known": known_files().get(name) == digest}
+    return found

@@ -1,0 +1,201 @@
+"""Relatedness by a trained probe: a softmax over the five grades on |u − v| and u · v (Tai, Socher and Manning, 2015).
+
+These are SentEval's original STSBenchmark and SICKRelatedness, which SimCSE calls `-finetune`, with Spearman instead
+of Pearson in early stopping.
+"""
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from senteval.data import ScoredPairs
+from senteval.embeddings import Embeddings
+from senteval.lines import Located
+from senteval.scores import correlate
+from senteval.settings import Settings
+from senteval.stacked import seeded
+from senteval.sts import STS, StsTask
+
+GRADES = 5
+BATCH_SIZE = 64
+EPOCHS_A_LOOK = 50
+MAX_EPOCHS = 1000
+FORGIVEN = 3
+"""Looks at the dev set without a new best that are forgiven, in total."""
+
+
+@dataclass(frozen=True, eq=False)
+class RelatednessResult:
+    """Correlations, as fractions, and mean squared error of predicted grades; None in dev mode but for dev_spearman.
+
+    predictions: grades (n_test,) from 1 to 5, in the order of the file.
+    """
+
+    task: str
+    split: str
+    dev_spearman: float
+    n_dev: int
+    pearson: float | None = None
+    spearman: float | None = None
+    mse: float | None = None
+    n_test: int = 0
+    predictions: np.ndarray | None = None
+    family = "finetune"
+
+    @property
+    def points(self) -> float:
+        """Spearman × 100 on the split that is scored."""
+        return 100 * (self.dev_spearman if self.split == "dev" else self.spearman)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready, without the predictions; what was not measured is absent."""
+        return {name: value for name, value in vars(self).items() if name != "predictions" and value is not None}
+
+    def as_senteval(self) -> dict[str, Any]:
+        """Under SentEval's own keys."""
+        return {
+            "devspearman": self.dev_spearman,
+            "pearson": self.pearson,
+            "spearman": self.spearman,
+            "mse": self.mse,
+            "yhat": self.predictions,
+            "ndev": self.n_dev,
+            "ntest": self.n_test,
+        }
+
+
+@dataclass(frozen=True)
+class RelatednessTask:
+    """The trained form of a similarity task that has train, dev and test splits."""
+
+    name: str
+    pairs: StsTask
+    family = "finetune"
+
+    def load(self, data_dir: Path, settings: Settings) -> "LoadedRelatedness":
+        """Read and check train and dev, and the test split if it is scored."""
+        wanted = ("train", "dev") if settings.split == "dev" else ("train", "dev", "test")
+        splits = {split: self.pairs.read_split(data_dir, split, settings.official)[0] for split in wanted}
+        return LoadedRelatedness(self.name, splits)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRelatedness:
+    """A task with its checked pairs by split."""
+
+    task: str
+    splits: Mapping[str, ScoredPairs]
+
+    def located(self) -> Iterator[Located]:
+        return chain.from_iterable(pairs.located() for pairs in self.splits.values())
+
+    def files(self) -> list[Path]:
+        return [path for pairs in self.splits.values() for path in pairs.files]
+
+    def score(self, embed: Embeddings, settings: Settings) -> RelatednessResult:
+        """Train on train, stop by dev, measure on test."""
+        features = {split: _featurize(pairs, embed, settings) for split, pairs in self.splits.items()}
+        train, dev = self.splits["train"], self.splits["dev"]
+        # The published permutations are those of pairs sorted by length.
+        order = _by_length(train)
+        targets = torch.as_tensor(spread(train.gold), dtype=settings.dtype, device=settings.device)
+        model = _train(features["train"][order], targets[order], features["dev"], dev.gold, settings)
+        dev_spearman = correlate(f"{self.task} dev", _grades(model, features["dev"]), dev.gold).spearman
+        if "test" not in features:
+            return RelatednessResult(self.task, settings.split, dev_spearman, len(dev))
+        predicted, gold = _grades(model, features["test"]), self.splits["test"].gold
+        found = correlate(f"{self.task} test", predicted, gold)
+        return RelatednessResult(
+            task=self.task,
+            split=settings.split,
+            dev_spearman=dev_spearman,
+            n_dev=len(dev),
+            pearson=found.pearson,
+            spearman=found.spearman,
+            mse=float(np.mean((predicted - gold) ** 2)),
+            n_test=len(gold),
+            predictions=predicted,
+        )
+
+
+def spread(gold: np.ndarray) -> np.ndarray:
+    """Each score (N,) as weights of the grades 1 to 5, (N, 5), whose mean grade it is (Tai et al., eq. 15).
+
+    As published, a score below 1, which STSBenchmark has, keeps only its weight for grade 1: the row then adds up to
+    the score instead of to 1.
+    """
+    below = np.floor(gold)
+    rows = np.zeros((len(gold), GRADES + 1))
+    index = np.arange(len(gold))
+    lower, upper = below.astype(int) - 1, below.astype(int)
+    has_lower, has_upper = lower >= 0, upper < GRADES
+    rows[index[has_lower], lower[has_lower]] = (below - gold + 1)[has_lower]
+    rows[index[has_upper], upper[has_upper]] = (gold - below)[has_upper]
+    return rows[:, :GRADES]
+
+
+def _by_length(pairs: ScoredPairs) -> list[int]:
+    def key(row: int) -> tuple[int, int, float]:
+        return len(pairs.first[row].split()), len(pairs.second[row].split()), pairs.gold[row]
+
+    return sorted(range(len(pairs)), key=key)
+
+
+def _featurize(pairs: ScoredPairs, embed: Embeddings, settings: Settings) -> Tensor:
+    first, second = embed(pairs.first), embed(pairs.second)
+    features = np.concatenate([np.abs(first - second), first * second], axis=1)
+    return torch.as_tensor(features, dtype=settings.dtype, device=settings.device)
+
+
+def _train(features: Tensor, targets: Tensor, dev: Tensor, dev_gold: np.ndarray, settings: Settings) -> nn.Module:
+    """The model with the best dev Spearman."""
+    random = np.random.RandomState(settings.seed)
+    with seeded(settings.seed):
+        model = nn.Sequential(nn.Linear(features.shape[1], GRADES, dtype=torch.float32), nn.Softmax(dim=-1))
+    model.to(features)
+    optimizer = torch.optim.Adam(model.parameters())
+    best, best_model, misses = -1.0, model, 0
+    for _ in range(0, MAX_EPOCHS + 1, EPOCHS_A_LOOK):
+        for _ in range(EPOCHS_A_LOOK):
+            _train_epoch(model, optimizer, features, targets, random.permutation(len(features)))
+        grades = _grades(model, dev)
+        # Equal grades have no correlation; as published they count as 0 here, and training goes on.
+        spearman = stats.spearmanr(grades, dev_gold)[0] if np.ptp(grades) else 0.0
+        if spearman > best:
+            best, best_model = spearman, deepcopy(model)
+        elif misses >= FORGIVEN:
+            break
+        else:
+            misses += 1
+    return best_model
+
+
+def _train_epoch(
+    model: nn.Module, optimizer: torch.optim.Optimizer, features: Tensor, targets: Tensor, order: np.ndarray
+) -> None:
+    rows = torch.from_numpy(order).to(features.device)
+    for batch in rows.split(BATCH_SIZE):
+        loss = nn.functional.mse_loss(model(features[batch]), targets[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def _grades(model: nn.Module, features: Tensor) -> np.ndarray:
+    """Expected grade (N,) of each row."""
+    with torch.inference_mode():
+        shares = model(features)
+    return shares.double().cpu().numpy() @ np.arange(1, GRADES + 1)
+
+
+FINETUNE: dict[str, RelatednessTask] = {
+    f"{name}-finetune": RelatednessTask(f"{name}-finetune", STS[name]) for name in ("STSBenchmark", "SICKRelatedness")
+}

@@ -1,0 +1,63 @@
+"""The optimisers of SentEval's classifiers by name, over stacks of independent classifiers.
+
+All of them work number by number, so that classifiers stacked in one tensor train as each would alone.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, optim
+
+from senteval.errors import DataError, quote, shown
+
+OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
+    "adadelta": optim.Adadelta,
+    "adagrad": optim.Adagrad,
+    "adam": optim.Adam,
+    "adamax": optim.Adamax,
+    "asgd": optim.ASGD,
+    "rmsprop": optim.RMSprop,
+    "sgd": optim.SGD,
+}
+
+
+def parse_optimizer(description: str) -> tuple[type[optim.Optimizer], dict[str, float]]:
+    """The class and the options of "adam" or "sgd,lr=0.1"; raises DataError for anything else."""
+    if not isinstance(description, str):
+        raise DataError(f"optim is {shown(description)}; a string such as 'adam' or 'sgd,lr=0.1' is needed")
+    name, *settings = description.split(",")
+    if name not in OPTIMIZERS:
+        raise DataError(f"unknown optimiser {quote(name)}; choose one of {', '.join(OPTIMIZERS)}")
+    options = {}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        try:
+            options[key.strip()] = float(value)
+        except ValueError as error:
+            raise DataError(f"optimiser {quote(description)}: {quote(setting)} is not option=number") from error
+    if "weight_decay" in options:
+        raise DataError(f"optimiser {quote(description)}: leave weight_decay out; the protocol searches it")
+    return OPTIMIZERS[name], options
+
+
+def build_optimizer(description: str, weights: Sequence[Tensor]) -> optim.Optimizer:
+    """The optimiser of that description on weights; raises DataError for options that it does not have."""
+    kind, options = parse_optimizer(description)
+    try:
+        return kind(list(weights), **options)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"optimiser {quote(description)}: {error}") from error
+
+
+def keep_first(optimizer: optim.Optimizer, weights: Sequence[Tensor], keep: Tensor) -> list[Tensor]:
+    """Leave the entries `keep`, along the first dimension, of weights and their moments; returns the new weights."""
+    kept = [weight.detach()[keep].requires_grad_() for weight in weights]
+    for old, new in zip(weights, kept, strict=True):
+        state = optimizer.state.pop(old, {})  # plain SGD has none
+        # What has another shape (a step count) is the same for all.
+        optimizer.state[new] = {
+            name: value[keep] if torch.is_tensor(value) and value.shape == old.shape else value
+            for name, value in state.items()
+        }
+    optimizer.param_groups[0]["params"] = kept
+    return kept

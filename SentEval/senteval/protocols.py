@@ -1,0 +1,215 @@
+"""SentEval's three protocols around a classifier: nested cross-validation, cross-validation, fixed split.
+
+All accuracies are hundredfold and rounded to two decimals where the published code rounds, because the penalty with
+the best rounded mean is chosen (the smallest of equal ones). Source: SentEval (Conneau and Kiela, 2018), as in SimCSE.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+
+from senteval.errors import DataError
+from senteval.settings import Settings
+from senteval.stacked import Fit, Fold, fit_folds
+
+FOLD_SEED = 1111
+"""Of nested cross-validation; SentEval takes its `seed` for the other protocols only."""
+
+HELD_OUT = 0.05
+"""Share of the training set that early stopping of the last fit looks at."""
+
+PENALTIES = tuple(10.0**power for power in range(-5, -1))
+"""L2 penalties of the torch classifier."""
+STRENGTHS = tuple(2.0**power for power in range(-2, 4))
+"""scikit-learn's C, the inverse of a penalty."""
+STRENGTHS_KFOLD = tuple(2.0**power for power in range(-1, 6))
+
+Rows = np.ndarray
+"""(n,) row numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Dev and test accuracy × 100 of a task; folds: the test accuracy of each outer fold, where there are some.
+
+    predictions: classes (n,) of the test rows, where all are predicted by one classifier. penalties: what was chosen.
+    """
+
+    dev_accuracy: float
+    accuracy: float | None
+    penalties: tuple[float, ...]
+    folds: tuple[float, ...] = ()
+    predictions: np.ndarray | None = None
+
+
+class Probe(Protocol):
+    """A kind of classifier over one matrix of features, which all row numbers refer to."""
+
+    grid: tuple[float, ...]
+    grid_kfold: tuple[float, ...]
+
+    def fit(self, folds: Sequence[tuple[Rows, Rows]], grid: Sequence[float]) -> list[list[Any]]:
+        """Train on the first rows of each fold with each penalty; dev accuracies are those on its second rows."""
+        ...
+
+    def fit_alone(self, train: Sequence[Rows], penalties: Sequence[float]) -> list[Any]:
+        """Train on rows without a dev set, one classifier for each entry."""
+        ...
+
+    def predict(self, fit: Any, rows: Rows) -> np.ndarray:
+        """Classes (n,) that a trained classifier gives to rows."""
+        ...
+
+
+class TorchProbe:
+    """SentEval's own classifier, all fits at once (`senteval.stacked`)."""
+
+    grid = grid_kfold = PENALTIES
+
+    def __init__(self, features: np.ndarray, labels: np.ndarray, classes: int, settings: Settings) -> None:
+        self.seed = settings.seed
+        self.features = torch.as_tensor(features, dtype=settings.dtype, device=settings.device)
+        targets = torch.as_tensor(labels, device=settings.device)
+        self._fit = partial(
+            fit_folds, self.features, targets, classes=classes, settings=settings.classifier, seed=settings.seed
+        )
+
+    def fit(self, folds: Sequence[tuple[Rows, Rows]], grid: Sequence[float]) -> list[list[Fit]]:
+        return self._fit([Fold(train, dev, tuple(grid)) for train, dev in folds])
+
+    def fit_alone(self, train: Sequence[Rows], penalties: Sequence[float]) -> list[Fit]:
+        """A twentieth of the rows, drawn first, is the dev set of early stopping."""
+        folds = [self._hold_out(rows, penalty) for rows, penalty in zip(train, penalties, strict=True)]
+        return [fit for (fit,) in self._fit(folds)]
+
+    def predict(self, fit: Fit, rows: Rows) -> np.ndarray:
+        return fit.predict(self.features[torch.as_tensor(rows)].cpu())
+
+    def _hold_out(self, rows: Rows, penalty: float) -> Fold:
+        order = np.random.RandomState(self.seed).permutation(len(rows))
+        cut = int(HELD_OUT * len(rows))
+        return Fold(rows[order[cut:]], rows[order[:cut]], (penalty,), drawn=len(rows))
+
+
+@dataclass(frozen=True)
+class SklearnFit:
+    """A trained logistic regression and its dev accuracy, a fraction, where there was a dev set."""
+
+    model: LogisticRegression
+    dev_accuracy: float | None
+
+
+class SklearnProbe:
+    """scikit-learn's logistic regression (`usepytorch=False`), taken to its optimum; it needs no early stopping."""
+
+    grid, grid_kfold = STRENGTHS, STRENGTHS_KFOLD
+
+    def __init__(self, features: np.ndarray, labels: np.ndarray, classes: int, settings: Settings) -> None:
+        self.features, self.labels, self.seed = features.astype(np.float64), labels, settings.seed
+
+    def fit(self, folds: Sequence[tuple[Rows, Rows]], grid: Sequence[float]) -> list[list[SklearnFit]]:
+        return [[self._scored(self._fit(train, strength), dev) for strength in grid] for train, dev in folds]
+
+    def fit_alone(self, train: Sequence[Rows], penalties: Sequence[float]) -> list[SklearnFit]:
+        together = zip(train, penalties, strict=True)
+        return [SklearnFit(self._fit(rows, strength), None) for rows, strength in together]
+
+    def predict(self, fit: SklearnFit, rows: Rows) -> np.ndarray:
+        return fit.model.predict(self.features[rows])
+
+    def _scored(self, model: LogisticRegression, dev: Rows) -> SklearnFit:
+        return SklearnFit(model, float(model.score(self.features[dev], self.labels[dev])))
+
+    def _fit(self, rows: Rows, strength: float) -> LogisticRegression:
+        # scikit-learn's default of 100 steps stops before the optimum, where that is depends on the solver.
+        model = LogisticRegression(C=strength, max_iter=10_000, random_state=self.seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ConvergenceWarning)
+            return model.fit(self.features[rows], self.labels[rows])
+
+
+def build_probe(features: np.ndarray, labels: np.ndarray, classes: int, settings: Settings) -> Probe:
+    """The classifier that the settings ask for; features (N, H), labels (N,)."""
+    return (TorchProbe if settings.use_torch else SklearnProbe)(features, labels, classes, settings)
+
+
+def nested_kfold(probe: Probe, labels: np.ndarray, k: int) -> Outcome:
+    """k outer folds give the accuracy; each chooses its penalty by k inner folds of its training part."""
+    splitter = StratifiedKFold(k, shuffle=True, random_state=FOLD_SEED)
+    outer = list(splitter.split(labels, labels))
+    inner = [
+        (train[part], train[held_out]) for train, _ in outer for part, held_out in splitter.split(train, labels[train])
+    ]
+    fits = probe.fit(inner, probe.grid)
+    choices = [_choose(fits[start : start + k], probe.grid) for start in range(0, k * k, k)]
+    penalties = tuple(penalty for penalty, _ in choices)
+    last = probe.fit_alone([train for train, _ in outer], penalties)
+    folds = [_accuracy(probe.predict(fit, test), labels[test]) for fit, (_, test) in zip(last, outer, strict=True)]
+    return Outcome(
+        dev_accuracy=_round(np.mean([score for _, score in choices])),
+        accuracy=_round(np.mean(folds)),
+        penalties=penalties,
+        folds=tuple(folds),
+    )
+
+
+def kfold(probe: Probe, labels: np.ndarray, train: Rows, test: Rows, k: int, seed: int) -> Outcome:
+    """k folds of the training set choose the penalty; the test rows, if any, give the accuracy."""
+    splitter = StratifiedKFold(k, shuffle=True, random_state=seed)
+    folds = [(train[part], train[held_out]) for part, held_out in splitter.split(train, labels[train])]
+    penalty, best = _choose(probe.fit(folds, probe.grid_kfold), probe.grid_kfold)
+    if not len(test):
+        return Outcome(best, None, (penalty,))
+    (fit,) = probe.fit_alone([train], [penalty])
+    predictions = probe.predict(fit, test)
+    return Outcome(best, _accuracy(predictions, labels[test]), (penalty,), predictions=predictions)
+
+
+def fixed_split(probe: Probe, labels: np.ndarray, train: Rows, dev: Rows, test: Rows) -> Outcome:
+    """The dev rows choose the penalty and stop the training; the test rows, if any, give the accuracy.
+
+    The published code trains once more with the chosen penalty, and thereby repeats that fit number by number.
+    """
+    (fits,) = probe.fit([(train, dev)], probe.grid)
+    scores = [round(100 * fit.dev_accuracy, 2) for fit in fits]
+    best = int(np.argmax(scores))
+    outcome = Outcome(scores[best], None, (probe.grid[best],))
+    if not len(test):
+        return outcome
+    predictions = probe.predict(fits[best], test)
+    return replace(outcome, accuracy=_accuracy(predictions, labels[test]), predictions=predictions)
+
+
+def require_enough(task: str, labels: np.ndarray, classes: int, least: int, why: str) -> None:
+    """Raise DataError unless every class has so many examples."""
+    counts = np.bincount(labels, minlength=classes)
+    rarest = int(np.argmin(counts))
+    if counts[rarest] < least:
+        raise DataError(
+            f"{task}: class {rarest} has {counts[rarest]} examples in {len(labels)}, but {why} needs at least "
+            f"{least}; download the SentEval data again, or give more examples"
+        )
+
+
+def _choose(fits: Sequence[Sequence[Any]], grid: Sequence[float]) -> tuple[float, float]:
+    """The penalty with the best mean dev accuracy over folds, and that mean; fits: penalties of each fold."""
+    means = [100 * np.mean([fit.dev_accuracy for fit in of_penalty]) for of_penalty in zip(*fits, strict=True)]
+    scores = [_round(mean) for mean in means]
+    return grid[int(np.argmax(scores))], max(scores)
+
+
+def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
+    return round(100 * float(np.mean(predictions == labels)), 2)
+
+
+def _round(mean: np.floating) -> float:
+    """To two decimals by numpy, as published: a mean of ten folds is often a half, which Python rounds otherwise."""
+    return float(np.round(mean, 2))

@@ -1,0 +1,139 @@
+"""Sentence retrieval on STSBenchmark: is the sentence that means the same among the first 1, 3 or 5?
+
+Source: D2CSE, "Sentence Retrieval": the pairs with the highest score of all, 5 (97 in the test split). Both sentences
+of each are queries; the candidates are the other sentences of the split, by cosine. The paper leaves open what
+becomes of identical sentences, so both ways are here:
+
+keep   candidates are all other sentences as they occur, repeated ones included; of a pair of identical sentences each
+       finds the other. This has the paper's number of queries, 194.
+merge  each text counts once; a pair of identical sentences has no answer then, and is left out.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from senteval.data import ScoredPairs
+from senteval.embeddings import Embeddings
+from senteval.errors import DataError
+from senteval.lines import Located
+from senteval.scores import ROUNDING, check_rows
+from senteval.settings import Settings
+from senteval.sts import STS, StsTask
+
+EQUIVALENT = 5.0
+"""Score of the pairs whose sentences answer each other."""
+
+CUTOFFS = (1, 3, 5)
+
+
+@dataclass(frozen=True)
+class RetrievalResult:
+    """Recall × 100 by cutoff. identical_pairs: pairs of one and the same sentence among those with the top score."""
+
+    task: str
+    split: str
+    recall: dict[int, float]
+    queries: int
+    candidates: int
+    identical: str
+    identical_pairs: int
+    family = "retrieval"
+
+    @property
+    def points(self) -> float:
+        """Mean of the recalls, the paper's Avg."""
+        return float(np.mean(list(self.recall.values())))
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {**asdict(self), "recall": {str(cutoff): recall for cutoff, recall in self.recall.items()}}
+
+
+@dataclass(frozen=True)
+class RetrievalTask:
+    """Retrieval among the sentences of a similarity task."""
+
+    name: str
+    pairs: StsTask
+    family = "retrieval"
+
+    def load(self, data_dir: Path, settings: Settings) -> "LoadedRetrieval":
+        """Read and check the split; raises DataError if no pair has the top score, or none that counts."""
+        (pairs,) = self.pairs.read_split(data_dir, settings.split, settings.official)
+        top = np.flatnonzero(pairs.gold == EQUIVALENT)
+        if not len(top):
+            raise DataError(f"{pairs.source}: no pair has the score {EQUIVALENT:g}, so there is nothing to retrieve")
+        if settings.identical == "merge" and all(pairs.first[row] == pairs.second[row] for row in top):
+            raise DataError(f"{pairs.source}: all pairs with the top score are identical; use identical='keep'")
+        return LoadedRetrieval(self.name, pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRetrieval:
+    """The split with its checked pairs."""
+
+    task: str
+    pairs: ScoredPairs
+
+    def located(self) -> Iterator[Located]:
+        return self.pairs.located()
+
+    def files(self) -> list[Path]:
+        return list(self.pairs.files)
+
+    def score(self, embed: Embeddings, settings: Settings) -> RetrievalResult:
+        """Recall of every query's answer."""
+        pairs = self.pairs
+        for side in (pairs.first, pairs.second):
+            check_rows(self.task, pairs, side, embed(side))
+        texts = [*pairs.first, *pairs.second]
+        top = np.flatnonzero(pairs.gold == EQUIVALENT)
+        queries = [(row, row + len(pairs)) for row in top] + [(row + len(pairs), row) for row in top]
+        same = sum(pairs.first[row] == pairs.second[row] for row in top)
+        if settings.identical == "merge":
+            texts, queries = _merge(texts, queries)
+        ranks = answer_ranks(texts, embed(texts), queries)
+        return RetrievalResult(
+            task=self.task,
+            split=settings.split,
+            recall={cutoff: 100 * float(np.mean(ranks <= cutoff)) for cutoff in CUTOFFS},
+            queries=len(queries),
+            candidates=len(texts) - 1,
+            identical=settings.identical,
+            identical_pairs=same,
+        )
+
+
+def answer_ranks(texts: Sequence[str], vectors: np.ndarray, queries: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Rank, from 1, of each query's answer among all texts but the query itself, by cosine.
+
+    vectors (N, H) belong to texts; queries are pairs of rows, query and answer. Another copy of the answer's text is
+    as good as the answer. Another text that is as similar stands before it, else an encoder with one vector for all
+    sentences would be perfect.
+    """
+    unit = vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    names = np.array(texts, dtype=object)
+    ranks = []
+    for query, answer in queries:
+        cosines = unit @ unit[query]
+        rivals = names != texts[answer]
+        rivals[query] = False
+        ranks.append(1 + np.count_nonzero(cosines[rivals] >= cosines[answer] - ROUNDING))
+    return np.array(ranks)
+
+
+def _merge(texts: list[str], queries: list[tuple[int, int]]) -> tuple[list[str], list[tuple[int, int]]]:
+    """Each text once, and the queries between different texts, each once."""
+    distinct = list(dict.fromkeys(texts))
+    row_of = {text: row for row, text in enumerate(distinct)}
+    renumbered = dict.fromkeys((row_of[texts[query]], row_of[texts[answer]]) for query, answer in queries)
+    return distinct, [(query, answer) for query, answer in renumbered if query != answer]
+
+
+RETRIEVAL: dict[str, RetrievalTask] = {
+    "STSBenchmark-retrieval": RetrievalTask("STSBenchmark-retrieval", STS["STSBenchmark"])
+}

@@ -1,0 +1,87 @@
+"""All tasks by name, and the sets of them that evaluation.py knows."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from senteval.clustering import CLUSTERING
+from senteval.embeddings import Embeddings
+from senteval.errors import DataError, quote
+from senteval.fewshot import FEWSHOT
+from senteval.finetune import FINETUNE
+from senteval.geometry import GEOMETRY
+from senteval.lines import Located
+from senteval.names import find_by_name
+from senteval.retrieval import RETRIEVAL
+from senteval.settings import Settings
+from senteval.sts import STS, STS_TASKS
+from senteval.transfer import TRANSFER, TRANSFER_TASKS
+
+
+class Result(Protocol):
+    """The scores of one task; most kinds also have `points`, the number × 100 that a table shows."""
+
+    task: str
+    split: str
+    family: str
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+class Loaded(Protocol):
+    """A task whose data are read and found right."""
+
+    def located(self) -> Iterable[Located]:
+        """Every sentence that it needs, with the line it stands in."""
+        ...
+
+    def files(self) -> list[Path]:
+        """The files that were read."""
+        ...
+
+    def score(self, embed: Embeddings, settings: Settings) -> Result: ...
+
+
+class Task(Protocol):
+    """A task: a name, the family that it is shown with, and its data."""
+
+    name: str
+    family: str
+
+    def load(self, data_dir: Path, settings: Settings) -> Loaded:
+        """Raises DataError for files that are missing, damaged or of another size."""
+        ...
+
+
+TASKS: dict[str, Task] = {**STS, **TRANSFER, **FINETUNE, **FEWSHOT, **CLUSTERING, **RETRIEVAL, **GEOMETRY}
+
+TASK_SETS: dict[str, tuple[str, ...]] = {
+    "sts": STS_TASKS,
+    "transfer": TRANSFER_TASKS,
+    "full": (*STS_TASKS, *TRANSFER_TASKS),
+    "fewshot": tuple(FEWSHOT),
+    "clustering": tuple(CLUSTERING),
+    "retrieval": tuple(RETRIEVAL),
+    "geometry": tuple(GEOMETRY),
+}
+TASK_SETS["all"] = tuple(dict.fromkeys(name for names in TASK_SETS.values() for name in names))
+
+DEV_TASKS = ("STSBenchmark", "SICKRelatedness", *TRANSFER_TASKS, *RETRIEVAL, *GEOMETRY)
+"""Tasks of the sets that have a dev split or, for the cross-validated ones, a dev accuracy."""
+
+
+def tasks_of_set(name: str, split: str) -> tuple[str, ...]:
+    """Names of the tasks of a set that have the split; raises DataError for an unknown set or where none has it."""
+    if name not in TASK_SETS:
+        raise DataError(f"unknown task set {quote(name)}; choose one of {', '.join(TASK_SETS)}")
+    names = tuple(task for task in TASK_SETS[name] if split != "dev" or task in DEV_TASKS)
+    if not names:
+        raise DataError(f"no task of the set {name} has a dev split; measure it in test or fasttest mode")
+    return names
+
+
+def find_tasks(names: Sequence[str]) -> list[Task]:
+    """The tasks of those names without repetition; raises DataError for none, an unknown one, or a bare string."""
+    if isinstance(names, str) or not names:
+        raise DataError(f"tasks is {names!r}; give a list of one or more names, such as ['STSBenchmark']")
+    return [find_by_name(name, TASKS) for name in dict.fromkeys(names)]

@@ -1,0 +1,305 @@
+"""The transfer tasks: frozen embeddings, a classifier on top, accuracy. Files, sizes and protocol of each.
+
+The sizes are the official ones and agree with the published files.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import f1_score
+
+from senteval.embeddings import Embeddings
+from senteval.errors import DataError
+from senteval.files import require_count, require_files
+from senteval.labelled import (
+    LabelledTexts,
+    ReadLabelled,
+    read_class_files,
+    read_mrpc,
+    read_sick_entailment,
+    read_sst_binary,
+    read_sst_fine,
+    read_trec,
+)
+from senteval.lines import Located
+from senteval.protocols import HELD_OUT, Outcome, build_probe, fixed_split, kfold, nested_kfold, require_enough
+from senteval.settings import Settings
+
+
+@dataclass(frozen=True)
+class TransferResult:
+    """Accuracies × 100 of a task, with their sizes.
+
+    accuracy and f1 are None where they were not measured: in dev mode, and f1 everywhere but in MRPC. folds holds
+    the test accuracy of each outer fold of a nested cross-validation, penalties what was chosen by dev accuracy.
+    """
+
+    task: str
+    split: str
+    dev_accuracy: float
+    accuracy: float | None
+    n_dev: int
+    n_test: int
+    f1: float | None = None
+    folds: tuple[float, ...] = ()
+    penalties: tuple[float, ...] = ()
+    family = "transfer"
+
+    @property
+    def points(self) -> float:
+        """What the papers' table shows: accuracy on the split that is scored."""
+        return self.dev_accuracy if self.split == "dev" else self.accuracy
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready; what was not measured is absent."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, ())}
+
+    def as_senteval(self) -> dict[str, Any]:
+        """Under SentEval's own keys."""
+        keys = {"devacc": self.dev_accuracy, "acc": self.accuracy, "f1": self.f1}
+        return {name: value for name, value in keys.items() if value is not None} | {
+            "ndev": self.n_dev,
+            "ntest": self.n_test,
+        }
+
+
+Examples = Mapping[str, LabelledTexts]
+"""Split -> its examples, sorted by length; "all" where there is one set only."""
+
+
+@dataclass(frozen=True)
+class TransferTask:
+    """A classification task: its folder under downstream/, number of classes, files and protocol.
+
+    files: split -> (file, size). A task of one set, "all", has a file for each class, from class 0 on.
+    protocol: see `PROTOCOLS`.
+    """
+
+    name: str
+    folder: str
+    classes: int
+    files: Mapping[str, tuple[tuple[str, int], ...]]
+    protocol: str
+    read: ReadLabelled | None = None
+    f1: bool = False
+    family = "transfer"
+
+    def load(self, data_dir: Path, settings: Settings) -> "LoadedTransfer":
+        """Read and check all splits but a test set that is not scored."""
+        wanted = {split: files for split, files in self.files.items() if settings.split != "dev" or split != "test"}
+        examples = self.read_splits(data_dir, wanted, settings.official)
+        PROTOCOLS[self.protocol].check(self, examples, settings)
+        return LoadedTransfer(self, examples)
+
+    def read_splits(
+        self, data_dir: Path, wanted: Mapping[str, tuple[tuple[str, int], ...]], official: bool
+    ) -> dict[str, LabelledTexts]:
+        """The checked examples of the wanted splits, sorted by length as the protocol has it."""
+        folder = data_dir / "downstream" / self.folder
+        require_files(self.name, folder, [name for files in wanted.values() for name, _ in files])
+        return {split: self._read_split(folder, files, official).by_length() for split, files in wanted.items()}
+
+    def _read_split(self, folder: Path, files: tuple[tuple[str, int], ...], official: bool) -> LabelledTexts:
+        paths = [folder / name for name, _ in files]
+        if self.read is None:
+            examples = read_class_files(dict(enumerate(paths)))
+            sizes = np.bincount(examples.labels, minlength=len(files))
+        else:
+            examples = self.read(paths[0])
+            sizes = [len(examples)]
+        if official:
+            for path, size, (_, count) in zip(paths, sizes, files, strict=True):
+                require_count(self.name, path, int(size), count, "texts" if len(examples.texts) == 1 else "pairs")
+        return examples
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedTransfer:
+    """A task with its checked examples."""
+
+    task: TransferTask
+    examples: Examples
+
+    def located(self) -> Iterator[Located]:
+        return located(self.examples)
+
+    def files(self) -> list[Path]:
+        return files_of(self.examples)
+
+    def score(self, embed: Embeddings, settings: Settings) -> TransferResult:
+        """Train and measure as the task's protocol says."""
+        return PROTOCOLS[self.task.protocol].run(self, embed, settings)
+
+    def together(self, embed: Embeddings) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Features (N, F) and labels (N,) of all splits, and the rows of each split."""
+        features = np.concatenate([featurize(examples, embed) for examples in self.examples.values()])
+        labels = np.concatenate([examples.labels for examples in self.examples.values()])
+        ends = np.cumsum([len(examples) for examples in self.examples.values()])
+        rows = np.split(np.arange(len(labels)), ends[:-1])
+        return features, labels, dict(zip(self.examples, rows, strict=True))
+
+
+def featurize(examples: LabelledTexts, embed: Embeddings) -> np.ndarray:
+    """Features (N, F): the embedding of a text; of a pair |u − v| and u · v beside each other (SentEval)."""
+    if len(examples.texts) == 1:
+        return embed(examples.texts[0])
+    first, second = map(embed, examples.texts)
+    return np.concatenate([np.abs(first - second), first * second], axis=1)
+
+
+def located(examples: Examples) -> Iterator[Located]:
+    """Every text of all splits with the line it stands in."""
+    for split in examples.values():
+        for side in split.texts:
+            yield from zip(side, split.lines, strict=True)
+
+
+def files_of(examples: Examples) -> list[Path]:
+    """The files that the examples were read from."""
+    return list(dict.fromkeys(line.path for split in examples.values() for line in split.lines))
+
+
+@dataclass(frozen=True)
+class TaskProtocol:
+    """What a protocol asks of the data before any encoding, and how it comes to a result."""
+
+    check: Callable[[TransferTask, Examples, Settings], None]
+    run: Callable[[LoadedTransfer, Embeddings, Settings], TransferResult]
+
+
+NOTHING = np.array([], dtype=int)
+
+
+def _run_nested(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) -> TransferResult:
+    features, labels, _ = loaded.together(embed)
+    probe = build_probe(features, labels, loaded.task.classes, settings)
+    return _result(loaded, settings, nested_kfold(probe, labels, settings.kfold), len(labels), len(labels))
+
+
+def _run_kfold(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) -> TransferResult:
+    features, labels, rows = loaded.together(embed)
+    probe = build_probe(features, labels, loaded.task.classes, settings)
+    test = rows.get("test", NOTHING)
+    outcome = kfold(probe, labels, rows["train"], test, settings.kfold, settings.seed)
+    f1 = None
+    if loaded.task.f1 and outcome.predictions is not None:
+        f1 = round(100 * float(f1_score(labels[test], outcome.predictions)), 2)
+    return _result(loaded, settings, outcome, len(rows["train"]), len(test), f1)
+
+
+def _run_split(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) -> TransferResult:
+    features, labels, rows = loaded.together(embed)
+    probe = build_probe(features, labels, loaded.task.classes, settings)
+    test = rows.get("test", NOTHING)
+    outcome = fixed_split(probe, labels, rows["train"], rows["dev"], test)
+    return _result(loaded, settings, outcome, len(rows["dev"]), len(test))
+
+
+def _result(
+    loaded: LoadedTransfer, settings: Settings, outcome: Outcome, n_dev: int, n_test: int, f1: float | None = None
+) -> TransferResult:
+    return TransferResult(
+        task=loaded.task.name,
+        split=settings.split,
+        dev_accuracy=outcome.dev_accuracy,
+        accuracy=outcome.accuracy,
+        n_dev=n_dev,
+        n_test=n_test,
+        f1=f1,
+        folds=outcome.folds,
+        penalties=outcome.penalties,
+    )
+
+
+def _check_nested(task: TransferTask, examples: Examples, settings: Settings) -> None:
+    # Of n examples of a class an outer fold leaves at least n - ceil(n / k) to the k inner ones.
+    k = settings.kfold
+    least = next(n for n in range(k, 3 * k) if n - -(-n // k) >= k)
+    labels = examples["all"].labels
+    require_enough(task.name, labels, task.classes, least, f"nested {k}-fold cross-validation")
+    _require_held_out(task, len(labels) - -(-len(labels) // k))
+
+
+def _check_kfold(task: TransferTask, examples: Examples, settings: Settings) -> None:
+    labels, k = examples["train"].labels, settings.kfold
+    require_enough(f"{task.name} train", labels, task.classes, k, f"{k}-fold cross-validation")
+    _require_held_out(task, len(labels))
+
+
+def _check_split(task: TransferTask, examples: Examples, settings: Settings) -> None:
+    require_enough(f"{task.name} train", examples["train"].labels, task.classes, 1, "the classifier")
+
+
+def _require_held_out(task: TransferTask, training: int) -> None:
+    if not int(HELD_OUT * training):
+        raise DataError(
+            f"{task.name}: {training} training examples leave no {HELD_OUT:.0%} to stop by; at least "
+            f"{round(1 / HELD_OUT)} are needed"
+        )
+
+
+PROTOCOLS: Mapping[str, TaskProtocol] = {
+    "nested": TaskProtocol(_check_nested, _run_nested),
+    "kfold": TaskProtocol(_check_kfold, _run_kfold),
+    "split": TaskProtocol(_check_split, _run_split),
+}
+
+
+def _classes(name: str, folder: str, negative: tuple[str, int], positive: tuple[str, int]) -> TransferTask:
+    return TransferTask(name, folder, 2, {"all": (negative, positive)}, "nested")
+
+
+def _splits(
+    name: str,
+    folder: str,
+    classes: int,
+    read: ReadLabelled,
+    protocol: str,
+    f1: bool = False,
+    **files: tuple[str, int],
+) -> TransferTask:
+    return TransferTask(name, folder, classes, {split: (file,) for split, file in files.items()}, protocol, read, f1)
+
+
+def _sst(name: str, folder: str, classes: int, read: ReadLabelled, sizes: tuple[int, int, int]) -> TransferTask:
+    train, dev, test = sizes
+    files = {"train": ("sentiment-train", train), "dev": ("sentiment-dev", dev), "test": ("sentiment-test", test)}
+    return _splits(name, folder, classes, read, "split", **files)
+
+
+_DESCRIPTIONS = (
+    _classes("MR", "MR", ("rt-polarity.neg", 5331), ("rt-polarity.pos", 5331)),
+    _classes("CR", "CR", ("custrev.neg", 1368), ("custrev.pos", 2407)),
+    _classes("SUBJ", "SUBJ", ("subj.subjective", 5000), ("subj.objective", 5000)),
+    _classes("MPQA", "MPQA", ("mpqa.neg", 7294), ("mpqa.pos", 3312)),
+    _sst("SST2", "SST/binary", 2, read_sst_binary, (67349, 872, 1821)),
+    _splits("TREC", "TREC", 6, read_trec, "kfold", train=("train_5500.label", 5452), test=("TREC_10.label", 500)),
+    _splits(
+        "MRPC",
+        "MRPC",
+        2,
+        read_mrpc,
+        "kfold",
+        train=("msr_paraphrase_train.txt", 4076),
+        test=("msr_paraphrase_test.txt", 1725),
+        f1=True,
+    ),
+    _sst("SST5", "SST/fine", 5, read_sst_fine, (8544, 1101, 2210)),
+    _splits(
+        "SICKEntailment",
+        "SICK",
+        3,
+        read_sick_entailment,
+        "split",
+        train=("SICK_train.txt", 4500),
+        dev=("SICK_trial.txt", 500),
+        test=("SICK_test_annotated.txt", 4927),
+    ),
+)
+
+TRANSFER: dict[str, TransferTask] = {task.name: task for task in _DESCRIPTIONS}
+TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
+"""The seven of the papers' table, in its order."""

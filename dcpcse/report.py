@@ -1,0 +1,63 @@
+"""The JSON file of an evaluation: every number with what it was measured on, how and by what."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from senteval import Evaluation, Result, Settings
+
+from .evaluator import identity, versions
+from .models import SentenceEncoder
+
+
+def write_scores(
+    path: str | Path,
+    model: SentenceEncoder,
+    mode: str,
+    settings: Settings,
+    results: Mapping[str, Result],
+    evaluation: Evaluation | None = None,
+) -> None:
+    """Write the results as JSON. Without `evaluation` it is the state of a run that goes on: `complete` is false."""
+    content = {
+        "complete": evaluation is not None,
+        "mode": mode,
+        "model": describe(model),
+        "scores_x100": {task: result.points for task, result in results.items() if hasattr(result, "points")},
+        "averages_x100": averages(results),
+        "tasks": {task: {"family": result.family, **result.as_dict()} for task, result in results.items()},
+        "protocol": settings.as_dict(),
+        "versions": versions(),
+    }
+    if evaluation is not None:
+        content["sentences"] = evaluation.sentences
+        content["seconds"] = evaluation.seconds
+        content["data"] = evaluation.files
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = path.with_name(f"{path.name}.part")
+    whole.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(whole, path)
+
+
+def averages(results: Mapping[str, Result]) -> dict[str, float]:
+    """Mean of `points` of each family that has them, over the tasks that ran."""
+    families: dict[str, list[float]] = {}
+    for result in results.values():
+        if hasattr(result, "points"):
+            families.setdefault(result.family, []).append(result.points)
+    return {family: float(np.mean(points)) for family, points in families.items()}
+
+
+def describe(model: SentenceEncoder) -> dict[str, Any]:
+    """What was measured: method, representation, base, and the digest of everything that vectors depend on."""
+    return {
+        "method": model.method,
+        "pooling": model.pooling,
+        "head_at_inference": model.head_at_inference,
+        "base": model.source.as_dict(),
+        "identity": identity(model),
+    }

@@ -1,0 +1,152 @@
+"""Results as people read them: one table for each family of tasks, in the form of the papers' scripts."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from prettytable import PrettyTable
+from senteval import TASKS, Result
+from senteval.geometry import POSITIVE_ABOVE, CosineBin
+
+PICTURE_WIDTH = 41
+
+
+def tables(results: Mapping[str, Result], mode: str) -> str:
+    """The mode, then a table for each family that was measured, with its average over what ran."""
+    families: dict[str, list[Result]] = {}
+    # In the order of the published tables, whatever order was asked for; tasks of the user's own come last.
+    order = {name: place for place, name in enumerate(TASKS)}
+    for result in sorted(results.values(), key=lambda result: order.get(result.task, len(order))):
+        families.setdefault(result.family, []).append(result)
+    shown = [SHOW[family](of_family, mode) for family, of_family in families.items()]
+    return "\n".join([f"------ {mode} ------", *shown])
+
+
+def headline(result: Result) -> str:
+    """One result in a few words."""
+    if result.family == "geometry":
+        return f"alignment {result.alignment:.3f}, uniformity {result.uniformity:.3f}"
+    deviation = getattr(result, "deviation", None)
+    return f"{result.points:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
+
+
+def _row(names: Sequence[str], *rows: Sequence[str], title: str | None = None) -> str:
+    table = PrettyTable(list(names), title=title)
+    table.add_rows([list(row) for row in rows])
+    return str(table)
+
+
+def _points(results: Sequence[Result], mode: str) -> str:
+    """Names, scores and their average; the published dev table of the STS tasks has no average."""
+    names, scores = [result.task for result in results], [result.points for result in results]
+    if mode != "dev" or results[0].family != "sts":
+        names, scores = [*names, "Avg."], [*scores, np.mean(scores)]
+    return _row(names, [f"{score:.2f}" for score in scores])
+
+
+def _finetune(results: Sequence[Result], mode: str) -> str:
+    names = [result.task.removesuffix("-finetune") for result in results]
+    scores = [f"{result.points:.2f}" for result in results]
+    return _row(names, scores, title=f"trained relatedness, Spearman x 100 ({results[0].split})")
+
+
+def _fewshot(results: Sequence[Result], mode: str) -> str:
+    names = [result.task.removesuffix("-fewshot") for result in results]
+    first = results[0]
+    return _row(
+        ["accuracy", *names, "Avg."],
+        _with_average("mean", [result.points for result in results]),
+        ["std", *(f"{result.deviation:.2f}" for result in results), ""],
+        title=f"{first.shots} labelled examples a class, {len(first.draws)} draws",
+    )
+
+
+def _clustering(results: Sequence[Result], mode: str) -> str:
+    return _row(
+        ["K-means", *(result.task for result in results), "Avg."],
+        _with_average("accuracy", [result.points for result in results]),
+        ["std", *(f"{result.deviation:.2f}" for result in results), ""],
+        _with_average("NMI", [result.nmi for result in results]),
+        title=f"clustering, {len(results[0].accuracies)} runs",
+    )
+
+
+def _retrieval(results: Sequence[Result], mode: str) -> str:
+    parts = []
+    for result in results:
+        title = (
+            f"retrieval on {result.task.removesuffix('-retrieval')} {result.split}: {result.queries} queries, "
+            f"{result.candidates} candidates, identical sentences: {result.identical}"
+        )
+        scores = [*result.recall.values(), result.points]
+        names = [*(f"recall@{cutoff}" for cutoff in result.recall), "Avg."]
+        parts.append(_row(names, [f"{score:.2f}" for score in scores], title=title))
+    return "\n".join(parts)
+
+
+def _geometry(results: Sequence[Result], mode: str) -> str:
+    return "\n".join(part for result in results for part in _geometry_parts(result))
+
+
+def _geometry_parts(result: Result) -> list[str]:
+    measures = {
+        f"alignment ({result.positive_pairs} pairs scored above {POSITIVE_ABOVE:g})": result.alignment,
+        f"uniformity ({result.sentences} sentences)": result.uniformity,
+        f"anisotropy ({result.sample_size} sentences of {result.sample})": result.anisotropy,
+    }
+    if result.token_anisotropy is not None:
+        measures[f"mean cosine of the {result.tokens} token embeddings"] = result.token_anisotropy
+    rows = [[name, f"{value:.4f}"] for name, value in measures.items()]
+    table = PrettyTable(["geometry", result.split], align="l", title=result.task.replace("-", " "))
+    table.add_rows(rows)
+    parts = [str(table), _cosines(result.bins)]
+    if result.without_frequent is not None:
+        scores = {0: result.spearman, **result.without_frequent}
+        parts.append(
+            _row(
+                ["tokens left out", *map(str, scores)],
+                ["Spearman x 100", *(f"{score:.2f}" for score in scores.values())],
+                title="without the k most frequent tokens",
+            )
+        )
+    return parts
+
+
+def _cosines(bins: Sequence[CosineBin]) -> str:
+    """Cosines by gold score; the picture shows 5, 25, 50, 75 and 95 % of the pairs of a bin."""
+    low = math.floor(10 * min(0.0, *(one.quantiles[5] for one in bins))) / 10
+    table = PrettyTable(["gold", "pairs", "mean", "std", f"cosine {low:.1f} ... 1.0"], title="cosine by gold score")
+    for one in bins:
+        closed = "]" if one is bins[-1] else ")"
+        picture = box(one.quantiles, low, 1.0)
+        table.add_row([f"[{one.low:g}, {one.high:g}{closed}", one.pairs, f"{one.mean:.3f}", f"{one.std:.3f}", picture])
+    return str(table)
+
+
+def box(quantiles: Mapping[int, float], low: float, high: float, width: int = PICTURE_WIDTH) -> str:
+    """A box plot of 5, 25, 50, 75 and 95 % in a line of text, from low to high."""
+    place = {
+        share: round((min(max(value, low), high) - low) / (high - low) * (width - 1))
+        for share, value in quantiles.items()
+    }
+    line = [" "] * width
+    line[place[5] : place[95] + 1] = "-" * (place[95] + 1 - place[5])
+    line[place[25] : place[75] + 1] = "=" * (place[75] + 1 - place[25])
+    line[place[50]] = "#"
+    return "".join(line)
+
+
+def _with_average(name: str, scores: Sequence[float]) -> list[str]:
+    return [name, *(f"{score:.2f}" for score in [*scores, np.mean(scores)])]
+
+
+SHOW: Mapping[str, Callable[[Sequence[Result], str], str]] = {
+    "sts": _points,
+    "pairs": _points,
+    "transfer": _points,
+    "finetune": _finetune,
+    "fewshot": _fewshot,
+    "clustering": _clustering,
+    "retrieval": _retrieval,
+    "geometry": _geometry,
+}

@@ -1,0 +1,244 @@
+"""evaluation.py on every set of tasks: tables, the JSON file, kept embeddings, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from senteval import TASK_SETS, TASKS
+from senteval_tiny import write_tiny_data
+
+from dcpcse import training
+from dcpcse.backbones import load_backbone
+from dcpcse.cli import run
+from dcpcse.evaluating import evaluation
+from dcpcse.evaluator import evaluate, identity
+from dcpcse.models import SentenceEncoder, plain_encoder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> str:
+    """Small files of all tasks."""
+    return str(write_tiny_data(tmp_path_factory.mktemp("tiny-data")))
+
+
+@pytest.fixture(scope="module")
+def words(tiny, data) -> list[str]:
+    return ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--data_dir", data, "--custom_data"]
+
+
+FEW = ["--shots", "4", "--draws", "3"]
+QUICK = [*FEW, "--kmeans_runs", "2", "--mode", "fasttest"]
+
+
+@pytest.fixture(scope="module")
+def everything(words, tmp_path_factory):
+    """The scores of all tasks of `--task_set all`, from the JSON file."""
+    path = tmp_path_factory.mktemp("all") / "scores.json"
+    assert run(evaluation, [*words, *QUICK, "--task_set", "all", "--output_file", str(path)]) == 0
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_all_measures_every_task_of_every_set_and_the_file_is_complete(everything):
+    assert everything["complete"] is True
+    assert set(everything["tasks"]) == set(TASK_SETS["all"])
+    assert set(everything["scores_x100"]) == set(TASK_SETS["all"]) - {"STSBenchmark-geometry"}
+    assert all(np.isfinite(score) for score in everything["scores_x100"].values())
+
+
+def test_the_file_says_how_and_on_what_everything_was_measured(everything):
+    assert everything["protocol"]["kfold"] == 5
+    assert everything["protocol"]["classifier"]["optim"] == "rmsprop"
+    assert everything["protocol"]["seed"] == 1111
+    assert set(everything["versions"]) >= {"torch", "transformers", "scikit-learn", "scipy", "numpy"}
+    assert everything["model"]["identity"]["base"]
+    assert all(len(facts["sha256"]) == 64 and not facts["known"] for facts in everything["data"].values())
+    assert set(everything["seconds"]) == {"encode", *TASK_SETS["all"]}
+    assert len(everything["tasks"]["MR"]["folds"]) == 5
+    assert len(everything["tasks"]["MR-fewshot"]["draws"]) == 3
+    assert everything["tasks"]["STSBenchmark"]["test"]["nsamples"] > 0
+
+
+@pytest.mark.parametrize("task_set", [name for name in TASK_SETS if name not in ("sts", "all")])
+def test_a_set_gives_the_same_scores_alone(task_set, words, everything, tool, tmp_path):
+    options = {"fewshot": FEW, "clustering": ["--kmeans_runs", "2"]}.get(task_set, [])
+    argv = [*words, *options, "--mode", "fasttest", "--task_set", task_set, "--output_file", str(tmp_path / "s.json")]
+    outcome = tool(evaluation, argv)
+    assert outcome.code == 0, outcome.err
+    scores = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["scores_x100"]
+    expected = {task: everything["scores_x100"][task] for task in scores}
+    assert scores == pytest.approx(expected, abs=1e-4)
+    assert list(scores) == [task for task in TASK_SETS[task_set] if task in everything["scores_x100"]]
+
+
+def test_dev_mode_leaves_out_what_has_no_dev_set(words, tool, tmp_path):
+    outcome = tool(
+        evaluation, [*words, "--mode", "dev", "--task_set", "all", "--output_file", str(tmp_path / "s.json")]
+    )
+    assert outcome.code == 0, outcome.err
+    tasks = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["tasks"]
+    assert {"STSBenchmark", "MR", "TREC", "STSBenchmark-retrieval", "STSBenchmark-geometry"} <= set(tasks)
+    assert not {"STS12", "AgNews", "MR-fewshot"} & set(tasks)
+    assert "accuracy" not in tasks["TREC"]
+
+
+def test_tasks_outside_the_sets_are_measured_by_name(words, tool):
+    names = ["SST5", "SICKEntailment", "STSBenchmark-finetune", "SICKRelatedness-finetune"]
+    outcome = tool(evaluation, [*words, "--mode", "fasttest", "--task_set", "na", "--tasks", *names])
+    assert outcome.code == 0, outcome.err
+    assert "trained relatedness" in outcome.out
+    assert all(name.removesuffix("-finetune") in outcome.out for name in names)
+
+
+def test_pairs_of_ones_own_are_scored_by_spearman(tiny, tool, tmp_path, sentences):
+    path = tmp_path / "my.tsv"
+    gold = [3, -1, 200, 7.5, 0, 12]
+    rows = list(zip(sentences[:6], sentences[6:12], gold, strict=True))
+    path.write_text("".join(f"{a}\t{b}\t{g}\n" for a, b, g in rows), encoding="utf-8")
+    words = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--pairs", str(path)]
+    outcome = tool(evaluation, [*words, "--output_file", str(tmp_path / "s.json")])
+    assert outcome.code == 0, outcome.err
+    encoder = plain_encoder(load_backbone(tiny("bert")), "avg")
+    first, second = encoder.encode(sentences[:6], normalize=True), encoder.encode(sentences[6:12], normalize=True)
+    expected = 100 * spearmanr((first * second).sum(1), gold).statistic
+    scores = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["scores_x100"]
+    assert scores == {"my.tsv": pytest.approx(expected, abs=1e-3)}
+
+
+def test_kept_embeddings_serve_another_set_and_give_the_same_scores(words, everything, tool, tmp_path, monkeypatch):
+    cache = ["--cache_dir", str(tmp_path / "cache")]
+    assert tool(evaluation, [*words, *cache, "--mode", "fasttest", "--task_set", "full"]).code == 0
+    encoded = []
+    real = SentenceEncoder.encode
+
+    def recording(self, sentences, *args, **options):
+        encoded.extend(sentences)
+        return real(self, sentences, *args, **options)
+
+    monkeypatch.setattr(SentenceEncoder, "encode", recording)
+    argv = [*words, *cache, "--mode", "fasttest", "--task_set", "transfer", "--output_file", str(tmp_path / "s.json")]
+    assert tool(evaluation, argv).code == 0
+    assert encoded == []
+    scores = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["scores_x100"]
+    assert scores == pytest.approx({task: everything["scores_x100"][task] for task in scores}, abs=1e-4)
+
+
+def test_results_so_far_are_there_when_a_later_task_fails(words, tool, tmp_path, monkeypatch):
+    def broken(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("senteval.transfer.LoadedTransfer.score", broken)
+    path = tmp_path / "s.json"
+    assert tool(evaluation, [*words, "--task_set", "full", "--output_file", str(path)]).code == 130
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert written["complete"] is False
+    assert list(written["tasks"]) == list(TASK_SETS["sts"])
+
+
+def test_sklearn_and_hidden_units_change_the_classifier(words, tool, tmp_path):
+    scores = {}
+    for name, options in {"torch": [], "sklearn": ["--classifier", "sklearn"], "nhid": ["--nhid", "8"]}.items():
+        path = tmp_path / f"{name}.json"
+        task = ["--task_set", "na", "--tasks", "TREC", "--mode", "fasttest", "--output_file", str(path)]
+        assert tool(evaluation, [*words, *task, *options]).code == 0
+        scores[name] = json.loads(path.read_text(encoding="utf-8"))["tasks"]["TREC"]["dev_accuracy"]
+    assert len(set(scores.values())) == 3
+
+
+REFUSED = {
+    "few-shot option without few-shot": (["--shots", "8"], "--shots only counts with fewshot"),
+    "retrieval option without retrieval": (["--retrieval_identical", "merge"], "--retrieval_identical"),
+    "sample without its file": (["--task_set", "geometry", "--geometry_sample", "5"], "--geometry_sentences"),
+    "sample file that is not there": (
+        ["--task_set", "geometry", "--geometry_sentences", "nowhere.txt"],
+        "nowhere.txt",
+    ),
+    "hidden units of scikit-learn": (["--task_set", "full", "--classifier", "sklearn", "--nhid", "5"], "--nhid"),
+    "shots": (["--task_set", "fewshot", "--shots", "1"], "--shots 1"),
+    "more shots than examples": (["--task_set", "fewshot", "--shots", "5000"], "drawing 5000"),
+    "clustering in dev mode": (["--task_set", "clustering", "--mode", "dev"], "no task of the set clustering"),
+    "a task that is not there": (["--task_set", "na", "--tasks", "SNLI"], "unknown task 'SNLI'"),
+    "pairs that are not there": (["--pairs", "nowhere.tsv"], "nowhere.tsv"),
+    "pairs without a score": (["--pairs", "{two}"], "two.tsv:1: 2 tab-separated columns"),
+    "pairs with a header": (["--pairs", "{header}"], "header.tsv:1: gold score 'score'"),
+    "a cache that cannot be written": (["--cache_dir", "setup.py/x"], "--cache_dir"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_wrong_request_is_one_line_and_exit_code_2(case, words, tool, tmp_path):
+    given, named = REFUSED[case]
+    (tmp_path / "two.tsv").write_text("a cat\ta dog\n", encoding="utf-8")
+    (tmp_path / "header.tsv").write_text("one\ttwo\tscore\na\tb\t1\n", encoding="utf-8")
+    places = {name: str(tmp_path / f"{name}.tsv") for name in ("two", "header")}
+    outcome = tool(evaluation, [*words, *(word.format(**places) for word in given)])
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1
+    assert named in outcome.err
+
+
+def test_a_nan_in_one_embedding_names_the_sentence_and_writes_nothing(words, tool, tmp_path, monkeypatch):
+    real = SentenceEncoder.encode
+
+    def diverged(self, sentences, *args, **options):
+        vectors = real(self, sentences, *args, **options)
+        vectors[[i for i, sentence in enumerate(sentences) if sentence == SENTENCE], 0] = np.nan
+        return vectors
+
+    monkeypatch.setattr(SentenceEncoder, "encode", diverged)
+    SENTENCE = first_sentence(Path(words[words.index("--data_dir") + 1]) / "downstream/MR/rt-polarity.pos")
+    outcome = tool(evaluation, [*words, "--task_set", "transfer", "--output_file", str(tmp_path / "s.json")])
+    assert outcome.code == 2
+    assert SENTENCE[:20] in outcome.err
+    assert "rt-polarity" in outcome.err
+    assert not (tmp_path / "s.json").exists()
+
+
+def first_sentence(path: Path) -> str:
+    return " ".join(path.read_text(encoding="utf-8").splitlines()[0].split())
+
+
+def test_every_task_can_be_named():
+    assert set(TASK_SETS["all"]) < set(TASKS)
+
+
+def test_the_identity_of_a_model_follows_from_all_that_its_vectors_hang_on(unsupervised):
+    model = SentenceEncoder.load(unsupervised.folder)
+    same = identity(SentenceEncoder.load(unsupervised.folder))
+    assert identity(model) == same
+    changes = {"pooling": "avg", "head_at_inference": True}
+    for name, value in changes.items():
+        before = getattr(model, name)
+        setattr(model, name, value)
+        assert identity(model) != same
+        setattr(model, name, before)
+    model.encoder.position_offset += 1
+    assert identity(model) != same
+    model.encoder.position_offset -= 1
+    model.encoder.prompt.table.weight.data[0, 0] += 1e-3
+    assert identity(model) != same
+
+
+def test_training_measures_the_transfer_tasks_on_demand(tiny, train, train_txt, data):
+    run = train(
+        tiny("bert"),
+        train_txt,
+        **{"max_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2},
+        **{"eval_data_dir": data, "custom_eval_data": True, "eval_transfer": True},
+        **{"load_best_model_at_end": True, "metric_for_best_model": "avg_transfer"},
+    )
+    scores = {task: run.logged(f"eval_{task}")[-1] for task in TASK_SETS["transfer"]}
+    assert run.logged("eval_avg_transfer")[-1] == pytest.approx(np.mean(list(scores.values())))
+    assert run.state["best_metric"] == run.logged("eval_avg_transfer")[-1]
+    model = SentenceEncoder.load(run.folder)
+    measured = evaluate(model, list(scores), data, "dev", official=False)
+    assert {task: result.dev_accuracy for task, result in measured.items()} == scores
+
+
+def test_a_metric_that_is_not_measured_is_refused(tiny, train_txt, data, tool, tmp_path):
+    argv = ["--model_name_or_path", tiny("bert"), "--train_file", train_txt, "--output_dir", str(tmp_path / "out")]
+    argv += ["--eval_data_dir", data, "--custom_eval_data", "--eval_strategy", "steps", "--eval_steps", "2"]
+    outcome = tool(training.train, [*argv, "--metric_for_best_model", "avg_transfer"])
+    assert outcome.code == 2
+    assert "avg_sts" in outcome.err

@@ -1,0 +1,126 @@
+"""Clustering: the matching against all permutations, and K-means where its outcome is known or scikit-learn's own."""
+
+import math
+import statistics
+from collections import Counter
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from senteval import Settings
+from senteval.clustering import ClusteringResult, LoadedClustering, matched_accuracy
+from senteval.embeddings import Embeddings
+from senteval.labelled import LabelledTexts
+from senteval.lines import Line
+from sklearn.cluster import KMeans
+
+SETTINGS = Settings(kmeans_runs=4, kmeans_starts=1)
+
+
+def best_of_all_matchings(labels, clusters):
+    """Share of texts in the cluster of their label, for the best way to give each cluster a label of its own."""
+    names, found = sorted(set(labels)), sorted(set(clusters))
+    names += [None] * (len(found) - len(names))  # for clusters that get no label
+    best = 0
+    for chosen in permutations(names, len(found)):
+        label_of = dict(zip(found, chosen, strict=True))
+        best = max(best, sum(label_of[cluster] == label for label, cluster in zip(labels, clusters, strict=True)))
+    return best / len(labels)
+
+
+@pytest.mark.parametrize(("classes", "clusters"), [(2, 2), (4, 4), (5, 5), (5, 3), (3, 5)])
+def test_the_matching_is_the_best_of_all(classes, clusters):
+    random = np.random.default_rng(classes)
+    for _ in range(20):
+        labels, found = random.integers(0, classes, 30), random.integers(0, clusters, 30)
+        # Half of the texts in one cluster for each label, or the best matching would be about the same for all.
+        found = np.where(random.random(30) < 0.5, (labels + 1) % clusters, found)
+        assert matched_accuracy(labels, found) == pytest.approx(best_of_all_matchings(labels.tolist(), found.tolist()))
+
+
+def test_the_best_matching_is_not_always_that_of_the_largest_overlap():
+    labels, clusters = np.array([0] * 5 + [1] * 4), np.array([0, 0, 0, 1, 1, 0, 0, 0, 0])
+    # Cluster 0 holds four of label 1 and three of label 0; giving it label 1 leaves two right in cluster 1.
+    assert matched_accuracy(labels, clusters) == 6 / 9
+    assert matched_accuracy(np.array([0, 0, 0, 0, 0, 1, 1, 1, 1]), np.array([0, 0, 0, 1, 1, 0, 0, 0, 0])) == 6 / 9
+    assert matched_accuracy(np.array([0, 0, 0, 1, 1, 1]), np.array([0, 0, 1, 0, 0, 0])) == 4 / 6
+
+
+def test_numbers_of_clusters_mean_nothing():
+    labels = np.array([0, 0, 1, 1, 1, 2])
+    assert matched_accuracy(labels, np.array([7, 7, 2, 2, 2, 5])) == 1
+    assert matched_accuracy(labels, np.zeros(6, dtype=int)) == 3 / 6
+
+
+def loaded_of(vectors, labels):
+    texts = [f"text {row}" for row in range(len(labels))]
+    examples = LabelledTexts((texts,), labels, [Line(Path("toy.tsv"), row + 1, "") for row in range(len(labels))])
+    return LoadedClustering("Toy", examples), Embeddings(texts, vectors)
+
+
+def score(vectors, labels, **settings):
+    loaded, embed = loaded_of(vectors, labels)
+    return loaded.score(embed, replace(SETTINGS, **settings))
+
+
+def groups(distance, classes=4, size=15, width=6, seed=0):
+    """Vectors around centres so far apart, in mixed order, and the number of the centre of each."""
+    random = np.random.default_rng(seed)
+    labels = random.permutation(np.repeat(np.arange(classes), size))
+    centres = distance * np.eye(classes, width)
+    return centres[labels] + random.standard_normal((len(labels), width)), labels
+
+
+def test_well_separated_groups_are_found():
+    result = score(*groups(distance=50), kmeans_starts=5)
+    assert result.accuracies == (100.0,) * 4 and result.nmis == pytest.approx((100.0,) * 4)
+    assert (result.points, result.deviation, result.clusters, result.n_texts) == (100.0, 0.0, 4, 60)
+
+
+def test_runs_differ_by_their_seeds():
+    result = score(*groups(distance=2), kmeans_runs=6)
+    assert len(set(result.accuracies)) > 2 and 30 < result.points < 95
+    assert score(*groups(distance=2), kmeans_runs=6) == result
+    # The seeds of the runs count on from the seed of the settings.
+    assert score(*groups(distance=2), kmeans_runs=5, seed=SETTINGS.seed + 1).accuracies == result.accuracies[1:]
+
+
+def entropy(values):
+    shares = [count / len(values) for count in Counter(values).values()]
+    return -sum(share * math.log(share) for share in shares)
+
+
+def plain_nmi(labels, clusters):
+    """Mutual information over the mean of the two entropies."""
+    both = entropy(labels) + entropy(clusters) - entropy(list(zip(labels, clusters, strict=True)))
+    return both / ((entropy(labels) + entropy(clusters)) / 2)
+
+
+@pytest.mark.parametrize("starts", [1, 3])
+def test_every_run_is_that_of_scikit_learn_with_its_seed(starts):
+    vectors, labels = groups(distance=2)
+    result = score(vectors, labels, kmeans_runs=3, kmeans_starts=starts, seed=5)
+    for run in range(3):
+        clusters = KMeans(n_clusters=4, n_init=starts, random_state=5 + run).fit(vectors).labels_.tolist()
+        assert result.accuracies[run] == pytest.approx(100 * best_of_all_matchings(labels.tolist(), clusters))
+        assert result.nmis[run] == pytest.approx(100 * plain_nmi(labels.tolist(), clusters))
+    assert 10 < result.nmi < 90
+
+
+def test_embeddings_are_not_normalised():
+    # Two groups on one line through the origin, which directions alone do not tell apart.
+    labels = np.repeat([0, 1], 20)
+    lengths = np.where(labels == 0, 1.0, 10.0) + np.random.default_rng(0).random(40) / 10
+    assert score(lengths[:, None] * np.ones((1, 3)), labels).points == 100
+
+
+def test_mean_and_sample_deviation_are_over_the_runs():
+    result = ClusteringResult("Toy", "test", 3, 90, (61.5, 70.0, 64.25), (50.0, 51.5, 58.25))
+    assert result.points == pytest.approx(statistics.mean(result.accuracies))
+    assert result.deviation == pytest.approx(statistics.stdev(result.accuracies))
+    found = result.as_dict()
+    assert (found["accuracy_mean"], found["accuracy_std"]) == (result.points, result.deviation)
+    assert found["nmi_mean"] == result.nmi == pytest.approx(statistics.mean(result.nmis))
+    assert found["nmi_std"] == pytest.approx(statistics.stdev(result.nmis))

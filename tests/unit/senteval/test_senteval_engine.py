@@ -1,0 +1,601 @@
+"""The original interface: scripts written for SentEval run as they are and get the numbers of the typed interface."""
+
+import subprocess
+import sys
+import zlib
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import senteval
+import torch
+from scipy import stats
+from senteval import MODES, DataError, Settings, evaluate
+from senteval.embeddings import check_vectors
+from senteval.engine import as_array, settings_of
+
+YEARS = {
+    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "STS13": ("FNWN", "headlines", "OnWN"),
+    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+FILES_OF_SPLITS = {
+    "STSBenchmark": {split: f"STS/STSBenchmark/sts-{split}.csv" for split in ("train", "dev", "test")},
+    "SICKRelatedness": {
+        "train": "SICK/SICK_train.txt",
+        "dev": "SICK/SICK_trial.txt",
+        "test": "SICK/SICK_test_annotated.txt",
+    },
+}
+CLASS_FILES = {
+    "MR": ("rt-polarity.neg", "rt-polarity.pos"),
+    "CR": ("custrev.neg", "custrev.pos"),
+    "SUBJ": ("subj.subjective", "subj.objective"),
+    "MPQA": ("mpqa.neg", "mpqa.pos"),
+}
+STS = (*YEARS, *FILES_OF_SPLITS)
+TRANSFER = (*CLASS_FILES, "SST2", "TREC", "MRPC")
+OTHERS = ("SST5", "SICKEntailment")
+FINETUNE = ("STSBenchmark-finetune", "SICKRelatedness-finetune")
+WORDS = ["bridge", "candle", "engine", "feather", "garden", "harbour", "island", "jacket", "kettle", "lantern"]
+
+
+class TinyData:
+    """Writes every task below a folder; the same texts in every run."""
+
+    def __init__(self, root):
+        self.folder = root / "downstream"
+        self.random = np.random.default_rng(7)
+        for name in YEARS:
+            self.yearly(name)
+        for split in ("train", "dev", "test"):
+            self.benchmark(split)
+            self.sick(split)
+        for name, files in CLASS_FILES.items():
+            for label, file in enumerate(files):
+                self.write(f"{name}/{file}", [self.text(label) for _ in range(16)])
+        # Blank lines are examples in the published CR.
+        self.write("CR/custrev.pos", ["", *(self.text(1) for _ in range(16)), ""])
+        for split, count in (("train", 24), ("dev", 10), ("test", 10)):
+            self.write(f"SST/binary/sentiment-{split}", [f"{self.text(i % 2)}\t{i % 2}" for i in range(count)])
+            self.write(f"SST/fine/sentiment-{split}", [f"{i % 5} {self.text(i % 5)}" for i in range(count)])
+        self.trec("train_5500.label", 72)
+        self.trec("TREC_10.label", 12)
+        for file, count in (("msr_paraphrase_train.txt", 30), ("msr_paraphrase_test.txt", 12)):
+            rows = [f"{i % 2}\t{i}\t{i + 1}\t{self.text(0)}\t{self.text(i % 2)}" for i in range(count)]
+            self.write(f"MRPC/{file}", ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *rows])
+
+    def write(self, name, lines):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    def text(self, label=0):
+        """Some words; half of them tell the label."""
+        count = int(self.random.integers(1, 7))
+        told = [f"{WORDS[label]}{label}"] * (count // 2)
+        return " ".join([*told, *self.random.choice(WORDS, count)])
+
+    def gold(self):
+        return f"{self.random.uniform(1, 5):.2f}"
+
+    def yearly(self, name):
+        for count, set_name in enumerate(YEARS[name], start=5):
+            golds = [self.gold() for _ in range(count)]
+            golds[2] = ""
+            folder = f"STS/{name}-en-test"
+            self.write(f"{folder}/STS.input.{set_name}.txt", [f"{self.text()}\t{self.text(1)}" for _ in golds])
+            self.write(f"{folder}/STS.gs.{set_name}.txt", golds)
+
+    def benchmark(self, split):
+        rows = [f"g\tf\t2017\t{i}\t{self.gold()}\t{self.text()}\t{self.text(1)}" for i in range(9)]
+        self.write(FILES_OF_SPLITS["STSBenchmark"][split], rows)
+
+    def sick(self, split):
+        labels = ("NEUTRAL", "ENTAILMENT", "CONTRADICTION")
+        rows = [f"{i}\t{self.text()}\t{self.text(i % 3)}\t{self.gold()}\t{labels[i % 3]}" for i in range(15)]
+        header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
+        self.write(FILES_OF_SPLITS["SICKRelatedness"][split], [header, *rows])
+
+    def trec(self, file, count):
+        labels = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+        self.write(f"TREC/{file}", [f"{labels[i % 6]}:fine {self.text(i % 6)}" for i in range(count)])
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("engine")
+    TinyData(root)
+    return root
+
+
+def word_vector(word):
+    return np.random.default_rng(zlib.crc32(word.encode())).standard_normal(8)
+
+
+def encode(sentences):
+    """Sums of word vectors, (n, 8); a full stop stands in for an empty sentence."""
+    return np.stack([sum(map(word_vector, text.split() or ["."])) for text in sentences]).astype(np.float32)
+
+
+def bag_of_words(params, batch):
+    return encode([" ".join(tokens) for tokens in batch])
+
+
+def scored_pairs(data, name):
+    """Set -> (first, second, gold) of every pair with a score, read by hand."""
+    if name in YEARS:
+        return {one: list(read_yearly(data / f"downstream/STS/{name}-en-test", one)) for one in YEARS[name]}
+    columns, header = ((5, 6, 4), 0) if name == "STSBenchmark" else ((1, 2, 3), 1)
+    sets = {}
+    for split, file in FILES_OF_SPLITS[name].items():
+        rows = [line.split("\t") for line in (data / "downstream" / file).read_text().splitlines()[header:]]
+        sets[split] = [(row[columns[0]], row[columns[1]], float(row[columns[2]])) for row in rows]
+    return sets
+
+
+def read_yearly(folder, set_name):
+    texts = (folder / f"STS.input.{set_name}.txt").read_text().splitlines()
+    golds = (folder / f"STS.gs.{set_name}.txt").read_text().splitlines()
+    for text, gold in zip(texts, golds, strict=True):
+        if gold:
+            yield *text.split("\t"), float(gold)
+
+
+def cosine(first, second):
+    first, second = first.astype(float), second.astype(float)
+    return np.dot(first, second) / np.sqrt(np.dot(first, first) * np.dot(second, second))
+
+
+def by_hand(data, name, similarity=cosine):
+    """Set -> scipy's (pearson, spearman), one pair after another; "all": those of all pairs in one row."""
+    similarity_of, golds = {}, {}
+    for one, pairs in scored_pairs(data, name).items():
+        similarity_of[one] = [similarity(*encode([first, second])) for first, second, _ in pairs]
+        golds[one] = [gold for _, _, gold in pairs]
+    for of_sets in (similarity_of, golds):
+        of_sets["all"] = list(chain.from_iterable(of_sets.values()))
+    return {
+        one: (stats.pearsonr(similarity_of[one], golds[one]), stats.spearmanr(similarity_of[one], golds[one]))
+        for one in golds
+    }
+
+
+def tiny(data, **changes):
+    return {"task_path": str(data), "official": False, **changes}
+
+
+def published_params(mode, path):
+    if mode == "test":
+        chosen = {"nhid": 0, "optim": "adam", "batch_size": 64, "tenacity": 5, "epoch_size": 4}
+        params = {"task_path": path, "usepytorch": True, "kfold": 10}
+    else:
+        chosen = {"nhid": 0, "optim": "rmsprop", "batch_size": 128, "tenacity": 3, "epoch_size": 2}
+        params = {"task_path": path, "usepytorch": True, "kfold": 5}
+    params["classifier"] = chosen
+    return params
+
+
+def script(mode, path, tasks, **own):
+    """What such a script prints, by task."""
+
+    def prepare(params, samples):
+        return
+
+    def batcher(params, batch):
+        if len(batch) >= 1 and len(batch[0]) >= 1 and isinstance(batch[0][0], bytes):
+            batch = [[word.decode("utf-8") for word in tokens] for tokens in batch]
+        sentences = [" ".join(tokens) for tokens in batch]
+        with torch.no_grad():
+            output = torch.from_numpy(encode(sentences))
+        return output.cpu()
+
+    params = {**published_params(mode, path), **own}
+    results = {}
+    for task in tasks:
+        se = senteval.engine.SE(params, batcher, prepare)
+        result = se.eval(task)
+        results[task] = result
+
+    printed = {}
+    for task in tasks:
+        if task in YEARS:
+            printed[task] = results[task]["all"]["spearman"]["all"] * 100
+        elif task in FILES_OF_SPLITS and mode == "dev":
+            printed[task] = results[task]["dev"]["spearman"][0] * 100
+        elif task in FILES_OF_SPLITS:
+            printed[task] = results[task]["test"]["spearman"].correlation * 100
+        else:
+            printed[task] = results[task]["devacc" if mode == "dev" else "acc"]
+    return printed
+
+
+@pytest.mark.parametrize("mode", ["test", "fasttest", "dev"])
+def test_a_published_script_prints_the_sts_scores_of_a_plain_loop(data, mode):
+    printed = script(mode, str(data), STS, official=False)
+    for name in STS:
+        one = "all" if name in YEARS else "dev" if mode == "dev" else "test"
+        assert printed[name] == pytest.approx(100 * by_hand(data, name)[one][1].statistic)
+
+
+@pytest.mark.parametrize("mode", ["test", "fasttest", "dev"])
+def test_a_published_script_prints_the_accuracies_of_the_typed_interface(data, mode):
+    printed = script(mode, str(data), TRANSFER, official=False)
+    settings = Settings(kfold=MODES[mode].kfold, classifier=MODES[mode].classifier, official=False)
+    typed = evaluate(encode, TRANSFER, data, settings=settings).results
+    assert printed == {
+        name: result.dev_accuracy if mode == "dev" else result.accuracy for name, result in typed.items()
+    }
+
+
+def test_a_plain_import_of_senteval_is_enough():
+    code = "import senteval; print(senteval.engine.SE.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "SE\n"
+
+
+@pytest.mark.parametrize("name", STS)
+def test_sts_results_have_the_originals_keys_and_scipys_own_objects(data, name):
+    result = senteval.engine.SE(tiny(data), bag_of_words).eval(name)
+    expected, pairs = by_hand(data, name), scored_pairs(data, name)
+    assert list(result) == [*pairs, "all"]
+    for one, rows in pairs.items():
+        assert set(result[one]) == {"pearson", "spearman", "nsamples"}
+        assert result[one]["nsamples"] == len(rows)
+        for kind, scipys in zip(("pearson", "spearman"), expected[one], strict=True):
+            assert type(result[one][kind]) is type(scipys)
+            assert result[one][kind] == pytest.approx(scipys)
+            assert result[one][kind][0] == result[one][kind].correlation == result[one][kind].statistic
+
+
+@pytest.mark.parametrize("name", STS)
+def test_all_holds_plain_numbers_of_all_pairs_and_averages_over_sets(data, name):
+    result = senteval.engine.SE(tiny(data), bag_of_words).eval(name)
+    expected, pairs = by_hand(data, name), scored_pairs(data, name)
+    sizes = [len(rows) for rows in pairs.values()]
+    for index, kind in enumerate(("pearson", "spearman")):
+        of_sets = [expected[one][index][0] for one in pairs]
+        wanted = {
+            "all": expected["all"][index][0],
+            "mean": sum(of_sets) / len(of_sets),
+            "wmean": sum(score * size for score, size in zip(of_sets, sizes, strict=True)) / sum(sizes),
+        }
+        assert result["all"][kind] == pytest.approx(wanted)
+        assert all(type(score) is float for score in result["all"][kind].values())
+
+
+@pytest.mark.parametrize("name", [*TRANSFER, *OTHERS])
+@pytest.mark.parametrize("use_torch", [True, False])
+def test_transfer_results_are_those_of_the_typed_interface(data, name, use_torch):
+    fast = MODES["dev"].classifier
+    classifier = {key: value for key, value in vars(fast).items() if key != "max_epoch"}
+    given = tiny(data, kfold=3, seed=5, usepytorch=use_torch, classifier=classifier)
+    result = senteval.engine.SE(given, bag_of_words).eval(name)
+    settings = Settings(kfold=3, seed=5, use_torch=use_torch, classifier=fast, official=False)
+    assert result == evaluate(encode, [name], data, settings=settings).results[name].as_senteval()
+    assert set(result) == {"devacc", "acc", "ndev", "ntest"} | ({"f1"} if name == "MRPC" else set())
+
+
+@pytest.mark.parametrize("name", FINETUNE)
+def test_finetune_results_are_those_of_the_typed_interface(data, name):
+    result = senteval.engine.SE(tiny(data), bag_of_words).eval(name)
+    typed = evaluate(encode, [name], data, settings=Settings(official=False)).results[name].as_senteval()
+    assert set(result) == {"devspearman", "pearson", "spearman", "mse", "yhat", "ndev", "ntest"}
+    np.testing.assert_array_equal(result.pop("yhat"), typed.pop("yhat"))
+    assert result == typed
+
+
+def test_several_tasks_give_their_results_by_name_and_results_keeps_the_last(data):
+    se = senteval.engine.SE(tiny(data), bag_of_words)
+    alone = se.eval("STS16")
+    assert se.results is alone
+    together = se.eval(["STS16", "STS13"])
+    assert se.results is together
+    assert list(together) == ["STS16", "STS13"]
+    assert together["STS16"] == alone
+
+
+def test_global_random_numbers_go_on_as_if_nothing_was(data):
+    np.random.seed(3)
+    torch.manual_seed(3)
+    expected = np.random.rand(), torch.rand(1).item()
+    np.random.seed(3)
+    torch.manual_seed(3)
+    senteval.engine.SE(tiny(data, kfold=3), bag_of_words).eval(["SST2", "TREC", "STSBenchmark-finetune"])
+    assert (np.random.rand(), torch.rand(1).item()) == expected
+
+
+class Recorder:
+    """A batcher and a prepare that note what they are given, in order."""
+
+    def __init__(self):
+        self.events = []
+
+    def prepare(self, params, samples):
+        self.events.append(("prepare", params, samples))
+
+    def batcher(self, params, batch):
+        self.events.append(("batch", params, batch))
+        return bag_of_words(params, batch)
+
+    def batches(self):
+        return [given for kind, _, given in self.events if kind == "batch"]
+
+
+def test_prepare_hears_all_sentences_of_a_task_before_any_is_encoded(data):
+    recorder = Recorder()
+    senteval.engine.SE(tiny(data), recorder.batcher, recorder.prepare).eval(["STS13", "TREC"])
+    kinds = [kind for kind, _, _ in recorder.events]
+    assert kinds == ["prepare", "batch", "prepare", "batch"]
+    pairs = [pair for rows in scored_pairs(data, "STS13").values() for pair in rows]
+    told = [" ".join(tokens) for tokens in recorder.events[0][2]]
+    assert sorted(told) == sorted(text for pair in pairs for text in pair[:2])
+    assert len(recorder.events[2][2]) == 72 + 12
+
+
+def test_every_distinct_sentence_of_a_task_is_encoded_once_in_batches_of_alike_lengths(data):
+    recorder = Recorder()
+    senteval.engine.SE(tiny(data, batch_size=7), recorder.batcher, recorder.prepare).eval("STS14")
+    batches = recorder.batches()
+    assert {len(batch) for batch in batches[:-1]} == {7}
+    assert len(batches[-1]) <= 7
+    encoded = [" ".join(tokens) for batch in batches for tokens in batch]
+    assert all(len(longer) >= len(shorter) for longer, shorter in pairwise(encoded))
+    told = {" ".join(tokens) for tokens in recorder.events[0][2]}
+    assert len(encoded) == len(told)
+    assert set(encoded) == told
+
+
+def test_an_empty_sentence_is_an_empty_list(data):
+    recorder = Recorder()
+    senteval.engine.SE(tiny(data, kfold=3), recorder.batcher).eval("CR")
+    assert [tokens for batch in recorder.batches() for tokens in batch].count([]) == 1
+
+
+def test_prepare_and_batcher_share_one_attribute_dict(data):
+    seen = []
+
+    def prepare(params, samples):
+        params.vocabulary = {word for tokens in samples for word in tokens}
+        seen.append(params)
+
+    def batcher(params, batch):
+        assert all(word in params.vocabulary for tokens in batch for word in tokens)
+        assert params["vocabulary"] is params.vocabulary
+        assert (params.batch_size, params.own, params.classifier["nhid"]) == (128, "mine", 0)
+        seen.append(params)
+        return bag_of_words(params, batch)
+
+    given = tiny(data, own="mine")
+    before = dict(given)
+    se = senteval.engine.SE(given, batcher, prepare)
+    se.eval(["STS16", "STS13"])
+    assert len(seen) == 4
+    assert all(params is se.params for params in seen)
+    assert given == before
+
+
+def test_the_name_of_the_task_is_there_for_prepare_and_batcher(data):
+    told = []
+
+    def prepare(params, samples):
+        told.append(params.current_task)
+
+    def batcher(params, batch):
+        told.append(params["current_task"])
+        return bag_of_words(params, batch)
+
+    senteval.engine.SE(tiny(data), batcher, prepare).eval(["STS16", "SST2"])
+    assert told == ["STS16", "STS16", "SST2", "SST2"]
+
+
+def test_an_attribute_that_nobody_set_is_none_and_one_can_be_deleted(data):
+    params = senteval.engine.SE(tiny(data, own=1), bag_of_words).params
+    assert params.never is None
+    del params.own
+    assert "own" not in params
+
+
+def test_what_prepare_changes_counts_for_its_task(data):
+    """Vectors are not shared between tasks, and a smaller batch is asked for where a task needs it."""
+    sizes = []
+
+    def prepare(params, samples):
+        params.scale = -1 if params.scale == 1 else 1
+        params.batch_size = 3
+
+    def batcher(params, batch):
+        sizes.append(len(batch))
+        return bag_of_words(params, batch) + params.scale
+
+    results = senteval.engine.SE(tiny(data), batcher, prepare).eval(["STSBenchmark", "STSBenchmark-finetune"])
+    assert max(sizes) == 3
+    alone = senteval.engine.SE(tiny(data), lambda params, batch: bag_of_words(params, batch) - 1)
+    assert results["STSBenchmark-finetune"]["spearman"] == alone.eval("STSBenchmark-finetune")["spearman"]
+
+
+def test_the_list_that_a_batcher_gets_is_its_own(data):
+    def batcher(params, batch):
+        for tokens in batch:
+            tokens.append("bridge")
+        return bag_of_words(params, batch)
+
+    bridge = word_vector("bridge")
+    expected = by_hand(data, "STS13", lambda one, other: cosine(one + bridge, other + bridge))
+    result = senteval.engine.SE(tiny(data), batcher).eval("STS13")
+    assert result["all"]["spearman"]["all"] == pytest.approx(expected["all"][1].statistic)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "dtype"),
+    [
+        (torch.ones(2, 3, dtype=torch.bfloat16), np.float32),
+        (torch.ones(2, 3, dtype=torch.float16), np.float32),
+        (torch.ones(2, 3, requires_grad=True), np.float32),
+        (torch.ones(2, 3, dtype=torch.float64), np.float64),
+        (np.ones((2, 3), np.float16), np.float32),
+        (np.ones((2, 3), np.float32), np.float32),
+        (np.ones((2, 3)), np.float64),
+        (np.ones((2, 3), np.uint8), np.float32),
+    ],
+)
+def test_vectors_of_any_kind_become_numpy_arrays_fit_for_arithmetic(vectors, dtype):
+    array = check_vectors(as_array(vectors), 2)
+    assert array.dtype == dtype
+    np.testing.assert_array_equal(array, np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("kind", [torch.from_numpy, lambda array: torch.from_numpy(array).requires_grad_()])
+def test_tensors_give_the_scores_of_arrays(data, kind):
+    se = senteval.engine.SE(tiny(data), lambda params, batch: kind(bag_of_words(params, batch)))
+    assert se.eval("STS15") == senteval.engine.SE(tiny(data), bag_of_words).eval("STS15")
+
+
+def test_a_batcher_may_fill_one_buffer_again_and_again(data):
+    buffer = np.empty((4, 8), np.float32)
+
+    def batcher(params, batch):
+        buffer[: len(batch)] = bag_of_words(params, batch)
+        return buffer[: len(batch)]
+
+    result = senteval.engine.SE(tiny(data, batch_size=4), batcher).eval("STS12")
+    assert result == senteval.engine.SE(tiny(data), bag_of_words).eval("STS12")
+
+
+def test_a_similarity_in_params_stands_in_for_the_cosine(data):
+    def closeness(first, second):
+        assert first.shape == second.shape == (8,)
+        return -np.abs(first - second).sum()
+
+    for name in ("STS14", "SICKRelatedness"):
+        result = senteval.engine.SE(tiny(data, similarity=closeness), bag_of_words).eval(name)
+        expected = by_hand(data, name, closeness)
+        for index, kind in enumerate(("pearson", "spearman")):
+            assert result["all"][kind]["all"] == pytest.approx(expected["all"][index].statistic)
+            for one in scored_pairs(data, name):
+                assert result[one][kind].statistic == pytest.approx(expected[one][index].statistic)
+
+
+def refusal(params, batcher=bag_of_words, prepare=None, name=None):
+    """The message of the DataError; without a name SE itself raises it."""
+    with pytest.raises(DataError) as caught:
+        se = senteval.engine.SE(params, batcher, prepare)
+        assert name is not None
+        se.eval(name)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"task_path": None}, "params['task_path'] is None; the path of the folder that contains downstream/"),
+        ({"usepytorch": "no"}, "params['usepytorch'] is 'no'; True or False"),
+        ({"official": "no"}, "params['official'] is 'no'; True or False"),
+        ({"seed": -1}, "params: seed is -1; a whole number from 0 to 4294967295"),
+        ({"batch_size": 0}, "params['batch_size'] is 0; a whole number from 1 on"),
+        ({"kfold": 1}, "params: kfold is 1; a whole number from 2 on"),
+        ({"kfold": "10"}, "params: kfold is '10'; a whole number from 2 on"),
+        ({"similarity": "cosine"}, "params['similarity'] is 'cosine'; a function"),
+        ({"classifier": 50}, "params['classifier'] is 50; a dict with 'nhid'"),
+        ({"classifier": {"optim": "adam"}}, "params['classifier'] is {'optim': 'adam'}; a dict with 'nhid'"),
+        ({"classifier": {"nhid": 0, "l2reg": 1}}, "unknown key 'l2reg'; choose from nhid, optim, batch_size"),
+        ({"classifier": {"nhid": -1}}, "params['classifier']: nhid is -1; a whole number from 0 on"),
+        ({"classifier": {"nhid": 0, "epoch_size": 0}}, "params['classifier']: epoch_size is 0; a whole number"),
+        ({"classifier": {"nhid": 0, "batch_size": 1.5}}, "params['classifier']: batch_size is 1.5; a whole number"),
+        ({"classifier": {"nhid": 0, "dropout": 1}}, "params['classifier']: dropout is 1; a number from 0 to below"),
+        (
+            {"classifier": {"nhid": 0, "optim": "adamw"}},
+            "['classifier']: unknown optimiser 'adamw'; choose one of adadelta",
+        ),
+        ({"classifier": {"nhid": 0, "optim": "adam,lr=x"}}, "['classifier']: optimiser 'adam,lr=x': 'lr=x' is not"),
+        ({"classifier": {"nhid": 0, "optim": "adam,speed=1"}}, "['classifier']: optimiser 'adam,speed=1': "),
+        ({"classifier": {"nhid": 0, "optim": None}}, "params['classifier']: optim is None; a string such as"),
+    ],
+)
+def test_unusable_params_are_refused_at_once_naming_key_value_and_what_is_allowed(data, changes, told):
+    assert told in refusal(tiny(data, **changes))
+
+
+def test_params_without_task_path_or_of_another_type_are_refused():
+    assert "params['task_path'] is None" in refusal({})
+    assert "params is ['task_path']; a dict" in refusal(["task_path"])
+
+
+def test_a_batcher_or_prepare_that_cannot_be_called_is_refused(data):
+    assert "batcher is None; a function is needed" in refusal(tiny(data), batcher=None)
+    assert "prepare is 'no'; a function is needed" in refusal(tiny(data), prepare="no")
+
+
+def test_only_the_path_is_needed_and_the_rest_means_what_the_typed_interface_does(data):
+    assert settings_of(senteval.engine.SE({"task_path": data}, bag_of_words).params) == Settings()
+    for nothing in (None, {}):
+        given = {"task_path": data, "classifier": nothing}
+        assert settings_of(senteval.engine.SE(given, bag_of_words).params) == Settings()
+    published = senteval.engine.SE(published_params("test", data), bag_of_words).params
+    assert settings_of(published) == MODES["test"]
+    fast = settings_of(senteval.engine.SE(published_params("fasttest", data), bag_of_words).params)
+    assert (fast.kfold, fast.classifier) == (MODES["fasttest"].kfold, MODES["fasttest"].classifier)
+
+
+def test_a_set_of_defaults_is_not_shared_between_runs(data):
+    senteval.engine.SE(tiny(data), bag_of_words).params.classifier["nhid"] = 50
+    assert senteval.engine.SE(tiny(data), bag_of_words).params.classifier == {"nhid": 0}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda vectors: vectors.tolist(), "a list"),
+        (lambda vectors: None, "a NoneType"),
+        (lambda vectors: vectors[0], "an array of shape (8,)"),
+        (lambda vectors: torch.from_numpy(vectors[:-1]), "an array of shape (4, 8)"),
+        (lambda vectors: vectors[:, : 7 + (vectors[0, 0] > 0)], "an array of shape (5, "),
+        (lambda vectors: vectors.astype(object), "an array of object"),
+        (lambda vectors: torch.from_numpy(vectors).to(torch.complex64), "an array of complex64"),
+    ],
+)
+def test_anything_but_a_row_of_numbers_a_sentence_is_told_as_the_batchers_fault(data, spoil, found):
+    message = refusal(tiny(data, batch_size=5), lambda params, batch: spoil(bag_of_words(params, batch)), name="STS14")
+    assert message.startswith(f"batcher returned {found}")
+    assert "of shape (5, " in message
+
+
+def test_vectors_that_are_not_finite_or_zero_are_told_with_sentence_and_place(data):
+    for factor, fault in ((np.nan, "is not finite"), (0, "is all zeros")):
+        message = refusal(tiny(data), lambda params, batch, by=factor: bag_of_words(params, batch) * by, name="STS13")
+        assert fault in message
+        assert str(Path("STS13-en-test", "STS.input.")) in message
+
+
+@pytest.mark.parametrize("value", [np.nan, "near", None])
+def test_a_similarity_that_is_no_number_is_told_with_the_place_of_the_pair(data, value):
+    message = refusal(tiny(data, similarity=lambda first, second: value), name="STSBenchmark")
+    assert "sts-train.csv:1: STSBenchmark train: params['similarity'] of this pair is " in message
+    assert "a finite number is needed" in message
+
+
+def test_an_unknown_task_is_told_with_the_nearest_name_and_the_tasks_of_this_interface(data):
+    message = refusal(tiny(data), name="sts12")
+    assert "did you mean STS12" in message
+    assert all(name in message for name in (*STS, *TRANSFER, *OTHERS, *FINETUNE))
+    assert set(senteval.engine.SE(tiny(data), bag_of_words).list_tasks) == {*STS, *TRANSFER, *OTHERS, *FINETUNE}
+
+
+def test_files_have_the_official_sizes_unless_params_say_otherwise(data):
+    message = refusal({"task_path": str(data)}, name="STSBenchmark")
+    assert "sts-train.csv: 9 scored pairs found, but STSBenchmark train officially has 5749" in message
+    assert "official=False" in message
+    assert "MR officially has 5331" in refusal({"task_path": str(data)}, name="MR")
+
+
+def test_nothing_is_encoded_when_the_file_of_a_later_task_is_missing(data, tmp_path):
+    recorder = Recorder()
+    (tmp_path / "downstream").mkdir()
+    (tmp_path / "downstream/STS").symlink_to(data / "downstream/STS")
+    message = refusal(tiny(tmp_path), recorder.batcher, recorder.prepare, name=["STS12", "MR"])
+    assert "MR" in message
+    assert recorder.events == []

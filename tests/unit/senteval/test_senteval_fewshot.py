@@ -1,0 +1,158 @@
+"""Few-shot transfer: what is drawn, and the accuracy against scikit-learn used directly."""
+
+import statistics
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from senteval import Settings, fewshot
+from senteval.embeddings import Embeddings
+from senteval.fewshot import FewShotResult, LoadedFewShot, draw_examples
+from senteval.labelled import LabelledTexts
+from senteval.lines import Line
+from senteval.transfer import LoadedTransfer, TransferTask
+from senteval_oracle import noisy_data
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+WIDTH = 5
+SETTINGS = Settings()
+
+
+class Task:
+    """A made-up task of those splits and sizes, with its embeddings; rows: of each split among all."""
+
+    def __init__(self, classes, noise=0.5, **sizes):
+        ends = np.cumsum(list(sizes.values()))
+        self.features, self.labels = noisy_data(ends[-1], WIDTH, classes, noise)
+        self.rows = dict(zip(sizes, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+        sentences = [f"sentence {row}" for row in range(ends[-1])]
+        examples = {
+            split: LabelledTexts(
+                ([sentences[row] for row in rows],),
+                self.labels[rows],
+                [Line(Path(split), 1 + row, "") for row in rows],
+            )
+            for split, rows in self.rows.items()
+        }
+        transfer = TransferTask("Toy", "toy", classes, {}, "nested")
+        self.loaded = LoadedFewShot("Toy-fewshot", LoadedTransfer(transfer, examples))
+        self.embed = Embeddings(sentences, self.features)
+
+    def score(self, **settings):
+        return self.loaded.score(self.embed, replace(SETTINGS, **settings))
+
+
+@pytest.fixture
+def one_set():
+    return Task(2, all=120)
+
+
+@pytest.fixture
+def with_test_set():
+    return Task(3, train=110, test=60)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The rows of every draw from here on."""
+    rows = []
+
+    def recording(*arguments):
+        rows.append(draw_examples(*arguments))
+        return rows[-1]
+
+    monkeypatch.setattr(fewshot, "draw_examples", recording)
+    return rows
+
+
+@pytest.mark.parametrize("shots", [4, 16])
+def test_a_draw_has_as_many_different_examples_of_each_class(shots):
+    labels = np.random.default_rng(0).integers(0, 3, 300)
+    pool = np.flatnonzero(np.arange(300) % 2)
+    rows = draw_examples(pool, labels, shots, np.random.default_rng(1))
+    assert len(set(rows)) == len(rows) == 3 * shots
+    assert np.bincount(labels[rows]).tolist() == [shots] * 3
+    assert set(rows) <= set(pool)
+
+
+def test_every_example_of_a_class_can_be_drawn():
+    labels = np.repeat([0, 1], [6, 9])
+    random = np.random.default_rng(0)
+    draws = [draw_examples(np.arange(15), labels, 4, random) for _ in range(60)]
+    counts = np.bincount(np.concatenate(draws), minlength=15)
+    # 60 draws of 4: of 6 each comes 40 times on average, of 9 each 26.7 times; four standard deviations around.
+    assert (abs(counts[:6] - 40) < 15).all() and (abs(counts[6:] - 26.7) < 16).all()
+
+
+def test_ten_different_draws_of_sixteen_a_class_are_the_default(one_set, drawn):
+    result = one_set.score()
+    assert len(drawn) == len(result.draws) == 10
+    assert all(np.bincount(one_set.labels[rows]).tolist() == [16, 16] for rows in drawn)
+    assert all(set(one) != set(other) for one, other in combinations(drawn, 2))
+    assert (result.shots, result.n_train) == (16, 32)
+
+
+def test_a_seed_gives_the_same_draws_again_and_another_one_others(one_set, drawn):
+    first, again, other = (one_set.score(draws=3, seed=seed, shots=6) for seed in (1, 1, 2))
+    assert first == again
+    assert np.array_equal(drawn[:3], drawn[3:6])
+    assert not any(set(one) == set(two) for one in drawn[:3] for two in drawn[6:])
+    assert first.draws != other.draws
+
+
+def test_more_draws_go_on_from_fewer(one_set):
+    assert one_set.score(draws=4, shots=4).draws[:2] == one_set.score(draws=2, shots=4).draws
+
+
+def plain_accuracy(task, train, test, seed):
+    """Of the best C by four shuffled folds of the drawn examples, in the grid of SentEval's logistic regression."""
+    search = GridSearchCV(
+        LogisticRegression(max_iter=10_000),
+        {"C": [0.25, 0.5, 1, 2, 4, 8]},
+        cv=StratifiedKFold(4, shuffle=True, random_state=seed),
+    ).fit(task.features[train], task.labels[train])
+    return 100 * search.score(task.features[test], task.labels[test]), search.best_params_["C"]
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_tasks_of_one_set_are_tested_on_all_that_was_not_drawn(drawn, noise):
+    task = Task(2, noise, all=120)
+    result = task.score(draws=3, seed=3)
+    expected = [plain_accuracy(task, rows, sorted({*range(120)} - {*rows}), seed=3)[0] for rows in drawn]
+    assert result.draws == pytest.approx(expected, abs=1e-10)
+    assert result.n_test == 120 - 32
+    assert all(50 < accuracy < 98 for accuracy in expected) and len(set(expected)) > 1
+
+
+def test_tasks_with_a_test_set_are_tested_on_it(with_test_set, drawn):
+    result = with_test_set.score(draws=4, shots=8)
+    found = [plain_accuracy(with_test_set, rows, with_test_set.rows["test"], SETTINGS.seed) for rows in drawn]
+    assert result.draws == pytest.approx([accuracy for accuracy, _ in found], abs=1e-10)
+    assert len({strength for _, strength in found}) > 1
+    assert all(set(rows) <= set(with_test_set.rows["train"]) for rows in drawn)
+    assert (result.n_train, result.n_test) == (24, 60)
+
+
+@pytest.mark.parametrize("shots", [2, 3])
+def test_fewer_shots_than_folds_are_enough(one_set, shots):
+    result = one_set.score(draws=3, shots=shots)
+    assert result.n_train == 2 * shots and 40 < result.points < 100
+
+
+def test_mean_and_sample_deviation_are_over_the_draws():
+    result = FewShotResult("Toy-fewshot", "test", 16, (61.5, 70.0, 64.25, 59.0), 32, 100)
+    assert result.points == pytest.approx(statistics.mean(result.draws))
+    assert result.deviation == pytest.approx(statistics.stdev(result.draws))
+    assert result.as_dict() == {
+        "task": "Toy-fewshot",
+        "split": "test",
+        "shots": 16,
+        "draws": [61.5, 70.0, 64.25, 59.0],
+        "n_train": 32,
+        "n_test": 100,
+        "mean": result.points,
+        "std": result.deviation,
+    }

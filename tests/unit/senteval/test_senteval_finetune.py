@@ -1,0 +1,257 @@
+"""The trained relatedness probe against a plain loop in the published form, in float64 so that both agree closely."""
+
+import copy
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy.stats import spearmanr
+from senteval import DataError, ScoredPairs, Settings, finetune
+from senteval.embeddings import Embeddings
+from senteval.finetune import LoadedRelatedness, spread
+from torch import nn
+
+SETTINGS = Settings(dtype=torch.float64)
+SEED = SETTINGS.seed
+WIDTH = 4
+SIZES = {"train": 75, "dev": 40, "test": 50}
+
+
+def plain_spread(gold):
+    rows = np.zeros((len(gold), 5))
+    for row, score in enumerate(gold):
+        for grade in range(1, 6):
+            if grade == math.floor(score) + 1:
+                rows[row, grade - 1] = score - math.floor(score)
+            if grade == math.floor(score):
+                rows[row, grade - 1] = math.floor(score) - score + 1
+    return rows
+
+
+class PlainProbe:
+    """One probe with the published seeds, batches and early stopping; global random numbers throughout."""
+
+    def __init__(self, seed=SEED, epochs_a_look=50, max_epochs=1000):
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        self.epochs_a_look, self.max_epochs = epochs_a_look, max_epochs
+        self.model = nn.Sequential(nn.Linear(2 * WIDTH, 5), nn.Softmax(dim=-1)).double()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), weight_decay=0)
+
+    def fit(self, features, gold, dev_features, dev_gold):
+        """Features are tensors, scores are arrays."""
+        targets = torch.from_numpy(plain_spread(gold))
+        self.dev_spearman, self.looks, misses, epochs, going = -1, 0, 0, 0, True
+        while going and epochs <= self.max_epochs:
+            for _ in range(self.epochs_a_look):
+                order = torch.from_numpy(np.random.permutation(len(features)))
+                for start in range(0, len(order), 64):
+                    rows = order[start : start + 64]
+                    self.optimizer.zero_grad()
+                    nn.MSELoss()(self.model(features[rows]), targets[rows]).backward()
+                    self.optimizer.step()
+            epochs += self.epochs_a_look
+            self.looks += 1
+            reached = spearmanr(self.predict(dev_features), dev_gold)[0]
+            if reached > self.dev_spearman:
+                self.dev_spearman, kept = reached, copy.deepcopy(self.model)
+            else:
+                going = misses < 3
+                misses += 1
+        self.model = kept
+        return self
+
+    def predict(self, features):
+        with torch.no_grad():
+            return np.dot(self.model(features).numpy(), np.arange(1, 6))
+
+
+class Data:
+    """Made-up pairs of all splits whose scores their embeddings tell in part; no two have the same lengths and score.
+
+    features and gold hold what the published code trains and measures on, by split.
+    """
+
+    def __init__(self, seed=0, noise=1.0, lowest=0.0):
+        random = np.random.default_rng(seed)
+        self.splits, self.features, self.gold = {}, {}, {}
+        self.sentences, vectors = [], []
+        for split, size in SIZES.items():
+            first = random.standard_normal((size, WIDTH))
+            share = random.random((size, 1))
+            second = share * first + (1 - share) * noise * random.standard_normal((size, WIDTH))
+            gold = np.round(lowest + (5 - lowest) * share[:, 0], 3)
+            gold[:2] = lowest, 5
+            texts = [
+                [" ".join([f"{side}{split}{row}", *["word"] * random.integers(12)]) for row in range(size)]
+                for side in "ab"
+            ]
+            self.splits[split] = ScoredPairs(split, *texts, gold, Path(split), list(range(1, size + 1)))
+            self.sentences += texts[0] + texts[1]
+            vectors += [first, second]
+            rows = sorted(range(size), key=lambda row: (*(len(side[row].split()) for side in texts), gold[row]))
+            self.features[split] = torch.from_numpy(np.c_[np.abs(first - second), first * second][rows])
+            self.gold[split] = gold[rows]
+        self.embed = Embeddings(self.sentences, np.concatenate(vectors))
+
+    def plain(self, **settings):
+        probe = PlainProbe(**settings)
+        return probe.fit(self.features["train"], self.gold["train"], self.features["dev"], self.gold["dev"])
+
+    def score(self, settings=SETTINGS, **splits):
+        return LoadedRelatedness("Toy-finetune", {**self.splits, **splits}).score(self.embed, settings)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return Data()
+
+
+def assert_is_that_of(result, plain, data):
+    predicted, gold = plain.predict(data.features["test"]), data.gold["test"]
+    assert_allclose(result.dev_spearman, plain.dev_spearman, rtol=0, atol=1e-12)
+    assert_allclose(np.sort(result.predictions), np.sort(predicted), rtol=0, atol=1e-9)
+    assert_allclose(result.pearson, np.corrcoef(predicted, gold)[0, 1], atol=1e-9)
+    assert_allclose(result.spearman, spearmanr(predicted, gold)[0], atol=1e-12)
+    assert_allclose(result.mse, np.mean([(one - other) ** 2 for one, other in zip(predicted, gold, strict=True)]))
+
+
+def test_a_score_is_spread_over_its_two_neighbouring_grades():
+    gold = np.array([0, 0.2, 0.999, 1, 1.5, 2, 2.75, 3.0001, 4, 4.999, 5, *np.linspace(0, 5, 41)])
+    assert_allclose(spread(gold), plain_spread(gold), rtol=0, atol=1e-15)
+    assert spread(np.array([0.25, 5])).tolist() == [[0.25, 0, 0, 0, 0], [0, 0, 0, 0, 1]]
+
+
+def test_the_mean_grade_of_a_spread_score_is_the_score():
+    gold = np.linspace(1, 5, 33)
+    assert_allclose(spread(gold).sum(1), 1)
+    assert_allclose(spread(gold) @ [1, 2, 3, 4, 5], gold)
+
+
+@pytest.mark.parametrize(("seed", "lowest"), [(0, 0.0), (1, 1.0)])
+def test_the_probe_is_trained_and_stopped_as_the_plain_one(seed, lowest):
+    data = Data(seed, lowest=lowest)
+    plain = data.plain()
+    assert 4 < plain.looks < 21  # of at most 21: it stopped early, and not at once
+    assert 0.3 < plain.dev_spearman < 0.9
+    assert_is_that_of(data.score(), plain, data)
+
+
+@pytest.mark.parametrize(("epochs_a_look", "max_epochs", "looks"), [(2, 12, 7), (2, 11, 6), (5, 0, 1)])
+def test_training_ends_at_the_published_epoch(data, monkeypatch, epochs_a_look, max_epochs, looks):
+    monkeypatch.setattr(finetune, "EPOCHS_A_LOOK", epochs_a_look)
+    monkeypatch.setattr(finetune, "MAX_EPOCHS", max_epochs)
+    plain = data.plain(epochs_a_look=epochs_a_look, max_epochs=max_epochs)
+    assert plain.looks == looks
+    assert_is_that_of(data.score(), plain, data)
+
+
+def test_another_seed_is_that_of_the_plain_probe(data, monkeypatch):
+    monkeypatch.setattr(finetune, "EPOCHS_A_LOOK", 5)
+    monkeypatch.setattr(finetune, "MAX_EPOCHS", 30)
+    one, other = (data.plain(seed=seed, epochs_a_look=5, max_epochs=30) for seed in (2, 3))
+    assert one.dev_spearman != other.dev_spearman
+    assert_is_that_of(data.score(replace(SETTINGS, seed=2)), one, data)
+    assert_is_that_of(data.score(replace(SETTINGS, seed=3)), other, data)
+
+
+@pytest.fixture
+def one_look(monkeypatch):
+    monkeypatch.setattr(finetune, "EPOCHS_A_LOOK", 5)
+    monkeypatch.setattr(finetune, "MAX_EPOCHS", 0)
+
+
+def reordered(pairs, order):
+    return ScoredPairs(
+        pairs.name,
+        [pairs.first[row] for row in order],
+        [pairs.second[row] for row in order],
+        pairs.gold[order],
+        pairs.source,
+        [pairs.lines[row] for row in order],
+    )
+
+
+def test_predictions_come_in_the_order_of_the_file(data, one_look):
+    plain = data.plain(epochs_a_look=5, max_epochs=0)
+    pairs = data.splits["test"]
+    expected = []
+    for first, second in zip(pairs.first, pairs.second, strict=True):
+        u, v = data.embed([first, second])
+        expected.append(plain.predict(torch.from_numpy(np.r_[np.abs(u - v), u * v][None]))[0])
+    assert_allclose(data.score().predictions, expected, atol=1e-9)
+    order = np.random.default_rng(1).permutation(SIZES["test"])
+    shuffled = data.score(test=reordered(pairs, order)).predictions
+    assert_allclose(shuffled, np.array(expected)[order], atol=1e-9)
+    assert not np.allclose(shuffled, expected)
+
+
+def test_training_pairs_are_taken_by_length_whatever_their_order(data, one_look):
+    shuffled = reordered(data.splits["train"], np.random.default_rng(1).permutation(SIZES["train"]))
+    assert_allclose(data.score(train=shuffled).predictions, data.score().predictions, atol=1e-12)
+
+
+def test_without_a_test_split_dev_spearman_is_the_score(data, one_look):
+    splits = {split: data.splits[split] for split in ("train", "dev")}
+    result = LoadedRelatedness("Toy-finetune", splits).score(data.embed, replace(SETTINGS, split="dev"))
+    assert_allclose(result.points, 100 * data.plain(epochs_a_look=5, max_epochs=0).dev_spearman)
+    assert result.as_dict() == {
+        "task": "Toy-finetune",
+        "split": "dev",
+        "dev_spearman": result.dev_spearman,
+        "n_dev": 40,
+        "n_test": 0,
+    }
+
+
+def test_results_have_sentevals_keys(data, one_look):
+    result = data.score()
+    assert result.as_senteval() == {
+        "devspearman": result.dev_spearman,
+        "pearson": result.pearson,
+        "spearman": result.spearman,
+        "mse": result.mse,
+        "yhat": result.predictions,
+        "ndev": 40,
+        "ntest": 50,
+    }
+    assert result.points == 100 * result.spearman
+
+
+def test_the_callers_random_numbers_go_on_and_have_no_part(data, one_look):
+    predictions = []
+    for seed in (0, 1):
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        predictions.append(data.score().predictions.tolist())
+        drawn = np.random.rand(4), torch.rand(4)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        assert np.array_equal(drawn[0], np.random.rand(4)) and torch.equal(drawn[1], torch.rand(4))
+    assert predictions[0] == predictions[1]
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_one_grade_for_all_pairs_is_an_error_not_a_score(data, one_look, split):
+    # Where the published code writes 0. All sentences of the split have one embedding.
+    vectors = dict(zip(data.sentences, data.embed.vectors, strict=True))
+    pairs = data.splits[split]
+    vectors |= dict.fromkeys([*pairs.first, *pairs.second], np.ones(WIDTH))
+    embed = Embeddings(list(vectors), np.stack(list(vectors.values())))
+    with pytest.raises(DataError, match=f"Toy-finetune {split}: all {SIZES[split]} pairs have the same"):
+        LoadedRelatedness("Toy-finetune", data.splits).score(embed, SETTINGS)
+
+
+def test_a_look_without_a_correlation_counts_as_zero(monkeypatch):
+    # As published: better than a negative one, worse than a positive one.
+    gold, same = np.arange(9.0), np.ones(9)
+    looks = iter([same, -gold, same, same, gold, same])  # best, three misses, best, the last miss
+    monkeypatch.setattr(finetune, "EPOCHS_A_LOOK", 1)
+    monkeypatch.setattr(finetune, "_grades", lambda model, features: next(looks))
+    features = torch.zeros(3, 2 * WIDTH, dtype=torch.float64)
+    finetune._train(features, torch.zeros(3, 5), features, gold, SETTINGS)
+    assert next(looks, None) is None

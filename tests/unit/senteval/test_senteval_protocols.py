@@ -1,0 +1,320 @@
+"""SentEval's three protocols against plain loops over folds and penalties, to the last digit that they report."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import senteval_oracle as oracle
+import torch
+from senteval import DataError, Settings
+from senteval.embeddings import Embeddings
+from senteval.labelled import LabelledTexts
+from senteval.lines import Line
+from senteval.optimizers import parse_optimizer
+from senteval.protocols import SklearnProbe, TorchProbe, fixed_split, kfold, nested_kfold
+from senteval.stacked import Classifier
+from senteval.transfer import TRANSFER, LoadedTransfer, TransferTask
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+from sklearn.model_selection import StratifiedKFold
+
+WIDTH = 5
+CLASSIFIER = Classifier(0, "adam,lr=0.03", batch_size=16, tenacity=2, epoch_size=2)
+SETTINGS = Settings(kfold=3, classifier=CLASSIFIER, dtype=torch.float64)
+
+
+def noisy(count, classes, seed=0, noise=0.8):
+    return oracle.noisy_data(count, WIDTH, classes, noise, seed)
+
+
+def as_tensors(features, labels):
+    return torch.from_numpy(features), torch.from_numpy(labels)
+
+
+def between_chance_and_perfect(classes, *accuracies):
+    """Otherwise any two ways to train would agree."""
+    return all(120 / classes < accuracy < 95 for accuracy in accuracies)
+
+
+@pytest.mark.parametrize(
+    ("classes", "k", "seed", "classifier"),
+    [
+        (2, 3, 1111, CLASSIFIER),
+        (3, 2, 7, replace(CLASSIFIER, optim="rmsprop")),
+        (3, 2, 1111, replace(CLASSIFIER, optim="rmsprop", nhid=4, dropout=0.2)),
+    ],
+)
+def test_nested_cross_validation_is_the_plain_loops(classes, k, seed, classifier):
+    features, labels = noisy(83, classes)
+    settings = replace(SETTINGS, kfold=k, seed=seed, classifier=classifier)
+    outcome = nested_kfold(TorchProbe(features, labels, classes, settings), labels, k)
+    expected = oracle.nested_kfold(*as_tensors(features, labels), classes, k, classifier, seed)
+    assert (outcome.dev_accuracy, outcome.accuracy) == expected
+    assert between_chance_and_perfect(classes, *expected)
+    assert len(outcome.folds) == len(outcome.penalties) == k
+
+
+@pytest.mark.parametrize(("classes", "seed"), [(2, 1111), (6, 1111), (6, 5)])
+def test_cross_validation_is_the_plain_loop(classes, seed):
+    features, labels = noisy(140, classes)
+    train, test = np.arange(90), np.arange(90, 140)
+    outcome = kfold(TorchProbe(features, labels, classes, replace(SETTINGS, seed=seed)), labels, train, test, 3, seed)
+    rows, targets = as_tensors(features, labels)
+    *expected, predictions = oracle.kfold(
+        rows[train], targets[train], rows[test], targets[test], classes, 3, CLASSIFIER, seed
+    )
+    assert [outcome.dev_accuracy, outcome.accuracy] == expected
+    assert outcome.predictions.tolist() == predictions.tolist()
+    assert between_chance_and_perfect(classes, *expected)
+
+
+@pytest.mark.parametrize(("classes", "nhid"), [(2, 0), (5, 0), (5, 6)])
+def test_a_fixed_split_is_the_plain_loop_with_its_second_training(classes, nhid):
+    features, labels = noisy(170, classes)
+    train, dev, test = np.split(np.arange(170), [90, 130])
+    classifier = replace(CLASSIFIER, nhid=nhid, dropout=0.2)
+    probe = TorchProbe(features, labels, classes, replace(SETTINGS, classifier=classifier))
+    outcome = fixed_split(probe, labels, train, dev, test)
+    rows, targets = as_tensors(features, labels)
+    parts = [(rows[part], targets[part]) for part in (train, dev, test)]
+    expected = oracle.split(*parts, classes, classifier)
+    assert (outcome.dev_accuracy, outcome.accuracy) == expected
+    assert between_chance_and_perfect(classes, *expected)
+
+
+def plain_sklearn(train, test, strength):
+    """Accuracy of logistic regression on test; train and test: (features, labels)."""
+    return LogisticRegression(C=strength, max_iter=10_000).fit(*train).score(*test)
+
+
+def search_by_folds(features, labels, splitter, strengths):
+    """The best C and its mean accuracy × 100."""
+    means = []
+    for strength in strengths:
+        accuracies = [
+            plain_sklearn((features[part], labels[part]), (features[held_out], labels[held_out]), strength)
+            for part, held_out in splitter.split(features, labels)
+        ]
+        means.append(round(100 * np.mean(accuracies), 2))
+    return strengths[int(np.argmax(means))], max(means)
+
+
+SEARCHED = [0.25, 0.5, 1, 2, 4, 8]
+SEARCHED_BY_KFOLD = [0.5, 1, 2, 4, 8, 16, 32]
+
+
+def test_nested_cross_validation_of_sklearn_is_the_plain_loops():
+    features, labels = noisy(83, 3, noise=0.4)
+    outcome = nested_kfold(SklearnProbe(features, labels, 3, SETTINGS), labels, 3)
+    splitter = StratifiedKFold(3, shuffle=True, random_state=1111)
+    chosen, devs, tests = [], [], []
+    for train, test in splitter.split(features, labels):
+        strength, dev = search_by_folds(features[train], labels[train], splitter, SEARCHED)
+        chosen.append(strength)
+        devs.append(dev)
+        accuracy = plain_sklearn((features[train], labels[train]), (features[test], labels[test]), strength)
+        tests.append(round(100 * accuracy, 2))
+    assert (list(outcome.penalties), list(outcome.folds)) == (chosen, tests)
+    assert (outcome.dev_accuracy, outcome.accuracy) == (round(np.mean(devs), 2), round(np.mean(tests), 2))
+    assert len(set(chosen)) > 1 and between_chance_and_perfect(3, *devs, *tests)
+
+
+def test_cross_validation_of_sklearn_is_the_plain_loop():
+    chosen = set()
+    for seed in range(8):
+        features, labels = noisy(130, 4, seed, noise=0.05 if seed % 2 else 1)
+        train, test = np.arange(80), np.arange(80, 130)
+        outcome = kfold(SklearnProbe(features, labels, 4, SETTINGS), labels, train, test, 4, seed=5)
+        splitter = StratifiedKFold(4, shuffle=True, random_state=5)
+        strength, dev = search_by_folds(features[train], labels[train], splitter, SEARCHED_BY_KFOLD)
+        accuracy = plain_sklearn((features[train], labels[train]), (features[test], labels[test]), strength)
+        assert outcome.penalties == (strength,)
+        assert (outcome.dev_accuracy, outcome.accuracy) == (dev, round(100 * accuracy, 2))
+        chosen.add(strength)
+    assert {0.5, 32} < chosen  # both ends of the grid
+
+
+def test_a_fixed_split_of_sklearn_is_the_plain_loop():
+    chosen = set()
+    for seed in range(8):
+        features, labels = noisy(150, 3, seed, noise=0.05 if seed % 2 else 1)
+        train, dev, test = np.split(np.arange(150), [60, 100])
+        outcome = fixed_split(SklearnProbe(features, labels, 3, SETTINGS), labels, train, dev, test)
+        parts = [(features[part], labels[part]) for part in (train, dev, test)]
+        devs = [round(100 * plain_sklearn(parts[0], parts[1], strength), 2) for strength in SEARCHED]
+        strength = SEARCHED[int(np.argmax(devs))]
+        assert outcome.penalties == (strength,)
+        accuracy = round(100 * plain_sklearn(parts[0], parts[2], strength), 2)
+        assert (outcome.dev_accuracy, outcome.accuracy) == (max(devs), accuracy)
+        chosen.add(strength)
+    assert {0.25, 8} < chosen
+
+
+@dataclass
+class Scored:
+    dev_accuracy: float
+    right: int = 0
+
+
+class ProbeWithScores:
+    """Stands in for trained classifiers: dev accuracies by fold and penalty, and how many test rows are right."""
+
+    grid = grid_kfold = (0.1, 0.2, 0.3)
+
+    def __init__(self, labels, dev_accuracies, right=()):
+        self.labels, self.dev_accuracies, self.right = labels, dev_accuracies, list(right)
+
+    def fit(self, folds, grid):
+        assert len(folds) == len(self.dev_accuracies)
+        return [[Scored(accuracy) for accuracy in of_fold] for of_fold in self.dev_accuracies]
+
+    def fit_alone(self, train, penalties):
+        self.asked = list(penalties)
+        return [Scored(0, right) for _, right in zip(train, self.right, strict=True)]
+
+    def predict(self, fit, rows):
+        return np.where(np.arange(len(rows)) < fit.right, self.labels[rows], 1 - self.labels[rows])
+
+
+def test_the_first_of_penalties_with_equal_rounded_means_is_chosen():
+    labels = np.tile([0, 1], 20)
+    rows = np.arange(40)
+    # 50.001, 70.001 and 70.004: the last is best, but not after rounding.
+    devs = [[0.40001, 0.60001, 0.60004], [0.60001, 0.80001, 0.80004]]
+    outcome = kfold(ProbeWithScores(labels, devs, [5]), labels, rows, rows[:10], 2, seed=1)
+    assert (outcome.penalties, outcome.dev_accuracy, outcome.accuracy) == ((0.2,), 70.0, 50.0)
+
+
+def test_the_smallest_penalty_is_chosen_where_all_are_perfect():
+    labels = np.tile([0, 1], 40)
+    features = np.where(labels == 1, 1.0, -1.0)[:, None] * np.ones((1, WIDTH)) * 10
+    train, dev, test = np.split(np.arange(80), [40, 60])
+    probe = TorchProbe(features, labels, 2, SETTINGS)
+    outcome = fixed_split(probe, labels, train, dev, test)
+    assert (outcome.dev_accuracy, outcome.accuracy, outcome.penalties) == (100.0, 100.0, (1e-5,))
+    outcome = nested_kfold(SklearnProbe(features, labels, 2, SETTINGS), labels, 2)
+    assert (outcome.dev_accuracy, outcome.accuracy, outcome.penalties) == (100.0, 100.0, (0.25, 0.25))
+
+
+@pytest.mark.parametrize(("right", "published"), [((601, 602), 75.18), ((650, 651), 81.32), ((698, 699), 87.32)])
+def test_means_over_folds_round_halves_as_the_published_code_does(right, published):
+    labels = np.tile([0, 1], 800)  # two test folds of 800 rows: accuracies are eighths of a per cent
+    devs = [[count / 800] * 3 for count in right for _ in range(2)]
+    outcome = nested_kfold(ProbeWithScores(labels, devs, right), labels, 2)
+    assert outcome.folds == tuple(round(100 * count / 800, 2) for count in right)
+    # The published mean is a numpy number, which its own round brings to an even last digit; Python's does not.
+    assert outcome.accuracy == outcome.dev_accuracy == published == round(np.mean(outcome.folds), 2)
+    assert round(float(np.mean(outcome.folds)), 2) != published
+
+
+def texts_of(features, labels, sides=1, name="t"):
+    """Made-up texts with those labels."""
+    texts = tuple([f"{name}{side} {row}" for row in range(len(labels))] for side in range(sides))
+    return LabelledTexts(texts, labels, [Line(Path(name), row + 1, "") for row in range(len(labels))])
+
+
+def test_tasks_of_one_set_give_the_nested_figures_under_all_names():
+    features, labels = noisy(83, 2)
+    examples = texts_of(features, labels)
+    loaded = LoadedTransfer(TransferTask("Toy", "toy", 2, {}, "nested"), {"all": examples})
+    result = loaded.score(Embeddings(examples.texts[0], features), replace(SETTINGS, kfold=2))
+    dev, test = oracle.nested_kfold(*as_tensors(features, labels), 2, 2, CLASSIFIER)
+    assert result.as_senteval() == {"devacc": dev, "acc": test, "ndev": 83, "ntest": 83}
+    assert result.points == test and dev != test
+    assert (result.n_dev, result.n_test, len(result.folds)) == (83, 83, 2)
+
+
+@pytest.fixture
+def paraphrases():
+    """MRPC with made-up pairs, their embeddings, and the published features of train and test."""
+    random = np.random.default_rng(0)
+    first = random.standard_normal((150, WIDTH))
+    same = random.random(150) < 0.6
+    second = np.where(same[:, None], first, 0) + 1.2 * random.standard_normal((150, WIDTH))
+    features = np.c_[np.abs(first - second), first * second]
+    labels = same.astype(np.int64)
+    train, test = (texts_of(None, labels[part], 2, name) for name, part in (("a", slice(100)), ("b", slice(100, 150))))
+    sentences = [*train.texts[0], *test.texts[0], *train.texts[1], *test.texts[1]]
+    embed = Embeddings(sentences, np.concatenate([first, second]))
+    loaded = LoadedTransfer(TRANSFER["MRPC"], {"train": train, "test": test})
+    rows, targets = as_tensors(features, labels)
+    return loaded, embed, (rows[:100], targets[:100], rows[100:], targets[100:])
+
+
+def test_the_f1_of_mrpc_is_that_of_the_plain_classifiers_predictions(paraphrases):
+    loaded, embed, parts = paraphrases
+    result = loaded.score(embed, SETTINGS)
+    dev, test, predictions = oracle.kfold(*parts, 2, 3, CLASSIFIER)
+    f1 = round(100 * f1_score(parts[3].numpy(), predictions), 2)
+    assert result.as_senteval() == {"devacc": dev, "acc": test, "f1": f1, "ndev": 100, "ntest": 50}
+    assert between_chance_and_perfect(2, dev, test) and f1 != test
+
+
+def test_without_a_test_set_the_dev_accuracy_is_the_score(paraphrases):
+    loaded, embed, parts = paraphrases
+    without = replace(loaded, examples={"train": loaded.examples["train"]})
+    result = without.score(embed, replace(SETTINGS, split="dev"))
+    dev, _, _ = oracle.kfold(*parts, 2, 3, CLASSIFIER)
+    assert (result.points, result.accuracy, result.f1) == (dev, None, None)
+    assert result.as_senteval() == {"devacc": dev, "ndev": 100, "ntest": 0}
+
+
+def test_tasks_of_three_splits_are_measured_on_their_own_dev_and_test_set():
+    features, labels = noisy(170, 5)
+    cut = dict(zip(("train", "dev", "test"), np.split(np.arange(170), [90, 130]), strict=True))
+    examples = {split: texts_of(None, labels[rows], name=split) for split, rows in cut.items()}
+    sentences = [text for split in examples.values() for text in split.texts[0]]
+    loaded = LoadedTransfer(TransferTask("Toy", "toy", 5, {}, "split"), examples)
+    rows, targets = as_tensors(features, labels)
+    dev, test = oracle.split(*[(rows[part], targets[part]) for part in cut.values()], 5, CLASSIFIER)
+    result = loaded.score(Embeddings(sentences, features), SETTINGS)
+    assert result.as_senteval() == {"devacc": dev, "acc": test, "ndev": 40, "ntest": 40}
+
+
+def test_without_torch_the_settings_choose_sklearn():
+    features, labels = noisy(83, 2)
+    examples = texts_of(features, labels)
+    loaded = LoadedTransfer(TransferTask("Toy", "toy", 2, {}, "nested"), {"all": examples})
+    result = loaded.score(Embeddings(examples.texts[0], features), replace(SETTINGS, kfold=2, use_torch=False))
+    expected = nested_kfold(SklearnProbe(features, labels, 2, SETTINGS), labels, 2)
+    assert (result.dev_accuracy, result.accuracy) == (expected.dev_accuracy, expected.accuracy)
+    assert set(result.penalties) <= set(SEARCHED)
+
+
+@pytest.mark.parametrize(
+    ("description", "complaint"),
+    [
+        ("adan", "unknown optimiser 'adan'; choose one of adadelta, adagrad, adam"),
+        ("adam,weight_decay=0.1", "leave weight_decay out"),
+        ("sgd,lr", "'lr' is not option=number"),
+        ("sgd,lr=fast", "'lr=fast' is not option=number"),
+        ("adam,momentum=0.9", "momentum"),
+        ("sgd,lr=-1", "learning rate"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_is_a_data_error(description, complaint):
+    with pytest.raises(DataError, match=complaint):
+        replace(CLASSIFIER, optim=description)
+
+
+def test_options_of_an_optimizer_are_read_as_numbers():
+    kind, options = parse_optimizer("sgd,lr=0.1, momentum=0.9")
+    assert (kind, options) == (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"kfold": 1}, "kfold is 1; .* 2"),
+        ({"shots": 1}, "shots is 1; .* 2"),
+        ({"draws": 1}, "draws is 1; .* 2"),
+        ({"kmeans_runs": 1}, "kmeans_runs is 1; .* 2"),
+        ({"kmeans_starts": 0}, "kmeans_starts is 0; .* 1"),
+        ({"sample_size": 1}, "sample_size is 1; .* 2"),
+        ({"identical": "drop"}, "identical is 'drop'; choose one of keep, merge"),
+    ],
+)
+def test_settings_that_cannot_be_are_data_errors(changes, complaint):
+    with pytest.raises(DataError, match=complaint):
+        replace(SETTINGS, **changes)

@@ -1,0 +1,213 @@
+"""Retrieval against naive loops over all candidates, and what identical sentences and ties do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from senteval import DataError, ScoredPairs, Settings
+from senteval.embeddings import Embeddings
+from senteval.retrieval import RETRIEVAL, LoadedRetrieval, RetrievalResult, answer_ranks
+
+KEEP, MERGE = Settings(identical="keep"), Settings(identical="merge")
+
+
+def cosine(one, other):
+    return float(one @ other / np.sqrt((one @ one) * (other @ other)))
+
+
+def naive_rank(query, answer, candidates, vectors):
+    """Place, from 1, of answer when candidates are sorted by cosine; query, answer, candidates are row numbers."""
+    cosines = [cosine(vectors[query], vectors[row]) for row in candidates]
+    return 1 + [candidates[place] for place in np.argsort(-np.array(cosines))].index(answer)
+
+
+def recalls(ranks):
+    return {cutoff: 100 * sum(rank <= cutoff for rank in ranks) / len(ranks) for cutoff in (1, 3, 5)}
+
+
+def pairs_of(first, second, gold):
+    return ScoredPairs("test", first, second, np.array(gold, dtype=float), Path("sts.csv"), [*range(1, len(gold) + 1)])
+
+
+def embeddings_of(pairs, width=6, likeness=0.7, seed=0):
+    """Random vectors; those of a pair are alike."""
+    random = np.random.default_rng(seed)
+    vectors = {}
+    for first, second in zip(pairs.first, pairs.second, strict=True):
+        common = random.standard_normal(width)
+        for text in (first, second):
+            own = random.standard_normal(width)
+            vectors.setdefault(text, (likeness * common + (1 - likeness) * own) * random.uniform(0.1, 10))
+    return Embeddings(list(vectors), np.stack(list(vectors.values())))
+
+
+@pytest.fixture
+def different():
+    """60 pairs without a repeated sentence, 24 of them with the top score."""
+    gold = [5, 3.2, 0, 5, 4.999] * 12
+    return pairs_of([f"first {row}" for row in range(60)], [f"second {row}" for row in range(60)], gold)
+
+
+@pytest.fixture
+def repeated():
+    """Sentences that occur again: in their own pair, in another one, and in a pair that is there twice."""
+    return pairs_of(
+        ["a", "b", "c", "e", "e", "g", "a", "k", "l"],
+        ["a", "b2", "d", "f", "f", "b", "h", "l", "k"],
+        [5, 5, 5, 5, 5, 2, 0, 5, 5],
+    )
+
+
+def test_recall_is_that_of_sorting_all_other_sentences(different):
+    embed = embeddings_of(different)
+    sentences = different.first + different.second
+    vectors = embed(sentences)
+    ranks = []
+    for row in np.flatnonzero(different.gold == 5):
+        for query, answer in ((row, row + 60), (row + 60, row)):
+            ranks.append(naive_rank(query, answer, [other for other in range(120) if other != query], vectors))
+    result = LoadedRetrieval("Toy", different).score(embed, KEEP)
+    assert result.recall == pytest.approx(recalls(ranks))
+    assert 10 < result.recall[1] < result.recall[3] < result.recall[5] < 95
+    assert result.points == pytest.approx(np.mean([result.recall[cutoff] for cutoff in (1, 3, 5)]))
+    assert (result.queries, result.candidates, result.identical_pairs) == (48, 119, 0)
+
+
+def test_without_identical_sentences_merging_them_changes_nothing(different):
+    embed = embeddings_of(different)
+    kept, merged = (LoadedRetrieval("Toy", different).score(embed, settings) for settings in (KEEP, MERGE))
+    assert replace(merged, identical="keep") == kept
+
+
+def test_each_query_has_its_own_rank(different):
+    embed = embeddings_of(different, likeness=0.5)
+    sentences = different.first + different.second
+    queries = [(row, (row + 60) % 120) for row in (0, 3, 63, 17, 119)]
+    expected = [
+        naive_rank(query, answer, [other for other in range(120) if other != query], embed(sentences))
+        for query, answer in queries
+    ]
+    assert answer_ranks(sentences, embed(sentences), queries).tolist() == expected
+    assert len(set(expected)) > 2
+
+
+def test_the_length_of_a_vector_means_nothing(different):
+    embed = embeddings_of(different)
+    factors = 10.0 ** np.random.default_rng(1).integers(-3, 4, len(embed.vectors))
+    sentences = different.first + different.second
+    scaled = Embeddings(sentences, embed(sentences) * factors[:, None])
+    loaded = LoadedRetrieval("Toy", different)
+    assert loaded.score(scaled, KEEP) == loaded.score(embed, KEEP)
+
+
+def test_a_query_is_not_among_its_candidates():
+    # By cosine the query itself, 1, would stand before its answer, 0.6.
+    vectors = np.array([[1, 0], [0.6, 0.8], [0, 1]])
+    assert answer_ranks(["query", "answer", "other"], vectors, [(0, 1)]).tolist() == [1]
+    assert answer_ranks(["query", "answer", "other"], vectors, [(0, 2)]).tolist() == [2]
+
+
+def test_another_copy_of_the_query_stands_before_the_answer():
+    vectors = np.array([[1, 0], [0.6, 0.8], [0, 1], [1, 0]])
+    assert answer_ranks(["query", "answer", "other", "query"], vectors, [(0, 1)]).tolist() == [2]
+
+
+def test_another_copy_of_the_answer_does_not_stand_before_it():
+    vectors = np.array([[1, 0], [0.6, 0.8], [0.6, 0.8], [0.6, 0.8]])
+    texts = ["query", "answer", "answer", "answer"]
+    assert answer_ranks(texts, vectors, [(0, row) for row in (1, 2, 3)]).tolist() == [1, 1, 1]
+
+
+def test_another_sentence_that_is_as_similar_stands_before_the_answer():
+    # Otherwise an encoder with one vector for all sentences would have perfect recall.
+    texts = ["query", "answer", "as similar", "less"]
+    vectors = np.array([[1, 0], [0.6, 0.8], [0.6, -0.8], [0, 1]])
+    assert answer_ranks(texts, vectors, [(0, 1), (0, 2)]).tolist() == [2, 2]
+    assert answer_ranks(texts, np.ones((4, 2)), [(0, 1)]).tolist() == [3]
+
+
+def test_cosines_that_differ_by_rounding_alone_are_equal():
+    texts = ["query", "answer", "other"]
+    # The other's cosine is smaller by 5e-15, which is a tie, and by 5e-9.
+    assert answer_ranks(texts, np.array([[1, 0], [1, 0], [1, 1e-7]]), [(0, 1)]).tolist() == [2]
+    assert answer_ranks(texts, np.array([[1, 0], [1, 0], [1, 1e-4]]), [(0, 1)]).tolist() == [1]
+
+
+def test_identical_sentences_are_kept_as_they_occur(repeated):
+    embed = embeddings_of(repeated)
+    sentences = repeated.first + repeated.second
+    vectors = embed(sentences)
+    ranks = []
+    for row in np.flatnonzero(repeated.gold == 5):
+        for query, answer in ((row, row + 9), (row + 9, row)):
+            # Of several copies of the answer the first to be found counts.
+            others = [other for other in range(18) if other != query]
+            candidates = [row for row in others if row == answer or sentences[row] != sentences[answer]]
+            ranks.append(naive_rank(query, answer, candidates, vectors))
+    result = LoadedRetrieval("Toy", repeated).score(embed, KEEP)
+    assert result.recall == pytest.approx(recalls(ranks))
+    assert (result.queries, result.candidates, result.identical_pairs) == (14, 17, 1)
+    # The pair of "a" and "a": each finds the other first, whatever the vectors.
+    assert ranks[:2] == [1, 1] and max(ranks) > 1
+
+
+def test_identical_sentences_are_merged_into_one(repeated):
+    embed = embeddings_of(repeated)
+    sentences = sorted({*repeated.first, *repeated.second})
+    vectors = embed(sentences)
+    # "a" has no other sentence to find; e-f is there twice, k-l in both directions.
+    queries = [("b", "b2"), ("b2", "b"), ("c", "d"), ("d", "c"), ("e", "f"), ("f", "e"), ("k", "l"), ("l", "k")]
+    ranks = []
+    for query, answer in queries:
+        candidates = [row for row, text in enumerate(sentences) if text != query]
+        ranks.append(naive_rank(sentences.index(query), sentences.index(answer), candidates, vectors))
+    result = LoadedRetrieval("Toy", repeated).score(embed, MERGE)
+    assert result.recall == pytest.approx(recalls(ranks))
+    assert (result.queries, result.candidates, result.identical_pairs) == (8, len(sentences) - 1, 1)
+
+
+def test_a_sentence_with_two_answers_is_a_query_for_each():
+    pairs = pairs_of(["a", "a", "x"], ["b", "c", "y"], [5, 5, 1])
+    embed = Embeddings(["a", "b", "c", "x", "y"], np.array([[1, 0], [1, 0.1], [1, -0.2], [-1, 0], [-1, -1]]))
+    assert LoadedRetrieval("Toy", pairs).score(embed, MERGE).queries == 4
+    # From "a": b, c. From b: a, c. From c: a. Only a -> c is second.
+    assert LoadedRetrieval("Toy", pairs).score(embed, MERGE).recall == {1: 75.0, 3: 100.0, 5: 100.0}
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_a_vector_without_direction_is_an_error(different, value):
+    embed = embeddings_of(different)
+    embed.vectors[embed._row_of["second 7"]] = value
+    with pytest.raises(DataError, match=r"sts.csv:8: .*'second 7'"):
+        LoadedRetrieval("Toy", different).score(embed, KEEP)
+
+
+def test_results_are_json_ready():
+    result = RetrievalResult("Toy", "test", {1: 50.0, 3: 75.0, 5: 100.0}, 4, 9, "keep", 1)
+    assert result.as_dict() == {
+        "task": "Toy",
+        "split": "test",
+        "recall": {"1": 50.0, "3": 75.0, "5": 100.0},
+        "queries": 4,
+        "candidates": 9,
+        "identical": "keep",
+        "identical_pairs": 1,
+    }
+
+
+def test_the_real_test_split_has_the_papers_194_queries(real_data):
+    loaded = RETRIEVAL["STSBenchmark-retrieval"].load(Path(real_data), KEEP)
+    pairs = loaded.pairs
+    sentences = list(dict.fromkeys(pairs.first + pairs.second))
+    embed = Embeddings(sentences, np.random.default_rng(0).standard_normal((len(sentences), 8)))
+    kept, merged = (loaded.score(embed, settings) for settings in (KEEP, MERGE))
+    assert (pairs.gold == 5).sum() == 97
+    assert (kept.queries, kept.candidates) == (194, 2 * 1379 - 1)
+    top = {(pairs.first[row], pairs.second[row]) for row in np.flatnonzero(pairs.gold == 5)}
+    both_ways = {(one, two) for one, two in top | {(two, one) for one, two in top} if one != two}
+    assert (merged.queries, merged.candidates) == (len(both_ways), len(sentences) - 1)
+    assert kept.identical_pairs == 97 - sum(one != two for one, two in top)
+    # Random vectors find hardly anything but the identical sentences.
+    assert kept.recall[1] == pytest.approx(100 * 2 * kept.identical_pairs / 194, abs=2)
+    assert merged.recall[5] < 5
