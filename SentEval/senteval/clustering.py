@@ -100,7 +100,9 @@ class LoadedClustering:
         vectors, labels = embed(self.examples.texts[0]), self.examples.labels
         clusters = int(labels.max()) + 1
         runs = [
-            KMeans(clusters, n_init=settings.kmeans_starts, random_state=settings.seed + run).fit_predict(vectors)
+            KMeans(clusters, n_init=settings.kmeans_starts, random_state=(settings.seed + run) % 2**32).fit_predict(
+                vectors
+            )
             for run in range(settings.kmeans_runs)
         ]
         return ClusteringResult(

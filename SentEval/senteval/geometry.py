@@ -119,6 +119,8 @@ class LoadedGeometry:
             sample, source = list(dict.fromkeys([*pairs.first, *pairs.second])), f"{self.task} {settings.split}"
         else:
             sample, source = [single_blanks(line.text) for line in self.sample], str(self.sample[0].path)
+        # First: it is this that tells of an encoder with one vector for everything.
+        spearman = 100 * correlate(self.task, cosines, pairs.gold).spearman
         tokens = embed.inside.token_embeddings() if embed.inside else None
         return GeometryResult(
             task=self.task,
@@ -131,7 +133,7 @@ class LoadedGeometry:
             sample=source,
             sample_size=len(sample),
             bins=cosine_bins(cosines, pairs.gold),
-            spearman=100 * correlate(self.task, cosines, pairs.gold).spearman,
+            spearman=spearman,
             token_anisotropy=None if tokens is None else mean_cosine(tokens),
             tokens=None if tokens is None else len(tokens),
             without_frequent=self._without_frequent(embed.inside) if embed.inside else None,

@@ -35,6 +35,8 @@ def parse_optimizer(description: str) -> tuple[type[optim.Optimizer], dict[str, 
             options[key.strip()] = float(value)
         except ValueError as error:
             raise DataError(f"optimiser {quote(description)}: {quote(setting)} is not option=number") from error
+    if name == "sgd" and "lr" not in options:
+        raise DataError("optimiser 'sgd' needs a learning rate, such as 'sgd,lr=0.1'")
     if "weight_decay" in options:
         raise DataError(f"optimiser {quote(description)}: leave weight_decay out; the protocol searches it")
     return OPTIMIZERS[name], options

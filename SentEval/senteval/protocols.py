@@ -133,7 +133,13 @@ class SklearnProbe:
         model = LogisticRegression(C=strength, max_iter=10_000, random_state=self.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConvergenceWarning)
-            return model.fit(self.features[rows], self.labels[rows])
+            try:
+                return model.fit(self.features[rows], self.labels[rows])
+            except ConvergenceWarning as error:
+                raise DataError(
+                    f"logistic regression with C={strength:g} does not come to its optimum; are the embeddings of a "
+                    "sensible size? The torch classifier can be taken instead"
+                ) from error
 
 
 def build_probe(features: np.ndarray, labels: np.ndarray, classes: int, settings: Settings) -> Probe:
