@@ -242,9 +242,9 @@ class EvaluationArguments:
     draws: int = option(10, "Few-shot: how often these are drawn.")
     kmeans_runs: int = option(10, "Clustering: runs of K-means that are averaged.")
     retrieval_identical: str = option(
-        "keep",
-        "Retrieval: keep identical sentences as they occur (194 queries, as published), or merge them into one.",
-        choices=["keep", "merge"],
+        "merge",
+        "Retrieval: merge sentences that occur more than once, or keep them; a copy of the query then outranks all.",
+        choices=["merge", "keep"],
     )
     geometry_sentences: str | None = option(
         None, "Geometry: text file, a sentence a line, to measure anisotropy on (default: the sentences of STS-B)."

@@ -16,7 +16,7 @@ from .evaluator import measure
 from .folder import is_model_folder
 from .models import SentenceEncoder, pick_device, plain_encoder
 from .paths import require_writable
-from .report import write_scores
+from .report import Report
 from .tables import headline, tables
 
 TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
@@ -47,22 +47,25 @@ def evaluation(argv: Sequence[str]) -> None:
     # Before the encoder is loaded: a missing file should not cost a minute.
     suite = load_suite(tasks, args.data_dir, settings, extra=own)
     model = load_model(args, published)
-    measured = measure_and_say(args, model, suite)
+    report = Report(args.output_file, model, args.mode, settings) if args.output_file else None
+    measured = measure_and_say(args, model, suite, report)
     print(tables(measured.results, args.mode))
     _say_what_it_stands_on(measured)
-    if args.output_file:
-        write_scores(args.output_file, model, args.mode, measured.settings, measured.results, measured)
+    if report:
+        report.write(measured.results, measured)
 
 
-def measure_and_say(args: EvaluationArguments, model: SentenceEncoder, suite: Suite) -> Evaluation:
-    """Measure all tasks; each result is said, and written to the output file, when it is there."""
+def measure_and_say(
+    args: EvaluationArguments, model: SentenceEncoder, suite: Suite, report: Report | None
+) -> Evaluation:
+    """Measure all tasks; each result is said, and written to the report, when it is there."""
     results: dict[str, Result] = {}
 
     def on_result(result: Result) -> None:
         results[result.task] = result
         say(f"{result.task}: {headline(result)}")
-        if args.output_file:
-            write_scores(args.output_file, model, args.mode, suite.settings, results)
+        if report:
+            report.write(results)
 
     return measure(
         model,

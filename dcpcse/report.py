@@ -13,34 +13,30 @@ from .evaluator import identity, versions
 from .models import SentenceEncoder
 
 
-def write_scores(
-    path: str | Path,
-    model: SentenceEncoder,
-    mode: str,
-    settings: Settings,
-    results: Mapping[str, Result],
-    evaluation: Evaluation | None = None,
-) -> None:
-    """Write the results as JSON. Without `evaluation` it is the state of a run that goes on: `complete` is false."""
-    content = {
-        "complete": evaluation is not None,
-        "mode": mode,
-        "model": describe(model),
-        "scores_x100": {task: result.points for task, result in results.items() if hasattr(result, "points")},
-        "averages_x100": averages(results),
-        "tasks": {task: {"family": result.family, **result.as_dict()} for task, result in results.items()},
-        "protocol": settings.as_dict(),
-        "versions": versions(),
-    }
-    if evaluation is not None:
-        content["sentences"] = evaluation.sentences
-        content["seconds"] = evaluation.seconds
-        content["data"] = evaluation.files
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(f"{path.name}.part")
-    whole.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(whole, path)
+class Report:
+    """The file of one evaluation; it can be written after every task."""
+
+    def __init__(self, path: str | Path, model: SentenceEncoder, mode: str, settings: Settings) -> None:
+        self.path = Path(path)
+        self._head = {"mode": mode, "model": describe(model), "protocol": settings.as_dict(), "versions": versions()}
+
+    def write(self, results: Mapping[str, Result], evaluation: Evaluation | None = None) -> None:
+        """Write what is measured so far. Without `evaluation` the run goes on: `complete` is false."""
+        content = {
+            "complete": evaluation is not None,
+            **self._head,
+            "scores_x100": {task: result.points for task, result in results.items() if hasattr(result, "points")},
+            "averages_x100": averages(results),
+            "tasks": {task: {"family": result.family, **result.as_dict()} for task, result in results.items()},
+        }
+        if evaluation is not None:
+            content["sentences"] = evaluation.sentences
+            content["seconds"] = evaluation.seconds
+            content["data"] = evaluation.files
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        whole = self.path.with_name(f"{self.path.name}.part")
+        whole.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(whole, self.path)
 
 
 def averages(results: Mapping[str, Result]) -> dict[str, float]:

@@ -1,12 +1,13 @@
 """Sentence retrieval on STSBenchmark: is the sentence that means the same among the first 1, 3 or 5?
 
 Source: D2CSE, "Sentence Retrieval": the pairs with the highest score of all, 5 (97 in the test split). Both sentences
-of each are queries; the candidates are the other sentences of the split, by cosine. The paper leaves open what
-becomes of identical sentences, so both ways are here:
+of each are queries, 194 in all; the candidates are the other sentences of the split, by cosine. The paper leaves open
+what becomes of sentences that occur more than once, so both ways are here:
 
-keep   candidates are all other sentences as they occur, repeated ones included; of a pair of identical sentences each
-       finds the other. This has the paper's number of queries, 194.
-merge  each text counts once; a pair of identical sentences has no answer then, and is left out.
+merge  each text counts once; a pair of identical sentences would have no answer then, and is left out (the published
+       test split has none).
+keep   candidates are all other sentences as they occur. A second copy of the query stands before every answer; of a
+       pair of identical sentences each finds the other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -68,7 +69,10 @@ class RetrievalTask:
         if not len(top):
             raise DataError(f"{pairs.source}: no pair has the score {EQUIVALENT:g}, so there is nothing to retrieve")
         if settings.identical == "merge" and all(pairs.first[row] == pairs.second[row] for row in top):
-            raise DataError(f"{pairs.source}: all pairs with the top score are identical; use identical='keep'")
+            raise DataError(
+                f"{pairs.source}: all pairs with the top score are identical; use identical='keep' "
+                "(--retrieval_identical keep)"
+            )
         return LoadedRetrieval(self.name, pairs)
 
 

@@ -9,7 +9,7 @@ import torch
 from senteval.errors import DataError, quote, require_whole
 from senteval.stacked import Classifier
 
-IDENTICAL = ("keep", "merge")
+IDENTICAL = ("merge", "keep")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Settings:
     draws: int = 10
     kmeans_runs: int = 10
     kmeans_starts: int = 10
-    identical: str = "keep"
+    identical: str = "merge"
     sample_file: str | None = None
     sample_size: int = 100_000
 

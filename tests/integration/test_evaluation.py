@@ -148,7 +148,7 @@ def test_sklearn_and_hidden_units_change_the_classifier(words, tool, tmp_path):
 
 REFUSED = {
     "few-shot option without few-shot": (["--shots", "8"], "--shots only counts with fewshot"),
-    "retrieval option without retrieval": (["--retrieval_identical", "merge"], "--retrieval_identical"),
+    "retrieval option without retrieval": (["--retrieval_identical", "keep"], "--retrieval_identical"),
     "sample without its file": (["--task_set", "geometry", "--geometry_sample", "5"], "--geometry_sentences"),
     "sample file that is not there": (
         ["--task_set", "geometry", "--geometry_sentences", "nowhere.txt"],

@@ -312,7 +312,7 @@ def test_options_of_an_optimizer_are_read_as_numbers():
         ({"kmeans_runs": 1}, "kmeans_runs is 1; .* 2"),
         ({"kmeans_starts": 0}, "kmeans_starts is 0; .* 1"),
         ({"sample_size": 1}, "sample_size is 1; .* 2"),
-        ({"identical": "drop"}, "identical is 'drop'; choose one of keep, merge"),
+        ({"identical": "drop"}, "identical is 'drop'; choose one of merge, keep"),
     ],
 )
 def test_settings_that_cannot_be_are_data_errors(changes, complaint):
