@@ -1,4 +1,4 @@
-"""Measure an encoder on STS tasks: `python evaluation.py --help`."""
+"""Measure an encoder: `python evaluation.py --help`."""
 
 import sys
 

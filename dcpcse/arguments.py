@@ -247,7 +247,7 @@ class EvaluationArguments:
         choices=["merge", "keep"],
     )
     geometry_sentences: str | None = option(
-        None, "Geometry: text file, a sentence a line, to measure anisotropy on (default: the sentences of STS-B)."
+        None, "Geometry: text file, a sentence a line, to measure anisotropy on; without it the sentences of STS-B."
     )
     geometry_sample: int = option(100_000, "Geometry: how many of these are drawn.")
 

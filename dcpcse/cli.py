@@ -223,5 +223,5 @@ command line overrides it. Besides the options of this program those of transfor
 _EVALUATION_USAGE = """
   evaluation.py [options.yaml] --model_name_or_path FOLDER_OR_ID [--option value ...]"""
 
-_EVALUATION_HELP = """Measure an encoder on STS tasks and print the papers' table.
+_EVALUATION_HELP = """Measure an encoder on STS, transfer and other tasks and print the papers' tables.
 --debug shows the traceback of an error."""

@@ -7,6 +7,7 @@ rounding makes another file. Vectors are written as they are made, so that a run
 import hashlib
 import json
 import sqlite3
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,10 +35,12 @@ class EmbeddingCache:
         text = json.dumps(identity, sort_keys=True)
         self.path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.sqlite"
         self.hits = 0
-        folder.mkdir(parents=True, exist_ok=True)
         with self._explained():
+            folder.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self.path, timeout=60)
-            self._database.execute("CREATE TABLE IF NOT EXISTS vectors (sentence TEXT PRIMARY KEY, vector BLOB)")
+            self._database.execute(
+                "CREATE TABLE IF NOT EXISTS vectors (sentence TEXT PRIMARY KEY, vector BLOB, crc INTEGER)"
+            )
             self._database.execute("CREATE TABLE IF NOT EXISTS identity (text TEXT PRIMARY KEY)")
             self._database.execute("INSERT OR IGNORE INTO identity VALUES (?)", (text,))
             self._database.commit()
@@ -55,8 +58,8 @@ class EmbeddingCache:
             rows = zip(missing, vectors, finite, strict=True)
             with self._explained(), self._database:
                 self._database.executemany(
-                    "INSERT OR REPLACE INTO vectors VALUES (?, ?)",
-                    [(sentence, vector.tobytes()) for sentence, vector, usable in rows if usable],
+                    "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)",
+                    [(sentence, vector.tobytes(), _crc(sentence, vector)) for sentence, vector, good in rows if good],
                 )
         return np.stack([found[sentence] for sentence in sentences])
 
@@ -68,16 +71,24 @@ class EmbeddingCache:
             asked = sentences[start : start + QUERY]
             marks = ",".join("?" * len(asked))
             with self._explained():
-                query = f"SELECT sentence, vector FROM vectors WHERE sentence IN ({marks})"
+                query = f"SELECT sentence, vector, crc FROM vectors WHERE sentence IN ({marks})"
                 rows = self._database.execute(query, asked).fetchall()
-            for sentence, vector in rows:
+                for sentence, vector, crc in rows:
+                    # The database tells of damage to its own structure only.
+                    if _crc(sentence, vector) != crc:
+                        raise sqlite3.DatabaseError(f"the vector of {sentence[:40]!r} is damaged")
+            for sentence, vector, _ in rows:
                 yield sentence, np.frombuffer(vector, dtype=np.float32)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise UserError(
                 f"the kept embeddings {self.path} cannot be used ({error}); delete that file, or leave --cache_dir out"
             ) from error
+
+
+def _crc(sentence: str, vector: bytes | np.ndarray) -> int:
+    return zlib.crc32(bytes(vector), zlib.crc32(sentence.encode("utf-8", "surrogatepass")))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from senteval import Evaluation, Result, Settings, Suite, find_tasks, load_suite, settings_of_mode, tasks_of_set
 from senteval.pairs import PairsTask
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from . import checkpoints
 from .arguments import EvaluationArguments, PublishedEvaluationArguments
@@ -50,7 +51,7 @@ def evaluation(argv: Sequence[str]) -> None:
     report = Report(args.output_file, model, args.mode, settings) if args.output_file else None
     measured = measure_and_say(args, model, suite, report)
     print(tables(measured.results, args.mode))
-    _say_what_it_stands_on(measured)
+    _say_closing(measured)
     if report:
         report.write(measured.results, measured)
 
@@ -67,14 +68,15 @@ def measure_and_say(
         if report:
             report.write(results)
 
-    return measure(
-        model,
-        suite,
-        batch_size=args.batch_size,
-        cache_dir=Path(args.cache_dir) / "embeddings" if args.cache_dir else None,
-        show_progress=True,
-        on_result=on_result,
-    )
+    with logging_redirect_tqdm():
+        return measure(
+            model,
+            suite,
+            batch_size=args.batch_size,
+            cache_dir=_kept_embeddings(args) if args.cache_dir else None,
+            show_progress=True,
+            on_result=on_result,
+        )
 
 
 def settings_of(args: EvaluationArguments) -> Settings:
@@ -125,19 +127,24 @@ def _require_places(args: EvaluationArguments) -> None:
             raise UserError(f"--output_file {args.output_file} is a folder; give a file")
         require_writable(Path(args.output_file).parent, f"--output_file {args.output_file}")
     if args.cache_dir:
-        require_writable(Path(args.cache_dir), f"--cache_dir {args.cache_dir}")
+        require_writable(_kept_embeddings(args), f"--cache_dir {args.cache_dir}")
 
 
-def _say_what_it_stands_on(measured: Evaluation) -> None:
+def _kept_embeddings(args: EvaluationArguments) -> Path:
+    return Path(args.cache_dir) / "embeddings"
+
+
+def _say_closing(measured: Evaluation) -> None:
     """Time, and files that are not those whose figures are known."""
     scoring = sum(seconds for name, seconds in measured.seconds.items() if name != "encode")
     say(
         f"{measured.sentences:,} distinct sentences: encoded in {measured.seconds['encode']:.1f} s, "
         f"tasks in {scoring:.1f} s"
     )
-    if unknown := [name for name in measured.unknown_files if name.startswith(("downstream/", "clustering/"))]:
+    ours = [name for name in measured.files if name.startswith(("downstream/", "clustering/"))]
+    if unknown := [name for name in ours if name in measured.unknown_files]:
         say(
-            f"{len(unknown)} of {len(measured.files)} data files pass every check but are not byte for byte the known "
+            f"{len(unknown)} of {len(ours)} data files pass every check but are not byte for byte the known "
             f"ones: {', '.join(unknown[:3])}{' ...' if len(unknown) > 3 else ''}"
         )
 

@@ -1,6 +1,7 @@
 """The only bridge to senteval: measuring a model, in evaluation and for model selection in training."""
 
 import hashlib
+import logging
 import platform
 import sys
 from collections import Counter
@@ -21,6 +22,8 @@ from tqdm import tqdm
 
 from .embedding_cache import EmbeddingCache
 from .models import SentenceEncoder
+
+logger = logging.getLogger(__name__)
 
 METRIC_NAMES = {"STSBenchmark": "stsb_spearman", "SICKRelatedness": "sickr_spearman"}
 """Similarity tasks with a dev set and the names that the papers' scripts select checkpoints by."""
@@ -116,6 +119,8 @@ def _kept(encode: Callable, model: SentenceEncoder, cache_dir: Path | None):  # 
         yield cache
     finally:
         cache.close()
+        if cache.hits:
+            logger.info("%s embeddings were read back from %s", f"{cache.hits:,}", cache.path)
 
 
 class _Inside:

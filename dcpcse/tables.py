@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from prettytable import PrettyTable
@@ -44,6 +45,11 @@ def _points(results: Sequence[Result], mode: str) -> str:
     return _row(names, [f"{score:.2f}" for score in scores])
 
 
+def _pairs(results: Sequence[Result], mode: str) -> str:
+    rows = [[result.task, result.all.nsamples, f"{result.points:.2f}"] for result in results]
+    return _row(["file", "pairs", "Spearman x 100"], *rows, title="pairs of your own")
+
+
 def _finetune(results: Sequence[Result], mode: str) -> str:
     names = [result.task.removesuffix("-finetune") for result in results]
     scores = [f"{result.points:.2f}" for result in results]
@@ -57,7 +63,7 @@ def _fewshot(results: Sequence[Result], mode: str) -> str:
         ["accuracy", *names, "Avg."],
         _with_average("mean", [result.points for result in results]),
         ["std", *(f"{result.deviation:.2f}" for result in results), ""],
-        title=f"{first.shots} labelled examples a class, {len(first.draws)} draws",
+        title=f"few-shot: {first.shots} labelled examples a class, {len(first.draws)} draws",
     )
 
 
@@ -92,7 +98,7 @@ def _geometry_parts(result: Result) -> list[str]:
     measures = {
         f"alignment ({result.positive_pairs} pairs scored above {POSITIVE_ABOVE:g})": result.alignment,
         f"uniformity ({result.sentences} sentences)": result.uniformity,
-        f"anisotropy ({result.sample_size} sentences of {result.sample})": result.anisotropy,
+        f"anisotropy ({result.sample_size} sentences of {Path(result.sample).name})": result.anisotropy,
     }
     if result.token_anisotropy is not None:
         measures[f"mean cosine of the {result.tokens} token embeddings"] = result.token_anisotropy
@@ -142,7 +148,7 @@ def _with_average(name: str, scores: Sequence[float]) -> list[str]:
 
 SHOW: Mapping[str, Callable[[Sequence[Result], str], str]] = {
     "sts": _points,
-    "pairs": _points,
+    "pairs": _pairs,
     "transfer": _points,
     "finetune": _finetune,
     "fewshot": _fewshot,

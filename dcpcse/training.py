@@ -71,6 +71,8 @@ def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> No
     if run.n_gpu > 1:
         say(f"{run.n_gpu} GPUs are visible, one is used; launch with torchrun to use all")
         run._n_gpu = 1
+    if data.eval_transfer and not wants_dev_scores(run):
+        raise UserError("--eval_transfer: nothing is evaluated; add --eval_strategy steps or --do_eval")
     if run.metric_for_best_model:
         _require_metric(run.metric_for_best_model, data)
         run.greater_is_better = run.greater_is_better if "greater_is_better" in given else True

@@ -23,7 +23,7 @@ from senteval.settings import Settings
 
 ADVICE = (
     "download the sets (bash SentEval/data/clustering/download_dataset.sh), or give the folder that contains "
-    "clustering/ as data_dir"
+    "clustering/ as data_dir (--data_dir)"
 )
 
 

@@ -135,16 +135,16 @@ def parse_gold(line: Line, text: str, scale: tuple[float, float]) -> float:
     return float(text)
 
 
-def collect(name: str, pairs: Sequence[Pair], source: Path, gold_path: Path) -> ScoredPairs:
+def collect(name: str, pairs: Sequence[Pair], source: Path, gold_path: Path, remedy: str = REMEDY) -> ScoredPairs:
     """Gather pairs into a ScoredPairs; raises DataError where no correlation would be defined."""
     if len(pairs) < 2:
-        raise DataError(f"{gold_path}: {len(pairs)} scored pairs found, at least 2 are needed; {REMEDY}")
+        raise DataError(f"{gold_path}: {len(pairs)} scored pairs found, at least 2 are needed; {remedy}")
     numbers, first, second, scores = (list(column) for column in zip(*pairs, strict=True))
     gold = np.array(scores, dtype=np.float64)
     if gold.min() == gold.max():
         raise DataError(
             f"{gold_path}: every gold score is {gold[0]:g}, so no correlation is defined; at least two "
-            f"different scores are needed; {REMEDY}"
+            f"different scores are needed; {remedy}"
         )
     files = tuple(dict.fromkeys((source, gold_path)))
     return ScoredPairs(name, first, second, gold, source, numbers, files)

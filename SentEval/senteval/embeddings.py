@@ -73,7 +73,9 @@ def encode_all(
         check_finite(vectors, part, places)
         parts.append(vectors)
     progress("encode", len(sentences), len(sentences))
-    return Embeddings(sentences, np.concatenate(parts), inside)
+    vectors = np.concatenate(parts)
+    check_different(vectors, giver)
+    return Embeddings(sentences, vectors, inside)
 
 
 def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, giver: str = "encode") -> np.ndarray:
@@ -91,6 +93,20 @@ def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, giv
         f"{giver} returned {found}; a numpy array of real numbers of shape ({count}, {width or 'H'}) is expected, "
         "row i being the embedding of sentence i"
     )
+
+
+def check_different(vectors: np.ndarray, giver: str = "encode") -> None:
+    """Raise DataError if all vectors, (n, H), are the same but for rounding: no score would mean anything."""
+    if len(vectors) > 1 and np.abs(vectors - vectors[:1]).max() <= 1e-7 * np.abs(vectors[0]).max():
+        raise DataError(
+            f"{giver} gave all {len(vectors)} sentences the same embedding, so no score is defined; check the encoder "
+            "(did training collapse?)"
+        )
+
+
+def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Features (N, 2H) of pairs of embeddings (N, H) each: |u − v| and u · v beside each other (SentEval)."""
+    return np.concatenate([np.abs(first - second), first * second], axis=1)
 
 
 def check_finite(vectors: np.ndarray, sentences: Sequence[str], places: dict[str, Line]) -> None:

@@ -165,7 +165,7 @@ def measure_pairs(loaded: LoadedSts, embed: Embeddings, settings: Settings, para
         pearson, spearman = correlations(f"{loaded.task} {pairs.name}", similarity, pairs.gold)
         results[pairs.name] = {"pearson": pearson, "spearman": spearman, "nsamples": len(pairs)}
     together = score_task(loaded.task, loaded.split, loaded.subsets, similarity_of)
-    return {**results, "all": together.as_dict()["all"]}
+    return {**results, "all": together.as_senteval()["all"]}
 
 
 def similarities_by(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from senteval.embeddings import Encode, Inside, Progress, encode_all
+from senteval.errors import DataError
 from senteval.files import identify
 from senteval.settings import Settings, settings_of_mode
 from senteval.tasks import Loaded, Result, Task, find_tasks
@@ -71,6 +72,8 @@ class Suite:
 def load_suite(tasks: Sequence[str], data_dir: str | Path, settings: Settings, extra: Sequence[Task] = ()) -> Suite:
     """Read and check the data of all tasks; extra are tasks of your own. Raises DataError at the first fault."""
     chosen = [*(find_tasks(tasks) if tasks or not extra else []), *extra]
+    if len({task.name for task in chosen}) < len(chosen):
+        raise DataError(f"a task of your own is called as one of {', '.join(tasks)}; give its file another name")
     loaded = {task.name: task.load(Path(data_dir), settings) for task in chosen}
     paths = chain.from_iterable(task.files() for task in loaded.values())
     return Suite(loaded, settings, identify(paths, Path(data_dir)))
@@ -83,16 +86,19 @@ def evaluate(
     mode: str = "test",
     *,
     settings: Settings | None = None,
-    **options: Any,
+    inside: Inside | None = None,
+    progress: Progress = lambda *_: None,
+    on_result: Callable[[Result], None] = lambda result: None,
 ) -> Evaluation:
     """Score an encoder on tasks.
 
     encode gets every distinct sentence of all tasks once, in a few calls, longest first; not before the files of all
-    tasks are read and found right. data_dir is the folder that contains downstream/ (and clustering/). settings stand
-    in for those of the mode. options: of `Suite.measure`; inside is the encoder for tasks that look into it, progress
-    and on_result are called on the way. Raises DataError for a wrong request, wrong files or unusable embeddings.
+    tasks are read and found right. data_dir is the folder that contains downstream/ (and clustering/). settings
+    stand in for those of the mode. inside is the encoder for tasks that look into it; progress and on_result
+    are called on the way. Raises DataError for a wrong request, wrong files or unusable embeddings.
     """
-    return load_suite(tasks, data_dir, settings or settings_of_mode(mode)).measure(encode, **options)
+    suite = load_suite(tasks, data_dir, settings or settings_of_mode(mode))
+    return suite.measure(encode, inside=inside, progress=progress, on_result=on_result)
 
 
 @contextmanager

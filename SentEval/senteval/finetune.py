@@ -17,7 +17,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from senteval.data import ScoredPairs
-from senteval.embeddings import Embeddings
+from senteval.embeddings import Embeddings, pair_features
 from senteval.lines import Located
 from senteval.scores import correlate
 from senteval.settings import Settings
@@ -150,8 +150,7 @@ def _by_length(pairs: ScoredPairs) -> list[int]:
 
 
 def _featurize(pairs: ScoredPairs, embed: Embeddings, settings: Settings) -> Tensor:
-    first, second = embed(pairs.first), embed(pairs.second)
-    features = np.concatenate([np.abs(first - second), first * second], axis=1)
+    features = pair_features(embed(pairs.first), embed(pairs.second))
     return torch.as_tensor(features, dtype=settings.dtype, device=settings.device)
 
 

@@ -29,6 +29,8 @@ from senteval.sts import STS, StsTask
 POSITIVE_ABOVE = 4.0
 """SimCSE's threshold for positive pairs; D2CSE states none."""
 
+REMEDY = "give a text file with a sentence a line"
+
 BINS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)
 QUANTILES = (5, 25, 50, 75, 95)
 DROPPED = (1, 2, 5, 10, 20, 50, 100)
@@ -116,7 +118,10 @@ class LoadedGeometry:
         cosines = similarities(self.task, pairs, first, second)
         positive = pairs.gold > POSITIVE_ABOVE
         if self.sample is None:
-            sample, source = list(dict.fromkeys([*pairs.first, *pairs.second])), f"{self.task} {settings.split}"
+            sample, source = (
+                list(dict.fromkeys([*pairs.first, *pairs.second])),
+                f"{self.task.removesuffix('-geometry')} {settings.split}",
+            )
         else:
             sample, source = [single_blanks(line.text) for line in self.sample], str(self.sample[0].path)
         # First: it is this that tells of an encoder with one vector for everything.
@@ -187,10 +192,10 @@ def cosine_bins(cosines: np.ndarray, gold: np.ndarray) -> tuple[CosineBin, ...]:
 
 def read_sample(path: Path, size: int, seed: int) -> list[Line]:
     """So many different lines with text of a file, drawn at random; all of them if it has no more."""
-    lines = {single_blanks(line.text): line for line in require_lines(path)}
+    lines = {single_blanks(line.text): line for line in require_lines(path, remedy=REMEDY)}
     lines.pop("", None)
     if len(lines) < 2:
-        raise DataError(f"{path}: {len(lines)} different sentences found, at least 2 are needed")
+        raise DataError(f"{path}: {len(lines)} different sentences found, at least 2 are needed; {REMEDY}")
     chosen = list(lines.values())
     if len(chosen) > size:
         rows = np.random.default_rng(seed).choice(len(chosen), size, replace=False)

@@ -134,11 +134,11 @@ def read_clusters(path: Path) -> LabelledTexts:
     return labelled
 
 
-def require_lines(path: Path, or_latin1: bool = False) -> list[Line]:
+def require_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> list[Line]:
     """The lines of a file; raises DataError for an empty one."""
-    lines = read_lines(path, or_latin1)
+    lines = read_lines(path, or_latin1, remedy)
     if not lines:
-        raise DataError(f"{path}: the file is empty; {REMEDY}")
+        raise DataError(f"{path}: the file is empty; {remedy}")
     return lines
 
 

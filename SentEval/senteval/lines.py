@@ -6,6 +6,7 @@ occur inside sentences, and everything after such a cut would get its neighbour'
 
 import codecs
 import math
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,54 +15,55 @@ from senteval.errors import DataError
 REMEDY = "correct the file or download the SentEval data again"
 
 
+NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a]")
+"""Control bytes that occur in no text file, of whatever encoding; separators are none of them."""
+
+
 class Line(NamedTuple):
     """One line of a file without its end; number counts from 1."""
 
     path: Path
     number: int
     text: str
+    remedy: str = REMEDY
 
     def error(self, problem: str) -> DataError:
-        return DataError(f"{self.path}:{self.number}: {problem}; {REMEDY}")
+        return DataError(f"{self.path}:{self.number}: {problem}; {self.remedy}")
 
 
 Located = tuple[str, Line]
 """A sentence and the line it stands in."""
 
 
-def read_lines(path: Path, or_latin1: bool = False) -> list[Line]:
+def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> list[Line]:
     """Read a UTF-8 file as lines; a byte-order mark and the end of the last line are dropped.
 
-    or_latin1: a file that is not UTF-8 is ISO-8859-1, as SentEval takes those of its classification tasks.
-    Raises DataError if the file cannot be read, has zero bytes or, without or_latin1, is not UTF-8.
+    or_latin1: a file that is not UTF-8 is ISO-8859-1, as SentEval takes those of its classification tasks. remedy:
+    what its error messages advise. Raises DataError if the file cannot be read, holds bytes that no text has or,
+    without or_latin1, is not UTF-8.
     """
     try:
         raw = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from error
-    if b"\0" in raw:
-        # UTF-16, or no text at all; as ISO-8859-1 it would have as many lines as are expected.
-        raise line_at(path, raw, raw.index(b"\0")).error("byte 0x00 found where UTF-8 text is expected")
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
+
+    def fault(start: int) -> DataError:
+        line = Line(path, 1 + raw.count(b"\n", 0, start), "", remedy)
+        return line.error(f"byte 0x{raw[start]:02x} found where UTF-8 text is expected")
+
+    # UTF-16, or no text at all; as ISO-8859-1 it could have as many lines as are expected.
+    if no_text := NO_TEXT.search(raw):
+        raise fault(no_text.start())
     try:
-        return number_lines(path, raw.decode("utf-8"))
+        content = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        if or_latin1:
-            return number_lines(path, raw.decode("latin-1"))
-        fault = f"byte 0x{raw[error.start]:02x} found where UTF-8 text is expected"
-        raise line_at(path, raw, error.start).error(fault) from error
-
-
-def line_at(path: Path, raw: bytes, start: int) -> Line:
-    """The line, without its text, that holds the byte at start."""
-    return Line(path, 1 + raw.count(b"\n", 0, start), "")
-
-
-def number_lines(path: Path, content: str) -> list[Line]:
-    """Cut the content of a file into lines."""
+        if not or_latin1:
+            raise fault(error.start) from error
+        content = raw.decode("latin-1")
     texts = content.split("\n")
     if not texts[-1]:
         texts.pop()
-    return [Line(path, number, text.removesuffix("\r")) for number, text in enumerate(texts, start=1)]
+    return [Line(path, number, text.removesuffix("\r"), remedy) for number, text in enumerate(texts, start=1)]
 
 
 def split_columns(line: Line, wanted: int, more_allowed: bool = True) -> list[str]:

@@ -11,6 +11,7 @@ from senteval.scores import TaskResult
 from senteval.settings import Settings
 from senteval.sts import LoadedSts
 
+REMEDY = "each line is sentence, sentence, score, separated by tabs, and there is no header line"
 ANY_NUMBER = (-math.inf, math.inf)
 
 
@@ -40,7 +41,7 @@ class LoadedPairs(LoadedSts):
 def read_pairs(path: Path) -> ScoredPairs:
     """Read "sentence<TAB>sentence<TAB>score" a line; raises DataError for anything else, naming file and line."""
     pairs = []
-    for line in read_lines(path):
+    for line in read_lines(path, remedy=REMEDY):
         first, second, score = split_columns(line, 3, more_allowed=False)
         pairs.append(make_pair(line, first, second, parse_gold(line, score, ANY_NUMBER)))
-    return collect(path.name, pairs, path, path)
+    return collect("pairs", pairs, path, path, REMEDY)

@@ -201,7 +201,7 @@ def require_enough(task: str, labels: np.ndarray, classes: int, least: int, why:
     if counts[rarest] < least:
         raise DataError(
             f"{task}: class {rarest} has {counts[rarest]} examples in {len(labels)}, but {why} needs at least "
-            f"{least}; download the SentEval data again, or give more examples"
+            f"{least}; give more examples, or ask for fewer"
         )
 
 

@@ -66,8 +66,12 @@ class TaskResult:
         spearman = np.average([subset.spearman for subset in subsets], weights=weights)
         return Correlation(float(pearson), float(spearman), self.all.nsamples)
 
-    def as_dict(self) -> dict[str, dict]:
-        """Return a JSON-ready dict in the shape of SentEval's own results for STS12-16.
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready; correlations are fractions."""
+        return {"task": self.task, "split": self.split, "sets": self.as_senteval()}
+
+    def as_senteval(self) -> dict[str, dict]:
+        """JSON-ready, in the shape of SentEval's own results for STS12-16.
 
         {set: {'pearson', 'spearman', 'nsamples'}, ..., 'all': {'pearson': {'all', 'mean', 'wmean'},
         'spearman': {same}}}. A task of one file a split has one set, called as the split.

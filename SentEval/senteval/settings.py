@@ -45,6 +45,8 @@ class Settings:
         least = {"kfold": 2, "shots": 2, "draws": 2, "kmeans_runs": 2, "kmeans_starts": 1, "sample_size": 2}
         for name, bound in least.items():
             require_whole(name, getattr(self, name), bound)
+        if self.split not in ("test", "dev"):
+            raise DataError(f"split is {quote(self.split)}; choose one of test, dev")
         require_whole("seed", self.seed, 0, 2**32 - 1)
         if self.identical not in IDENTICAL:
             raise DataError(f"identical is {quote(self.identical)}; choose one of {', '.join(IDENTICAL)}")

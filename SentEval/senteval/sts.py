@@ -55,8 +55,8 @@ class StsTask:
             )
         sets = self.splits[split]
         files = [file for one in sets for file in one.files]
-        require_files(self.name, data_dir / "downstream" / self.folder, files)
         folder = data_dir / "downstream" / self.folder
+        require_files(self.name, folder, files)
         loaded = tuple(self.read(one.name, *(folder / file for file in one.files)) for one in sets)
         if official:
             for one, pairs in zip(sets, loaded, strict=True):

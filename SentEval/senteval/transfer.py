@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import f1_score
 
-from senteval.embeddings import Embeddings
+from senteval.embeddings import Embeddings, pair_features
 from senteval.errors import DataError
 from senteval.files import require_count, require_files
 from senteval.labelled import (
@@ -143,11 +143,10 @@ class LoadedTransfer:
 
 
 def featurize(examples: LabelledTexts, embed: Embeddings) -> np.ndarray:
-    """Features (N, F): the embedding of a text; of a pair |u − v| and u · v beside each other (SentEval)."""
+    """Features (N, F): the embedding of a text, or the features of a pair."""
     if len(examples.texts) == 1:
         return embed(examples.texts[0])
-    first, second = map(embed, examples.texts)
-    return np.concatenate([np.abs(first - second), first * second], axis=1)
+    return pair_features(*map(embed, examples.texts))
 
 
 def located(examples: Examples) -> Iterator[Located]:

@@ -57,7 +57,7 @@ def test_the_file_says_how_and_on_what_everything_was_measured(everything):
     assert set(everything["seconds"]) == {"encode", *TASK_SETS["all"]}
     assert len(everything["tasks"]["MR"]["folds"]) == 5
     assert len(everything["tasks"]["MR-fewshot"]["draws"]) == 3
-    assert everything["tasks"]["STSBenchmark"]["test"]["nsamples"] > 0
+    assert everything["tasks"]["STSBenchmark"]["sets"]["test"]["nsamples"] > 0
 
 
 @pytest.mark.parametrize("task_set", [name for name in TASK_SETS if name not in ("sts", "all")])
@@ -147,6 +147,8 @@ def test_sklearn_and_hidden_units_change_the_classifier(words, tool, tmp_path):
 
 
 REFUSED = {
+    "pairs called as a task": (["--pairs", "{CR}", "--task_set", "na", "--tasks", "CR"], "called as one of CR"),
+    "data folder that is none": (["--data_dir", "nowhere", "--task_set", "transfer"], "--data_dir"),
     "few-shot option without few-shot": (["--shots", "8"], "--shots only counts with fewshot"),
     "retrieval option without retrieval": (["--retrieval_identical", "keep"], "--retrieval_identical"),
     "sample without its file": (["--task_set", "geometry", "--geometry_sample", "5"], "--geometry_sentences"),
@@ -171,7 +173,8 @@ def test_a_wrong_request_is_one_line_and_exit_code_2(case, words, tool, tmp_path
     given, named = REFUSED[case]
     (tmp_path / "two.tsv").write_text("a cat\ta dog\n", encoding="utf-8")
     (tmp_path / "header.tsv").write_text("one\ttwo\tscore\na\tb\t1\n", encoding="utf-8")
-    places = {name: str(tmp_path / f"{name}.tsv") for name in ("two", "header")}
+    (tmp_path / "CR").write_text("a\tb\t1\nc\td\t2\n", encoding="utf-8")
+    places = {name: str(tmp_path / f"{name}.tsv") for name in ("two", "header")} | {"CR": str(tmp_path / "CR")}
     outcome = tool(evaluation, [*words, *(word.format(**places) for word in given)])
     assert outcome.code == 2
     assert outcome.err.count("\n") == 1
@@ -242,3 +245,21 @@ def test_a_metric_that_is_not_measured_is_refused(tiny, train_txt, data, tool, t
     outcome = tool(training.train, [*argv, "--metric_for_best_model", "avg_transfer"])
     assert outcome.code == 2
     assert "avg_sts" in outcome.err
+
+
+def test_the_same_vector_for_everything_is_refused_by_every_task(words, tool, monkeypatch):
+    monkeypatch.setattr(
+        SentenceEncoder, "encode", lambda self, sentences, *_, **__: np.ones((len(sentences), 4), "f4")
+    )
+    for task in ("CR", "MRPC", "CR-fewshot", "Tweet", "STSBenchmark-retrieval", "STSBenchmark"):
+        outcome = tool(evaluation, [*words, "--task_set", "na", "--tasks", task, *(FEW if "few" in task else [])])
+        assert outcome.code == 2
+        assert "the same embedding" in outcome.err
+
+
+def test_transfer_scores_that_nobody_measures_are_refused(tiny, train_txt, data, tool, tmp_path):
+    argv = ["--model_name_or_path", tiny("bert"), "--train_file", train_txt, "--output_dir", str(tmp_path / "out")]
+    outcome = tool(training.train, [*argv, "--eval_data_dir", data, "--custom_eval_data", "--eval_transfer"])
+    assert outcome.code == 2
+    assert "--eval_transfer: nothing is evaluated" in outcome.err
+    assert not (tmp_path / "out").exists()

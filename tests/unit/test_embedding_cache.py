@@ -99,3 +99,19 @@ def test_a_locked_file_is_one_clear_line(tmp_path, monkeypatch):
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UserError, match="locked"):
             cache(["a"])
+
+
+def test_a_damaged_vector_is_noticed_and_not_taken(tmp_path):
+    cache = EmbeddingCache(Encoder(), tmp_path, {})
+    vectors = cache(["a", "b"])
+    for spoilt in (vectors[0].tobytes()[:-4], vectors[1].tobytes(), b"odd"):
+        with sqlite3.connect(cache.path) as database:
+            database.execute("UPDATE vectors SET vector = ? WHERE sentence = 'a'", (spoilt,))
+        with pytest.raises(UserError, match=r"'a' is damaged.*delete that file"):
+            EmbeddingCache(Encoder(), tmp_path, {})(["a", "b"])
+
+
+def test_a_place_that_is_a_file_is_one_clear_line(tmp_path):
+    (tmp_path / "taken").write_text("x")
+    with pytest.raises(UserError, match="cannot be used"):
+        EmbeddingCache(Encoder(), tmp_path / "taken", {})

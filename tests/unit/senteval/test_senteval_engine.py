@@ -566,7 +566,12 @@ def test_anything_but_a_row_of_numbers_a_sentence_is_told_as_the_batchers_fault(
 
 def test_vectors_that_are_not_finite_or_zero_are_told_with_sentence_and_place(data):
     for factor, fault in ((np.nan, "is not finite"), (0, "is all zeros")):
-        message = refusal(tiny(data), lambda params, batch, by=factor: bag_of_words(params, batch) * by, name="STS13")
+
+        def spoil(params, batch, by=factor):
+            first = np.array([[by if "bridge" in tokens else 1.0] for tokens in batch])
+            return bag_of_words(params, batch) * first
+
+        message = refusal(tiny(data), spoil, name="STS13")
         assert fault in message
         assert str(Path("STS13-en-test", "STS.input.")) in message
 

@@ -251,7 +251,8 @@ def test_the_same_embedding_for_every_sentence_is_an_error(data_dir):
         data_dir,
         settings=unofficial(),
     )
-    assert "STS14 deft-forum: all 4 pairs have the same similarity, 1" in message
+    assert message.startswith("encode gave all ")
+    assert "the same embedding" in message
 
 
 @pytest.mark.parametrize(

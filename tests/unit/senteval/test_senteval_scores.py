@@ -110,7 +110,7 @@ def test_the_score_is_spearman_of_all_pairs_as_a_fraction():
 
 def test_as_dict_has_sentevals_shape_and_survives_json():
     subsets = {"x": Correlation(0.1, 0.2, 1), "y": Correlation(0.5, 0.6, 3)}
-    result = TaskResult("STS00", "test", subsets, Correlation(0.7, 0.8, 4)).as_dict()
+    result = TaskResult("STS00", "test", subsets, Correlation(0.7, 0.8, 4)).as_senteval()
     assert json.loads(json.dumps(result)) == result
     assert result["x"] == {"pearson": 0.1, "spearman": 0.2, "nsamples": 1}
     assert list(result) == ["x", "y", "all"]
@@ -119,7 +119,7 @@ def test_as_dict_has_sentevals_shape_and_survives_json():
 
 
 def test_scored_arrays_become_plain_numbers(tied_sets):
-    json.dumps(score_task("STS00", "test", *tied_sets).as_dict())
+    json.dumps(score_task("STS00", "test", *tied_sets).as_senteval())
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
