@@ -13,7 +13,7 @@ from senteval import MODES, TASK_SETS, TASKS
 from transformers import TrainingArguments
 
 from .errors import UserError
-from .pooling import POOLERS, describe_poolers
+from .pooling import BIAS_NAMES, POOLERS, UNTRAINED, WITHOUT_TEMPLATE, describe_poolers
 from .presets import names as preset_names
 
 
@@ -47,7 +47,7 @@ class ModelArguments:
     pooler_type: str = option(
         "cls",
         f"Sentence representation. {describe_poolers()}.",
-        choices=list(POOLERS),
+        choices=list(WITHOUT_TEMPLATE),
     )
     hard_negative_weight: float = option(
         0.0, "LOGARITHM of the weight of an anchor's own hard negative (third column); 0 weighs it as 1."
@@ -83,7 +83,8 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         _require(self.temp > 0 and math.isfinite(self.temp), "--temp", self.temp, "a positive number")
-        _require(self.pooler_type in POOLERS, "--pooler_type", self.pooler_type, f"one of {sorted(POOLERS)}")
+        known = sorted(WITHOUT_TEMPLATE)
+        _require(self.pooler_type in known, "--pooler_type", self.pooler_type, f"one of {known}")
         _require(self.pre_seq_len >= 1, "--pre_seq_len", self.pre_seq_len, "at least 1")
         _require(self.prefix_hidden_size >= 1, "--prefix_hidden_size", self.prefix_hidden_size, "at least 1")
         _require(_is_share(self.prompt_dropout), "--prompt_dropout", self.prompt_dropout, "in [0, 1)")
@@ -199,9 +200,24 @@ class EvaluationArguments:
         None,
         "Sentence representation. On an output folder of train.py leave it out: the folder knows ('cls' means its "
         "trained representation, any other one overrides it). On another encoder the default is cls. "
-        f"{describe_poolers()}.",
-        choices=list(POOLERS),
+        f"{describe_poolers(untrained=True)}.",
+        choices=[*POOLERS, *UNTRAINED],
         aliases=["--pooler"],
+    )
+    template: str | None = option(
+        None,
+        "Put every sentence into a template: 'This sentence of \"{sentence}\" means [MASK] .', or in the grammar of "
+        "the public PromptBERT code. With --pooler mask its [MASK] is the representation.",
+    )
+    denoise: bool = option(False, "Take the template's own [MASK] vector away, at the positions of the full input.")
+    final_period: bool = option(False, "Put a full stop to sentences that end in none of . ? \" '.")
+    top_k: int = option(200, "Tokens that --pooler top_k averages.")
+    remove: list[str] | None = option(
+        None, f"Tokens that the static poolers leave out: {', '.join(BIAS_NAMES)}.", choices=list(BIAS_NAMES)
+    )
+    lm_head: str = option(
+        "checkpoint",
+        "Masked-LM head of --pooler top_k and static_lm_head: checkpoint, or a folder or hub id with one.",
     )
     base: str | None = option(None, "Where the frozen encoder of the output folder is now.")
     mode: str = option(
@@ -252,7 +268,15 @@ class EvaluationArguments:
     geometry_sample: int = option(100_000, "Geometry: how many of these are drawn.")
 
     def __post_init__(self) -> None:
-        least = {"batch_size": 1, "nhid": 0, "shots": 2, "draws": 2, "kmeans_runs": 2, "geometry_sample": 2}
+        least = {
+            "batch_size": 1,
+            "top_k": 1,
+            "nhid": 0,
+            "shots": 2,
+            "draws": 2,
+            "kmeans_runs": 2,
+            "geometry_sample": 2,
+        }
         for name, bound in least.items():
             _require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
         if self.nhid and self.classifier == "sklearn":

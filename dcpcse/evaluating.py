@@ -15,10 +15,13 @@ from .cli import parse_evaluation, say
 from .errors import UserError
 from .evaluator import measure
 from .folder import is_model_folder
-from .models import SentenceEncoder, pick_device, plain_encoder
+from .models import SentenceEncoder, pick_device
 from .paths import require_writable
+from .pooling import WITHOUT_TEMPLATE
 from .report import Report
+from .representations import REPRESENTATIONS, Choice, build_representation
 from .tables import headline, tables
+from .templates import Template
 
 TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
 """Options of the papers' evaluation scripts that only ever mattered in training."""
@@ -156,13 +159,45 @@ def load_model(args: EvaluationArguments, published: PublishedEvaluationArgument
     if not is_model_folder(args.model_name_or_path):
         _refuse_unfinished(Path(args.model_name_or_path))
         _refuse_folder_options(args, published)
-        device = pick_device(args.device)
-        backbone = load_backbone(args.model_name_or_path, options=options)
-        return plain_encoder(backbone, args.pooler_type or "cls").to(device)
+        return _untrained(args, options)
+    _refuse_template_options(args)
     model = SentenceEncoder.load(args.model_name_or_path, args.base, device=args.device, options=options)
     _require_agreement(model, published)
     _settle_representation(model, args.pooler_type, published.mlp_only_train)
     return model
+
+
+def _untrained(args: EvaluationArguments, options: LoadOptions) -> SentenceEncoder:
+    device = pick_device(args.device)
+    name = args.pooler_type or ("mask" if args.template else "cls")
+    choice = Choice(
+        template=Template.parse(args.template) if args.template else None,
+        denoise=args.denoise,
+        final_period=args.final_period,
+        remove=tuple(args.remove or ()),
+        top_k=args.top_k,
+    )
+    representation = REPRESENTATIONS[name]
+    if args.lm_head != "checkpoint" and not representation.needs_lm_head:
+        raise UserError(f"--lm_head has no effect on --pooler {name}; leave it out")
+    if args.lm_head == "new":
+        raise UserError("--lm_head new: a new head predicts nothing yet; give a checkpoint with one")
+    lm_head = args.lm_head if representation.needs_lm_head else None
+    backbone = load_backbone(args.model_name_or_path, lm_head=lm_head, options=options)
+    return build_representation(name, backbone, choice).to(device)
+
+
+def _refuse_template_options(args: EvaluationArguments) -> None:
+    defaults = {field.name: field.default for field in fields(args)}
+    for name in ("template", "denoise", "final_period", "top_k", "remove", "lm_head"):
+        if getattr(args, name) != defaults[name]:
+            raise UserError(
+                f"--{name}: {args.model_name_or_path} is a trained folder and knows what it was; leave it out"
+            )
+    if args.pooler_type not in (None, *WITHOUT_TEMPLATE):
+        raise UserError(
+            f"--pooler {args.pooler_type} is of encoders as they are; {args.model_name_or_path} is trained"
+        )
 
 
 def _refuse_unfinished(folder: Path) -> None:

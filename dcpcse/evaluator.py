@@ -81,6 +81,7 @@ def identity(model: SentenceEncoder) -> dict[str, Any]:
         "pooling": model.pooling,
         "head_at_inference": model.head_at_inference,
         "position_offset": model.encoder.position_offset,
+        "reading": model.reading(),
         "trained": _digest({**_tensors(model.head, "head"), **_tensors(model.encoder.prompt, "prompt")}),
         "tokenizer": hashlib.sha256(model.tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
         "max_tokens": model.encoder.max_tokens,

@@ -20,13 +20,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from . import folder as model_folder
 from .attention import Prefix
 from .backbones import Backbone, LMHead, LoadOptions, Source, load_backbone, vocabulary_fingerprint
+from .denoising import template_only
 from .errors import UserError
 from .heads import HEADS, PretrainedPooler, TanhMLP, head_name
 from .pooling import POOLERS, Pooler
 from .positions import positions_of
 from .promptable import PEFT_SAME, require_prompt_arrives, require_room, use_prefix_attention
 from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable
-from .tokens import pad, tokenize
+from .templates import Slots, Template, TokenTemplate
+from .tokens import Rows, read_rows
 
 __all__ = [
     "HEADS",
@@ -81,12 +83,14 @@ class Encoder(nn.Module):
         attention_mask: Tensor,
         *,
         prefix: Prefix | None = None,
+        index: Tensor | None = None,
         all_layers: bool = False,
     ) -> tuple[Tensor, ...]:
         """Hidden states (N, L, H): all of them, embedding output first, with `all_layers`, else only the last.
 
         input_ids, attention_mask (N, L). prefix: one drawn before, for a second pass that must see the same
-        prompts; drawn here by default. Raises UserError if L exceeds the positions.
+        prompts; drawn here by default. index (N, L): where in its text each token stands, for texts without pads of
+        which a part is left out. Raises UserError if L exceeds the positions.
         """
         if input_ids.shape[1] > self.max_tokens:
             raise UserError(
@@ -97,6 +101,8 @@ class Encoder(nn.Module):
         if self.prompt is not None:
             kwargs["prefix"] = self.draw_prefix(len(input_ids)) if prefix is None else prefix
             kwargs["position_ids"] = self.positions.ids(input_ids, self.position_offset)
+        if index is not None:
+            kwargs["position_ids"] = self.positions.at(index, self.position_offset)
         output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         return tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
 
@@ -113,22 +119,42 @@ class SentenceEncoder(nn.Module):
         pooling: str,
         head: nn.Module | None = None,
         head_at_inference: bool = False,
+        template: Template | None = None,
+        denoise: bool = False,
+        final_period: bool = False,
         method: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """head: applied in training, and in evaluation too if `head_at_inference`.
 
-        method, arguments: what trained it, for the record in the folder.
+        template: every sentence is put into it. denoise: take the template's own part away from the pooled vector.
+        final_period: see `TokenTemplate`.
+        method, arguments: what trained it, for the record in the folder. Raises UserError for a pooling that needs
+        a template without one, and for denoising without such a pooling.
         """
         super().__init__()
+        if POOLERS[pooling].needs_template and template is None:
+            raise UserError(f"pooling {pooling!r} needs a template (--template)")
+        if final_period and template is None:
+            raise UserError("a final period is put to sentences in a template; give one (--template)")
+        if denoise and not POOLERS[pooling].needs_template:
+            raise UserError(f"denoising subtracts the template's own [MASK] vector; pooling {pooling!r} has none")
         self.encoder = encoder
         self.tokenizer = tokenizer
         self.source = source
         self.pooling = pooling
         self.head = head
         self.head_at_inference = head_at_inference
+        self.template: TokenTemplate | None = None
+        if template is not None:
+            self.set_template(template, final_period)
+        self.denoise = denoise
         self.method = method
         self.arguments = dict(arguments or {})
+
+    def set_template(self, template: Template, final_period: bool = False) -> None:
+        """Put sentences into this template from now on."""
+        self.template = TokenTemplate(template, self.tokenizer, final_period)
 
     @property
     def device(self) -> torch.device:
@@ -139,13 +165,29 @@ class SentenceEncoder(nn.Module):
         """Length H of an embedding."""
         return self.encoder.backbone.config.hidden_size
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, *, prefix: Prefix | None = None) -> Tensor:
-        """Embeddings (N, H) of token ids and mask (N, L)."""
-        pooler = POOLERS[self.pooling]
-        hidden = self.encoder(input_ids, attention_mask, prefix=prefix, all_layers=pooler.needs_all_layers)
-        pooled = pooler(hidden, attention_mask)
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, *, prefix: Prefix | None = None
+    ) -> Tensor:
+        """Embeddings (N, H) of token ids and mask (N, L), with the template's slots where there is a template."""
+        pooled = self._pool(input_ids, attention_mask, slots, prefix=prefix)
+        if self.denoise:
+            pooled = pooled - self.template_bias(slots.content)
         use_head = self.head is not None and (self.training or self.head_at_inference)
         return self.head(pooled) if use_head else pooled
+
+    def template_bias(self, content: Tensor) -> Tensor:
+        """What the template alone gives at its [MASK] (N, H), for sentences of `content` tokens (N,).
+
+        In train mode sentences of one length share one draw of dropout (PromptBERT, section 4.2 and its code).
+        """
+        lengths, place = content.unique(return_inverse=True)
+        ids, index, masks = template_only(self.template, lengths)
+        return self._pool(ids, torch.ones_like(ids), Slots(masks, lengths), index=index)[place]
+
+    def _pool(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None, **options: Any) -> Tensor:
+        pooler = POOLERS[self.pooling]
+        hidden = self.encoder(input_ids, attention_mask, all_layers=pooler.needs_all_layers, **options)
+        return pooler(hidden, attention_mask, slots)
 
     def encode(
         self,
@@ -165,28 +207,26 @@ class SentenceEncoder(nn.Module):
         """
         if batch_size < 1:
             raise UserError(f"batch_size {batch_size} is not at least 1")
-        ids = self._tokenize(sentences, max_length)
-        if taken_out := set(without) - set(self.tokenizer.all_special_ids):
-            ids = [[token for token in row if token not in taken_out] for row in ids]
-        embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)
+        texts = self._read(sentences, max_length, without)
+        embeddings = np.empty((len(texts), self.dimension), dtype=np.float32)
         # By length: a batch is as long as its longest text, and padding costs as much as text.
-        order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
+        order = sorted(range(len(texts)), key=lambda i: -len(texts.ids[i]))
         was_training = self.training
         self.eval()
         try:
             with (
                 torch.inference_mode(),
-                tqdm(total=len(ids), desc="encode", mininterval=1, disable=not show_progress) as bar,
+                tqdm(total=len(texts), desc="encode", mininterval=1, disable=not show_progress) as bar,
             ):
                 for start in range(0, len(order), batch_size):
                     rows = order[start : start + batch_size]
-                    embeddings[rows] = self._encode_batch([ids[i] for i in rows], normalize)
+                    embeddings[rows] = self._encode_batch(texts, rows, normalize)
                     bar.update(len(rows))
         finally:
             self.train(was_training)
         return embeddings
 
-    def _tokenize(self, sentences: Sequence[str], max_length: int | None) -> list[list[int]]:
+    def _read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
         if isinstance(sentences, str):
             raise UserError("encode takes a list of sentences and got one string; write encode([text])")
         if not hasattr(sentences, "__getitem__") or isinstance(sentences, Mapping):
@@ -196,24 +236,35 @@ class SentenceEncoder(nn.Module):
                 raise UserError(f"sentence {i} is a {type(sentence).__name__} ({sentence!r:.60}); a string is needed")
         limit = self.encoder.max_tokens
         wanted = limit if max_length is None else max_length
-        if not 3 <= wanted <= limit:
-            raise UserError(f"max_length {max_length} is not between 3 and the {limit} tokens of this encoder")
+        least = 3 if self.template is None else self.template.length + 1
+        if not least <= wanted <= limit:
+            raise UserError(f"max_length {wanted} is not between {least} and the {limit} tokens of this encoder")
         if not len(sentences):
-            return []
-        ids, cut = tokenize(self.tokenizer, sentences, wanted)
-        if cut and max_length is None:
+            return Rows([], 0)
+        texts = read_rows(self.tokenizer, self.template, sentences, wanted, without)
+        if texts.cut and max_length is None:
             logger.warning(
                 "%d of %d texts are longer than the %d tokens that the encoder has room for, and were cut",
-                cut,
-                len(ids),
+                texts.cut,
+                len(texts),
                 wanted,
             )
-        return ids
+        return texts
 
-    def _encode_batch(self, ids: list[list[int]], normalize: bool) -> np.ndarray:
-        input_ids, mask = pad(ids, self.tokenizer.pad_token_id)
-        embeddings = self(input_ids.to(self.device), mask.to(self.device)).float()
+    def _encode_batch(self, texts: Rows, rows: Sequence[int], normalize: bool) -> np.ndarray:
+        input_ids, mask, slots = texts.batch(rows, self.tokenizer.pad_token_id)
+        slots = None if slots is None else slots.to(self.device)
+        embeddings = self(input_ids.to(self.device), mask.to(self.device), slots).float()
         return (F.normalize(embeddings, dim=-1) if normalize else embeddings).cpu().numpy()
+
+    def reading(self) -> dict[str, Any]:
+        """How texts are read before the encoder sees them, JSON-ready; None where nothing is done to them."""
+        template = self.template
+        return {
+            "template": None if template is None else str(template.template),
+            "final_period": template is not None and template.final_period,
+            "denoise": self.denoise,
+        }
 
     def save(self, folder: str | Path) -> None:
         """Write what was trained, a record and the tokenizer; never the frozen backbone (see `dcpcse.folder`)."""
@@ -354,10 +405,17 @@ def pick_device(device: str | torch.device | None) -> torch.device:
     return picked
 
 
-def plain_encoder(backbone: Backbone, pooling: str) -> SentenceEncoder:
+def plain_encoder(
+    backbone: Backbone,
+    pooling: str,
+    template: Template | None = None,
+    denoise: bool = False,
+    final_period: bool = False,
+) -> SentenceEncoder:
     """A pretrained encoder as it is, for evaluation; `cls` is the checkpoint's own pooler.
 
-    Raises UserError for `cls` on a checkpoint without a pooler: random weights would give a random score.
+    template, denoise, final_period: see `SentenceEncoder`. Raises UserError for `cls` on a checkpoint without a
+    pooler: random weights would give a random score.
     """
     if pooling not in POOLERS:
         raise UserError(f"unknown pooling {pooling!r}; choose one of {sorted(POOLERS)}")
@@ -376,6 +434,9 @@ def plain_encoder(backbone: Backbone, pooling: str) -> SentenceEncoder:
         pooling=pooling,
         head=head,
         head_at_inference=head is not None,
+        template=template,
+        denoise=denoise,
+        final_period=final_period,
     )
     return model.requires_grad_(False).eval()
 

@@ -6,16 +6,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .templates import Slots
 
-def first_token(hidden: Tensor, mask: Tensor) -> Tensor:
+
+def first_token(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
     """The [CLS] (or <s>) vector: (N, L, H) → (N, H)."""
     return hidden[:, 0]
 
 
-def mean_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
+def mean_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
     """Mean over the real tokens: (N, L, H), mask (N, L) → (N, H). Special tokens count, pads and prompts do not."""
     weights = mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def mask_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
+    """Mean over the template's mask slots, by index: (N, L, H), slots.masks (N, M) → (N, H)."""
+    rows = torch.arange(len(hidden), device=hidden.device).unsqueeze(1)
+    return hidden[rows, slots.masks].mean(1)
 
 
 @dataclass(frozen=True)
@@ -26,18 +34,19 @@ class Pooler:
     """
 
     layers: tuple[int, ...]
-    reduce: Callable[[Tensor, Tensor], Tensor]
+    reduce: Callable[[Tensor, Tensor, Slots | None], Tensor]
     help: str
+    needs_template: bool = False
 
     @property
     def needs_all_layers(self) -> bool:
         return self.layers != (-1,)
 
-    def __call__(self, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
+    def __call__(self, hidden_states: Sequence[Tensor], mask: Tensor, slots: Slots | None = None) -> Tensor:
         """hidden_states: (N, L, H) per layer, the last one at -1; mask (N, L) of the text → (N, H)."""
         chosen = [hidden_states[layer] for layer in self.layers]
         mean = chosen[0] if len(chosen) == 1 else torch.stack(chosen).mean(0)
-        return self.reduce(mean, mask)
+        return self.reduce(mean, mask, slots)
 
 
 POOLERS: dict[str, Pooler] = {
@@ -55,9 +64,28 @@ POOLERS: dict[str, Pooler] = {
         mean_tokens,
         "mean of the first and the last transformer layer (SimCSE's code calls it avg_first_last; 60.73)",
     ),
+    "mask": Pooler((-1,), mask_tokens, "the template's [MASK] of the last layer (--template)", needs_template=True),
 }
 
 
-def describe_poolers() -> str:
-    """One sentence a pooler, for --help."""
-    return "; ".join(f"{name}: {pooler.help}" for name, pooler in POOLERS.items())
+UNTRAINED: dict[str, str] = {
+    "top_k": "static embeddings of the --top_k tokens most probable at the template's [MASK], averaged by probability",
+    "static": "mean over the static token embeddings, no layer taking part",
+    "static_lm_head": "mean over the rows of the masked-LM head's output matrix",
+}
+"""Representations that are evaluated and never trained: name → what it is (`dcpcse.representations`)."""
+
+
+WITHOUT_TEMPLATE = tuple(name for name, pooler in POOLERS.items() if not pooler.needs_template)
+"""Poolers that a method without templates can be trained with."""
+
+
+def describe_poolers(*, untrained: bool = False) -> str:
+    """One sentence a pooler that is trained, for --help; with `untrained` all that evaluation.py knows."""
+    trained = {name: POOLERS[name].help for name in WITHOUT_TEMPLATE}
+    described = {name: pooler.help for name, pooler in POOLERS.items()} | UNTRAINED if untrained else trained
+    return "; ".join(f"{name}: {help}" for name, help in described.items())
+
+
+BIAS_NAMES = ("frequency", "subword", "case", "punctuation")
+"""Kinds of tokens whose static embeddings mislead (PromptBERT, Table 3; `dcpcse.static`)."""

@@ -36,6 +36,10 @@ class Positions:
         real = input_ids.ne(self.padding_idx).long()
         return (real.cumsum(1) + offset) * real + self.padding_idx
 
+    def at(self, index: Tensor, offset: int) -> Tensor:
+        """Position ids of real tokens that stand at `index`, from 0, of their rows; the text starts `offset` late."""
+        return index + self.first + (0 if self.rotary else offset)
+
 
 def positions_of(backbone: PreTrainedModel) -> Positions:
     """Read the numbering off the backbone's position table; a backbone without one counts as rotary."""

@@ -1,10 +1,54 @@
 """From sentences to padded token ids."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+
+from .templates import Rendered, Slots, TokenTemplate
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Texts as ids, in their template where there is one; cut counts those that did not fit whole."""
+
+    ids: list[list[int]]
+    cut: int
+    slots: Sequence[Rendered] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def batch(self, rows: Sequence[int], pad_id: int) -> tuple[Tensor, Tensor, Slots | None]:
+        """Padded ids and mask (n, L) of some rows, and where the slots of their template are."""
+        input_ids, mask = pad([self.ids[row] for row in rows], pad_id)
+        return input_ids, mask, None if self.slots is None else Slots.of([self.slots[row] for row in rows])
+
+
+def read_rows(
+    tokenizer: PreTrainedTokenizerBase,
+    template: TokenTemplate | None,
+    sentences: Sequence[str],
+    max_length: int,
+    without: Collection[int] = (),
+) -> Rows:
+    """Sentences as ids, cut at `max_length` tokens, template and special ones included.
+
+    without: token ids that are taken out of every sentence; special tokens and the template stay.
+    """
+    taken_out = set(without) - set(tokenizer.all_special_ids)
+    if template is None:
+        ids, cut = tokenize(tokenizer, sentences, max_length)
+        return Rows([_drop(row, taken_out) for row in ids], cut)
+    contents, cut = template.contents(sentences, max_length - template.length)
+    rendered = [template.wrap(_drop(content, taken_out)) for content in contents]
+    return Rows([row.ids for row in rendered], cut, rendered)
+
+
+def _drop(ids: list[int], taken_out: Collection[int]) -> list[int]:
+    return [token for token in ids if token not in taken_out] if taken_out else ids
 
 
 def tokenize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 huggingface_hub.constants.HF_HUB_OFFLINE = True  # the variable of that name is read at import, before this file
@@ -76,7 +76,8 @@ def _byte_level_bpe(special: list[str]) -> Tokenizer:
     merges = _learn_merges([word for s in SENTENCES for word, _ in split.pre_tokenize_str(s)], 140)
     tokens = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
-    tokenizer.add_special_tokens(special)
+    # As in the real one, <mask> takes the blank before it.
+    tokenizer.add_special_tokens([AddedToken(t, lstrip=True, special=True) if t == "<mask>" else t for t in special])
     tokenizer.pre_tokenizer = split
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer

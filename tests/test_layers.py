@@ -12,10 +12,13 @@ SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
     {"errors"},
-    {"losses", "pooling", "attention", "distributed", "presets", "paths", "embedding_cache"},
-    {"legacy", "arguments", "views", "tokens", "positions", "prompts", "heads", "backbones", "data"},
+    {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates"},
+    {"pooling", "tokens", "denoising", "template_generation"},
+    {"legacy", "arguments", "views", "positions", "prompts", "heads", "backbones", "data"},
     {"folder", "promptable"},
     {"models"},
+    {"static", "topk"},
+    {"representations"},
     {"objectives"},
     {"methods"},
     {"collators", "cli"},
@@ -23,7 +26,7 @@ LAYERS = (
     {"report"},
     {"trainer"},
     {"training", "evaluating"},
-    {"quickstart"},
+    {"quickstart", "predict", "template_search"},
 )
 """Lowest first; a name is a module of dcpcse or a package in it, inside which imports are free."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -12,6 +12,8 @@ from transformers import TrainingArguments
 from dcpcse.arguments import DataArguments, ModelArguments, RunArguments
 from dcpcse.cli import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.pooling import POOLERS
+from dcpcse.predict import predict_parser
+from dcpcse.template_search import search_parser
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
@@ -45,6 +47,17 @@ def test_every_training_command_parses(argv, tmp_path, monkeypatch):
 def test_every_evaluation_command_parses(argv):
     args, _ = parse_evaluation(argv)
     assert args.model_name_or_path
+
+
+MODULES = {"dcpcse.predict": predict_parser, "dcpcse.template_search": search_parser}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_command_parses(module):
+    calls = commands(module)
+    assert calls
+    for argv in calls:
+        assert MODULES[module]().parse_args(argv).model_name_or_path
 
 
 def test_every_script_that_the_readme_calls_is_there():
@@ -81,7 +94,8 @@ def test_the_tables_name_every_option_of_evaluation():
 
 def test_no_option_is_named_that_does_not_exist():
     words = [f.name for kind in (ModelArguments, DataArguments, RunArguments) for f in fields(kind)]
-    words += [name[2:] for action in evaluation_parser()._actions for name in action.option_strings]
+    parsers = [evaluation_parser(), *(parser() for parser in MODULES.values())]
+    words += [name[2:] for parser in parsers for action in parser._actions for name in action.option_strings]
     words += [
         "supervised",
         "debug",

@@ -263,3 +263,66 @@ def test_transfer_scores_that_nobody_measures_are_refused(tiny, train_txt, data,
     assert outcome.code == 2
     assert "--eval_transfer: nothing is evaluated" in outcome.err
     assert not (tmp_path / "out").exists()
+
+
+# Representations without training
+
+
+UNTRAINED = {
+    "mask": ["--pooler", "mask", "--template", 'This sentence of "{sentence}" means [MASK] .'],
+    "mask is the default of a template": ["--template", '*cls*_This_sentence_of_"*sent_0*"_means*mask*.*sep+*'],
+    "denoised": ["--template", '"{sentence}" means [MASK] .', "--denoise", "--final_period"],
+    "top_k": ["--pooler", "top_k", "--top_k", "20", "--template", '"{sentence}" means [MASK] .'],
+    "static": ["--pooler", "static"],
+    "without biased tokens": ["--pooler", "static", "--remove", "frequency", "subword", "case", "punctuation"],
+    "static_lm_head": ["--pooler", "static_lm_head", "--remove", "punctuation"],
+    "mean of a templated text": ["--pooler", "avg", "--template", '"{sentence}" means [MASK] .'],
+}
+
+
+def test_every_untrained_representation_is_measured_and_has_an_identity_of_its_own(tiny, data, tool, tmp_path):
+    identities = []
+    for i, options in enumerate(UNTRAINED.values()):
+        path = tmp_path / f"{i}.json"
+        words = ["--model_name_or_path", tiny("bert"), "--data_dir", data, "--custom_data", "--mode", "dev"]
+        outcome = tool(evaluation, [*words, *options, "--output_file", str(path)])
+        assert outcome.code == 0, outcome.err
+        identities.append(json.dumps(json.loads(path.read_text(encoding="utf-8"))["model"]["identity"]))
+    assert len(set(identities)) == len(UNTRAINED)
+
+
+REFUSED_UNTRAINED = {
+    "mask without template": (["--pooler", "mask"], "needs a template"),
+    "template without slot": (["--template", "means [MASK]"], "0 slots"),
+    "denoised mean": (["--pooler", "avg", "--template", "{sentence} [MASK]", "--denoise"], "--denoise"),
+    "period without template": (["--pooler", "avg", "--final_period"], "--template"),
+    "removal from a mean": (["--pooler", "avg", "--remove", "case"], "--remove"),
+    "unknown removal": (["--pooler", "static", "--remove", "colour"], "--remove"),
+    "head that nobody asks": (["--pooler", "avg", "--lm_head", "elsewhere"], "--lm_head"),
+    "new head": (["--pooler", "static_lm_head", "--lm_head", "new"], "--lm_head new"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_UNTRAINED)
+def test_a_wrong_untrained_representation_is_one_line(case, tiny, data, tool):
+    given, named = REFUSED_UNTRAINED[case]
+    words = ["--model_name_or_path", tiny("bert"), "--data_dir", data, "--custom_data", "--mode", "dev"]
+    outcome = tool(evaluation, [*words, *given])
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1
+    assert named in outcome.err
+
+
+def test_a_head_is_needed_and_its_absence_named(tiny, data, tool):
+    words = ["--model_name_or_path", tiny("bert", masked_lm=False), "--data_dir", data, "--custom_data"]
+    outcome = tool(evaluation, [*words, "--mode", "dev", "--pooler", "top_k", "--template", "{sentence} [MASK]"])
+    assert outcome.code == 2
+    assert "--lm_head" in outcome.err
+
+
+def test_a_trained_folder_knows_its_representation(unsupervised, data, tool):
+    words = ["--model_name_or_path", str(unsupervised.folder), "--data_dir", data, "--custom_data", "--mode", "dev"]
+    for given in (["--template", "{sentence} [MASK]"], ["--pooler", "static"], ["--pooler", "mask"], ["--denoise"]):
+        outcome = tool(evaluation, [*words, *given])
+        assert outcome.code == 2
+        assert given[0] in outcome.err

@@ -3,7 +3,7 @@
 import pytest
 
 from dcpcse.evaluating import evaluation
-from dcpcse.pooling import POOLERS
+from dcpcse.pooling import WITHOUT_TEMPLATE
 from dcpcse.training import train as train_main
 
 COMMON = {
@@ -108,7 +108,7 @@ FLAGS = [
     ["--prefix_hidden_size", "16"],
     ["--model_revision", "main"],
     ["--mode", "fasttest", "--task_set", "na", "--tasks", "STSBenchmark"],
-    *(["--pooler_type", pooler] for pooler in POOLERS),
+    *(["--pooler_type", pooler] for pooler in WITHOUT_TEMPLATE),
 ]
 
 
@@ -133,7 +133,7 @@ def test_an_evaluation_option_that_contradicts_the_folder_is_refused(flag, resul
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-@pytest.mark.parametrize("pooler", POOLERS)
+@pytest.mark.parametrize("pooler", WITHOUT_TEMPLATE)
 def test_each_pooler_measures_a_plain_encoder(kind, pooler, tiny, sts_data, tool):
     folder = tiny(kind, masked_lm=False)
     words = ["--model_name_or_path", folder, "--pooler", pooler, "--mode", "dev"]

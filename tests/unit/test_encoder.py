@@ -21,6 +21,7 @@ from dcpcse.models import (
     TanhMLP,
     plain_encoder,
 )
+from dcpcse.templates import Template
 
 LENGTH = 4
 PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert")
@@ -54,6 +55,7 @@ def sentence_encoder(folder: str, pooling: str = "cls", offset: int = LENGTH, **
         pooling=pooling,
         head=head,
         head_at_inference=head is not None,
+        template=Template.parse('This sentence of "{sentence}" means [MASK] .') if pooling == "mask" else None,
     ).eval()
 
 

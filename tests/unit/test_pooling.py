@@ -6,7 +6,8 @@ from transformers import AutoModel
 
 from dcpcse.backbones import load_backbone
 from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder
-from dcpcse.pooling import POOLERS, Pooler, describe_poolers, mean_tokens
+from dcpcse.pooling import POOLERS, UNTRAINED, WITHOUT_TEMPLATE, Pooler, describe_poolers, mean_tokens
+from dcpcse.templates import Slots
 
 LAYERS_MEANT = {
     "cls": (3,),
@@ -15,6 +16,7 @@ LAYERS_MEANT = {
     "avg_top2": (2, 3),
     "avg_first_last": (0, 3),
     "avg_layer1_last": (1, 3),
+    "mask": (3,),
 }
 """Of an encoder of three layers: 0 is the embedding output, 3 the last layer."""
 MEANS = sorted(name for name in POOLERS if name.startswith("avg"))
@@ -28,11 +30,13 @@ def hidden_states() -> list[torch.Tensor]:
 
 
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+SLOTS = Slots(masks=torch.tensor([[1, 2], [4, 1]]), content=torch.tensor([1, 2]))
 
 
-def pooled_by_hand(name: str, hidden_states, mask, row: int) -> list[float]:
+def pooled_by_hand(name: str, hidden_states, mask, row: int, slots=SLOTS) -> list[float]:
     layers = [hidden_states[layer][row].double().tolist() for layer in LAYERS_MEANT[name]]
-    tokens = [0] if name.startswith("cls") else [t for t, real in enumerate(mask[row].tolist()) if real]
+    chosen = {"cls": [0], "cls_before_pooler": [0], "mask": slots.masks[row].tolist()}
+    tokens = chosen.get(name, [t for t, real in enumerate(mask[row].tolist()) if real])
     size = len(layers[0][0])
     total = [sum(layer[t][h] for layer in layers for t in tokens) for h in range(size)]
     return [x / len(layers) / len(tokens) for x in total]
@@ -44,16 +48,16 @@ def test_every_pooler_has_a_formula_here():
 
 @pytest.mark.parametrize("name", sorted(POOLERS))
 def test_a_pooler_is_its_formula_on_rows_with_and_without_pads(name, hidden_states):
-    pooled = POOLERS[name](hidden_states, MASK)
+    pooled = POOLERS[name](hidden_states, MASK, SLOTS)
     expected = [pooled_by_hand(name, hidden_states, MASK, row) for row in range(2)]
     torch.testing.assert_close(pooled, torch.tensor(expected))
 
 
 @pytest.mark.parametrize("name", sorted(POOLERS))
 def test_what_stands_on_pads_never_counts(name, hidden_states):
-    before = POOLERS[name](hidden_states, MASK)
+    before = POOLERS[name](hidden_states, MASK, SLOTS)
     garbage = [torch.where(MASK.unsqueeze(-1).bool(), states, 1e6) for states in hidden_states]
-    torch.testing.assert_close(POOLERS[name](garbage, MASK), before)
+    torch.testing.assert_close(POOLERS[name](garbage, MASK, SLOTS), before)
 
 
 @pytest.mark.parametrize("name", sorted(POOLERS))
@@ -62,7 +66,7 @@ def test_a_pooler_that_needs_only_the_last_layer_says_so(name, hidden_states):
     pooler = POOLERS[name]
     assert pooler.needs_all_layers == (LAYERS_MEANT[name] != (3,))
     if not pooler.needs_all_layers:
-        torch.testing.assert_close(pooler(hidden_states[-1:], MASK), pooler(hidden_states, MASK))
+        torch.testing.assert_close(pooler(hidden_states[-1:], MASK, SLOTS), pooler(hidden_states, MASK, SLOTS))
 
 
 def test_the_mean_follows_the_dtype_of_the_hidden_states(hidden_states):
@@ -75,11 +79,15 @@ def test_the_mean_follows_the_dtype_of_the_hidden_states(hidden_states):
 def test_a_new_pooler_is_a_value_layers_and_reduction(hidden_states):
     middle = Pooler((1, 2), mean_tokens, "mean of the middle layers")
     expected = (hidden_states[1][1].mean(0) + hidden_states[2][1].mean(0)) / 2
-    torch.testing.assert_close(middle(hidden_states, MASK)[1], expected)
+    torch.testing.assert_close(middle(hidden_states, MASK, SLOTS)[1], expected)
 
 
-def test_help_speaks_of_every_pooler():
-    assert all(f"{name}: {pooler.help}" in describe_poolers() for name, pooler in POOLERS.items())
+def test_help_speaks_of_every_pooler_that_the_command_knows():
+    training, evaluation = describe_poolers(), describe_poolers(untrained=True)
+    assert all(f"{name}: {POOLERS[name].help}" in training for name in WITHOUT_TEMPLATE)
+    assert "mask:" not in training
+    assert all(f"{name}: {help}" in evaluation for name, help in UNTRAINED.items())
+    assert all(f"{name}: " in evaluation for name in POOLERS)
 
 
 @pytest.mark.parametrize("kind", ["bert", "electra", "modernbert"])

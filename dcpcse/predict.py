@@ -1,0 +1,63 @@
+"""`python -m dcpcse.predict`: the words that a masked language model puts at a template's [MASK] for a sentence.
+
+As PromptBERT's Table 7: the most probable tokens with and without template denoising, beside each other.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from prettytable import PrettyTable
+
+from .backbones import LMHead, load_backbone
+from .cli import run
+from .errors import UserError
+from .models import SentenceEncoder, plain_encoder
+from .templates import Template
+from .topk import predict_tokens
+
+DEFAULT_TEMPLATE = 'This sentence of "{sentence}" means [MASK] .'
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:
+        raise UserError(f"{message} (--help lists the options)")
+
+
+def predict(argv: Sequence[str]) -> None:
+    """The whole command; raises UserError for what the user can mend."""
+    args = predict_parser().parse_args(argv)
+    if args.top_k < 1:
+        raise UserError(f"--top_k {args.top_k}: must be at least 1")
+    if args.lm_head == "new":
+        raise UserError("--lm_head new: a new head predicts nothing yet; give a checkpoint with one")
+    backbone = load_backbone(args.model_name_or_path, lm_head=args.lm_head)
+    model = plain_encoder(backbone, "mask", Template.parse(args.template))
+    print(show(model, backbone.lm_head, args.sentences, args.top_k))
+
+
+def show(model: SentenceEncoder, lm_head: LMHead, sentences: Sequence[str], k: int) -> str:
+    """A table: of each sentence the k most probable tokens as they are, and denoised."""
+    columns = {}
+    for name, denoise in {"top tokens": False, "denoised": True}.items():
+        model.denoise = denoise
+        columns[name] = predict_tokens(model, lm_head, sentences, k)
+    table = PrettyTable(["sentence", *columns], align="l")
+    for i, sentence in enumerate(sentences):
+        table.add_row([sentence, *(", ".join(predicted[i].tokens) for predicted in columns.values())])
+    return str(table)
+
+
+def predict_parser() -> _Parser:
+    """The parser of the command."""
+    parser = _Parser(prog="python -m dcpcse.predict", description=__doc__.split("\n")[0].split(": ", 1)[1])
+    parser.add_argument("sentences", nargs="+", metavar="SENTENCE")
+    parser.add_argument("--model_name_or_path", required=True, help="Encoder: Hugging Face folder or hub id.")
+    parser.add_argument("--template", default=DEFAULT_TEMPLATE, help="Default: %(default)s")
+    parser.add_argument("--lm_head", default="checkpoint", help="checkpoint, or a folder or hub id with a head.")
+    parser.add_argument("--top_k", type=int, default=5)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(run(predict))

@@ -1,0 +1,216 @@
+"""`python -m dcpcse.template_search`: greedy search for a template, scored on STS-B dev (PromptBERT, section 4.2).
+
+First the words that relate a sentence to its [MASK], then, with the best of these, what stands around the sentence.
+With `--t5` the templates are generated instead (`dcpcse.template_generation`). Every score is written as soon as it is
+there, and a search that was cut off goes on where it stopped.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prettytable import PrettyTable
+from senteval import Suite, load_suite, settings_of_mode
+
+from .backbones import load_backbone
+from .cli import run
+from .errors import UserError
+from .evaluator import identity, measure
+from .models import SentenceEncoder, pick_device, plain_encoder
+from .paths import require_writable
+from .template_generation import LONGEST, generate_templates, load_t5, read_definitions
+from .templates import MASK, SENTENCE, Template
+
+RELATIONSHIPS = ("", "is", "mean", "means", "is about", "says", "tells of", "in a word :", "that is ,", ", it is")
+"""What stands between sentence and mask; the first four are those of Table 4."""
+
+PREFIXES = (
+    SENTENCE,
+    f"This {SENTENCE}",
+    f"This sentence of {SENTENCE}",
+    f'"{SENTENCE}"',
+    f'This sentence "{SENTENCE}"',
+    f'This sentence of "{SENTENCE}"',
+    f'This sentence : "{SENTENCE}"',
+    f'The sentence : "{SENTENCE}"',
+    f"This sentence : ' {SENTENCE} '",
+)
+"""What stands around the sentence; the second, third, sixth and seventh are those of Table 4."""
+
+SCORES = "scores.jsonl"
+BEST = "best.txt"
+TASK = "STSBenchmark"
+
+
+class Scores:
+    """Scores by template, kept in a file that a later call goes on with.
+
+    Raises UserError if the file holds scores of another model or other data.
+    """
+
+    def __init__(self, folder: Path, owner: Mapping[str, Any]) -> None:
+        self.path = folder / SCORES
+        self.of: dict[str, float] = {}
+        if not self.path.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._append({"measured": dict(owner)})
+            return
+        head, *rows = self._read()
+        if head.get("measured") != dict(owner):
+            raise UserError(f"{self.path} holds scores of another encoder or of other data; give another --output_dir")
+        self.of = {row["template"]: row["score"] for row in rows}
+
+    def add(self, template: str, score: float) -> None:
+        self.of[template] = score
+        self._append({"template": template, "score": score})
+
+    def best(self, count: int) -> list[tuple[str, float]]:
+        """The best templates with their scores, best first."""
+        return sorted(self.of.items(), key=lambda item: -item[1])[:count]
+
+    def _append(self, row: Mapping[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def _read(self) -> list[dict[str, Any]]:
+        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        # A call that was killed while it wrote leaves half a line behind.
+        whole = [line for line in lines if line.endswith("\n")]
+        if whole != lines:
+            self.path.write_text("".join(whole), encoding="utf-8")
+        try:
+            rows = [json.loads(line) for line in whole]
+        except ValueError as error:
+            raise UserError(f"{self.path} is damaged ({error}); delete it, or give another --output_dir") from error
+        return rows or [{}]
+
+
+def search(argv: Sequence[str]) -> None:
+    """The whole command; raises UserError or DataError for what the user can mend."""
+    args = search_parser().parse_args(argv)
+    for name in ("keep", "batch_size", "generate"):
+        if getattr(args, name) < 1:
+            raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
+    relationships, prefixes = read_candidates(args.candidates)
+    generated = _generate(args)
+    require_writable(Path(args.output_dir), f"--output_dir {args.output_dir}")
+    suite = load_suite([TASK], args.data_dir, settings_of_mode("dev", official=not args.custom_data))
+    model = plain_encoder(load_backbone(args.model_name_or_path), "mask", Template.parse(f"{SENTENCE} {MASK} ."))
+    model.to(pick_device(args.device))
+    scores = Scores(Path(args.output_dir), _owner(model, suite))
+
+    def score(templates: Iterable[str]) -> str:
+        """The best of some templates, measured where they are not yet."""
+        texts = list(dict.fromkeys(templates))
+        for done, text in enumerate(texts, start=1):
+            if text not in scores.of:
+                model.set_template(Template.parse(text))
+                result = measure(model, suite, batch_size=args.batch_size).results[TASK]
+                scores.add(text, result.points)
+            print(f"{done}/{len(texts)}  {scores.of[text]:6.2f}  {text}", file=sys.stderr)
+        return max(texts, key=lambda text: scores.of[text])
+
+    if generated:
+        score(str(template) for template in generated)
+    else:
+        best = score(join(SENTENCE, words) for words in relationships)
+        words = best.removeprefix(SENTENCE).removesuffix(f"{MASK} .").strip()
+        score(join(prefix, words) for prefix in prefixes)
+    kept = scores.best(args.keep)
+    print(show(kept))
+    (Path(args.output_dir) / BEST).write_text("".join(f"{text}\n" for text, _ in kept), encoding="utf-8")
+
+
+def _generate(args: argparse.Namespace) -> list[Template]:
+    """Templates of the user's T5, if one is given."""
+    if bool(args.t5) != bool(args.definitions):
+        raise UserError("--t5 and --definitions belong together: a T5 and a file of word<TAB>definition lines")
+    if not args.t5:
+        return []
+    if args.candidates:
+        raise UserError("--candidates has no effect on templates that a T5 generates; leave it out")
+    examples = read_definitions(args.definitions)
+    templates = generate_templates(*load_t5(args.t5), examples, args.generate)
+    if not templates:
+        raise UserError(f"--t5 {args.t5} closes no gap within {LONGEST} tokens; is it a T5 that was trained?")
+    return templates
+
+
+def join(prefix: str, relationship: str) -> str:
+    """The template of its parts."""
+    return " ".join(part for part in (prefix, relationship, MASK, ".") if part)
+
+
+def show(best: Sequence[tuple[str, float]]) -> str:
+    """A table as the paper's Table 4."""
+    table = PrettyTable(["template", "STS-B dev"], align="l")
+    table.add_rows([[text, f"{score:.2f}"] for text, score in best])
+    return str(table)
+
+
+def read_candidates(path: str | None) -> tuple[list[str], list[str]]:
+    """Relationships and prefixes of a YAML file with these two lists; the built-in ones without a file."""
+    if path is None:
+        return list(RELATIONSHIPS), list(PREFIXES)
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--candidates {path}: cannot be read ({error.strerror})") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"--candidates {path}: not readable as YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or set(content) != {"relationships", "prefixes"}:
+        raise UserError(f"--candidates {path}: two lists are needed, relationships and prefixes")
+    return _words(path, content, "relationships"), list(_prefixes(path, _words(path, content, "prefixes")))
+
+
+def _words(path: str, content: Mapping[str, Any], name: str) -> list[str]:
+    words = content[name]
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise UserError(f"--candidates {path}: {name} must be a list of texts, at least one")
+    return words
+
+
+def _prefixes(path: str, prefixes: Sequence[str]) -> Iterator[str]:
+    for prefix in prefixes:
+        if prefix.count(SENTENCE) != 1 or MASK in prefix:
+            raise UserError(f"--candidates {path}: prefix {prefix!r} must hold {SENTENCE} once, and no {MASK}")
+        yield prefix
+
+
+def _owner(model: SentenceEncoder, suite: Suite) -> dict[str, Any]:
+    facts = identity(model)
+    return {
+        "base": facts["base"],
+        "tokenizer": facts["tokenizer"],
+        "data": [f["sha256"] for f in suite.files.values()],
+    }
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:
+        raise UserError(f"{message} (--help lists the options)")
+
+
+def search_parser() -> _Parser:
+    """The parser of the command."""
+    parser = _Parser(prog="python -m dcpcse.template_search", description=__doc__.split("\n")[0].split(": ", 1)[1])
+    parser.add_argument("--model_name_or_path", required=True, help="Encoder: Hugging Face folder or hub id.")
+    parser.add_argument("--output_dir", required=True, help="Folder of the scores; a search that is in it goes on.")
+    parser.add_argument("--candidates", help="YAML file with the lists relationships and prefixes.")
+    parser.add_argument("--t5", help="T5 (folder or hub id) that generates templates instead of the greedy search.")
+    parser.add_argument("--definitions", help="word<TAB>definition lines that it generates them from.")
+    parser.add_argument("--generate", type=int, default=100, help="How many it generates; the paper took 500.")
+    parser.add_argument("--data_dir", default="SentEval/data", help="Folder that holds downstream/.")
+    parser.add_argument("--custom_data", action="store_true", help="The file is your own: no official count.")
+    parser.add_argument("--keep", type=int, default=5, help="How many of the best are shown and kept.")
+    parser.add_argument("--batch_size", type=int, default=128)
+    parser.add_argument("--device")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(run(search))
