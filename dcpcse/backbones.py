@@ -121,6 +121,12 @@ def vocabulary_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(repr(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
 
 
+def require_trained_head(lm_head: str) -> None:
+    """UserError where a masked-LM head is asked for its predictions and is to be drawn at random."""
+    if lm_head == "new":
+        raise UserError("--lm_head new: a new head predicts nothing yet; give a checkpoint with one")
+
+
 class LMHead(nn.Module):
     """The masked-LM head of any architecture, on hidden states.
 

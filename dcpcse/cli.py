@@ -60,11 +60,15 @@ def _take_debug(argv: list[str]) -> tuple[list[str], bool]:
     return [word for i, word in enumerate(argv) if i not in bare], bool(bare)
 
 
-class Parser(HfArgumentParser):
-    """An argument parser whose complaints are user errors and name the nearest known option."""
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser whose complaints are user errors."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the options)")
+
+
+class Parser(CommandParser, HfArgumentParser):
+    """The parser of dataclasses; it names the nearest known option."""
 
     def refuse_unknown(self, words: Sequence[str]) -> None:
         """UserError for left-over words, with the nearest known option."""

@@ -10,7 +10,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from . import checkpoints
 from .arguments import EvaluationArguments, PublishedEvaluationArguments
-from .backbones import LoadOptions, load_backbone
+from .backbones import LoadOptions, load_backbone, require_trained_head
 from .cli import parse_evaluation, say
 from .errors import UserError
 from .evaluator import measure
@@ -115,12 +115,17 @@ def chosen_tasks(args: EvaluationArguments, settings: Settings) -> tuple[tuple[s
 def _require_used(args: EvaluationArguments, tasks: Sequence[str]) -> None:
     """UserError for an option that no task to be measured looks at."""
     families = {task.family for task in find_tasks(tasks)} if tasks else set()
-    defaults = {field.name: field.default for field in fields(args)}
+    changed = _changed(args)
     for name, family in OPTIONS_OF_FAMILY.items():
-        if getattr(args, name) != defaults[name] and family not in families:
+        if name in changed and family not in families:
             raise UserError(f"--{name} only counts with {family} tasks, and none is measured; leave it out")
-    if args.geometry_sample != defaults["geometry_sample"] and not args.geometry_sentences:
+    if "geometry_sample" in changed and not args.geometry_sentences:
         raise UserError("--geometry_sample draws from --geometry_sentences; give that file, or leave it out")
+
+
+def _changed(args: EvaluationArguments) -> set[str]:
+    """Names of the options that differ from their defaults."""
+    return {field.name for field in fields(args) if getattr(args, field.name) != field.default}
 
 
 def _require_places(args: EvaluationArguments) -> None:
@@ -180,17 +185,16 @@ def _untrained(args: EvaluationArguments, options: LoadOptions) -> SentenceEncod
     representation = REPRESENTATIONS[name]
     if args.lm_head != "checkpoint" and not representation.needs_lm_head:
         raise UserError(f"--lm_head has no effect on --pooler {name}; leave it out")
-    if args.lm_head == "new":
-        raise UserError("--lm_head new: a new head predicts nothing yet; give a checkpoint with one")
+    require_trained_head(args.lm_head)
     lm_head = args.lm_head if representation.needs_lm_head else None
     backbone = load_backbone(args.model_name_or_path, lm_head=lm_head, options=options)
     return build_representation(name, backbone, choice).to(device)
 
 
 def _refuse_template_options(args: EvaluationArguments) -> None:
-    defaults = {field.name: field.default for field in fields(args)}
+    changed = _changed(args)
     for name in ("template", "denoise", "final_period", "top_k", "remove", "lm_head"):
-        if getattr(args, name) != defaults[name]:
+        if name in changed:
             raise UserError(
                 f"--{name}: {args.model_name_or_path} is a trained folder and knows what it was; leave it out"
             )

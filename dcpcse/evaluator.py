@@ -138,7 +138,9 @@ class _Inside:
         frequency = Counter(token for row in ids for token in row)
         # Ties by id: Counter would break them by order of appearance.
         frequent = sorted(frequency, key=lambda token: (-frequency[token], token))[:count]
-        return self.model.encode(sentences, batch_size=self.batch_size, without=frequent)
+        distinct = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
+        vectors = self.model.encode(list(distinct), batch_size=self.batch_size, without=frequent)
+        return vectors[[distinct[sentence] for sentence in sentences]]
 
 
 class _Bars:

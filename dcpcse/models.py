@@ -207,6 +207,7 @@ class SentenceEncoder(nn.Module):
         """
         if batch_size < 1:
             raise UserError(f"batch_size {batch_size} is not at least 1")
+        _require_sentences(sentences)
         texts = self._read(sentences, max_length, without)
         embeddings = np.empty((len(texts), self.dimension), dtype=np.float32)
         # By length: a batch is as long as its longest text, and padding costs as much as text.
@@ -227,13 +228,6 @@ class SentenceEncoder(nn.Module):
         return embeddings
 
     def _read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
-        if isinstance(sentences, str):
-            raise UserError("encode takes a list of sentences and got one string; write encode([text])")
-        if not hasattr(sentences, "__getitem__") or isinstance(sentences, Mapping):
-            raise UserError(f"encode takes a list of sentences and got a {type(sentences).__name__}; write list(...)")
-        for i, sentence in enumerate(sentences):
-            if not isinstance(sentence, str):
-                raise UserError(f"sentence {i} is a {type(sentence).__name__} ({sentence!r:.60}); a string is needed")
         limit = self.encoder.max_tokens
         wanted = limit if max_length is None else max_length
         least = 3 if self.template is None else self.template.length + 1
@@ -389,6 +383,17 @@ class SentenceEncoder(nn.Module):
             "encoder_hidden_size": shape.heads * shape.head_dim,
             "prefix_projection": False,  # the saved table is the projected one
         }
+
+
+def _require_sentences(sentences: Sequence[str]) -> None:
+    """UserError unless it is a sequence of strings, and not one string."""
+    if isinstance(sentences, str):
+        raise UserError("encode takes a list of sentences and got one string; write encode([text])")
+    if not hasattr(sentences, "__getitem__") or isinstance(sentences, Mapping):
+        raise UserError(f"encode takes a list of sentences and got a {type(sentences).__name__}; write list(...)")
+    for i, sentence in enumerate(sentences):
+        if not isinstance(sentence, str):
+            raise UserError(f"sentence {i} is a {type(sentence).__name__} ({sentence!r:.60}); a string is needed")
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:

@@ -3,14 +3,13 @@
 As PromptBERT's Table 7: the most probable tokens with and without template denoising, beside each other.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from prettytable import PrettyTable
 
-from .backbones import LMHead, load_backbone
-from .cli import run
+from .backbones import LMHead, load_backbone, require_trained_head
+from .cli import CommandParser, run
 from .errors import UserError
 from .models import SentenceEncoder, plain_encoder
 from .templates import Template
@@ -19,18 +18,12 @@ from .topk import predict_tokens
 DEFAULT_TEMPLATE = 'This sentence of "{sentence}" means [MASK] .'
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:
-        raise UserError(f"{message} (--help lists the options)")
-
-
 def predict(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     args = predict_parser().parse_args(argv)
     if args.top_k < 1:
         raise UserError(f"--top_k {args.top_k}: must be at least 1")
-    if args.lm_head == "new":
-        raise UserError("--lm_head new: a new head predicts nothing yet; give a checkpoint with one")
+    require_trained_head(args.lm_head)
     backbone = load_backbone(args.model_name_or_path, lm_head=args.lm_head)
     model = plain_encoder(backbone, "mask", Template.parse(args.template))
     print(show(model, backbone.lm_head, args.sentences, args.top_k))
@@ -48,9 +41,9 @@ def show(model: SentenceEncoder, lm_head: LMHead, sentences: Sequence[str], k: i
     return str(table)
 
 
-def predict_parser() -> _Parser:
+def predict_parser() -> CommandParser:
     """The parser of the command."""
-    parser = _Parser(prog="python -m dcpcse.predict", description=__doc__.split("\n")[0].split(": ", 1)[1])
+    parser = CommandParser(prog="python -m dcpcse.predict", description="Predicted words of sentences.")
     parser.add_argument("sentences", nargs="+", metavar="SENTENCE")
     parser.add_argument("--model_name_or_path", required=True, help="Encoder: Hugging Face folder or hub id.")
     parser.add_argument("--template", default=DEFAULT_TEMPLATE, help="Default: %(default)s")

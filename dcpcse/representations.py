@@ -7,7 +7,7 @@ from .backbones import Backbone
 from .errors import UserError
 from .models import SentenceEncoder, plain_encoder
 from .pooling import POOLERS
-from .static import lm_head_encoder, static_encoder
+from .static import static_encoder
 from .templates import Template
 from .topk import TopKAverage
 
@@ -52,11 +52,11 @@ def _top_k(backbone: Backbone, choice: Choice) -> SentenceEncoder:
 
 
 def _static(backbone: Backbone, choice: Choice) -> SentenceEncoder:
-    return static_encoder(backbone, choice.remove)
+    return static_encoder(backbone, backbone.model.get_input_embeddings(), choice.remove)
 
 
 def _static_lm_head(backbone: Backbone, choice: Choice) -> SentenceEncoder:
-    return lm_head_encoder(backbone, choice.remove)
+    return static_encoder(backbone, backbone.lm_head.masked_lm.get_output_embeddings(), choice.remove)
 
 
 REPRESENTATIONS: Mapping[str, Representation] = {

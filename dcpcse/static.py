@@ -83,16 +83,10 @@ class StaticEncoder(SentenceEncoder):
         return {"static": matrix, "removed": sorted(self.removed)}
 
 
-def static_encoder(backbone: Backbone, remove: Iterable[str] = ()) -> SentenceEncoder:
-    """Average of the input embeddings; remove: names in `BIASES`, the levels of PromptBERT's Table 3."""
-    weight = backbone.model.get_input_embeddings().weight.detach()
-    return StaticEncoder(backbone, weight, biased_tokens(backbone.tokenizer, remove)).requires_grad_(False).eval()
-
-
-def lm_head_encoder(backbone: Backbone, remove: Iterable[str] = ()) -> SentenceEncoder:
-    """Average of the rows of the masked-LM head's output matrix, which tying makes the input embeddings again."""
-    weight = backbone.lm_head.masked_lm.get_output_embeddings().weight.detach()
-    return StaticEncoder(backbone, weight, biased_tokens(backbone.tokenizer, remove)).requires_grad_(False).eval()
+def static_encoder(backbone: Backbone, matrix: nn.Module, remove: Iterable[str] = ()) -> SentenceEncoder:
+    """Average of the rows of an embedding or output matrix; remove: names in `BIASES` (PromptBERT, Table 3)."""
+    removed = biased_tokens(backbone.tokenizer, remove)
+    return StaticEncoder(backbone, matrix.weight.detach(), removed).requires_grad_(False).eval()
 
 
 def biased_tokens(tokenizer: PreTrainedTokenizerBase, remove: Iterable[str]) -> set[int]:

@@ -17,12 +17,12 @@ from prettytable import PrettyTable
 from senteval import Suite, load_suite, settings_of_mode
 
 from .backbones import load_backbone
-from .cli import run
+from .cli import CommandParser, run
 from .errors import UserError
 from .evaluator import identity, measure
 from .models import SentenceEncoder, pick_device, plain_encoder
 from .paths import require_writable
-from .template_generation import LONGEST, generate_templates, load_t5, read_definitions
+from .template_generation import LONGEST, Example, generate_templates, load_t5, read_definitions
 from .templates import MASK, SENTENCE, Template
 
 RELATIONSHIPS = ("", "is", "mean", "means", "is about", "says", "tells of", "in a word :", "that is ,", ", it is")
@@ -96,9 +96,10 @@ def search(argv: Sequence[str]) -> None:
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
     relationships, prefixes = read_candidates(args.candidates)
-    generated = _generate(args)
+    examples = _examples(args)
     require_writable(Path(args.output_dir), f"--output_dir {args.output_dir}")
     suite = load_suite([TASK], args.data_dir, settings_of_mode("dev", official=not args.custom_data))
+    generated = _generate(args, examples)
     model = plain_encoder(load_backbone(args.model_name_or_path), "mask", Template.parse(f"{SENTENCE} {MASK} ."))
     model.to(pick_device(args.device))
     scores = Scores(Path(args.output_dir), _owner(model, suite))
@@ -125,15 +126,19 @@ def search(argv: Sequence[str]) -> None:
     (Path(args.output_dir) / BEST).write_text("".join(f"{text}\n" for text, _ in kept), encoding="utf-8")
 
 
-def _generate(args: argparse.Namespace) -> list[Template]:
-    """Templates of the user's T5, if one is given."""
+def _examples(args: argparse.Namespace) -> list[Example]:
+    """The definitions for the user's T5, if one is given; UserError for options that do not go together."""
     if bool(args.t5) != bool(args.definitions):
         raise UserError("--t5 and --definitions belong together: a T5 and a file of word<TAB>definition lines")
+    if args.t5 and args.candidates:
+        raise UserError("--candidates has no effect on templates that a T5 generates; leave it out")
+    return read_definitions(args.definitions) if args.definitions else []
+
+
+def _generate(args: argparse.Namespace, examples: Sequence[Example]) -> list[Template]:
+    """Templates of the user's T5; none without one."""
     if not args.t5:
         return []
-    if args.candidates:
-        raise UserError("--candidates has no effect on templates that a T5 generates; leave it out")
-    examples = read_definitions(args.definitions)
     templates = generate_templates(*load_t5(args.t5), examples, args.generate)
     if not templates:
         raise UserError(f"--t5 {args.t5} closes no gap within {LONGEST} tokens; is it a T5 that was trained?")
@@ -190,14 +195,9 @@ def _owner(model: SentenceEncoder, suite: Suite) -> dict[str, Any]:
     }
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:
-        raise UserError(f"{message} (--help lists the options)")
-
-
-def search_parser() -> _Parser:
+def search_parser() -> CommandParser:
     """The parser of the command."""
-    parser = _Parser(prog="python -m dcpcse.template_search", description=__doc__.split("\n")[0].split(": ", 1)[1])
+    parser = CommandParser(prog="python -m dcpcse.template_search", description="Greedy search for a template.")
     parser.add_argument("--model_name_or_path", required=True, help="Encoder: Hugging Face folder or hub id.")
     parser.add_argument("--output_dir", required=True, help="Folder of the scores; a search that is in it goes on.")
     parser.add_argument("--candidates", help="YAML file with the lists relationships and prefixes.")

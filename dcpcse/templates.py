@@ -60,12 +60,11 @@ class Template:
 
 
 def _from_public(text: str) -> str:
-    """The public grammar as plain text: `_` is a blank, and a mask stands apart from the word before it."""
-    words = text.replace("_", " ").replace("*sent 0*", "*sent_0*")
-    plain = re.sub(r"\*([a-z+_0]+)\*", lambda mark: _PUBLIC.get(mark[1], mark[0]), words)
-    if unknown := re.findall(r"\*[a-z+_0-9]+\*", plain):
+    """The public grammar as plain text: its marks are the slots, and `_` is a blank."""
+    words = _PUBLIC_MARKS.sub(lambda mark: _PUBLIC[mark[1]], text)
+    if unknown := re.search(r"\*[a-z+_0-9]+\*", words):
         raise UserError(f"template {text!r}: unknown mark {unknown[0]}; known are *cls*, *sep+*, *mask*, *sent_0*")
-    return plain.strip()
+    return words.replace("_", " ").strip()
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ class TokenTemplate:
     def contents(self, sentences: Sequence[str], room: int) -> tuple[list[list[int]], int]:
         """Ids of the sentences alone, each cut to `room` tokens, and how many were cut."""
         texts = [self._lead + self._finish(sentence.strip()) for sentence in sentences]
-        ids = content_ids(self._tokenizer, texts, room + 1)
+        ids = token_ids(self._tokenizer, texts, room + 1, special=False)
         return [row[:room] for row in ids], sum(len(row) > room for row in ids)
 
     def _finish(self, sentence: str) -> str:
@@ -142,9 +141,11 @@ class TokenTemplate:
         return Rendered(ids, self.masks(len(content)), len(self.before), len(content))
 
 
-def content_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], room: int) -> list[list[int]]:
-    """Ids of texts without special tokens, at most `room` each."""
-    options = {"add_special_tokens": False, "truncation": True, "max_length": room, "verbose": False}
+def token_ids(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int, *, special: bool = True
+) -> list[list[int]]:
+    """Ids of texts, at most `max_length` each; special: with special tokens around them."""
+    options = {"add_special_tokens": special, "truncation": True, "max_length": max_length, "verbose": False}
     return tokenizer(list(texts), return_attention_mask=False, return_token_type_ids=False, **options)["input_ids"]
 
 

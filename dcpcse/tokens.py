@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from .templates import Rendered, Slots, TokenTemplate
+from .templates import Rendered, Slots, TokenTemplate, token_ids
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def tokenize(
 ) -> tuple[list[list[int]], int]:
     """Token ids of each sentence, special tokens included, and how many sentences were cut at `max_length`."""
     # One token more than wanted tells which texts are too long without keeping a whole book as ids.
-    ids = _ids(tokenizer, list(sentences), max_length + 1)
+    ids = token_ids(tokenizer, sentences, max_length + 1)
     longer = [i for i, tokens in enumerate(ids) if len(tokens) > max_length]
     if longer:
-        cut = _ids(tokenizer, [sentences[i] for i in longer], max_length)
+        cut = token_ids(tokenizer, [sentences[i] for i in longer], max_length)
         for i, tokens in zip(longer, cut, strict=True):
             ids[i] = tokens
     return ids, len(longer)
@@ -74,8 +74,3 @@ def pad(ids: Sequence[Sequence[int]], pad_id: int, length: int | None = None) ->
         input_ids[i, : len(row)] = torch.tensor(row)
         mask[i, : len(row)] = 1
     return input_ids, mask
-
-
-def _ids(tokenizer: PreTrainedTokenizerBase, sentences: list[str], max_length: int) -> list[list[int]]:
-    options = {"truncation": True, "max_length": max_length, "verbose": False}
-    return tokenizer(sentences, return_attention_mask=False, return_token_type_ids=False, **options)["input_ids"]

@@ -15,7 +15,6 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 
 from senteval.embeddings import Embeddings
-from senteval.errors import DataError
 from senteval.files import require_count, require_files
 from senteval.labelled import LabelledTexts, read_clusters
 from senteval.lines import Located
@@ -72,8 +71,7 @@ class ClusteringTask:
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedClustering":
         """Read and check the file."""
-        if settings.split == "dev":
-            raise DataError(f"{self.name} has no dev split; measure it in test mode")
+        settings.require_test(self.name)
         (path,) = require_files(self.name, data_dir / "clustering", [self.file], ADVICE)
         examples = read_clusters(path)
         if settings.official:
@@ -99,12 +97,9 @@ class LoadedClustering:
         """Cluster as often as the settings say, run i with seed + i; embeddings are taken as they are."""
         vectors, labels = embed(self.examples.texts[0]), self.examples.labels
         clusters = int(labels.max()) + 1
-        runs = [
-            KMeans(clusters, n_init=settings.kmeans_starts, random_state=(settings.seed + run) % 2**32).fit_predict(
-                vectors
-            )
-            for run in range(settings.kmeans_runs)
-        ]
+        seeds = [(settings.seed + run) % 2**32 for run in range(settings.kmeans_runs)]
+        means = [KMeans(clusters, n_init=settings.kmeans_starts, random_state=seed) for seed in seeds]
+        runs = [one.fit_predict(vectors) for one in means]
         return ClusteringResult(
             task=self.task,
             split="test",

@@ -73,9 +73,8 @@ def encode_all(
         check_finite(vectors, part, places)
         parts.append(vectors)
     progress("encode", len(sentences), len(sentences))
-    vectors = np.concatenate(parts)
-    check_different(vectors, giver)
-    return Embeddings(sentences, vectors, inside)
+    check_different(parts, giver)
+    return Embeddings(sentences, np.concatenate(parts), inside)
 
 
 def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, giver: str = "encode") -> np.ndarray:
@@ -95,11 +94,13 @@ def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, giv
     )
 
 
-def check_different(vectors: np.ndarray, giver: str = "encode") -> None:
-    """Raise DataError if all vectors, (n, H), are the same but for rounding: no score would mean anything."""
-    if len(vectors) > 1 and np.abs(vectors - vectors[:1]).max() <= 1e-7 * np.abs(vectors[0]).max():
+def check_different(parts: Sequence[np.ndarray], giver: str = "encode") -> None:
+    """Raise DataError if all vectors, parts of (n, H) each, are the same but for rounding."""
+    first, count = parts[0][:1], sum(map(len, parts))
+    same = 1e-7 * np.abs(first).max()
+    if count > 1 and all(np.abs(part - first).max() <= same for part in parts):
         raise DataError(
-            f"{giver} gave all {len(vectors)} sentences the same embedding, so no score is defined; check the encoder "
+            f"{giver} gave all {count} sentences the same embedding, so no score is defined; check the encoder "
             "(did training collapse?)"
         )
 

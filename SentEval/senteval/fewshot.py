@@ -14,7 +14,6 @@ import numpy as np
 from sklearn.model_selection import StratifiedKFold
 
 from senteval.embeddings import Embeddings
-from senteval.errors import DataError
 from senteval.lines import Located
 from senteval.protocols import SklearnProbe, require_enough
 from senteval.settings import Settings
@@ -59,8 +58,7 @@ class FewShotTask:
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedFewShot":
         """Read and check all the task's examples but a dev set."""
-        if settings.split == "dev":
-            raise DataError(f"{self.name} has no dev split; measure it in test mode")
+        settings.require_test(self.name)
         wanted = {split: files for split, files in self.transfer.files.items() if split != "dev"}
         examples = self.transfer.read_splits(data_dir, wanted, settings.official)
         pool = examples.get("all") or examples["train"]

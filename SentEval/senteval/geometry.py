@@ -22,7 +22,7 @@ from senteval.embeddings import Embeddings, Inside
 from senteval.errors import DataError
 from senteval.labelled import require_lines
 from senteval.lines import Line, Located, single_blanks
-from senteval.scores import ROUNDING, correlate, similarities
+from senteval.scores import ROUNDING, correlate, similarities, unit_rows
 from senteval.settings import Settings
 from senteval.sts import STS, StsTask
 
@@ -89,7 +89,7 @@ class GeometryTask:
     def load(self, data_dir: Path, settings: Settings) -> "LoadedGeometry":
         """Read and check the split and the sample, if a file of one is given."""
         (pairs,) = self.pairs.read_split(data_dir, settings.split, settings.official)
-        if (pairs.gold > POSITIVE_ABOVE).sum() < 1:
+        if not (pairs.gold > POSITIVE_ABOVE).any():
             raise DataError(f"{pairs.source}: no pair has a score above {POSITIVE_ABOVE:g}, so there is no alignment")
         sample = None
         if settings.sample_file:
@@ -118,12 +118,11 @@ class LoadedGeometry:
         cosines = similarities(self.task, pairs, first, second)
         positive = pairs.gold > POSITIVE_ABOVE
         if self.sample is None:
-            sample, source = (
-                list(dict.fromkeys([*pairs.first, *pairs.second])),
-                f"{self.task.removesuffix('-geometry')} {settings.split}",
-            )
+            sample = list(dict.fromkeys([*pairs.first, *pairs.second]))
+            source = f"{self.task.removesuffix('-geometry')} {settings.split}"
         else:
-            sample, source = [single_blanks(line.text) for line in self.sample], str(self.sample[0].path)
+            sample = [single_blanks(line.text) for line in self.sample]
+            source = str(self.sample[0].path)
         # First: it is this that tells of an encoder with one vector for everything.
         spearman = 100 * correlate(self.task, cosines, pairs.gold).spearman
         tokens = embed.inside.token_embeddings() if embed.inside else None
@@ -161,18 +160,18 @@ class LoadedGeometry:
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:
     """Mean squared distance of positive pairs after normalisation; first and second (N, H)."""
-    return float(np.mean(np.sum((_unit(first) - _unit(second)) ** 2, axis=1)))
+    return float(np.mean(np.sum((unit_rows(first) - unit_rows(second)) ** 2, axis=1)))
 
 
 def uniformity(vectors: np.ndarray) -> float:
     """Log of the mean Gaussian potential over all pairs of rows of vectors (N, H), after normalisation."""
-    return float(np.log(np.mean(np.exp(-2 * pdist(_unit(vectors), "sqeuclidean")))))
+    return float(np.log(np.mean(np.exp(-2 * pdist(unit_rows(vectors), "sqeuclidean")))))
 
 
 def mean_cosine(vectors: np.ndarray) -> float:
     """|mean cosine| over all ordered pairs of different rows of vectors (N, H); all-zero rows count as cosine 0."""
     # The sum over all pairs is the squared length of the sum; its diagonal holds a one for each row that has a length.
-    unit = _unit(vectors)
+    unit = unit_rows(vectors)
     total = unit.sum(axis=0)
     count = len(unit)
     return abs(float(total @ total - np.sum(unit * unit))) / (count * count - count)
@@ -201,12 +200,6 @@ def read_sample(path: Path, size: int, seed: int) -> list[Line]:
         rows = np.random.default_rng(seed).choice(len(chosen), size, replace=False)
         chosen = [chosen[row] for row in sorted(rows)]
     return chosen
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    vectors = vectors.astype(np.float64)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
 
 
 GEOMETRY: dict[str, GeometryTask] = {

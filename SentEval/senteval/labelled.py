@@ -45,18 +45,18 @@ class LabelledTexts:
         return self.take(sorted(range(len(self)), key=lambda row: (*(side[row] for side in words), self.labels[row])))
 
 
-def read_class_files(files: Mapping[int, Path]) -> LabelledTexts:
-    """Read one file a class, one text a line (MR, CR, SUBJ, MPQA).
+def read_class_files(*paths: Path) -> LabelledTexts:
+    """Read one file a class, from class 0 on, one text a line (MR, CR, SUBJ, MPQA).
 
     The published files hold blank lines (CR 4, MPQA 3), which count as empty texts. The files are UTF-8 if their
     bytes are, else ISO-8859-1.
     """
     rows = [
         (line, (single_blanks(line.text),), label)
-        for label, path in files.items()
+        for label, path in enumerate(paths)
         for line in read_lines(path, or_latin1=True)
     ]
-    for label, path in files.items():
+    for label, path in enumerate(paths):
         if not any(text for _, (text,), found in rows if found == label):
             raise DataError(f"{path}: no text found; {REMEDY}")
     return collect(rows)
@@ -175,4 +175,4 @@ def collect(rows: Iterable[Row]) -> LabelledTexts:
     return LabelledTexts(sides, np.array(labels, dtype=np.int64), list(lines))
 
 
-ReadLabelled = Callable[[Path], LabelledTexts]
+ReadLabelled = Callable[..., LabelledTexts]

@@ -21,7 +21,7 @@ from senteval.data import ScoredPairs
 from senteval.embeddings import Embeddings
 from senteval.errors import DataError
 from senteval.lines import Located
-from senteval.scores import ROUNDING, check_rows
+from senteval.scores import ROUNDING, check_rows, unit_rows
 from senteval.settings import Settings
 from senteval.sts import STS, StsTask
 
@@ -119,7 +119,7 @@ def answer_ranks(texts: Sequence[str], vectors: np.ndarray, queries: Sequence[tu
     as good as the answer. Another text that is as similar stands before it, else an encoder with one vector for all
     sentences would be perfect.
     """
-    unit = vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    unit = unit_rows(vectors)
     names = np.array(texts, dtype=object)
     ranks = []
     for query, answer in queries:

@@ -130,6 +130,13 @@ def largest_one(rows: np.ndarray) -> np.ndarray:
     return rows / np.abs(rows).max(axis=1, keepdims=True)
 
 
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Rows (N, H) at length 1, in float64; rows of zeros stay."""
+    rows = rows.astype(np.float64)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+
+
 def row_dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.einsum("nh,nh->n", first, second)
 

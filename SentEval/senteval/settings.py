@@ -51,6 +51,11 @@ class Settings:
         if self.identical not in IDENTICAL:
             raise DataError(f"identical is {quote(self.identical)}; choose one of {', '.join(IDENTICAL)}")
 
+    def require_test(self, task: str) -> None:
+        """Raise DataError in dev mode, for a task that has nothing to measure then."""
+        if self.split == "dev":
+            raise DataError(f"{task} has no dev split; measure it in test mode")
+
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return {**asdict(self), "dtype": str(self.dtype).removeprefix("torch.")}

@@ -3,6 +3,7 @@
 The sizes are the official ones and agree with the published files.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from senteval.labelled import (
     read_trec,
 )
 from senteval.lines import Located
-from senteval.protocols import HELD_OUT, Outcome, build_probe, fixed_split, kfold, nested_kfold, require_enough
+from senteval.protocols import HELD_OUT, Outcome, Probe, build_probe, fixed_split, kfold, nested_kfold, require_enough
 from senteval.settings import Settings
 
 
@@ -75,7 +76,7 @@ class TransferTask:
     """A classification task: its folder under downstream/, number of classes, files and protocol.
 
     files: split -> (file, size). A task of one set, "all", has a file for each class, from class 0 on.
-    protocol: see `PROTOCOLS`.
+    protocol: see `PROTOCOLS`. read: gets the paths of a split's files.
     """
 
     name: str
@@ -83,7 +84,7 @@ class TransferTask:
     classes: int
     files: Mapping[str, tuple[tuple[str, int], ...]]
     protocol: str
-    read: ReadLabelled | None = None
+    read: ReadLabelled = read_class_files
     f1: bool = False
     family = "transfer"
 
@@ -103,16 +104,12 @@ class TransferTask:
         return {split: self._read_split(folder, files, official).by_length() for split, files in wanted.items()}
 
     def _read_split(self, folder: Path, files: tuple[tuple[str, int], ...], official: bool) -> LabelledTexts:
-        paths = [folder / name for name, _ in files]
-        if self.read is None:
-            examples = read_class_files(dict(enumerate(paths)))
-            sizes = np.bincount(examples.labels, minlength=len(files))
-        else:
-            examples = self.read(paths[0])
-            sizes = [len(examples)]
+        examples = self.read(*(folder / name for name, _ in files))
         if official:
-            for path, size, (_, count) in zip(paths, sizes, files, strict=True):
-                require_count(self.name, path, int(size), count, "texts" if len(examples.texts) == 1 else "pairs")
+            sizes = Counter(line.path for line in examples.lines)
+            unit = "texts" if len(examples.texts) == 1 else "pairs"
+            for name, count in files:
+                require_count(self.name, folder / name, sizes[folder / name], count, unit)
         return examples
 
 
@@ -172,15 +169,21 @@ class TaskProtocol:
 NOTHING = np.array([], dtype=int)
 
 
+def _probe(
+    loaded: LoadedTransfer, embed: Embeddings, settings: Settings
+) -> tuple[Probe, np.ndarray, dict[str, np.ndarray]]:
+    """The classifier over all examples, their labels (N,), and the rows of each split."""
+    features, labels, rows = loaded.together(embed)
+    return build_probe(features, labels, loaded.task.classes, settings), labels, rows
+
+
 def _run_nested(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) -> TransferResult:
-    features, labels, _ = loaded.together(embed)
-    probe = build_probe(features, labels, loaded.task.classes, settings)
+    probe, labels, _ = _probe(loaded, embed, settings)
     return _result(loaded, settings, nested_kfold(probe, labels, settings.kfold), len(labels), len(labels))
 
 
 def _run_kfold(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) -> TransferResult:
-    features, labels, rows = loaded.together(embed)
-    probe = build_probe(features, labels, loaded.task.classes, settings)
+    probe, labels, rows = _probe(loaded, embed, settings)
     test = rows.get("test", NOTHING)
     outcome = kfold(probe, labels, rows["train"], test, settings.kfold, settings.seed)
     f1 = None
@@ -190,8 +193,7 @@ def _run_kfold(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) ->
 
 
 def _run_split(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) -> TransferResult:
-    features, labels, rows = loaded.together(embed)
-    probe = build_probe(features, labels, loaded.task.classes, settings)
+    probe, labels, rows = _probe(loaded, embed, settings)
     test = rows.get("test", NOTHING)
     outcome = fixed_split(probe, labels, rows["train"], rows["dev"], test)
     return _result(loaded, settings, outcome, len(rows["dev"]), len(test))

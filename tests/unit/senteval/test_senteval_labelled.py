@@ -43,7 +43,7 @@ FORMATS = {
     ),
     "clusters": Format(read_clusters, "9 4", lambda label, text: f"{label}\t{text}"),
     # Files of a class each hold nothing but texts; here the one of class 0 is read.
-    "class file": Format(lambda path: read_class_files({0: path}), "", lambda label, text: text),
+    "class file": Format(lambda path: read_class_files(path), "", lambda label, text: text),
 }
 WITH_LABELS = [name for name in FORMATS if name != "class file"]
 PAIRS = ("MRPC", "SICK")
@@ -308,7 +308,7 @@ def test_a_file_without_header_is_refused_instead_of_losing_a_pair(write_file, n
 
 def test_texts_of_class_files_have_the_class_of_their_file(tmp_path):
     files = {0: write(tmp_path / "neg", "a\nb\n"), 1: write(tmp_path / "pos", "c\n")}
-    examples = read_class_files(files)
+    examples = read_class_files(*files.values())
     assert examples.texts == (["a", "b", "c"],)
     assert examples.labels.tolist() == [0, 0, 1]
     assert [(line.path.name, line.number) for line in examples.lines] == [("neg", 1), ("neg", 2), ("pos", 1)]
@@ -316,7 +316,7 @@ def test_texts_of_class_files_have_the_class_of_their_file(tmp_path):
 
 def test_blank_lines_of_class_files_count_as_empty_texts(tmp_path):
     files = {0: write(tmp_path / "neg", "\na\n  \nb\n"), 1: write(tmp_path / "pos", "c\n\n")}
-    examples = read_class_files(files)
+    examples = read_class_files(*files.values())
     assert examples.texts == (["", "a", "", "b", "c", ""],)
     assert examples.labels.tolist() == [0, 0, 0, 0, 1, 1]
 
@@ -326,17 +326,17 @@ def test_blank_lines_of_class_files_count_as_empty_texts(tmp_path):
 def test_a_class_file_without_any_text_is_refused(tmp_path, content, side):
     files = {0: write(tmp_path / "neg", "a\n"), 1: write(tmp_path / "pos", "b\n")}
     write(files[side], content)
-    assert f"{files[side]}: no text found" in refusal(read_class_files, files)
+    assert f"{files[side]}: no text found" in refusal(read_class_files, *files.values())
 
 
 def test_one_class_file_may_be_utf8_and_the_other_iso_8859_1(tmp_path):
     files = {0: write(tmp_path / "neg", "caf\u00e9\n".encode()), 1: write(tmp_path / "pos", b"caf\xe9\n")}
-    assert read_class_files(files).texts == (["caf\u00e9", "caf\u00e9"],)
+    assert read_class_files(*files.values()).texts == (["caf\u00e9", "caf\u00e9"],)
 
 
 def test_tabs_and_digits_in_class_files_are_text(tmp_path):
     files = {0: write(tmp_path / "neg", "a\t1\n0 b\n"), 1: write(tmp_path / "pos", "c\n")}
-    assert read_class_files(files).texts == (["a 1", "0 b", "c"],)
+    assert read_class_files(*files.values()).texts == (["a 1", "0 b", "c"],)
 
 
 def test_cluster_labels_are_any_words_numbered_in_order_of_appearance(write_file):
@@ -389,7 +389,7 @@ def test_by_length_sorts_by_the_words_of_each_side_then_by_label_and_keeps_ties_
 
 def test_length_is_counted_in_words_not_in_letters(tmp_path):
     files = {0: write(tmp_path / "neg", "one two three\nextraordinarily\n"), 1: write(tmp_path / "pos", "no way\n\n")}
-    examples = read_class_files(files).by_length()
+    examples = read_class_files(*files.values()).by_length()
     assert examples.texts[0] == ["", "extraordinarily", "no way", "one two three"]
     assert examples.labels.tolist() == [1, 0, 1, 0]
 
