@@ -12,9 +12,11 @@ import torch
 from senteval import MODES, TASK_SETS, TASKS
 from transformers import TrainingArguments
 
+from .denoising import WAYS
 from .errors import UserError
-from .pooling import BIAS_NAMES, POOLERS, UNTRAINED, WITHOUT_TEMPLATE, describe_poolers
+from .pooling import BIAS_NAMES, POOLERS, UNTRAINED, describe_poolers
 from .presets import names as preset_names
+from .templates import Template
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
@@ -24,13 +26,22 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     return field(default=default, metadata={"help": help, **metadata})
 
 
+def flag(help: str) -> Any:
+    """An option that is on where it stands without a value; None, where it is left out, is the method's own."""
+    return option(None, help, nargs="?", const=True)
+
+
+TUNINGS = ("full", "deep", "shallow")
+PROMPT_INITS = ("template", "normal", "uniform")
+
+
 @dataclass
 class ModelArguments:
-    """The encoder, the method and its objectives."""
+    """The encoder, the method and its objectives. None is filled in by the method (`dcpcse.methods.settle`)."""
 
     _argument_group_name = "encoder, method and objectives"
 
-    model_name_or_path: str | None = option(None, "Frozen encoder: a Hugging Face folder or hub id (required).")
+    model_name_or_path: str | None = option(None, "Encoder: a Hugging Face folder or hub id (required).")
     preset: str | None = option(
         None,
         "A published setting, such as dcpcse/unsup-bert-base; the other options override it. "
@@ -43,22 +54,78 @@ class ModelArguments:
     use_fast_tokenizer: bool = option(True, "Kept for old scripts; transformers 5 has fast tokenizers only.")
     model_revision: str = option("main", "Branch, tag or commit of the encoder on the hub.")
     use_auth_token: bool = option(False, "Use the stored hub token, for private encoders.")
+    tuning: str | None = option(
+        None,
+        "What is trained: full (the encoder), deep (prompts: keys and values in every layer of the frozen encoder) or "
+        "shallow (input vectors in the places of a template's tokens). Default: the method's.",
+        choices=list(TUNINGS),
+    )
+    init_from: str | None = option(
+        None, "Begin with the trained weights of this output folder, of a model built alike, instead of new ones."
+    )
     temp: float = option(0.05, "Temperature of the contrastive loss.")
-    pooler_type: str = option(
-        "cls",
-        f"Sentence representation. {describe_poolers()}.",
-        choices=list(WITHOUT_TEMPLATE),
+    pooler_type: str | None = option(
+        None, f"Sentence representation. {describe_poolers()}. Default: the method's.", choices=list(POOLERS)
     )
     hard_negative_weight: float = option(
         0.0, "LOGARITHM of the weight of an anchor's own hard negative (third column); 0 weighs it as 1."
     )
-    mlp_only_train: bool = option(
-        False,
-        "Use the MLP of pooler cls in training only, and [CLS] before it afterwards (unsupervised recipe).",
+    mlp_only_train: bool | None = flag(
+        "Use the MLP of poolers cls and mask in training only, the vector before it afterwards (unsupervised recipe)."
     )
-    pre_seq_len: int = option(10, "Prompt length: trainable keys and values in every layer.")
-    prefix_projection: bool = option(False, "Compute the prompts by a two-layer MLP instead of training them.")
-    prefix_hidden_size: int = option(512, "Inner size of that MLP.")
+    org_mlp: bool | None = flag(
+        "Instead of the MLP: the transform of the masked-LM head, on the [MASK] vector and on the template's, before "
+        "one is subtracted from the other (PromptBERT's supervised BERT)."
+    )
+    template: str | None = option(
+        None,
+        "Put every sentence into a template, 'This sentence of \"{sentence}\" means [MASK] .' or in the grammar of "
+        "the public PromptBERT code; [PROMPT] is a slot for a continuous prompt. Default: the method's.",
+    )
+    second_template: str | None = option(
+        None, "Template of the positive (and the hard negative), if it is another one than the anchor's."
+    )
+    final_period: bool | None = flag(
+        "After training put a full stop to sentences that end in none of . ? \" ' (PromptBERT's evaluation)."
+    )
+    denoise: bool | None = flag("In training take the template's own [MASK] vector away.")
+    denoise_at_inference: bool | None = flag("Take it away after training, too; the folder remembers.")
+    denoise_in_dev: bool | None = flag(
+        "Take it away when dev sets are measured in training. Default: as after training; PromptBERT's code: always."
+    )
+    denoise_by: str | None = option(
+        None,
+        "template (default): by the template alone, at the positions of the full input; attention: by the full input "
+        "with attention to the template only (ConPVP's code).",
+        choices=list(WAYS),
+    )
+    denoise_unshifted: bool | None = flag("Encode the template alone at positions without a gap for the sentence.")
+    denoise_freeze: bool | None = flag("No gradient through what is taken away.")
+    prompt_init: str | None = option(
+        None,
+        "Where input vectors begin: template (the embeddings of the tokens whose places they take; default there), "
+        "normal (N(0, initializer_range); default of [PROMPT] slots) or uniform (0 to 1, ConPVP's code).",
+        choices=list(PROMPT_INITS),
+    )
+    freeze_prompts: bool | None = flag("Do not train the input vectors (with --init_from).")
+    prompt_len: int | None = option(None, "ConPVP: continuous prompts between sentence and [MASK]. Default: 4.")
+    prototypes: str | None = option(
+        None,
+        "ConPVP: both (default), positive (without negated prototypes: w/o c-) or none (two anchors instead: w/o c+ & "
+        "c-).",
+        choices=["both", "positive", "none"],
+    )
+    prototype_templates: str | None = option(
+        None, "ConPVP: paper (default), code (those of the public code) or a YAML file with lists positive, negative."
+    )
+    instance_weight: float | None = option(
+        None, "ConPVP: weight of an additional contrastive loss between two passes of the anchor. Default: 0, none."
+    )
+    pre_seq_len: int | None = option(
+        None, "Prompt length: trainable keys and values in every layer. Default of --tuning deep: 10."
+    )
+    prefix_projection: bool | None = flag("Compute the prompts by a two-layer MLP instead of training them.")
+    prefix_hidden_size: int | None = option(None, "Inner size of that MLP. Default: 512.")
     prompt_dropout: float | None = option(
         None, "Dropout on the prompts in training, per sentence copy; default: the encoder's hidden dropout."
     )
@@ -83,10 +150,16 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         _require(self.temp > 0 and math.isfinite(self.temp), "--temp", self.temp, "a positive number")
-        known = sorted(WITHOUT_TEMPLATE)
-        _require(self.pooler_type in known, "--pooler_type", self.pooler_type, f"one of {known}")
-        _require(self.pre_seq_len >= 1, "--pre_seq_len", self.pre_seq_len, "at least 1")
-        _require(self.prefix_hidden_size >= 1, "--prefix_hidden_size", self.prefix_hidden_size, "at least 1")
+        for name, known in {"pooler_type": POOLERS, "tuning": TUNINGS, "denoise_by": WAYS}.items():
+            value = getattr(self, name)
+            _require(value is None or value in known, f"--{name}", value, f"one of {sorted(known)}")
+        for name in ("pre_seq_len", "prefix_hidden_size", "prompt_len"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"--{name}", value, "at least 1")
+        for text in (self.template, self.second_template):
+            if text is not None:
+                Template.parse(text)
+        _require((self.instance_weight or 0) >= 0, "--instance_weight", self.instance_weight, "0 or more")
         _require(_is_share(self.prompt_dropout), "--prompt_dropout", self.prompt_dropout, "in [0, 1)")
         _require((self.position_offset or 0) >= 0, "--position_offset", self.position_offset, "0 or more")
         _require(0 < self.mlm_probability < 1, "--mlm_probability", self.mlm_probability, "between 0 and 1")
@@ -101,10 +174,6 @@ class ModelArguments:
         )
         if not self.use_fast_tokenizer:
             raise UserError("--use_fast_tokenizer False: transformers 5 has fast tokenizers only; leave it out")
-        if self.mlp_only_train and self.pooler_type != "cls":
-            raise UserError(
-                f"--mlp_only_train speaks of the MLP of --pooler_type cls; {self.pooler_type} has none; leave it out"
-            )
 
     @property
     def trains_lm_head(self) -> bool:
@@ -116,7 +185,7 @@ class ModelArguments:
         # Where things lay on the training machine says nothing about the model.
         places = {"preset", "cache_dir", "model_name_or_path", "config_name", "tokenizer_name", "use_auth_token"}
         defaults = {f.name: f.default for f in fields(self)}
-        return {k: v for k, v in asdict(self).items() if k not in places and v != defaults[k]}
+        return {k: v for k, v in asdict(self).items() if k not in places and v is not False and v != defaults[k]}
 
 
 @dataclass
@@ -130,7 +199,7 @@ class DataArguments:
         "txt (a sentence a line), csv, tsv, json or jsonl with 1 (sentence), 2 (pair) or 3 columns (hard negative).",
     )
     max_seq_length: int = option(
-        32, "Tokens of a sentence in training, [CLS] and [SEP] included; longer ones are cut."
+        32, "Tokens of a sentence in training, [CLS] and [SEP] included, a template not; longer ones are cut."
     )
     pad_to_max_length: bool = option(False, "Pad every batch to --max_seq_length instead of its longest sentence.")
     overwrite_cache: bool = option(False, "Read the training file anew even if it was read before.")
@@ -279,6 +348,8 @@ class EvaluationArguments:
         }
         for name, bound in least.items():
             _require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
+        if self.template is not None:
+            Template.parse(self.template)
         if self.nhid and self.classifier == "sklearn":
             raise UserError("--nhid speaks of the torch classifier; leave it or --classifier sklearn out")
         if not self.model_name_or_path:

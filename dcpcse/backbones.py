@@ -158,9 +158,10 @@ class _PassThrough(nn.Module):
 
 
 def _refuse_own_folder(name_or_path: str) -> None:
-    if (Path(name_or_path) / MODEL_FOLDER_FILE).is_file():
+    folder = Path(name_or_path)
+    if (folder / MODEL_FOLDER_FILE).is_file() and not (folder / "config.json").is_file():
         raise UserError(
-            f"{name_or_path} is a trained model folder, not a frozen encoder; load it with dcpcse.load or "
+            f"{name_or_path} is a trained model folder without an encoder of its own; load it with dcpcse.load or "
             "evaluation.py, or go on training with --resume_from_checkpoint"
         )
 
@@ -227,7 +228,8 @@ def _load_with_lm_head(
     body = {key for key in missing if key.startswith(masked_lm.base_model_prefix + ".")}
     if missing - body:
         raise UserError(
-            f"{name_or_path} has no masked-LM head (it lacks {min(missing - body)}), which --do_mlm needs; "
+            f"{name_or_path} has no masked-LM head (it lacks {min(missing - body)}), which --do_mlm, "
+            "--org_mlp, top_k and predicted words need; "
             "take one from another checkpoint of the same vocabulary and size with --lm_head PATH, or train a new "
             "one with --lm_head new"
         )

@@ -16,6 +16,7 @@ from . import folder as model_folder
 from .arguments import RunArguments
 from .errors import UserError
 from .models import SentenceEncoder
+from .tensors import load_tensors, save_tensors
 
 OBJECTIVES = "objectives.safetensors"
 """Trained weights of the objectives: part of checkpoints, which training resumes from, not of results."""
@@ -70,7 +71,7 @@ class Checkpoint:
     def require_same_run(self, model: SentenceEncoder, objectives: Mapping[str, Tensor]) -> None:
         """UserError unless a run that trains this model with these objectives wrote the checkpoint."""
         saved, ours = model_folder.read(self.folder).record, model.record()
-        for key in ("method", "pooling", "head", "prompt", "position_offset"):
+        for key in ("method", "pooling", "head", "prompt", "shallow", "position_offset", "template", "denoising"):
             if saved[key] != ours[key]:
                 raise UserError(f"{self.folder} has {key} {saved[key]}, this run {ours[key]}; {_SAME_OPTIONS}")
         if saved["base"]["fingerprint"] != ours["base"]["fingerprint"]:
@@ -87,7 +88,7 @@ _SAME_OPTIONS = "a run goes on with the options it was started with (its run.yam
 def save_objectives(folder: Path, objectives: Mapping[str, Tensor]) -> None:
     """Write the trained weights of the objectives, where there are any, into a checkpoint."""
     if objectives:
-        model_folder.save_tensors(folder / OBJECTIVES, objectives)
+        save_tensors(folder / OBJECTIVES, objectives)
 
 
 def load_objectives(folder: Path, objectives: Mapping[str, Tensor]) -> None:
@@ -100,7 +101,7 @@ def load_objectives(folder: Path, objectives: Mapping[str, Tensor]) -> None:
 
 def _read_objectives(folder: Path, expected: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     path = folder / OBJECTIVES
-    saved = model_folder.load_tensors(path) if path.is_file() else {}
+    saved = load_tensors(path) if path.is_file() else {}
     shapes = [{name: tuple(t.shape) for name, t in tensors.items()} for tensors in (saved, expected)]
     if shapes[0] != shapes[1]:
         raise UserError(

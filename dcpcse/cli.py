@@ -24,7 +24,7 @@ from .arguments import (
     RunArguments,
 )
 from .errors import UserError
-from .legacy import GONE, REFUSED, translate
+from .legacy import EVALUATION, GONE, REFUSED, translate
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def parse_training(argv: Sequence[str]) -> tuple[tuple[ModelArguments, DataArgum
 
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
     """Options of evaluation.py."""
-    return _parse(evaluation_parser(), argv)[0]
+    return _parse(evaluation_parser(), translate(argv, say, EVALUATION))[0]
 
 
 def training_parser() -> Parser:

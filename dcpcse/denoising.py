@@ -1,19 +1,91 @@
-"""Template denoising (PromptBERT, section 4.2): what the template alone puts into [MASK] is taken away again."""
+"""Template denoising: what the template alone puts into [MASK] is taken away again.
+
+PromptBERT (section 4.2) encodes the template without a sentence, at the positions of the full input. ConPVP's code
+encodes the full input again, with attention to the template's tokens alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .templates import TokenTemplate
+from .templates import Slots, TokenTemplate
+from .tokens import pad
+
+WAYS = ("template", "attention")
+"""How the template's part is measured: by encoding the template alone, or by hiding the sentence from attention."""
 
 
-def template_only(template: TokenTemplate, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The template without a sentence, once for each number of sentence tokens in lengths (K,).
+@dataclass(frozen=True)
+class Denoising:
+    """Whether and how the template's own vector is subtracted.
 
-    Ids (K, T), the index (K, T) at which each token stands in the full input, and the mask slots (K, M). Everything
-    after the sentence keeps its place, so that the positions are those of the full input at every length.
+    training, inference: when. by: one of `WAYS`. shifted: the template's tokens after the sentence keep the positions
+    that they have in the full input. freeze: no gradient flows through what is subtracted.
     """
-    ids = torch.tensor([*template.before, *template.after], device=lengths.device)
-    index = torch.arange(len(ids), device=lengths.device).repeat(len(lengths), 1)
-    index[:, len(template.before) :] += lengths.unsqueeze(1)
-    slots = torch.tensor(template.masks(0), device=lengths.device)
-    return ids.repeat(len(lengths), 1), index, slots.repeat(len(lengths), 1)
+
+    training: bool = False
+    inference: bool = False
+    by: str = "template"
+    shifted: bool = True
+    freeze: bool = False
+
+    @property
+    def ever(self) -> bool:
+        """Whether anything is ever subtracted."""
+        return self.training or self.inference
+
+    def record(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+
+NO_DENOISING = Denoising()
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Templates without a sentence: ids and mask (K, T), index (K, T) in the full input of each token, and slots."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    index: Tensor
+    slots: Slots
+
+
+def template_only(
+    templates: Sequence[TokenTemplate], which: Tensor, lengths: Tensor, pad_id: int, *, shifted: bool = True
+) -> Alone:
+    """Template which[k] without a sentence, as it stands in an input with a sentence of lengths[k] tokens; both (K,).
+
+    With `shifted` everything after the sentence keeps its place, so that the positions are those of the full input
+    at every length.
+    """
+    chosen = [templates[number] for number in which.tolist()]
+    rows = [template.wrap([]) for template in chosen]
+    ids, mask = pad([row.ids for row in rows], pad_id)
+    index = torch.arange(ids.shape[1]).repeat(len(rows), 1)
+    if shifted:
+        starts = torch.tensor([[row.start] for row in rows])
+        index += torch.where(index >= starts, lengths.cpu().unsqueeze(1), 0) * mask
+    device = lengths.device
+    slots = Slots.of(rows, which.tolist()).to(device)
+    return Alone(ids.to(device), mask.to(device), index.to(device), slots)
+
+
+def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, attention_mask: Tensor) -> Tensor:
+    """Which tokens (N, L) of rows in templates are the sentence's."""
+    starts = torch.tensor([len(template.before) for template in templates], device=attention_mask.device)
+    start = starts[slots.template].unsqueeze(1)
+    place = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    return (place >= start) & (place < start + slots.content.unsqueeze(1))
+
+
+def own_tokens(templates: Sequence[TokenTemplate], slots: Slots, attention_mask: Tensor) -> Tensor:
+    """Mask (N, L) of the templates' own tokens: without the sentence, without [CLS] and [SEP] (ConPVP's code)."""
+    first, last = templates[0].frame  # of the tokeniser, the same in all
+    place = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    framed = (place < first) | (place >= attention_mask.sum(1, keepdim=True) - last)
+    return (~framed & ~sentence_tokens(templates, slots, attention_mask)).long()

@@ -17,7 +17,7 @@ from .evaluator import measure
 from .folder import is_model_folder
 from .models import SentenceEncoder, pick_device
 from .paths import require_writable
-from .pooling import WITHOUT_TEMPLATE
+from .pooling import UNTRAINED
 from .report import Report
 from .representations import REPRESENTATIONS, Choice, build_representation
 from .tables import headline, tables
@@ -165,9 +165,10 @@ def load_model(args: EvaluationArguments, published: PublishedEvaluationArgument
         _refuse_unfinished(Path(args.model_name_or_path))
         _refuse_folder_options(args, published)
         return _untrained(args, options)
-    _refuse_template_options(args)
+    _refuse_untrained_options(args)
     model = SentenceEncoder.load(args.model_name_or_path, args.base, device=args.device, options=options)
     _require_agreement(model, published)
+    _require_same_reading(model, args)
     _settle_representation(model, args.pooler_type, published.mlp_only_train)
     return model
 
@@ -191,17 +192,33 @@ def _untrained(args: EvaluationArguments, options: LoadOptions) -> SentenceEncod
     return build_representation(name, backbone, choice).to(device)
 
 
-def _refuse_template_options(args: EvaluationArguments) -> None:
+def _refuse_untrained_options(args: EvaluationArguments) -> None:
     changed = _changed(args)
-    for name in ("template", "denoise", "final_period", "top_k", "remove", "lm_head"):
+    for name in ("top_k", "remove", "lm_head"):
         if name in changed:
-            raise UserError(
-                f"--{name}: {args.model_name_or_path} is a trained folder and knows what it was; leave it out"
-            )
-    if args.pooler_type not in (None, *WITHOUT_TEMPLATE):
+            raise UserError(f"--{name} is of encoders as they are; {args.model_name_or_path} is trained; leave it out")
+    if args.pooler_type in UNTRAINED:
         raise UserError(
             f"--pooler {args.pooler_type} is of encoders as they are; {args.model_name_or_path} is trained"
         )
+
+
+def _require_same_reading(model: SentenceEncoder, args: EvaluationArguments) -> None:
+    """UserError for a way of reading texts that is not the folder's: it would be the score of another model."""
+    found = model.template
+    own = {
+        "template": found and Template.parse(str(found.template)),
+        "denoise": model.denoising.inference,
+        "final_period": model.final_period,
+    }
+    asked = {"template": args.template and Template.parse(args.template)}
+    asked |= {name: getattr(args, name) for name in ("denoise", "final_period")}
+    for name, value in asked.items():
+        if value and value != own[name]:
+            was = f"with the template {found.template}" if found and name == "template" else "without"
+            raise UserError(f"--{name}: {args.model_name_or_path} was trained {was}, and knows it; leave it out")
+    if model.pooling != args.pooler_type == "mask" and found is None:
+        raise UserError(f"--pooler mask: {args.model_name_or_path} was trained without a template; leave it out")
 
 
 def _refuse_unfinished(folder: Path) -> None:
@@ -227,23 +244,22 @@ def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_
 
 
 def _require_agreement(model: SentenceEncoder, published: PublishedEvaluationArguments) -> None:
+    """UserError for prompts that are not the folder's."""
     prompt = model.encoder.prompt
-    if published.pre_seq_len not in (None, prompt.shape.length):
-        raise UserError(
-            f"--pre_seq_len {published.pre_seq_len}: the folder has {prompt.shape.length} prompts; leave it out"
-        )
-    if published.prefix_projection and prompt.projection is None:
-        raise UserError("--prefix_projection: the folder's prompts have none; leave it out")
-    if prompt.projection is not None and published.prefix_hidden_size not in (None, prompt.projection):
-        raise UserError(
-            f"--prefix_hidden_size {published.prefix_hidden_size}: the folder has {prompt.projection}; leave it out"
-        )
+    own = {} if prompt is None else {"pre_seq_len": prompt.shape.length, "prefix_hidden_size": prompt.projection}
+    own["prefix_projection"] = prompt is not None and prompt.projection is not None
+    for name in ("pre_seq_len", "prefix_projection", "prefix_hidden_size"):
+        asked, found = getattr(published, name), own.get(name)
+        # The size was given in old scripts whether there was a projection or not.
+        given = asked not in (None, False) and (name != "prefix_hidden_size" or own["prefix_projection"])
+        if given and asked != found:
+            raise UserError(f"--{name} {asked}: the folder has {found if found else 'none'}; leave it out")
 
 
 def _refuse_folder_options(args: EvaluationArguments, published: PublishedEvaluationArguments) -> None:
     given = {"base": args.base, **vars(published)}
     for name in ("base", "pre_seq_len", "prefix_projection", "prefix_hidden_size", "mlp_only_train"):
-        if given[name]:
+        if given[name] not in (None, False):
             raise UserError(
                 f"--{name} speaks of an output folder of train.py; {args.model_name_or_path} is not one; leave it out"
             )

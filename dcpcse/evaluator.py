@@ -82,7 +82,7 @@ def identity(model: SentenceEncoder) -> dict[str, Any]:
         "head_at_inference": model.head_at_inference,
         "position_offset": model.encoder.position_offset,
         "reading": model.reading(),
-        "trained": _digest({**_tensors(model.head, "head"), **_tensors(model.encoder.prompt, "prompt")}),
+        "trained": _digest({name: tensor for part in _trained(model) for name, tensor in part.items()}),
         "tokenizer": hashlib.sha256(model.tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
         "max_tokens": model.encoder.max_tokens,
         "device": model.device.type,
@@ -95,6 +95,14 @@ def versions() -> dict[str, str]:
     """Of all libraries that a score could depend on."""
     modules = {"torch": torch, "transformers": transformers, "numpy": np, "scipy": scipy, "scikit-learn": sklearn}
     return {"python": platform.python_version()} | {name: module.__version__ for name, module in modules.items()}
+
+
+def _trained(model: SentenceEncoder) -> list[dict[str, torch.Tensor]]:
+    encoder = model.encoder
+    parts = {"head": model.head, "prompt": encoder.prompt, "shallow": encoder.shallow}
+    # A frozen one is known by its fingerprint already.
+    parts["backbone"] = encoder.backbone if encoder.tuned else None
+    return [_tensors(module, name) for name, module in parts.items()]
 
 
 def _tensors(module: torch.nn.Module | None, prefix: str) -> dict[str, torch.Tensor]:

@@ -5,50 +5,55 @@ prompts.safetensors    the prompts, one tensor `prompt_embeddings` (P, 2·layers
 adapter_model.safetensors + adapter_config.json
                        the same tensor where peft alone gives the same [CLS] vectors; the other name keeps
                        peft from opening half a model elsewhere
-trained.safetensors    other trained weights (head, projection), only where there are any
+trained.safetensors    other trained weights (head, projection, shallow prompts), only where there are any
+backbone/, or config.json, model.safetensors, modules.json, ...
+                       the encoder, only where it was trained itself (see `dcpcse.tuned`)
 tokenizer files
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
+from . import tuned
 from .backbones import MODEL_FOLDER_FILE
 from .errors import UserError
+from .tensors import load_tensors, save_tensors, write_json
+from .tuned import TunedBackbone
 
-FORMAT = 1
+FORMAT = 2
+"""Raised when templates and trained encoders came: earlier versions would load a folder without them."""
 PROMPTS = "prompts.safetensors"
 PEFT_PROMPTS = "adapter_model.safetensors"
 PEFT_CONFIG = "adapter_config.json"
 TRAINED = "trained.safetensors"
 PROMPT_KEY = "prompt_embeddings"
 _OURS = (MODEL_FOLDER_FILE, PROMPTS, PEFT_PROMPTS, PEFT_CONFIG, TRAINED)
-_REQUIRED = {"format", "method", "pooling", "head", "prompt", "position_offset", "base", "vocabulary", "prompts_file"}
+_FIRST = {"format", "method", "pooling", "head", "prompt", "position_offset", "base", "vocabulary", "prompts_file"}
+_REQUIRED = _FIRST | {"shallow", "template", "denoising", "backbone"}
 
 
 @dataclass(frozen=True)
 class Contents:
-    """A model folder as read: its record, the prompt tensor and the other trained tensors by name."""
+    """A model folder as read: its record, the deep prompts (None without) and the other trained tensors by name."""
 
     record: Mapping[str, Any]
-    prompts: Tensor
+    prompts: Tensor | None
     trained: Mapping[str, Tensor]
 
 
 def write(
     folder: str | Path,
     record: Mapping[str, Any],
-    prompts: Tensor,
+    prompts: Tensor | None,
     trained: Mapping[str, Tensor],
+    *,
     peft_config: Mapping[str, Any] | None = None,
+    backbone: TunedBackbone | None = None,
 ) -> None:
     """Write the files of a model. With `peft_config` the prompts take the names that peft opens.
 
@@ -58,46 +63,39 @@ def write(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     clear(folder)
-    name = PROMPTS if peft_config is None else PEFT_PROMPTS
-    save_tensors(folder / name, {PROMPT_KEY: prompts})
+    name = None if prompts is None else PROMPTS if peft_config is None else PEFT_PROMPTS
+    if prompts is not None:
+        save_tensors(folder / name, {PROMPT_KEY: prompts})
     if peft_config is not None:
-        _write_json(folder / PEFT_CONFIG, peft_config)
+        write_json(folder / PEFT_CONFIG, peft_config)
     if trained:
         save_tensors(folder / TRAINED, trained)
-    _write_json(folder / MODEL_FOLDER_FILE, {"format": FORMAT, **record, "prompts_file": name})
+    own = None if backbone is None else backbone.write(folder)
+    write_json(folder / MODEL_FOLDER_FILE, {"format": FORMAT, **record, "prompts_file": name, "backbone": own})
 
 
 def clear(folder: Path) -> None:
     """Remove the files of a model from a folder; everything else stays."""
     for name in _OURS:
         (folder / name).unlink(missing_ok=True)
+    tuned.clear_backbone(folder)
 
 
 def read(folder: str | Path) -> Contents:
     """Read and check a model folder; UserError names the file and what is wrong with it."""
     folder = Path(folder)
     record = _read_record(folder)
-    prompts = load_tensors(folder / record["prompts_file"])
-    if set(prompts) != {PROMPT_KEY}:
-        raise UserError(
-            f"{folder / record['prompts_file']} holds {sorted(prompts)}; exactly '{PROMPT_KEY}' is expected"
-        )
     trained = load_tensors(folder / TRAINED) if (folder / TRAINED).is_file() else {}
-    return Contents(record, prompts[PROMPT_KEY], trained)
+    return Contents(record, _read_prompts(folder, record["prompts_file"]), trained)
 
 
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors of a safetensors file, all finite; UserError names the file."""
-    if not path.is_file():
-        raise UserError(f"{path} is missing; the model folder is not complete")
-    try:
-        tensors = load_file(path)
-    except SafetensorError as error:
-        raise UserError(f"{path} is damaged ({error}); copy the folder again") from error
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise UserError(f"{path} holds NaN or infinite numbers in '{name}'; the training that wrote it failed")
-    return tensors
+def _read_prompts(folder: Path, name: str | None) -> Tensor | None:
+    if name is None:
+        return None
+    prompts = load_tensors(folder / name)
+    if set(prompts) != {PROMPT_KEY}:
+        raise UserError(f"{folder / name} holds {sorted(prompts)}; exactly '{PROMPT_KEY}' is expected")
+    return prompts[PROMPT_KEY]
 
 
 def is_model_folder(path: str | Path) -> bool:
@@ -114,25 +112,13 @@ def _read_record(folder: Path) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} is not readable JSON ({error}); copy the folder again") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        found = record.get("format") if isinstance(record, dict) else None
-        raise UserError(f"{path} has format {found!r}; this version reads format {FORMAT}")
+    found = record.get("format") if isinstance(record, dict) else None
+    if found not in (1, FORMAT):
+        raise UserError(f"{path} has format {found!r}; this version reads formats 1 and {FORMAT}")
+    if found == 1:
+        record = {**dict.fromkeys(_REQUIRED - _FIRST), **record}
     if missing := _REQUIRED - set(record):
         raise UserError(f"{path} lacks {sorted(missing)}; copy the folder again")
-    if record["prompts_file"] not in (PROMPTS, PEFT_PROMPTS):
+    if record["prompts_file"] not in (None, PROMPTS, PEFT_PROMPTS):
         raise UserError(f"{path} names the prompts file {record['prompts_file']!r}; {PROMPTS} or {PEFT_PROMPTS}")
     return record
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file."""
-    # Not by save_file, which leaves the file unreadable for everybody else.
-    on_cpu = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-    path.write_bytes(save(on_cpu, metadata={"format": "pt"}))
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    # Aside and renamed: a record that is there is whole.
-    aside = path.with_name(path.name + ".tmp")
-    aside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(aside, path)

@@ -1,6 +1,15 @@
 """Heads between the pooled vector and the loss (and, for some methods, the sentence embedding)."""
 
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
 from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from .backbones import LMHead
+from .errors import UserError
 
 
 class TanhMLP(nn.Module):
@@ -32,10 +41,66 @@ class PretrainedPooler(nn.Module):
         return self.pooler(pooled.unsqueeze(1))
 
 
-HEADS: dict[str, type[nn.Module]] = {"tanh_mlp": TanhMLP}
-"""Heads that a model folder can hold, by the name written into it; each is built from the hidden size."""
+class MLMTransform(nn.Module):
+    """What a masked-LM head does before its decoder: dense, activation, LayerNorm, (N, H) → (N, H).
+
+    PromptBERT's code (`org_mlp`) trains the checkpoint's own on the [MASK] vector and on the template's, before one
+    is subtracted from the other; its 81.97 of supervised BERT-base hangs on it.
+    """
+
+    def __init__(self, hidden_size: int, activation: str = "gelu", eps: float = 1e-12) -> None:
+        super().__init__()
+        self.activation = activation
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.norm = nn.LayerNorm(hidden_size, eps=eps)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.norm(ACT2FN[self.activation](self.dense(pooled)))
+
+    @classmethod
+    def of(cls, lm_head: LMHead) -> "MLMTransform":
+        """A copy of the transform in a masked-LM head; UserError for a head that is built otherwise."""
+        masked_lm = lm_head.masked_lm
+        decoder = masked_lm.get_output_embeddings()
+        dense = [m for m in masked_lm.modules() if isinstance(m, nn.Linear) and m is not decoder]
+        norms = [m for m in masked_lm.modules() if isinstance(m, nn.LayerNorm)]
+        if (len(dense), len(norms)) != (1, 1) or dense[0].in_features != dense[0].out_features:
+            raise _no_transform(masked_lm)
+        for activation in dict.fromkeys((getattr(masked_lm.config, "hidden_act", "gelu"), "gelu")):
+            head = cls(decoder.in_features, activation, norms[0].eps)
+            head.dense, head.norm = copy.deepcopy(dense[0]), copy.deepcopy(norms[0])
+            if None not in (head.dense.bias, head.norm.bias) and _ends_in(head, lm_head, decoder):
+                return head.requires_grad_(True)
+        raise _no_transform(masked_lm)
 
 
-def head_name(head: nn.Module) -> str:
-    """The name of a head in `HEADS`; KeyError for a head that no folder can hold."""
-    return {cls: name for name, cls in HEADS.items()}[type(head)]
+@torch.no_grad()
+def _ends_in(head: MLMTransform, lm_head: LMHead, decoder: nn.Linear) -> bool:
+    """Whether this transform and the decoder are the whole of the LM head."""
+    # A generator of its own: a check must not move the run's random numbers.
+    hidden = torch.randn(4, decoder.in_features, generator=torch.Generator().manual_seed(0)).to(decoder.weight)
+    return torch.allclose(decoder(head(hidden)), lm_head(hidden), atol=1e-4, rtol=1e-4)
+
+
+def _no_transform(masked_lm: nn.Module) -> UserError:
+    return UserError(
+        f"--org_mlp: the masked-LM head of {masked_lm.config.model_type} is not a dense layer, an activation and a "
+        "LayerNorm of the encoder's size before its decoder, as those of BERT and RoBERTa are; leave it out"
+    )
+
+
+HEADS: dict[str, type[nn.Module]] = {"tanh_mlp": TanhMLP, "mlm_transform": MLMTransform}
+"""Heads that a model folder can hold, by the name written into it; each is built from hidden size and settings."""
+
+
+def head_record(head: nn.Module) -> dict[str, Any]:
+    """What `dcpcse.json` holds of a head; KeyError for a head that no folder can hold."""
+    kind = {cls: name for name, cls in HEADS.items()}[type(head)]
+    settings = {"activation": head.activation, "eps": head.norm.eps} if isinstance(head, MLMTransform) else {}
+    return {"kind": kind, **settings}
+
+
+def build_head(record: Mapping[str, Any], hidden_size: int) -> nn.Module:
+    """The head of a record, its weights still to be loaded."""
+    settings = {name: value for name, value in record.items() if name not in ("kind", "at_inference")}
+    return HEADS[record["kind"]](hidden_size, **settings)

@@ -1,8 +1,10 @@
-"""Options under the names that the papers' transformers had, and options that cannot work here: mapped or refused."""
+"""Options under the names that the papers' transformers and code had, and such as cannot work: mapped or refused."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from .errors import UserError
+from .pooling import BIAS_NAMES
 
 RENAMED = {
     "evaluation_strategy": "eval_strategy",
@@ -12,19 +14,50 @@ RENAMED = {
     "per_gpu_eval_batch_size": "per_device_eval_batch_size",
     "pooler": "pooler_type",
     "preprocessing_num_workers": "dataloader_num_workers",
+    "mask_embedding_sentence_template": "template",
+    "mask_embedding_sentence_different_template": "second_template",
+    "mask_embedding_sentence_delta": "denoise",
+    "mask_embedding_sentence_delta_freeze": "denoise_freeze",
+    "mask_embedding_sentence_delta_no_position": "denoise_unshifted",
+    "mask_embedding_sentence_org_mlp": "org_mlp",
+    "mask_embedding_sentence_autoprompt_continue_training": "init_from",
+    "mask_embedding_sentence_autoprompt_freeze_prompt": "freeze_prompts",
 }
 """Old name → new name; the value stays as it is (a warm-up below 1 is a ratio in transformers 5)."""
+
+MEANING = {
+    "mask_embedding_sentence": ("--method", "promptbert", "--final_period"),
+    "mask_embedding_sentence_delta_no_delta_eval": ("--denoise_in_dev", "False"),
+    "mask_embedding_sentence_autoprompt": ("--tuning", "shallow"),
+    "mask_embedding_sentence_autoprompt_random_init": ("--prompt_init", "normal"),
+}
+"""Switches of the public PromptBERT code → what they mean here."""
 
 GONE = {
     "local_rank": "the launcher tells each process its rank",
     "save_safetensors": "weights are always written as safetensors",
+    "mask_embedding_sentence_num_masks": "the template says how many masks it has",
+    "mask_embedding_sentence_avg": "the vectors of several masks are always averaged",
+    "mask_embedding_sentence_bs": "--template says what stands before the sentence",
+    "mask_embedding_sentence_es": "--template says what stands after the sentence",
 }
 """Options that nothing depends on any more: left out, with one line."""
 
 NEVER = "it never had an effect"
 NOT_READ = "nothing here reads it"
 UNTESTED = "it is not tested with frozen encoders and prompts"
+DEAD = "the public PromptBERT code declares it and never looks at it"
+UNPUBLISHED = "no published figure hangs on it, and it is not offered here"
 NO_HUB = "folders are not pushed to the hub by this version"
+
+_DEAD_OF_TEMPLATES = (
+    "infomax",
+    "with_mlm",
+    "delta_cross_stream",
+    "delta_cotrain",
+    "add_period",
+    "add_template_in_batch",
+)
 
 REFUSED = {
     "model_type": f"{NEVER}: the architecture follows from the checkpoint",
@@ -45,14 +78,59 @@ REFUSED = {
     **dict.fromkeys(("prediction_loss_only", "eval_do_concat_batches", "eval_use_gather_object"), NOT_READ),
     **dict.fromkeys(("eval_accumulation_steps", "include_for_metrics", "batch_eval_metrics"), NOT_READ),
     **dict.fromkeys(("label_names", "remove_unused_columns", "use_cache", "do_predict"), NOT_READ),
+    **dict.fromkeys(("two_bert", "two_bert_one_freeze", "freeze_layers", "freeze_lm_head", "freeze_embedding"), DEAD),
+    **dict.fromkeys((f"mask_embedding_sentence_{name}" for name in _DEAD_OF_TEMPLATES), DEAD),
+    **dict.fromkeys(("roberta_with_special_token", "roberta_auto_weight_special_token"), DEAD),
+    **dict.fromkeys(("roberta_special_token_as_cls", "remove_last_layer", "add_pseudo_instances"), DEAD),
+    **dict.fromkeys(("add_pseudo_instances_from_other_model", "only_negative_loss", "untie_weights_roberta"), DEAD),
+    **dict.fromkeys(("label_smoothing", "token_classification", "add_rdrop"), DEAD),
+    **dict.fromkeys(("dot_sim", "norm_instead_temp", "only_embedding_training"), UNPUBLISHED),
+    "mask_embedding_sentence_autoprompt_continue_training_as_positive": UNPUBLISHED,
+    "mask_embedding_sentence_do_oxford": "put the two columns into a file of their own for --train_file",
     **dict.fromkeys(("include_num_input_tokens_seen", "average_tokens_across_devices"), NOT_READ),
 }
 """Options that cannot do what their user expects, with the reason."""
 
 
-def translate(argv: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """Rewrite the old options of a command line; `say` gets one line for each. Raises UserError for `REFUSED`."""
+@dataclass(frozen=True)
+class Names:
+    """Old names of one tool: renamed (the value stays), standing for other words, left out, refused."""
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    meaning: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gone: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+TRAINING = Names(RENAMED, MEANING, GONE, REFUSED)
+
+_FOLDER_KNOWS = "an output folder knows its own"
+EVALUATION = Names(
+    renamed={"mask_embedding_sentence_template": "template", "mask_embedding_sentence_delta": "denoise"},
+    meaning={
+        "mask_embedding_sentence": ("--final_period",),
+        "embedding_only": ("--pooler_type", "static"),
+        "remove_continue_word": ("--remove", *BIAS_NAMES),
+    },
+    gone={
+        "mask_embedding_sentence_use_pooler": _FOLDER_KNOWS,
+        "mask_embedding_sentence_use_org_pooler": _FOLDER_KNOWS,
+        "mask_embedding_sentence_autoprompt": _FOLDER_KNOWS,
+        "mask_embedding_sentence_org_mlp": _FOLDER_KNOWS,
+    },
+    refused={
+        "mlm_head_predict": f"{DEAD}; --pooler_type top_k is the representation that it speaks of",
+        "calc_anisotropy": "it is measured by --task_set geometry",
+        "tokenizer_name": "the encoder's own tokenizer is taken",
+    },
+)
+"""Options of evaluation.py in the public PromptBERT code."""
+
+
+def translate(argv: Sequence[str], say: Callable[[str], None], names: Names = TRAINING) -> list[str]:
+    """Rewrite the old options of a command line; `say` gets one line for each. Raises UserError for refused ones."""
     out: list[str] = []
+    seen: set[str] = set()
     skipping = False
     for word in argv:
         name, equals, value = _split(word)
@@ -61,17 +139,47 @@ def translate(argv: Sequence[str], say: Callable[[str], None]) -> list[str]:
                 out.append(word)
             continue
         skipping = False
-        if name in REFUSED:
-            raise UserError(f"--{name}: {REFUSED[name]}; leave it out")
-        if name in GONE:
-            say(f"--{name} is left out: {GONE[name]}")
+        seen.add(name)
+        if name in names.refused:
+            raise UserError(f"--{name}: {names.refused[name]}; leave it out")
+        if name in names.gone:
+            say(f"--{name} is left out: {names.gone[name]}")
             skipping = not equals
-        elif name in RENAMED:
-            say(f"--{name} is now --{RENAMED[name]}")
-            out.append(f"--{RENAMED[name]}{equals}{value}")
+        elif name in names.renamed:
+            say(f"--{name} is now --{names.renamed[name]}")
+            out.append(f"--{names.renamed[name]}{equals}{value}")
+        elif name in names.meaning:
+            say(f"--{name} means {' '.join(names.meaning[name])}")
+            out += names.meaning[name]
+            skipping = not equals
         else:
             out.append(word)
-    return out
+    return out + (_promptbert(seen, say) + _conpvp(seen, say) if names is TRAINING else [])
+
+
+def _promptbert(seen: Collection[str], say: Callable[[str], None]) -> list[str]:
+    """What the public PromptBERT code does where its switches are left out, and the method here would not."""
+    if "mask_embedding_sentence" not in seen:
+        return []
+    denoises = "mask_embedding_sentence_delta" in seen
+    implied = [] if denoises else ["--denoise", "False", "--denoise_at_inference", "False"]
+    if denoises and "mask_embedding_sentence_delta_no_delta_eval" not in seen:
+        implied = ["--denoise_in_dev"]
+    if implied:
+        say(f"as in the public PromptBERT code: {' '.join(implied)}")
+    return implied
+
+
+def _conpvp(seen: Collection[str], say: Callable[[str], None]) -> list[str]:
+    """The public ConPVP code names its method by the length of its prompt only, and has these ways of its own."""
+    if "prompt_len" not in seen or {"method", "preset"} & set(seen):
+        return []
+    ways = {"denoise_by": "attention", "prototype_templates": "code", "prompt_init": "uniform"}
+    implied = ["--method", "conpvp"]
+    for name, value in ways.items():
+        implied += [] if name in seen else [f"--{name}", value]
+    say(f"--prompt_len is of the public ConPVP code: {' '.join(implied)}")
+    return implied
 
 
 def _split(word: str) -> tuple[str | None, str, str]:

@@ -1,5 +1,7 @@
 """Loss functions on tensors: no model, no state, no collective operation."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,13 +14,15 @@ def nt_xent(
     *,
     negatives: Tensor | None = None,
     hard_negative_weight: float = 0.0,
+    others: Sequence[Tensor] = (),
 ) -> Tensor:
     """Cross entropy of picking each anchor's own positive among all candidates by cosine (SimCSE, eq. 1 and 5).
 
     anchors (B, H); positives (C, H) with C ≥ B, the i-th belonging to anchor i; negatives (D, H) with D ≥ B,
     the i-th being the hard negative of anchor i. Every other row is a negative too, so an anchor has
-    C - 1 + D of them. `hard_negative_weight` is a logarithm: it is added to the logit of an anchor's own hard
-    negative, 0 weighs it like any other. Mean over B, in nats. Raises ValueError if C < B or D < B.
+    C - 1 + D of them, and those of `others`, each (E, H), besides (ConPVP, eq. 1: the negated prototypes).
+    `hard_negative_weight` is a logarithm: it is added to the logit of an anchor's own hard negative, 0 weighs it
+    like any other. Mean over B, in nats. Raises ValueError if C < B or D < B.
     """
     for name, candidates in (("positives", positives), ("negatives", negatives)):
         if candidates is not None and len(candidates) < len(anchors):
@@ -32,6 +36,8 @@ def nt_xent(
             against = anchors @ F.normalize(negatives.float(), dim=-1).T / temperature  # (B, D)
             own = F.one_hot(targets, num_classes=len(negatives)).to(against)
             logits = torch.cat([logits, against + hard_negative_weight * own], dim=1)
+        further = [anchors @ F.normalize(other.float(), dim=-1).T / temperature for other in others]
+        logits = torch.cat([logits, *further], dim=1)
         return F.cross_entropy(logits, targets)
 
 

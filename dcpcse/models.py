@@ -4,8 +4,9 @@
 saved, loaded and used. Prompts, heads and poolers are re-exported here.
 """
 
+import contextlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,96 +16,44 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from . import folder as model_folder
 from .attention import Prefix
-from .backbones import Backbone, LMHead, LoadOptions, Source, load_backbone, vocabulary_fingerprint
-from .denoising import template_only
+from .backbones import Backbone, LMHead, LoadOptions, Source, fingerprint, vocabulary_fingerprint
+from .bases import load_recorded
+from .denoising import NO_DENOISING, WAYS, Denoising, own_tokens, template_only
+from .encoder import Encoder
 from .errors import UserError
-from .heads import HEADS, PretrainedPooler, TanhMLP, head_name
+from .heads import HEADS, MLMTransform, PretrainedPooler, TanhMLP, build_head, head_record
 from .pooling import POOLERS, Pooler
-from .positions import positions_of
-from .promptable import PEFT_SAME, require_prompt_arrives, require_room, use_prefix_attention
-from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable
+from .promptable import PEFT_SAME, peft_config
+from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
 from .templates import Slots, Template, TokenTemplate
+from .tensors import require_same_tensors
 from .tokens import Rows, read_rows
+from .tuned import TunedBackbone, read_backbone
 
 __all__ = [
     "HEADS",
     "POOLERS",
     "DeepPrompt",
+    "Denoising",
     "Encoder",
     "LMHead",
+    "MLMTransform",
     "Pooler",
     "PretrainedPooler",
     "ProjectedTable",
     "PromptShape",
     "PromptTable",
     "SentenceEncoder",
+    "ShallowPrompt",
     "TanhMLP",
     "plain_encoder",
 ]
 
 logger = logging.getLogger(__name__)
-
-
-class Encoder(nn.Module):
-    """Backbone with an optional deep prompt: token ids → hidden states.
-
-    position_offset: positions by which the text starts late (the published code: the prompt length).
-    Raises UserError if the prompt does not reach every layer of this backbone.
-    """
-
-    def __init__(self, backbone: PreTrainedModel, prompt: DeepPrompt | None = None, position_offset: int = 0) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.prompt = prompt
-        self.positions = positions_of(backbone)
-        # Prompts take no part in rotation: among rotary positions a shift of the text would change nothing.
-        self.position_offset = 0 if self.positions.rotary else position_offset
-        if prompt is not None:
-            require_room(backbone, self.max_tokens, self.position_offset)
-            use_prefix_attention(backbone)
-            require_prompt_arrives(backbone, prompt.shape)
-
-    @property
-    def max_tokens(self) -> int:
-        """Longest text in tokens, special ones included, that the positions hold."""
-        return self.positions.room(self.position_offset)
-
-    def draw_prefix(self, rows: int) -> Prefix | None:
-        """The prefix of `rows` sequences; in train mode each row has its own dropout."""
-        return None if self.prompt is None else self.prompt(rows)
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        *,
-        prefix: Prefix | None = None,
-        index: Tensor | None = None,
-        all_layers: bool = False,
-    ) -> tuple[Tensor, ...]:
-        """Hidden states (N, L, H): all of them, embedding output first, with `all_layers`, else only the last.
-
-        input_ids, attention_mask (N, L). prefix: one drawn before, for a second pass that must see the same
-        prompts; drawn here by default. index (N, L): where in its text each token stands, for texts without pads of
-        which a part is left out. Raises UserError if L exceeds the positions.
-        """
-        if input_ids.shape[1] > self.max_tokens:
-            raise UserError(
-                f"a text of {input_ids.shape[1]} tokens does not fit: the encoder has room for {self.max_tokens} "
-                f"(position offset {self.position_offset}); lower --max_seq_length"
-            )
-        kwargs: dict[str, Any] = {"output_hidden_states": True} if all_layers else {}
-        if self.prompt is not None:
-            kwargs["prefix"] = self.draw_prefix(len(input_ids)) if prefix is None else prefix
-            kwargs["position_ids"] = self.positions.ids(input_ids, self.position_offset)
-        if index is not None:
-            kwargs["position_ids"] = self.positions.at(index, self.position_offset)
-        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-        return tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
 
 
 class SentenceEncoder(nn.Module):
@@ -119,42 +68,42 @@ class SentenceEncoder(nn.Module):
         pooling: str,
         head: nn.Module | None = None,
         head_at_inference: bool = False,
-        template: Template | None = None,
-        denoise: bool = False,
+        templates: Sequence[Template] = (),
+        denoising: Denoising = NO_DENOISING,
         final_period: bool = False,
         method: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """head: applied in training, and in evaluation too if `head_at_inference`.
 
-        template: every sentence is put into it. denoise: take the template's own part away from the pooled vector.
-        final_period: see `TokenTemplate`.
+        templates: every sentence is put into one; the first is that of `encode`, others are of training views.
+        denoising: take the template's own part away from the pooled vector. final_period: `encode` puts a full stop
+        to sentences without an end mark.
         method, arguments: what trained it, for the record in the folder. Raises UserError for a pooling that needs
         a template without one, and for denoising without such a pooling.
         """
         super().__init__()
-        if POOLERS[pooling].needs_template and template is None:
-            raise UserError(f"pooling {pooling!r} needs a template (--template)")
-        if final_period and template is None:
-            raise UserError("a final period is put to sentences in a template; give one (--template)")
-        if denoise and not POOLERS[pooling].needs_template:
-            raise UserError(f"denoising subtracts the template's own [MASK] vector; pooling {pooling!r} has none")
+        _require_fitting(pooling, templates, denoising, final_period)
         self.encoder = encoder
         self.tokenizer = tokenizer
         self.source = source
         self.pooling = pooling
         self.head = head
         self.head_at_inference = head_at_inference
-        self.template: TokenTemplate | None = None
-        if template is not None:
-            self.set_template(template, final_period)
-        self.denoise = denoise
+        self.templates = tuple(TokenTemplate(template, tokenizer) for template in templates)
+        self.denoising = denoising
+        self.final_period = final_period
         self.method = method
         self.arguments = dict(arguments or {})
 
-    def set_template(self, template: Template, final_period: bool = False) -> None:
+    @property
+    def template(self) -> TokenTemplate | None:
+        """The template that `encode` puts sentences into."""
+        return self.templates[0] if self.templates else None
+
+    def set_template(self, template: Template) -> None:
         """Put sentences into this template from now on."""
-        self.template = TokenTemplate(template, self.tokenizer, final_period)
+        self.templates = (TokenTemplate(template, self.tokenizer),)
 
     @property
     def device(self) -> torch.device:
@@ -165,28 +114,48 @@ class SentenceEncoder(nn.Module):
         """Length H of an embedding."""
         return self.encoder.backbone.config.hidden_size
 
+    @property
+    def longest_template(self) -> int:
+        """Tokens that stand around a sentence at most, special ones included; 0 without templates."""
+        return max((template.length for template in self.templates), default=0)
+
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, *, prefix: Prefix | None = None
     ) -> Tensor:
-        """Embeddings (N, H) of token ids and mask (N, L), with the template's slots where there is a template."""
-        pooled = self._pool(input_ids, attention_mask, slots, prefix=prefix)
-        if self.denoise:
-            pooled = pooled - self.template_bias(slots.content)
-        use_head = self.head is not None and (self.training or self.head_at_inference)
-        return self.head(pooled) if use_head else pooled
+        """Embeddings (N, H) of token ids and mask (N, L), with the templates' slots where there are templates."""
+        head = self.head if self.head is not None and (self.training or self.head_at_inference) else nn.Identity()
+        on_both = isinstance(head, MLMTransform)  # PromptBERT's org_mlp: before subtracting, all others after
+        vector = self._pool(input_ids, attention_mask, slots, prefix=prefix)
+        vector = head(vector) if on_both else vector
+        if self.denoising.training if self.training else self.denoising.inference:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.denoising.freeze):
+                bias = self._bias(input_ids, attention_mask, slots)
+                bias = head(bias) if on_both else bias
+            vector = vector - bias
+        return vector if on_both else head(vector)
 
-    def template_bias(self, content: Tensor) -> Tensor:
-        """What the template alone gives at its [MASK] (N, H), for sentences of `content` tokens (N,).
+    def _bias(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots) -> Tensor:
+        """The part of the templates alone in each row's pooled vector (N, H)."""
+        if self.denoising.by == "template":
+            return self.template_bias(slots.content, slots.template)
+        return self._pool(input_ids, own_tokens(self.templates, slots, attention_mask), slots)
 
-        In train mode sentences of one length share one draw of dropout (PromptBERT, section 4.2 and its code).
+    def template_bias(self, content: Tensor, template: Tensor | None = None) -> Tensor:
+        """What templates alone give at their [MASK] (N, H), for sentences of `content` tokens (N,).
+
+        template (N,): the number of each sentence's template, 0 by default. In train mode sentences of one length and
+        template share one draw of dropout (PromptBERT, section 4.2 and its code).
         """
-        lengths, place = content.unique(return_inverse=True)
-        ids, index, masks = template_only(self.template, lengths)
-        return self._pool(ids, torch.ones_like(ids), Slots(masks, lengths), index=index)[place]
+        which = torch.zeros_like(content) if template is None else template
+        cases, place = torch.stack([which, content], 1).unique(dim=0, return_inverse=True)
+        alone = template_only(
+            self.templates, *cases.unbind(1), self.tokenizer.pad_token_id, shifted=self.denoising.shifted
+        )
+        return self._pool(alone.input_ids, alone.attention_mask, alone.slots, index=alone.index)[place]
 
     def _pool(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None, **options: Any) -> Tensor:
         pooler = POOLERS[self.pooling]
-        hidden = self.encoder(input_ids, attention_mask, all_layers=pooler.needs_all_layers, **options)
+        hidden = self.encoder(input_ids, attention_mask, slots=slots, all_layers=pooler.needs_all_layers, **options)
         return pooler(hidden, attention_mask, slots)
 
     def encode(
@@ -235,7 +204,7 @@ class SentenceEncoder(nn.Module):
             raise UserError(f"max_length {wanted} is not between {least} and the {limit} tokens of this encoder")
         if not len(sentences):
             return Rows([], 0)
-        texts = read_rows(self.tokenizer, self.template, sentences, wanted, without)
+        texts = read_rows(self.tokenizer, self.template, sentences, wanted, without, final_period=self.final_period)
         if texts.cut and max_length is None:
             logger.warning(
                 "%d of %d texts are longer than the %d tokens that the encoder has room for, and were cut",
@@ -251,35 +220,52 @@ class SentenceEncoder(nn.Module):
         embeddings = self(input_ids.to(self.device), mask.to(self.device), slots).float()
         return (F.normalize(embeddings, dim=-1) if normalize else embeddings).cpu().numpy()
 
+    @contextlib.contextmanager
+    def denoised(self, inference: bool) -> Iterator[None]:
+        """For a while with or without denoising at inference, as dev sets may be measured in another way."""
+        before, self.denoising = self.denoising, replace(self.denoising, inference=inference)
+        try:
+            yield
+        finally:
+            self.denoising = before
+
     def reading(self) -> dict[str, Any]:
-        """How texts are read before the encoder sees them, JSON-ready; None where nothing is done to them."""
-        template = self.template
-        return {
-            "template": None if template is None else str(template.template),
-            "final_period": template is not None and template.final_period,
-            "denoise": self.denoise,
-        }
+        """How texts are read and templates taken away, JSON-ready: as `dcpcse.json` holds it."""
+        if self.template is None:
+            return {"template": None, "denoising": None}
+        text = self.template.template
+        template = {"text": str(text), "continuous": text.continuous, "final_period": self.final_period}
+        return {"template": template, "denoising": self.denoising.record()}
 
     def save(self, folder: str | Path) -> None:
-        """Write what was trained, a record and the tokenizer; never the frozen backbone (see `dcpcse.folder`)."""
-        prompt = self.encoder.prompt
-        if prompt is None:
-            raise UserError("nothing was trained in this encoder; only encoders with prompts are saved")
-        model_folder.write(folder, self.record(), prompt.table(), self._other_trained(), self._peft_config())
+        """Write what was trained, a record and the tokenizer; never a frozen backbone (see `dcpcse.folder`)."""
+        prompt, encoder = self.encoder.prompt, self.encoder
+        if prompt is None and encoder.shallow is None and not encoder.tuned:
+            raise UserError(
+                "nothing was trained in this encoder; only encoders with prompts or trained ones are saved"
+            )
+        model_folder.write(
+            folder,
+            self.record(),
+            None if prompt is None else prompt.table(),
+            self._other_trained(),
+            peft_config=self._peft_config(),
+            backbone=self._backbone() if encoder.tuned else None,
+        )
         self.tokenizer.save_pretrained(folder)
 
     def record(self) -> dict[str, Any]:
         """What `dcpcse.json` says of this model: all but the weights that it takes to build it again."""
         head = None
         if self.head is not None:
-            head = {"kind": head_name(self.head), "at_inference": self.head_at_inference}
+            head = {**head_record(self.head), "at_inference": self.head_at_inference}
         return {
             "method": self.method,
             "arguments": self.arguments,
             "pooling": self.pooling,
             "head": head,
-            "prompt": self.encoder.prompt.record(),
-            "position_offset": self.encoder.position_offset,
+            **self.encoder.record(),
+            **self.reading(),
             "base": self.source.as_dict(),
             "vocabulary": vocabulary_fingerprint(self.tokenizer),
         }
@@ -302,7 +288,7 @@ class SentenceEncoder(nn.Module):
         contents = model_folder.read(folder)
         record = contents.record
         _require_known(folder, record)
-        backbone = _load_base(folder, record["base"], base, options)
+        backbone = load_recorded(folder, record, base, options)
         if vocabulary_fingerprint(backbone.tokenizer) != record["vocabulary"]:
             raise UserError(f"the tokenizer in {folder} is not the one that was trained with; copy the folder again")
         try:
@@ -315,14 +301,17 @@ class SentenceEncoder(nn.Module):
 
     @classmethod
     def _build(cls, backbone: Backbone, record: Mapping[str, Any]) -> "SentenceEncoder":
-        head = None if record["head"] is None else HEADS[record["head"]["kind"]](backbone.source.hidden_size)
+        template = record["template"]
         return cls(
-            Encoder(backbone.model, _build_prompt(record["prompt"]), record["position_offset"]),
+            Encoder.build(backbone.model, record),
             backbone.tokenizer,
-            backbone.source,
+            backbone.source if record["backbone"] is None else Source(**record["base"]),
             pooling=record["pooling"],
-            head=head,
-            head_at_inference=head is not None and record["head"]["at_inference"],
+            head=None if record["head"] is None else build_head(record["head"], backbone.source.hidden_size),
+            head_at_inference=record["head"] is not None and record["head"]["at_inference"],
+            templates=[] if template is None else [Template.parse(template["text"], template["continuous"])],
+            denoising=NO_DENOISING if template is None else Denoising(**record["denoising"]),
+            final_period=template is not None and template["final_period"],
             method=record["method"],
             arguments=record.get("arguments"),
         )
@@ -331,58 +320,98 @@ class SentenceEncoder(nn.Module):
         """Copy the trained weights of a folder into this model, which must have been built alike."""
         contents = contents or model_folder.read(folder)
         prompt = self.encoder.prompt
-        shape = tuple(contents.prompts.shape)
-        if shape != (prompt.shape.length, prompt.shape.width):
-            raise UserError(
-                f"{folder}: prompts of shape {shape}; {(prompt.shape.length, prompt.shape.width)} is expected"
-            )
+        if (prompt is None) != (contents.prompts is None):
+            raise UserError(f"{folder}: deep prompts are on one side only; it is the folder of another model")
         expected = self._other_trained()
-        _require_same_tensors(folder, expected, contents.trained)
+        require_same_tensors(f"{folder}: {model_folder.TRAINED}", expected, contents.trained)
+        if prompt is not None:
+            _require_fits(folder, prompt, contents.prompts)
+        own, found = self._own_backbone(folder, contents.record)
         with torch.no_grad():
             for name, parameter in expected.items():
                 parameter.copy_(contents.trained[name])
-            if prompt.projection is None:
+            for name, parameter in own.items():
+                parameter.copy_(found[name])
+            if prompt is not None and prompt.projection is None:
                 prompt.table.weight.copy_(contents.prompts)
-            elif not torch.allclose(prompt.table().cpu(), contents.prompts, atol=1e-4):
+            elif prompt is not None and not torch.allclose(prompt.table().cpu(), contents.prompts, atol=1e-4):
                 raise UserError(
                     f"{folder}: the prompts are not what the saved projection gives; copy the folder again"
                 )
 
+    def _own_backbone(
+        self, folder: str | Path, record: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Weights of the trained backbone, and those of the folder; nothing where it is frozen."""
+        if self.encoder.tuned != (record["backbone"] is not None):
+            raise UserError(f"{folder}: a trained encoder is on one side only; it is the folder of another model")
+        if not self.encoder.tuned:
+            return {}, {}
+        own = self.encoder.backbone.state_dict(keep_vars=True)
+        found = read_backbone(Path(folder), record["backbone"])
+        # A pooler stands in the file for other libraries only.
+        found = {name: tensor for name, tensor in found.items() if not name.startswith("pooler.")}
+        require_same_tensors(f"{folder}: the encoder", own, found)
+        return own, found
+
     def _other_trained(self) -> dict[str, Tensor]:
-        """Trained tensors besides the plain prompt table, by the names they have in `trained.safetensors`."""
+        """Trained tensors besides prompt table and backbone, by the names they have in `trained.safetensors`."""
         tensors = {}
         if self.head is not None:
             tensors |= {f"head.{name}": tensor for name, tensor in self.head.state_dict(keep_vars=True).items()}
-        if self.encoder.prompt is not None and self.encoder.prompt.projection is not None:
-            table = self.encoder.prompt.table.state_dict(keep_vars=True)
-            tensors |= {f"prompt.{name}": tensor for name, tensor in table.items()}
-        return tensors
+        return tensors | self.encoder.trained()
+
+    def _backbone(self) -> TunedBackbone:
+        """The trained backbone, and how other libraries come to the same vectors with it, where they do."""
+        plain = (
+            not self.templates
+            and self.encoder.prompt is None
+            and self.encoder.position_offset == 0
+            and self.pooling in TunedBackbone.POOLINGS
+        )
+        head = self.head if isinstance(self.head, TanhMLP) else None
+        return TunedBackbone(
+            self.encoder.backbone,
+            fingerprint(self.encoder.backbone),
+            pooling=self.pooling if plain else None,
+            dense=head.dense if head else None,
+            dense_at_inference=self.head_at_inference,
+            max_tokens=self.encoder.max_tokens,
+        )
 
     def _peft_config(self) -> dict[str, Any] | None:
         """peft's adapter_config.json where peft alone gives the very same [CLS] vectors, else None."""
-        prompt, shape = self.encoder.prompt, self.encoder.prompt.shape
+        prompt = self.encoder.prompt
         same = (
-            self.source.model_type in PEFT_SAME
+            prompt is not None
+            and not self.encoder.tuned
+            and not self.templates
+            and self.source.model_type in PEFT_SAME
             and POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
             and not self.head_at_inference
-            and self.encoder.position_offset == shape.length
+            and self.encoder.position_offset == prompt.shape.length
         )
         if not same:
             return None
-        return {
-            "peft_type": "PREFIX_TUNING",
-            "task_type": "FEATURE_EXTRACTION",
-            "inference_mode": True,
-            "base_model_name_or_path": self.source.name_or_path,
-            "revision": self.source.revision,
-            "num_virtual_tokens": prompt.shape.length,
-            "token_dim": shape.heads * shape.head_dim,
-            "num_layers": shape.layers,
-            "num_attention_heads": shape.heads,
-            "num_transformer_submodules": 1,
-            "encoder_hidden_size": shape.heads * shape.head_dim,
-            "prefix_projection": False,  # the saved table is the projected one
-        }
+        return peft_config(prompt.shape, self.source.name_or_path, self.source.revision)
+
+
+def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Denoising, final_period: bool) -> None:
+    """UserError for a pooling, templates and denoising that do not go together."""
+    if POOLERS[pooling].needs_template and not templates:
+        raise UserError(f"pooling {pooling!r} needs a template (--template)")
+    if final_period and not templates:
+        raise UserError("a final period is put to sentences in a template; give one (--template)")
+    if denoising.ever and not POOLERS[pooling].needs_template:
+        raise UserError(f"denoising subtracts the template's own [MASK] vector; pooling {pooling!r} has none")
+    if len({template.masks for template in templates}) > 1:
+        raise UserError("all templates of a model need the same number of [MASK], whose vectors are compared")
+
+
+def _require_fits(folder: str | Path, prompt: DeepPrompt, found: Tensor) -> None:
+    expected = (prompt.shape.length, prompt.shape.width)
+    if tuple(found.shape) != expected:
+        raise UserError(f"{folder}: prompts of shape {tuple(found.shape)}; {expected} is expected")
 
 
 def _require_sentences(sentences: Sequence[str]) -> None:
@@ -439,67 +468,22 @@ def plain_encoder(
         pooling=pooling,
         head=head,
         head_at_inference=head is not None,
-        template=template,
-        denoise=denoise,
+        templates=[] if template is None else [template],
+        denoising=Denoising(inference=denoise),
         final_period=final_period,
     )
     return model.requires_grad_(False).eval()
 
 
-class _OtherEncoderError(UserError):
-    """There is an encoder, but not the one that the prompts were trained on."""
-
-
-def _load_base(
-    folder: str | Path, recorded: Mapping[str, Any], base: str | None, options: LoadOptions | None
-) -> Backbone:
-    where = base or recorded["name_or_path"]
-    options = options or LoadOptions()
-    if base is None and options.revision is None:
-        options = replace(options, revision=recorded["revision"])
-
-    def require_same(source: Source) -> None:
-        if source.fingerprint != recorded["fingerprint"]:
-            raise _OtherEncoderError(
-                f"{where} ({source.model_type}, hidden size {source.hidden_size}) is not the encoder that {folder} "
-                f"was trained on ({recorded['model_type']}, hidden size {recorded['hidden_size']}, "
-                f"{recorded['name_or_path']}): the fingerprints of the weights differ; give that one with base= "
-                "(evaluation.py: --base)"
-            )
-
-    try:
-        return load_backbone(where, tokenizer=str(folder), options=options, require=require_same)
-    except UserError as error:
-        if base is not None or isinstance(error, _OtherEncoderError):
-            raise
-        raise UserError(
-            f"the frozen encoder of {folder} cannot be loaded from {where!r}; give its place now with base= "
-            f"(evaluation.py: --base). {error}"
-        ) from error
-
-
 def _require_known(folder: str | Path, record: Mapping[str, Any]) -> None:
     """UserError for parts that a later version may write in the same format."""
-    parts = {"pooling": (record["pooling"], POOLERS), "kind of prompt": (record["prompt"].get("kind"), ["deep"])}
+    parts = {"pooling": (record["pooling"], POOLERS)}
+    if record["prompt"] is not None:
+        parts["kind of prompt"] = (record["prompt"].get("kind"), ["deep"])
+    if record["denoising"] is not None:
+        parts["way of denoising"] = (record["denoising"].get("by"), WAYS)
     if record["head"] is not None:
         parts["head"] = (record["head"].get("kind"), HEADS)
     for what, (found, known) in parts.items():
         if found not in known:
             raise UserError(f"{folder} has an unknown {what} {found!r}; this version knows {sorted(known)}")
-
-
-def _build_prompt(record: Mapping[str, Any]) -> DeepPrompt:
-    shape = PromptShape(record["length"], record["layers"], record["heads"], record["head_dim"])
-    return DeepPrompt(shape, dropout=record["dropout"], projection=record["projection"])
-
-
-def _require_same_tensors(folder: str | Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    if missing := set(expected) - set(found):
-        raise UserError(f"{folder}: {model_folder.TRAINED} lacks {sorted(missing)}; copy the folder again")
-    if extra := set(found) - set(expected):
-        raise UserError(f"{folder}: {model_folder.TRAINED} holds {sorted(extra)}, which this model does not have")
-    for name, tensor in expected.items():
-        if tensor.shape != found[name].shape:
-            raise UserError(
-                f"{folder}: '{name}' has shape {tuple(found[name].shape)}; {tuple(tensor.shape)} is expected"
-            )

@@ -33,8 +33,8 @@ def show(model: SentenceEncoder, lm_head: LMHead, sentences: Sequence[str], k: i
     """A table: of each sentence the k most probable tokens as they are, and denoised."""
     columns = {}
     for name, denoise in {"top tokens": False, "denoised": True}.items():
-        model.denoise = denoise
-        columns[name] = predict_tokens(model, lm_head, sentences, k)
+        with model.denoised(denoise):
+            columns[name] = predict_tokens(model, lm_head, sentences, k)
     table = PrettyTable(["sentence", *columns], align="l")
     for i, sentence in enumerate(sentences):
         table.add_row([sentence, *(", ".join(predicted[i].tokens) for predicted in columns.values())])

@@ -1,10 +1,13 @@
 """Which encoders can take prompts, and the check that the prompts really arrive."""
 
+from typing import Any
+
 import torch
 from transformers import PreTrainedModel
 
 from .attention import PREFIX_ATTENTION, Prefix
 from .errors import UserError
+from .positions import positions_of
 from .prompts import PromptShape
 
 PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert")
@@ -12,6 +15,25 @@ PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert")
 
 PEFT_SAME = ("bert", "roberta", "xlm-roberta", "electra")
 """Model types for which peft's prefix tuning gives the same vectors."""
+
+
+def peft_config(shape: PromptShape, base: str, revision: str | None) -> dict[str, Any]:
+    """peft's adapter_config.json for a table of deep prompts (the projected one, where it is projected)."""
+    hidden = shape.heads * shape.head_dim
+    return {
+        "peft_type": "PREFIX_TUNING",
+        "task_type": "FEATURE_EXTRACTION",
+        "inference_mode": True,
+        "base_model_name_or_path": base,
+        "revision": revision,
+        "num_virtual_tokens": shape.length,
+        "token_dim": hidden,
+        "num_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_transformer_submodules": 1,
+        "encoder_hidden_size": hidden,
+        "prefix_projection": False,
+    }
 
 
 def require_room(backbone: PreTrainedModel, room: int, offset: int) -> None:
@@ -56,6 +78,28 @@ def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> Non
         raise _cannot_take_prompts(backbone, f"the prompts of layers {blind} do not reach the output")
 
 
+def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
+    """UserError unless input vectors instead of ids reach the output: ids and their vectors must give the same."""
+    ids = torch.full((1, 4), 5, device=backbone.device)
+    common = {"attention_mask": torch.ones_like(ids), "position_ids": positions_of(backbone).ids(ids, 0)}
+    was_training = backbone.training
+    backbone.eval()
+    try:
+        with torch.no_grad():
+            embedded = backbone.get_input_embeddings()(ids)
+            wanted, other, found = (
+                backbone(**given, **common).last_hidden_state
+                for given in ({"input_ids": ids}, {"inputs_embeds": -embedded}, {"inputs_embeds": embedded})
+            )
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise _cannot_take_prompts(backbone, str(error).splitlines()[0], "shallow") from error
+    finally:
+        backbone.train(was_training)
+    near = 1e-4 * wanted.abs().max()
+    if (found - wanted).abs().max() > near or (other - wanted).abs().max() <= near:
+        raise _cannot_take_prompts(backbone, "vectors in the places of its tokens do not reach the output", "shallow")
+
+
 def _one_change_a_row(shape: PromptShape, device: torch.device) -> Prefix:
     """A prefix of 2 · layers + 1 rows: all alike, but row 1 + 2·i has other keys in layer i, row 2 + 2·i values."""
     # A generator of its own: a check must not move the run's random numbers.
@@ -71,8 +115,8 @@ def _one_change_a_row(shape: PromptShape, device: torch.device) -> Prefix:
     return prefix
 
 
-def _cannot_take_prompts(backbone: PreTrainedModel, reason: str) -> UserError:
+def _cannot_take_prompts(backbone: PreTrainedModel, reason: str, kind: str = "deep") -> UserError:
     return UserError(
-        f"{backbone.config.model_type} encoders cannot take deep prompts here: {reason}; what works: "
+        f"{backbone.config.model_type} encoders cannot take {kind} prompts here: {reason}; what works: "
         f"{', '.join(PROMPTABLE)}"
     )

@@ -1,4 +1,4 @@
-"""Deep continuous prompts: trainable keys and values for every layer of a frozen backbone."""
+"""Continuous prompts: trainable keys and values for every layer (deep), or input vectors (shallow)."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -96,3 +96,24 @@ class DeepPrompt(nn.Module):
             "projection": self.projection,
             "dropout": self.dropout.p,
         }
+
+
+class ShallowPrompt(nn.Module):
+    """Trained vectors that stand in places of the input, before position embeddings and LayerNorm.
+
+    OptiPrompt (PromptBERT, section 4.2), SCPCSE (DCPCSE, section 3.4) and the anchor's prompt of ConPVP.
+    """
+
+    def __init__(self, vectors: Tensor) -> None:
+        """vectors (n, E): what the prompts begin as, of the width of the encoder's word embeddings."""
+        super().__init__()
+        self.weight = nn.Parameter(vectors.detach().clone())
+
+    def forward(self, embedded: Tensor, slots: Tensor) -> Tensor:
+        """Word embeddings (N, L, E) with prompt i at slots[:, i], (N, n); -1 leaves a row without."""
+        rows, prompts = (slots >= 0).nonzero(as_tuple=True)
+        return embedded.index_put((rows, slots[rows, prompts]), self.weight[prompts].to(embedded))
+
+    def record(self) -> dict[str, int]:
+        """What `dcpcse.json` holds of the prompt."""
+        return {"length": self.weight.shape[0], "width": self.weight.shape[1]}

@@ -42,6 +42,8 @@ class TokenTable(nn.Module):
     """Stands in the place of an `Encoder`: the hidden states are rows of an embedding matrix (V, H)."""
 
     prompt = None
+    shallow = None
+    tuned = False
     position_offset = 0
 
     def __init__(self, backbone: PreTrainedModel, weight: Tensor) -> None:

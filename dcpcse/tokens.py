@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from .templates import Rendered, Slots, TokenTemplate, token_ids
+from .templates import Rendered, Slots, TokenTemplate, token_ids, with_final_period
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,20 @@ def read_rows(
     sentences: Sequence[str],
     max_length: int,
     without: Collection[int] = (),
+    *,
+    final_period: bool = False,
 ) -> Rows:
     """Sentences as ids, cut at `max_length` tokens, template and special ones included.
 
     without: token ids that are taken out of every sentence; special tokens and the template stay.
+    final_period: see `with_final_period`.
     """
     taken_out = set(without) - set(tokenizer.all_special_ids)
     if template is None:
         ids, cut = tokenize(tokenizer, sentences, max_length)
         return Rows([_drop(row, taken_out) for row in ids], cut)
+    if final_period:
+        sentences = [with_final_period(sentence) for sentence in sentences]
     contents, cut = template.contents(sentences, max_length - template.length)
     rendered = [template.wrap(_drop(content, taken_out)) for content in contents]
     return Rows([row.ids for row in rendered], cut, rendered)

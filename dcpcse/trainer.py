@@ -14,6 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from . import checkpoints
 from . import folder as model_folder
+from .collators import slots_of
 from .distributed import world_size
 from .errors import UserError
 from .methods import Method
@@ -35,13 +36,13 @@ class TrainingStep(nn.Module):
         self.terms = dict(method.terms)
         self.view_names = [view.name for view in method.views]
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
-        """input_ids, attention_mask (B, V, L) → scalar by term name."""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **others: Tensor) -> dict[str, Tensor]:
+        """input_ids, attention_mask (B, V, L), and the slots of templates (`ViewCollator`) → scalar by term name."""
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
-        prefix = self.model.encoder.draw_prefix(len(ids))
-        embeddings = self.model(ids, mask, prefix=prefix).unflatten(0, input_ids.shape[:2])  # (B, V, H)
+        prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
+        embeddings = self.model(ids, mask, slots, prefix=prefix).unflatten(0, input_ids.shape[:2])  # (B, V, H)
         by_view = dict(zip(self.view_names, embeddings.unbind(1), strict=True))
-        step = Step(self.model, input_ids, attention_mask, by_view, prefix)
+        step = Step(self.model, input_ids, attention_mask, by_view, prefix, slots)
         return {name: objective(step) for name, objective in self.objectives.items()}
 
     def activation_checkpointing_enable(
@@ -175,19 +176,20 @@ class ContrastiveTrainer(Trainer):
 def summary(trainer: ContrastiveTrainer) -> str:
     """What is about to be trained, in a few lines: parameters, negatives, steps."""
     model, args = trainer.step_module.model, trainer.args
-    prompt = count(model.encoder.prompt)
-    backbone = count(model.encoder.backbone)
-    trained = count(trainer.step_module, trained=True)
-    hard = "negative" in trainer.step_module.view_names
+    encoder, steps = model.encoder, trainer.step_module
+    prompts = sum(count(prompt) for prompt in (encoder.prompt, encoder.shallow) if prompt is not None)
+    backbone, trained = count(encoder.backbone), count(steps, trained=True)
+    of_prompts = f"{prompts:,} of the prompts ({prompts / backbone:.3%}), " if prompts else ""
+    hard = "negative" in steps.view_names
     batch = args.per_device_train_batch_size * world_size()
+    negatives = trainer.method.contrastive.negatives(batch, steps.view_names)
     return "\n".join(
         [
             f"method {model.method} on {model.source.name_or_path} ({model.source.model_type})",
-            f"parameters: {backbone:,} of the encoder, frozen; trained: {prompt:,} of the prompts "
-            f"({prompt / backbone:.3%}), {trained:,} with heads ({trained / backbone:.3%}); "
-            f"{count(trainer.step_module):,} in all",
-            f"text from position {model.encoder.position_offset} on; room for {model.encoder.max_tokens} tokens",
-            f"negatives per anchor: {batch - 1 + hard * batch} (batch {batch} over {world_size()} process(es)"
+            f"parameters: {backbone:,} of the encoder, {'trained' if encoder.tuned else 'frozen'}; trained: "
+            f"{of_prompts}{trained:,} with heads ({trained / backbone:.3%}); {count(steps):,} in all",
+            f"text from position {encoder.position_offset} on; room for {encoder.max_tokens} tokens",
+            f"negatives per anchor: {negatives} (batch {batch} over {world_size()} process(es)"
             f"{', with hard negatives' if hard else ''})",
             f"optimiser steps: {planned_steps(trainer):,}; learning rate {args.learning_rate:g}; seed {args.seed}",
         ]

@@ -22,6 +22,7 @@ from .data import TrainingData, load_training_file
 from .errors import UserError
 from .evaluator import METRIC_NAMES, dev_metrics, measure
 from .methods import Method, build_method
+from .methods import settle as settle_method
 from .paths import require_writable
 from .trainer import ContrastiveTrainer, clear_run, planned_steps, summary
 
@@ -41,9 +42,11 @@ def train(argv: Sequence[str]) -> None:
     check_output(run_args, model_args.model_name_or_path, given)
     checkpoint = checkpoints.find(run_args.resume_from_checkpoint, run_args.output_dir, range(run_args.world_size))
     _require_given(model_args, data_args)
+    settle_method(model_args, ["anchor"])  # what contradicts itself should not cost the reading of a large file
     dev = load_dev_tasks(data_args) if wants_dev_scores(run_args) else None
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
     _require_enough(data, run_args)
+    model_args = settle_method(model_args, data.dataset.column_names)
     transformers.set_seed(run_args.seed)
     backbone = load(model_args)
     method = build_method(backbone, model_args, data.dataset.column_names)
@@ -51,7 +54,7 @@ def train(argv: Sequence[str]) -> None:
     if checkpoint:
         checkpoint.require_same_options(resolved(model_args, data_args, run_args, given))
         checkpoint.require_same_run(method.model, method.trained_objectives())
-    trainer = build_trainer(method, data, data_args, run_args, dev)
+    trainer = build_trainer(method, data, data_args, run_args, dev, denoise_in_dev=bool(model_args.denoise_in_dev))
     if run_args.do_train:
         _prepare(trainer, checkpoint, model_args, data_args, given)
         _train(trainer, checkpoint)
@@ -176,7 +179,7 @@ def _require_enough(data: TrainingData, run: RunArguments) -> None:
 
 
 def load(args: ModelArguments) -> Backbone:
-    """The frozen encoder that the options name, with its LM head where the MLM loss needs one."""
+    """The encoder that the options name, with its LM head where the MLM loss or the head needs one."""
     options = LoadOptions(
         revision=None if args.model_revision == "main" else args.model_revision,
         cache_dir=args.cache_dir,
@@ -186,32 +189,42 @@ def load(args: ModelArguments) -> Backbone:
         args.model_name_or_path,
         tokenizer=args.tokenizer_name,
         config=args.config_name,
-        lm_head=args.lm_head if args.do_mlm else None,
+        lm_head=args.lm_head if args.do_mlm or args.org_mlp else None,
         options=options,
     )
 
 
 def _require_fits(method: Method, data: DataArguments) -> None:
-    encoder = method.model.encoder
-    if data.max_seq_length > encoder.max_tokens:
+    encoder, template = method.model.encoder, method.model.longest_template
+    if data.max_seq_length + template > encoder.max_tokens:
+        around = f" and {template} tokens of the longest template" if template else ""
         raise UserError(
-            f"--max_seq_length {data.max_seq_length} does not fit: with position offset {encoder.position_offset} the "
-            f"encoder has room for {encoder.max_tokens} tokens; lower it, or --pre_seq_len"
+            f"--max_seq_length {data.max_seq_length}{around} do not fit: with position offset "
+            f"{encoder.position_offset} the encoder has room for {encoder.max_tokens} tokens; lower it, or the offset"
         )
 
 
 def build_trainer(
-    method: Method, data: TrainingData, data_args: DataArguments, run_args: RunArguments, dev: Suite | None = None
+    method: Method,
+    data: TrainingData,
+    data_args: DataArguments,
+    run_args: RunArguments,
+    dev: Suite | None = None,
+    *,
+    denoise_in_dev: bool = False,
 ) -> ContrastiveTrainer:
     """The Trainer with collator and dev evaluation on the tasks of `dev`."""
 
     def dev_scores() -> Mapping[str, float]:
-        return dev_metrics(measure(method.model, dev, batch_size=run_args.per_device_eval_batch_size).results)
+        with method.model.denoised(denoise_in_dev):
+            return dev_metrics(measure(method.model, dev, batch_size=run_args.per_device_eval_batch_size).results)
 
     collator = ViewCollator(
         method.model.tokenizer,
         method.views,
         data_args.max_seq_length,
+        templates=method.model.templates,
+        seed=run_args.seed,
         pad_to_max_length=data_args.pad_to_max_length,
     )
     return ContrastiveTrainer(

@@ -12,10 +12,12 @@ SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
     {"errors"},
-    {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates"},
-    {"pooling", "tokens", "denoising", "template_generation"},
-    {"legacy", "arguments", "views", "positions", "prompts", "heads", "backbones", "data"},
-    {"folder", "promptable"},
+    {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates", "tensors"},
+    {"tokens", "template_generation", "tuned"},
+    {"pooling", "denoising"},
+    {"legacy", "arguments", "views", "positions", "prompts", "backbones", "data"},
+    {"heads", "promptable", "bases", "folder"},
+    {"encoder"},
     {"models"},
     {"static", "topk"},
     {"representations"},

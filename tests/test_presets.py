@@ -8,7 +8,8 @@ import yaml
 from dcpcse import presets, training
 from dcpcse.cli import parse_training, run
 from dcpcse.errors import UserError
-from dcpcse.methods import build_method
+from dcpcse.methods import METHODS, build_method
+from dcpcse.templates import Template
 
 FIGURES = Path(__file__).parents[2] / "shared/figures.yaml"
 BACKBONES = {
@@ -99,3 +100,73 @@ def test_published_settings_build_the_published_number_of_prompts(tiny):
     method = build_method(load_backbone(tiny("bert")), model, ["anchor"])
     assert method.model.encoder.prompt.table.weight.shape == (16, 2 * 3 * 32)
     assert not method.model.head_at_inference
+
+
+def table(method: str, name: str):
+    if not FIGURES.is_file():
+        pytest.skip("needs the tables of the papers beside the repository")
+    return yaml.safe_load(FIGURES.read_text(encoding="utf-8"))[method][name]
+
+
+def average(rows, model: str) -> float:
+    return next(row["v"][-1] for row in rows if row["model"] == model)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_conpvp_has_the_settings_and_scores_of_its_paper(backbone):
+    preset, row = presets.load(f"conpvp/unsup-{backbone}"), table("conpvp", "table2_hparams")[BACKBONES[backbone]]
+    assert preset.options["per_device_train_batch_size"] == row["batch_size"]
+    assert preset.options["learning_rate"] == row["learning_rate"]
+    general = table("conpvp", "general")
+    assert preset.options["template"].count("[PROMPT]") == general["prompt_length"]
+    assert (preset.options["num_train_epochs"], preset.options["eval_steps"]) == (1, general["valid_steps"])
+    assert preset.published == average(table("conpvp", "table3_sts_unsup")[BACKBONES[backbone]], "ConPVP")
+
+
+@pytest.mark.parametrize("setting", ["unsup", "sup"])
+@pytest.mark.parametrize(("backbone", "short"), [("bert-base", "BERT"), ("roberta-base", "RoBERTa")])
+def test_promptbert_has_the_settings_templates_and_scores_of_its_paper(setting, backbone, short):
+    preset, row = presets.load(f"promptbert/{setting}-{backbone}"), table("promptbert", "table15_hparams")
+    row = row[f"{setting}_{short}"]
+    assert preset.options["per_device_train_batch_size"] == row["batch_size"]
+    assert preset.options["learning_rate"] == row["learning_rate"]
+    assert (preset.options["num_train_epochs"], preset.options["eval_steps"]) == (row["epochs"], row["valid_steps"])
+    printed = table("promptbert", "table14_templates")[short][: 2 if setting == "unsup" else 1]
+    own = [preset.options[name] for name in ("template", "second_template") if name in preset.options]
+    # The print sets its quotes and blanks as it likes.
+    squeezed = [str(Template.parse(text)).replace("{sentence}", "[X]").replace(" ", "") for text in own]
+    assert squeezed == [text.replace(" ", "") for text in printed]
+    kind = {"unsup": "unsupervised", "sup": "supervised"}[setting]
+    assert preset.published == average(table("promptbert", "table6_sts_finetuned")[kind], f"Prompt{short}-base")
+
+
+def test_optiprompt_and_scpcse_have_the_settings_and_scores_of_their_papers():
+    preset, row = presets.load("promptbert/unsup-optiprompt-bert-base"), table("promptbert", "optiprompt_hparams")
+    rows = table("promptbert", "table5_sts_unfinetuned_bert_base_uncased")["rows"]
+    assert preset.published == average(rows, "Prompt based BERT (manual&OptiPrompt)")
+    scpcse, own = presets.load("scpcse/unsup-bert-base"), table("dcpcse", "scpcse")
+    assert scpcse.published == average(table("dcpcse", "table1_sts")["unsupervised"], "SCPCSE-BERT-base")
+    assert scpcse.options["template"] == own["init_template"].replace("[X]", "{sentence}")
+    for found, wanted in ((preset, row), (scpcse, own)):
+        assert found.options["tuning"] == "shallow"
+        assert found.options["per_device_train_batch_size"] == wanted["batch_size"]
+        assert found.options["learning_rate"] == wanted["learning_rate"]
+        assert found.options["num_train_epochs"] == wanted["epochs"]
+        assert found.options["eval_steps"] == wanted["valid_steps"]
+
+
+@pytest.mark.parametrize("setting", ["unsup", "sup"])
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_simcse_has_the_scores_that_the_papers_quote(setting, backbone):
+    kind = {"unsup": "unsupervised", "sup": "supervised"}[setting]
+    quoted = {row["model"]: row["v"][-1] for row in table("dcpcse", "table1_sts")[kind]}
+    if (setting, backbone) == ("unsup", "roberta-large"):
+        quoted = {
+            f"SimCSE-{BACKBONES[backbone]}": average(table("conpvp", "table3_sts_unsup")["RoBERTa-large"], "SimCSE")
+        }
+    assert presets.load(f"simcse/{setting}-{backbone}").published == quoted[f"SimCSE-{BACKBONES[backbone]}"]
+
+
+def test_every_method_has_a_preset_and_every_preset_a_method():
+    assert {name.split("/")[0] for name in presets.names()} == set(METHODS)
+    assert all(presets.load(name).options["method"] == name.split("/")[0] for name in presets.names())

@@ -1,6 +1,21 @@
 """Methods: each file registers one, as a value on the axes trained × views × representation × objectives."""
 
+from .conpvp import conpvp
 from .dcpcse import dcpcse
-from .registry import METHODS, Method, build_method, register
+from .promptbert import promptbert
+from .registry import METHODS, Method, build_method, register, settle
+from .scpcse import scpcse
+from .simcse import simcse
 
-__all__ = ["METHODS", "Method", "build_method", "dcpcse", "register"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "build_method",
+    "conpvp",
+    "dcpcse",
+    "promptbert",
+    "register",
+    "scpcse",
+    "settle",
+    "simcse",
+]

@@ -1,27 +1,135 @@
-"""Parts that several methods are built from."""
+"""Parts that methods are built from: what is trained, the model around it, and the terms of the loss."""
 
 import logging
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
 
 from ..arguments import ModelArguments
 from ..backbones import Backbone
-from ..models import Encoder
+from ..denoising import NO_DENOISING, Denoising
+from ..errors import UserError
+from ..heads import MLMTransform, TanhMLP
+from ..models import Encoder, SentenceEncoder
+from ..objectives import Contrastive, MaskedLM, Term, TokenMasking
+from ..objectives.mlm import exponential_decay
 from ..positions import positions_of
-from ..prompts import DeepPrompt, PromptShape
+from ..prompts import DeepPrompt, PromptShape, ShallowPrompt
+from ..templates import Template, TokenTemplate
+from ..views import sentence_pair_views
+from .registry import HEADED, Method
 
 logger = logging.getLogger(__name__)
 
 
-def prompted_encoder(backbone: Backbone, args: ModelArguments) -> Encoder:
-    """The frozen encoder with trainable deep prompts."""
-    backbone.model.requires_grad_(False)
-    config = backbone.model.config
+def instance_wise(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
+    """Two renderings of a sentence, or of a pair, against all others: SimCSE, and what differs on the other axes."""
+    templates = [parse_template(text, args) for text in (args.template, args.second_template) if text is not None]
+    model = sentence_encoder(backbone, args, templates)
+    terms = {"contrastive": Term(Contrastive(args.temp, args.hard_negative_weight)), **mlm_terms(backbone, args)}
+    return Method(model, sentence_pair_views(columns, len(templates)), terms)
+
+
+def parse_template(text: str, args: ModelArguments) -> Template:
+    """A template of the options; with --tuning shallow its words are continuous, unless slots are written in it."""
+    plain = Template.parse(text)
+    return Template.parse(text, continuous=args.tuning == "shallow" and not plain.prompts)
+
+
+def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Template]) -> SentenceEncoder:
+    """The model that the options ask for; the first template is that of the anchor and of inference."""
+    if any(template.prompts or template.continuous for template in templates[1:]):
+        raise UserError("continuous prompts stand in one template; leave --second_template out")
+    encoder = _encoder(backbone, args, templates)
+    return SentenceEncoder(
+        encoder,
+        backbone.tokenizer,
+        backbone.source,
+        pooling=args.pooler_type,
+        head=_head(backbone, args),
+        head_at_inference=args.pooler_type in HEADED and not args.mlp_only_train,
+        templates=templates,
+        denoising=denoising_of(args),
+        final_period=args.final_period,
+        method=args.method,
+        arguments=args.record(),
+    )
+
+
+def denoising_of(args: ModelArguments) -> Denoising:
+    """Whether and how the template's own vector is taken away."""
+    if args.template is None:
+        return NO_DENOISING
+    return Denoising(
+        training=args.denoise,
+        inference=args.denoise_at_inference,
+        by=args.denoise_by or "template",
+        shifted=not args.denoise_unshifted,
+        freeze=bool(args.denoise_freeze),
+    )
+
+
+def mlm_terms(backbone: Backbone, args: ModelArguments) -> Mapping[str, Term]:
+    """The masked-LM term with its decaying weight (DCPCSE, section 2.2), where it is asked for."""
+    if not args.do_mlm:
+        return {}
+    masking = TokenMasking(backbone.tokenizer, args.mlm_probability)
+    mlm = MaskedLM(backbone.lm_head, masking, train_head=args.trains_lm_head, apart=args.tuning == "full")
+    decay = exponential_decay(args.mlm_decay_rate, args.mlm_decay_steps)
+    return {"mlm": Term(mlm, args.mlm_weight, decay)}
+
+
+def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Template]) -> Encoder:
+    """The encoder with what is trained in it: itself, deep prompts, and input vectors where a template has slots."""
+    tuned = args.tuning == "full"
+    backbone.model.requires_grad_(tuned)
+    shallow = _shallow_prompt(backbone, args, templates[0]) if templates else None
+    if args.tuning == "shallow" and shallow is None:
+        raise UserError(f"--tuning shallow: the template {templates[0]} has no token to train in its place")
+    if args.tuning != "deep":
+        return Encoder(backbone.model, shallow=shallow, tuned=tuned)
     prompt = DeepPrompt(
-        PromptShape.fit(config, args.pre_seq_len),
+        PromptShape.fit(backbone.model.config, args.pre_seq_len),
         dropout=_hidden_dropout(backbone) if args.prompt_dropout is None else args.prompt_dropout,
         projection=args.prefix_hidden_size if args.prefix_projection else None,
         std=initial_std(backbone),
     )
-    return Encoder(backbone.model, prompt, _position_offset(backbone, args))
+    return Encoder(backbone.model, prompt, _position_offset(backbone, args), shallow=shallow)
+
+
+def _shallow_prompt(backbone: Backbone, args: ModelArguments, template: Template) -> ShallowPrompt | None:
+    """Input vectors for the slots of a template; None where it has none."""
+    ids = TokenTemplate(template, backbone.tokenizer).prompt_ids
+    if not ids:
+        for name in ("prompt_init", "freeze_prompts"):
+            if getattr(args, name):
+                raise UserError(f"--{name}: the template has no slot for an input vector; leave it out")
+        return None
+    init = args.prompt_init or ("template" if template.continuous else "normal")
+    if init == "template" and not template.continuous:
+        raise UserError("--prompt_init template: at a [PROMPT] slot stands no token; choose normal or uniform")
+    words = backbone.model.get_input_embeddings().weight.detach()
+    prompt = ShallowPrompt(_beginnings(words, ids, initial_std(backbone))[init])
+    return prompt.requires_grad_(not args.freeze_prompts)
+
+
+def _beginnings(words: Tensor, ids: Sequence[int], std: float) -> dict[str, Tensor]:
+    shape = (len(ids), words.shape[1])
+    # All are drawn, so that what follows sees the same random numbers.
+    return {
+        "template": words[list(ids)],
+        "normal": torch.randn(shape).to(words) * std,
+        "uniform": torch.rand(shape).to(words),
+    }
+
+
+def _head(backbone: Backbone, args: ModelArguments) -> nn.Module | None:
+    if args.pooler_type not in HEADED:
+        return None
+    if args.org_mlp:
+        return MLMTransform.of(backbone.lm_head)
+    return TanhMLP(backbone.source.hidden_size, initial_std(backbone))
 
 
 def _position_offset(backbone: Backbone, args: ModelArguments) -> int:

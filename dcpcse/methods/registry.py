@@ -1,7 +1,8 @@
-"""Name → method."""
+"""Name → method, and what a method fills in where an option was left out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -9,7 +10,7 @@ from ..arguments import ModelArguments
 from ..backbones import Backbone
 from ..errors import UserError
 from ..models import SentenceEncoder
-from ..objectives import Term
+from ..objectives import Contrastive, Term
 from ..views import View
 
 
@@ -20,6 +21,11 @@ class Method:
     model: SentenceEncoder
     views: tuple[View, ...]
     terms: Mapping[str, Term]
+
+    @property
+    def contrastive(self) -> Contrastive:
+        """The objective that tells sentences apart; every method has it first."""
+        return next(term.objective for term in self.terms.values() if isinstance(term.objective, Contrastive))
 
     def trained_objectives(self) -> dict[str, Tensor]:
         """Parameters that the objectives own and train, by `<term>.<name>`."""
@@ -32,23 +38,105 @@ class Method:
 
 
 Builder = Callable[[Backbone, ModelArguments, Sequence[str]], Method]
-METHODS: dict[str, Builder] = {}
+Defaults = Callable[[ModelArguments, Sequence[str]], Mapping[str, Any]]
 
 
-def register(name: str) -> Callable[[Builder], Builder]:
-    """Make a builder known as `--method NAME`; ValueError if the name is taken."""
+@dataclass(frozen=True)
+class Entry:
+    """A registered method: its builder, what it takes for options that are left out, and options of its own."""
+
+    build: Builder
+    defaults: Defaults
+    options: frozenset[str]
+
+
+METHODS: dict[str, Entry] = {}
+
+
+def register(
+    name: str, defaults: Defaults | None = None, options: Sequence[str] = (), **fixed: Any
+) -> Callable[[Builder], Builder]:
+    """Make a builder known as `--method NAME`; ValueError if the name is taken.
+
+    fixed: values of options that are left out. defaults: those that hang on other options and on the data's columns.
+    options: options that only this method reads.
+    """
 
     def remember(builder: Builder) -> Builder:
         if name in METHODS:
-            raise ValueError(f"the method name {name!r} is already registered, by {METHODS[name].__module__}")
-        METHODS[name] = builder
+            raise ValueError(f"the method name {name!r} is already registered, by {METHODS[name].build.__module__}")
+        METHODS[name] = Entry(builder, defaults or (lambda args, columns: fixed), frozenset(options))
         return builder
 
     return remember
 
 
-def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build the method that `args.method` names on a frozen encoder, for data with these columns."""
+def settle(args: ModelArguments, columns: Sequence[str]) -> ModelArguments:
+    """The options with everything filled in that was left out, for data with these columns.
+
+    UserError for an unknown method, for options that have no effect together, and for what cannot be combined.
+    """
     if args.method not in METHODS:
         raise UserError(f"unknown method {args.method!r}; choose one of {sorted(METHODS)}")
-    return METHODS[args.method](backbone, args, columns)
+    entry = METHODS[args.method]
+    for name in sorted(set().union(*(other.options for other in METHODS.values())) - entry.options):
+        if getattr(args, name) is not None:
+            owner = next(method for method, other in METHODS.items() if name in other.options)
+            raise UserError(f"--{name} is of --method {owner} and has no effect on {args.method}; leave it out")
+    settled = _filled(args, entry.defaults(args, columns))
+    _require_effect(settled)
+    return _filled(settled, _common(settled))
+
+
+def _filled(args: ModelArguments, defaults: Mapping[str, Any]) -> ModelArguments:
+    return replace(args, **{name: value for name, value in defaults.items() if getattr(args, name) is None})
+
+
+def _common(args: ModelArguments) -> dict[str, Any]:
+    """What every method takes for options that are still open."""
+    deep = {"pre_seq_len": 10, "prefix_projection": False} if args.tuning == "deep" else {}
+    inner = {"prefix_hidden_size": 512} if args.prefix_projection else {}
+    flags = ("mlp_only_train", "org_mlp", "final_period", "denoise", "denoise_at_inference")
+    ways = {"denoise_by": "template"} if args.denoise or args.denoise_at_inference else {}
+    in_dev = {"denoise_in_dev": bool(args.denoise_at_inference)}
+    return {**deep, **inner, **dict.fromkeys(flags, False), **ways, **in_dev}
+
+
+def _require_effect(args: ModelArguments) -> None:
+    """UserError for an option that nothing would look at, and for a combination that cannot be."""
+    headed = args.pooler_type in HEADED
+    denoised = args.denoise or args.denoise_at_inference or args.denoise_in_dev
+    needs = {
+        "--tuning deep": (args.tuning == "deep", DEEP),
+        "--prefix_projection": (args.prefix_projection, ("prefix_hidden_size",)),
+        "a template (--template)": (args.template is not None, ("second_template", "final_period")),
+        "--denoise": (denoised, ("denoise_by", "denoise_unshifted", "denoise_freeze")),
+        "--denoise_by template": (args.denoise_by in (None, "template"), ("denoise_unshifted",)),
+        "--init_from": (args.init_from is not None, ("freeze_prompts",)),
+        "a head (--pooler_type cls or mask)": (headed, ("mlp_only_train", "org_mlp")),
+        "--pooler_type mask": (args.pooler_type == "mask", ("org_mlp", "denoise", "denoise_at_inference")),
+    }
+    for need, (there, names) in needs.items():
+        for name in names:
+            if not there and getattr(args, name) not in (None, False):
+                raise UserError(f"--{name} has no effect without {need}; leave it out (--{name} False turns it off)")
+    if args.tuning == "shallow" and args.template is None:
+        raise UserError("--tuning shallow trains input vectors in the places of a template's tokens; give --template")
+    if args.pooler_type == "mask" and args.template is None:
+        raise UserError("--pooler_type mask is the [MASK] of a template; give --template")
+
+
+DEEP = ("pre_seq_len", "prefix_projection", "prefix_hidden_size", "prompt_dropout", "position_offset")
+"""Options of deep prompts."""
+
+HEADED = ("cls", "mask")
+"""Poolers that methods put their MLP on; the other representations are taken as they are pooled."""
+
+
+def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
+    """Build the method that `args.method` names on a loaded encoder, for data with these columns."""
+    settled = settle(args, columns)
+    method = METHODS[settled.method].build(backbone, settled, columns)
+    if settled.init_from:
+        method.model.load_trained(settled.init_from)
+    return method

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..attention import Prefix
 from ..models import SentenceEncoder
+from ..templates import Slots
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class Step:
     """All that an objective may look at.
 
     input_ids, attention_mask (B, V, L): V views of B examples. embeddings: view name → (B, H). prefix: the one
-    that gave the embeddings, of B·V rows, for objectives that encode again. extras: further tensors of the batch.
+    that gave the embeddings, of B·V rows, for objectives that encode again; slots: of their templates, if any.
+    extras: further tensors of the batch.
     """
 
     model: SentenceEncoder
@@ -22,6 +24,7 @@ class Step:
     attention_mask: Tensor
     embeddings: Mapping[str, Tensor]
     prefix: Prefix | None = None
+    slots: Slots | None = None
     extras: Mapping[str, Tensor] = field(default_factory=dict)
 
 

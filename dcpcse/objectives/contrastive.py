@@ -1,4 +1,6 @@
-"""Contrastive learning with in-batch and hard negatives (SimCSE, eq. 1 and 5)."""
+"""Contrastive learning with in-batch and hard negatives (SimCSE, eq. 1 and 5; ConPVP, eq. 1)."""
+
+from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
@@ -8,20 +10,40 @@ from .base import Objective, Step
 
 
 class Contrastive(Objective):
-    """Picks each anchor's positive among all positives, and hard negatives, of all processes."""
+    """Picks each anchor's positive among all positives, and hard negatives, of all processes.
 
-    def __init__(self, temperature: float = 0.05, hard_negative_weight: float = 0.0) -> None:
-        """hard_negative_weight: logarithm of the weight of an anchor's own hard negative; 0 weighs it as 1."""
+    With prototypes as positives, and negated prototypes as others, it is the prototypical loss of ConPVP.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.05,
+        hard_negative_weight: float = 0.0,
+        *,
+        positive: str = "positive",
+        others: Sequence[str] = (),
+    ) -> None:
+        """hard_negative_weight: logarithm of the weight of an anchor's own hard negative; 0 weighs it as 1.
+
+        positive: view that belongs to the anchor. others: views that are negatives of every anchor, the own included.
+        """
         super().__init__()
         self.temperature = temperature
         self.hard_negative_weight = hard_negative_weight
+        self.positive = positive
+        self.others = tuple(others)
 
     def forward(self, step: Step) -> Tensor:
-        negatives = step.embeddings.get("negative")
+        views = step.embeddings
         return nt_xent(
-            step.embeddings["anchor"],
-            gather_own_first(step.embeddings["positive"]),
+            views["anchor"],
+            gather_own_first(views[self.positive]),
             self.temperature,
-            negatives=None if negatives is None else gather_own_first(negatives),
+            negatives=gather_own_first(views["negative"]) if "negative" in views else None,
             hard_negative_weight=self.hard_negative_weight,
+            others=[gather_own_first(views[name]) for name in self.others],
         )
+
+    def negatives(self, batch: int, views: Collection[str]) -> int:
+        """How many negatives an anchor has in a batch of all processes, with these views."""
+        return (1 + len(self.others) + ("negative" in views)) * batch - 1

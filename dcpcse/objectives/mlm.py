@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from ..backbones import LMHead
+from ..denoising import sentence_tokens
 from ..errors import UserError
 from ..losses import masked_ce
 from .base import Objective, Step
@@ -28,12 +29,13 @@ class TokenMasking(nn.Module):
         self.vocab_size = len(tokenizer)
         self.register_buffer("special_ids", torch.tensor(tokenizer.all_special_ids), persistent=False)
 
-    def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, input_ids: Tensor, candidates: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """input_ids of any shape → masked copy and the boolean positions to predict, of the same shape.
 
-        Special tokens, pads among them, are never chosen.
+        Special tokens, pads among them, are never chosen. candidates: boolean, of the same shape: what may be chosen.
         """
-        candidates = ~torch.isin(input_ids, self.special_ids)
+        ordinary = ~torch.isin(input_ids, self.special_ids)
+        candidates = ordinary if candidates is None else ordinary & candidates
         chosen = candidates & (torch.rand(input_ids.shape, device=input_ids.device) < self.probability)
         fate = torch.rand(input_ids.shape, device=input_ids.device)
         random_ids = torch.randint_like(input_ids, self.vocab_size)
@@ -44,21 +46,25 @@ class TokenMasking(nn.Module):
 class MaskedLM(Objective):
     """Predicts masked tokens of all views through the same prompts, prompt dropout included.
 
-    The head is frozen by default, as the paper says of all language-model weights; the published code trains
-    an untied copy at the prompts' learning rate (`train_head`).
+    In a template only tokens of the sentence are masked. The head is frozen by default, as the paper says of all
+    language-model weights; the published code trains an untied copy at the prompts' learning rate (`train_head`).
     """
 
-    def __init__(self, lm_head: LMHead, masking: TokenMasking, *, train_head: bool = False) -> None:
+    def __init__(
+        self, lm_head: LMHead, masking: TokenMasking, *, train_head: bool = False, apart: bool = False
+    ) -> None:
+        """apart: the head gets weights of its own although it is frozen, for an encoder that is trained itself."""
         super().__init__()
-        if train_head:
+        if train_head or apart:
             lm_head.untie()
         self.lm_head = lm_head.requires_grad_(train_head)
         self.masking = masking
 
     def forward(self, step: Step) -> Tensor:
         input_ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)  # (B·V, L)
-        masked_ids, chosen = self.masking(input_ids)
-        hidden = step.model.encoder(masked_ids, mask, prefix=step.prefix)[-1]
+        candidates = None if step.slots is None else sentence_tokens(step.model.templates, step.slots, mask)
+        masked_ids, chosen = self.masking(input_ids, candidates)
+        hidden = step.model.encoder(masked_ids, mask, slots=step.slots, prefix=step.prefix)[-1]
         return masked_ce(self.lm_head(hidden[chosen]), input_ids[chosen])
 
 

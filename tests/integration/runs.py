@@ -26,6 +26,9 @@ ROOT = Path(__file__).parents[2]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 """Options of `tiny` for an encoder without any randomness, as the prompts take their dropout from it."""
 
+ENCODERS = ("model.safetensors", "backbone/model.safetensors")
+"""Where a folder has its encoder, if that was trained."""
+
 QUICK = {"max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 0.03, "logging_steps": 1}
 QUICK |= {"do_train": True, "save_strategy": "no", "use_cpu": True, "disable_tqdm": "True"}
 
@@ -171,10 +174,11 @@ def files(folder: Path) -> dict[str, str]:
 def weights(folder: Path) -> dict[str, Tensor]:
     """All trained tensors of a model folder, read from its files alone."""
     tensors: dict[str, Tensor] = {}
-    for name in ("prompts.safetensors", "adapter_model.safetensors", "trained.safetensors"):
+    for name in ("prompts.safetensors", "adapter_model.safetensors", "trained.safetensors", *ENCODERS):
         if (folder / name).is_file():
             tensors |= load_file(folder / name)
-    assert "prompt_embeddings" in tensors, f"no prompts in {folder}"
+    trained = {"prompt_embeddings", "shallow.weight", "embeddings.word_embeddings.weight"}
+    assert trained & set(tensors), f"nothing trained in {folder}"
     return tensors
 
 

@@ -5,8 +5,10 @@ import lzma
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import dcpcse
 from dcpcse.evaluating import evaluation
 from dcpcse.evaluator import dev_metrics, evaluate
 from dcpcse.methods import Method
@@ -50,6 +52,24 @@ def test_25_steps_raise_the_dev_score_of_cls(minilm, real_data, wikipedia, train
     assert before < 0.80  # prompts as drawn, untrained
     assert after > 0.83
     assert dev_score(run.trainer.method, real_data) == pytest.approx(after, abs=1e-6)
+
+
+def test_promptbert_on_deep_prompts_is_less_than_a_megabyte_and_reloads_equal(minilm, wikipedia, train):
+    options = {"method": "promptbert", "tuning": "deep", "pre_seq_len": 16, "max_steps": 1}
+    run = train(minilm, wikipedia, **options)
+    weights = [run.folder / name for name in ("prompts.safetensors", "trained.safetensors", "dcpcse.json")]
+    assert sum(path.stat().st_size for path in weights) < 1_000_000
+    texts = ["A man plays the flute.", 'This sentence of "[MASK]" means "x', ""]
+    expected = run.trainer.step_module.model.encode(texts)
+    assert (dcpcse.load(run.folder, device="cpu").encode(texts) == expected).all()
+
+
+def test_a_simcse_folder_of_the_real_encoder_opens_in_sentence_transformers(minilm, wikipedia, train):
+    library = pytest.importorskip("sentence_transformers")
+    run = train(minilm, wikipedia, method="simcse", mlp_only_train=True, max_steps=1)
+    texts = ["A man plays the flute.", "Rain fell on the village while the children slept."]
+    other = library.SentenceTransformer(str(run.folder), device="cpu").encode(texts)
+    np.testing.assert_allclose(other, dcpcse.load(run.folder, device="cpu").encode(texts), atol=1e-5)
 
 
 def dev_score(method: Method, data: str) -> float:

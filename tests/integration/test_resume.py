@@ -24,7 +24,16 @@ RECIPES = {
     "mlm-new-head": {"do_mlm": True, "lm_head": "new"},
     "workers": {"dataloader_num_workers": 1},
     "bf16": {"bf16": True},
+    "simcse": {"method": "simcse"},
+    "simcse-mlm": {"method": "simcse", "do_mlm": True, "train_lm_head": True},
+    "scpcse": {"method": "scpcse"},
+    "promptbert": {"method": "promptbert"},
+    "promptbert-org-mlp": {"method": "promptbert", "org_mlp": True, "denoise_at_inference": True},
+    "promptbert-deep": {"method": "promptbert", "tuning": "deep"},
+    "conpvp": {"method": "conpvp", "denoise_by": "attention"},
+    "conpvp-instance": {"method": "conpvp", "instance_weight": 0.5, "gradient_accumulation_steps": 2},
 }
+"""What a resumed run repeats bit for bit; of dcpcse where no method is named."""
 
 
 def log_of(folder: Path) -> list[dict]:

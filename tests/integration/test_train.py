@@ -491,7 +491,8 @@ def test_the_command_line_overrides_a_file_of_options(suffix, tiny, train, train
     assert outcome.code == 0, outcome.err
     record = json.loads((tmp_path / "out/dcpcse.json").read_text(encoding="utf-8"))
     assert record["prompt"]["length"] == 3
-    assert record["arguments"] == {"temp": 0.2, "do_mlm": True, "pre_seq_len": 3}
+    given = {"temp": 0.2, "do_mlm": True, "pre_seq_len": 3}
+    assert record["arguments"] == {**given, "tuning": "deep", "pooler_type": "cls"}
     assert json.loads((tmp_path / "out/trainer_state.json").read_text(encoding="utf-8"))["global_step"] == 4
 
 

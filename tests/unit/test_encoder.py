@@ -55,7 +55,7 @@ def sentence_encoder(folder: str, pooling: str = "cls", offset: int = LENGTH, **
         pooling=pooling,
         head=head,
         head_at_inference=head is not None,
-        template=Template.parse('This sentence of "{sentence}" means [MASK] .') if pooling == "mask" else None,
+        templates=[Template.parse('This sentence of "{sentence}" means [MASK] .')] if pooling == "mask" else [],
     ).eval()
 
 

@@ -325,10 +325,10 @@ def test_trained_weights_that_the_record_knows_nothing_of_are_refused(saved):
         SentenceEncoder.load(saved)
 
 
-@pytest.mark.parametrize("changes", [{"format": 2}, {"format": "1"}, {"format": None}], ids=str)
+@pytest.mark.parametrize("changes", [{"format": 3}, {"format": "1"}, {"format": None}], ids=str)
 def test_an_unknown_format_is_refused_with_the_known_one(saved, changes):
     edit_record(saved, **changes)
-    with pytest.raises(UserError, match=rf"has format {changes['format']!r}; this version reads format 1"):
+    with pytest.raises(UserError, match=rf"has format {changes['format']!r}; this version reads formats 1 and 2"):
         SentenceEncoder.load(saved)
 
 
@@ -446,7 +446,7 @@ def test_clearing_leaves_what_is_not_of_the_model(saved):
 def test_a_folder_whose_writing_was_interrupted_does_not_load(tiny, saved, monkeypatch):
     """Not even with the record of the model that was there before."""
     model = trained(tiny("bert"), head=True, seed=4)
-    monkeypatch.setattr("dcpcse.folder.save", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("dcpcse.tensors.save", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         model.save(saved)
     assert not is_model_folder(saved)

@@ -26,7 +26,7 @@ class FixedMasking(torch.nn.Module):
         super().__init__()
         self.chosen, self.mask_id = chosen, mask_id
 
-    def forward(self, input_ids):
+    def forward(self, input_ids, candidates=None):
         return torch.where(self.chosen, self.mask_id, input_ids), self.chosen
 
 
@@ -207,7 +207,7 @@ def test_the_mlm_loss_is_the_mean_over_the_masked_tokens_of_all_views(tiny):
             one[row, token] = True
             masked, _ = FixedMasking(chosen, 4)(step.input_ids.flatten(0, 1))
             masking = FixedMasking(one, 4)
-            masking.forward = lambda _, masked=masked, one=one: (masked, one)
+            masking.forward = lambda *_, masked=masked, one=one: (masked, one)
             losses.append(MaskedLM(backbone.lm_head, masking)(step).item())
     assert whole.item() == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
@@ -457,4 +457,4 @@ def test_an_unknown_method_is_refused_with_the_known_ones(tiny):
 def test_a_method_name_is_given_once():
     with pytest.raises(ValueError, match=r"'dcpcse' is already registered, by dcpcse\.methods\.dcpcse"):
         register("dcpcse")(lambda *_: None)
-    assert METHODS["dcpcse"].__module__ == "dcpcse.methods.dcpcse"
+    assert METHODS["dcpcse"].build.__module__ == "dcpcse.methods.dcpcse"

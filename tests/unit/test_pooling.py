@@ -30,7 +30,8 @@ def hidden_states() -> list[torch.Tensor]:
 
 
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-SLOTS = Slots(masks=torch.tensor([[1, 2], [4, 1]]), content=torch.tensor([1, 2]))
+NONE = torch.zeros(2, 0, dtype=torch.long)
+SLOTS = Slots(torch.tensor([[1, 2], [4, 1]]), content=torch.tensor([1, 2]), prompts=NONE, template=torch.zeros(2))
 
 
 def pooled_by_hand(name: str, hidden_states, mask, row: int, slots=SLOTS) -> list[float]:

@@ -1,0 +1,129 @@
+"""A backbone with continuous prompts: token ids → hidden states."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from .attention import Prefix
+from .errors import UserError
+from .positions import positions_of
+from .promptable import require_prompt_arrives, require_room, require_shallow_prompt_arrives, use_prefix_attention
+from .prompts import DeepPrompt, PromptShape, ShallowPrompt
+from .templates import Slots
+
+
+class Encoder(nn.Module):
+    """Backbone with an optional deep prompt and optional shallow ones: token ids → hidden states.
+
+    position_offset: positions by which the text starts late (the published code: the prompt length).
+    tuned: the backbone is trained, and belongs to what is saved.
+    Raises UserError if the prompts do not reach the output of this backbone.
+    """
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        prompt: DeepPrompt | None = None,
+        position_offset: int = 0,
+        *,
+        shallow: ShallowPrompt | None = None,
+        tuned: bool = False,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.prompt = prompt
+        self.shallow = shallow
+        self.tuned = tuned
+        self.positions = positions_of(backbone)
+        # Prompts take no part in rotation: among rotary positions a shift of the text would change nothing.
+        self.position_offset = 0 if self.positions.rotary else position_offset
+        if prompt is not None:
+            require_room(backbone, self.max_tokens, self.position_offset)
+            use_prefix_attention(backbone)
+            require_prompt_arrives(backbone, prompt.shape)
+        if shallow is not None:
+            require_shallow_prompt_arrives(backbone)
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest text in tokens, special ones included, that the positions hold."""
+        return self.positions.room(self.position_offset)
+
+    def draw_prefix(self, rows: int) -> Prefix | None:
+        """The prefix of `rows` sequences; in train mode each row has its own dropout."""
+        return None if self.prompt is None else self.prompt(rows)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        *,
+        slots: Slots | None = None,
+        prefix: Prefix | None = None,
+        index: Tensor | None = None,
+        all_layers: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Hidden states (N, L, H): all of them, embedding output first, with `all_layers`, else only the last.
+
+        input_ids, attention_mask (N, L). slots: where shallow prompts stand. prefix: one drawn before, for a second
+        pass that must see the same prompts; drawn here by default. index (N, L): where in its text each token stands,
+        for texts of which a part is left out. Raises UserError if L exceeds the positions.
+        """
+        if input_ids.shape[1] > self.max_tokens:
+            raise UserError(
+                f"a text of {input_ids.shape[1]} tokens does not fit: the encoder has room for {self.max_tokens} "
+                f"(position offset {self.position_offset}); lower --max_seq_length"
+            )
+        kwargs: dict[str, Any] = {"output_hidden_states": True} if all_layers else {}
+        if self.prompt is not None:
+            kwargs["prefix"] = self.draw_prefix(len(input_ids)) if prefix is None else prefix
+        if index is not None:
+            kwargs["position_ids"] = self.positions.at(index, self.position_offset)
+        elif self.prompt is not None or self.shallow is not None:
+            kwargs["position_ids"] = self.positions.ids(input_ids, self.position_offset)
+        output = self.backbone(**self._input(input_ids, slots), attention_mask=attention_mask, **kwargs)
+        return tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
+
+    def _input(self, input_ids: Tensor, slots: Slots | None) -> dict[str, Tensor]:
+        if self.shallow is None or slots is None:
+            return {"input_ids": input_ids}
+        embedded = self.backbone.get_input_embeddings()(input_ids)
+        return {"inputs_embeds": self.shallow(embedded, slots.prompts)}
+
+    def record(self) -> dict[str, Any]:
+        """What `dcpcse.json` holds of the encoder: what it takes to build it again around a backbone."""
+        return {
+            "prompt": None if self.prompt is None else self.prompt.record(),
+            "shallow": None if self.shallow is None else self.shallow.record(),
+            "position_offset": self.position_offset,
+        }
+
+    @classmethod
+    def build(cls, backbone: PreTrainedModel, record: Mapping[str, Any]) -> "Encoder":
+        """The encoder of a record, its prompts still without their values. KeyError, TypeError for a damaged one."""
+        shallow = record["shallow"]
+        return cls(
+            backbone,
+            None if record["prompt"] is None else _build_prompt(record["prompt"]),
+            record["position_offset"],
+            shallow=None if shallow is None else ShallowPrompt(torch.zeros(shallow["length"], shallow["width"])),
+            tuned=record["backbone"] is not None,
+        )
+
+    def trained(self) -> dict[str, Tensor]:
+        """Trained tensors besides the backbone and the plain table of a deep prompt, by name."""
+        tensors = {}
+        if self.prompt is not None and self.prompt.projection is not None:
+            table = self.prompt.table.state_dict(keep_vars=True)
+            tensors |= {f"prompt.{name}": tensor for name, tensor in table.items()}
+        if self.shallow is not None:
+            tensors["shallow.weight"] = self.shallow.weight
+        return tensors
+
+
+def _build_prompt(record: Mapping[str, Any]) -> DeepPrompt:
+    shape = PromptShape(record["length"], record["layers"], record["heads"], record["head_dim"])
+    return DeepPrompt(shape, dropout=record["dropout"], projection=record["projection"])

@@ -1,0 +1,20 @@
+"""SCPCSE (Jiang and Wang 2022, section 3.4): shallow prompts in the places of a template's tokens, all else frozen."""
+
+from collections.abc import Sequence
+
+from ..arguments import ModelArguments
+from ..backbones import Backbone
+from .parts import instance_wise
+from .registry import Method, register
+
+TEMPLATE = 'This sentence : "{sentence}" means [MASK]'
+"""The manual template whose embeddings the prompts begin as; the paper's has no full stop, PromptBERT's has one."""
+
+
+@register("scpcse", tuning="shallow", pooler_type="mask", template=TEMPLATE, mlp_only_train=True)
+def scpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
+    """[p_1 … p_m] sentence [p_m+1 … p_l] [MASK]: [MASK] is the representation.
+
+    The paper does not say where the MLP stands; as in its unsupervised form it is used in training only.
+    """
+    return instance_wise(backbone, args, columns)

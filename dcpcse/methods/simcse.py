@@ -1,0 +1,14 @@
+"""SimCSE (Gao et al. 2021): the whole encoder is trained; dropout, or a labelled pair, makes the two views."""
+
+from collections.abc import Sequence
+
+from ..arguments import ModelArguments
+from ..backbones import Backbone
+from .parts import instance_wise
+from .registry import Method, register
+
+
+@register("simcse", tuning="full", pooler_type="cls")
+def simcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
+    """[CLS] through a fresh MLP is told apart from all others of the batch (sections 3 and 4)."""
+    return instance_wise(backbone, args, columns)

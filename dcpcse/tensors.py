@@ -1,0 +1,56 @@
+"""Files of tensors and of JSON: written whole or not at all, read with their faults named."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from .errors import UserError
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors of a safetensors file, all finite; UserError names the file."""
+    if not path.is_file():
+        raise UserError(f"{path} is missing; the model folder is not complete")
+    try:
+        tensors = load_file(path)
+    except SafetensorError as error:
+        raise UserError(f"{path} is damaged ({error}); copy the folder again") from error
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise UserError(f"{path} holds NaN or infinite numbers in '{name}'; the training that wrote it failed")
+    return tensors
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file."""
+    # Not by save_file, which leaves the file unreadable for everybody else.
+    on_cpu = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    path.write_bytes(save(on_cpu, metadata={"format": "pt"}))
+
+
+def require_same_tensors(what: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    """UserError unless both hold the same names with the same shapes."""
+    if missing := set(expected) - set(found):
+        raise UserError(f"{what} lacks {sorted(missing)}; copy the folder again")
+    if extra := set(found) - set(expected):
+        raise UserError(f"{what} holds {sorted(extra)}, which this model does not have")
+    for name, tensor in expected.items():
+        if tensor.shape != found[name].shape:
+            raise UserError(
+                f"{what}: '{name}' has shape {tuple(found[name].shape)}; {tuple(tensor.shape)} is expected"
+            )
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file."""
+    # Aside and renamed: a file that is there is whole.
+    aside = path.with_name(path.name + ".tmp")
+    aside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(aside, path)

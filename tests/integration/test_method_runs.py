@@ -1,0 +1,219 @@
+"""Every method from train.py to evaluation.py on tiny encoders, and the public PromptBERT code's command lines."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import dcpcse
+from dcpcse.evaluating import evaluation
+from dcpcse.methods import METHODS
+from dcpcse.training import train as train_main
+
+RECIPES = {
+    **{name: ("bert", "train_txt", {"method": name}) for name in METHODS},
+    "simcse, supervised": ("roberta", "train_csv", {"method": "simcse"}),
+    "promptbert, supervised": ("roberta", "train_csv", {"method": "promptbert"}),
+    "promptbert, org_mlp": ("bert", "train_csv", {"method": "promptbert", "org_mlp": True}),
+    "promptbert, deep": ("roberta", "train_txt", {"method": "promptbert", "tuning": "deep", "final_period": True}),
+    "optiprompt": ("roberta", "train_txt", {"method": "promptbert", "tuning": "shallow"}),
+    "conpvp, hard negatives": ("roberta", "train_csv", {"method": "conpvp", "denoise_by": "attention"}),
+    "conpvp, deep": ("bert", "train_txt", {"method": "conpvp", "tuning": "deep", "instance_weight": 0.5}),
+    "conpvp, mlm": ("bert", "train_txt", {"method": "conpvp", "do_mlm": True}),
+}
+EVERYTHING = 'This sentence of "[MASK]" means {sentence} [PROMPT] .'
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def trained(request, train, tiny, sts_data):
+    """A run of each recipe, measured at its end."""
+    kind, data, options = RECIPES[request.param]
+    measuring = {"eval_strategy": "steps", "eval_steps": 2, "eval_data_dir": sts_data, "custom_eval_data": True}
+    return train(tiny(kind), request.getfixturevalue(data), **measuring, **options)
+
+
+def test_what_is_frozen_stays_bit_for_bit_and_what_is_trained_moves(trained):
+    args, final = yaml.safe_load((trained.folder / "run.yaml").read_text(encoding="utf-8")), trained.final
+    moved = {name for name, tensor in final.items() if not torch.equal(tensor, trained.initial[name])}
+    backbone = {name for name in final if name.startswith("model.encoder.backbone.")}
+    if args["tuning"] == "full":
+        still = {name for name in backbone - moved if "key.bias" not in name and "LayerNorm.bias" not in name}
+        assert not still  # gradients are zero of key biases, and of what denoising takes away again
+    else:
+        assert not moved & backbone
+    prompts = {name for name in final if name.startswith(("model.encoder.prompt", "model.encoder.shallow"))}
+    heads = {name for name in final if name.startswith("model.head")}
+    assert {name for name in prompts | heads if name != "model.head.norm.bias"} <= moved
+    assert moved <= prompts | heads | backbone
+
+
+def test_the_folder_gives_the_embeddings_of_the_trained_model(trained, sentences):
+    texts = [*sentences, EVERYTHING, 'He said "x"', ""]
+    model = trained.trainer.step_module.model
+    vectors = dcpcse.load(trained.folder, device="cpu").encode(texts)
+    np.testing.assert_array_equal(vectors, model.encode(texts))
+    assert np.isfinite(vectors).all()
+
+
+def test_a_sentence_with_a_templates_marks_is_the_same_alone_and_in_any_batch(trained, sentences):
+    model = dcpcse.load(trained.folder, device="cpu")
+    (alone,) = model.encode([EVERYTHING])
+    for batch_size in (1, 3, 64):
+        together = model.encode([*sentences, EVERYTHING, *sentences], batch_size=batch_size)
+        np.testing.assert_allclose(together[len(sentences)], alone, atol=3e-5)
+
+
+def test_evaluation_measures_the_folder_as_training_did(trained, sts_data, tool, tmp_path):
+    path = tmp_path / "scores.json"
+    words = ["--model_name_or_path", str(trained.folder), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
+    outcome = tool(evaluation, [*words, "--output_file", str(path)])
+    assert outcome.code == 0, outcome.err
+    score = json.loads(path.read_text(encoding="utf-8"))["scores_x100"]["STSBenchmark"]
+    assert score == pytest.approx(100 * trained.logged("eval_stsb_spearman")[-1], abs=1e-6)
+
+
+def test_the_run_yaml_starts_the_same_run_again(trained, tool, tmp_path):
+    outcome = tool(train_main, [str(trained.folder / "run.yaml"), "--output_dir", str(tmp_path / "again")])
+    assert outcome.code == 0, outcome.err
+    first, second = (dcpcse.load(folder, device="cpu") for folder in (trained.folder, tmp_path / "again"))
+    np.testing.assert_array_equal(first.encode([EVERYTHING]), second.encode([EVERYTHING]))
+    assert first.record() == second.record()
+
+
+def test_dev_sets_may_be_measured_with_denoising_and_the_result_without(train, tiny, train_txt, sts_data):
+    options = {"eval_strategy": "steps", "eval_steps": 2, "eval_data_dir": sts_data, "custom_eval_data": True}
+    plain = train(tiny("bert"), train_txt, method="promptbert", **options)
+    denoised = train(tiny("bert"), train_txt, method="promptbert", denoise_in_dev=True, **options)
+    assert plain.logged("loss") == denoised.logged("loss")
+    assert plain.logged("eval_stsb_spearman") != denoised.logged("eval_stsb_spearman")
+    assert not dcpcse.load(denoised.folder).denoising.inference
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (["--pooler", "mask"], 0),
+        (["--template", 'This sentence : "{sentence}" means [MASK]'], 0),
+        (["--pooler", "avg"], 0),
+        (["--template", "{sentence} [MASK]"], 2),
+        (["--denoise"], 2),
+        (["--final_period"], 2),
+        (["--pre_seq_len", "4"], 2),
+        (["--template", "no slots"], 2),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else str(given),
+)
+def test_options_that_a_folder_knows_may_agree_with_it_and_nothing_else(
+    given, code, train, tiny, train_txt, sts_data, tool
+):
+    folder = train(tiny("bert"), train_txt, method="scpcse", max_steps=1).folder
+    words = ["--model_name_or_path", str(folder), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
+    outcome = tool(evaluation, [*words, *given])
+    assert outcome.code == code, outcome.err
+    assert code == 0 or (given[0].strip("-") in outcome.err and outcome.err.count("\n") == 1)
+
+
+# The public PromptBERT code (SPEC 4.1, 4.6, 4.7)
+
+
+BERT_TEMPLATE = '*cls*_This_sentence_of_"*sent_0*"_means*mask*.*sep+*'
+SECOND = '*cls*_This_sentence_:_"*sent_0*"_means*mask*.*sep+*'
+ROBERTA_TEMPLATE = "*cls*_This_sentence_:_'_*sent_0*_'_means*mask*.*sep+*"
+PUBLIC = {
+    "unsupervised BERT": (
+        "bert",
+        "train_txt",
+        {
+            "mask_embedding_sentence_template": BERT_TEMPLATE,
+            "mask_embedding_sentence_different_template": SECOND,
+            "mask_embedding_sentence_delta": True,
+            "mlp_only_train": True,
+        },
+        ["--mask_embedding_sentence_template", BERT_TEMPLATE],
+    ),
+    "supervised BERT": (
+        "bert",
+        "train_csv",
+        {
+            "mask_embedding_sentence_template": BERT_TEMPLATE,
+            "mask_embedding_sentence_delta": True,
+            "mask_embedding_sentence_org_mlp": True,
+            "mask_embedding_sentence_delta_no_delta_eval": True,
+        },
+        [
+            *("--mask_embedding_sentence_template", BERT_TEMPLATE),
+            *("--mask_embedding_sentence_delta", "--mask_embedding_sentence_org_mlp"),
+        ],
+    ),
+    "supervised RoBERTa": (
+        "roberta",
+        "train_csv",
+        {"mask_embedding_sentence_template": ROBERTA_TEMPLATE, "mask_embedding_sentence_delta": True},
+        ["--mask_embedding_sentence_template", ROBERTA_TEMPLATE, "--mask_embedding_sentence_use_pooler"],
+    ),
+    "OptiPrompt": (
+        "bert",
+        "train_txt",
+        {
+            "mask_embedding_sentence_template": SECOND,
+            "mask_embedding_sentence_autoprompt": True,
+            "mask_embedding_sentence_autoprompt_random_init": True,
+            "mask_embedding_sentence_avg": True,
+            "mlp_only_train": True,
+        },
+        ["--mask_embedding_sentence_template", SECOND, "--mask_embedding_sentence_autoprompt"],
+    ),
+}
+
+
+@pytest.mark.parametrize("script", PUBLIC)
+def test_a_public_promptbert_script_trains_and_its_result_is_evaluated(
+    script, train, tiny, sts_data, tool, tmp_path, request
+):
+    kind, data, options, asked = PUBLIC[script]
+    data = request.getfixturevalue(data)
+    argv = train.argv(tiny(kind), data, tmp_path / "out", mask_embedding_sentence=True, max_steps=1, **options)
+    outcome = tool(train_main, argv)
+    assert outcome.code == 0, outcome.err
+    for name in options:
+        assert name == "mlp_only_train" or f"--{name} " in outcome.said
+    model = dcpcse.load(tmp_path / "out")
+    assert model.final_period
+    delta = options.get("mask_embedding_sentence_delta", False)
+    assert model.denoising.training == delta
+    assert model.denoising.inference == (delta and data.endswith("csv"))
+    run = yaml.safe_load((tmp_path / "out/run.yaml").read_text(encoding="utf-8"))
+    in_dev = delta and "mask_embedding_sentence_delta_no_delta_eval" not in options
+    assert run["denoise_in_dev"] == in_dev
+    words = ["--model_name_or_path", str(tmp_path / "out"), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
+    measured = tool(evaluation, [*words, "--mask_embedding_sentence", *asked])
+    assert measured.code == 0, measured.err
+
+
+def test_a_public_conpvp_command_is_known_by_its_prompt_length(train, tiny, train_txt, tool, tmp_path):
+    options = {"prompt_len": 4, "pooler_type": "mask", "mlp_only_train": True, "temp": 0.05, "max_steps": 1}
+    outcome = tool(train_main, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
+    assert outcome.code == 0, outcome.err
+    assert "--method conpvp --denoise_by attention --prototype_templates code --prompt_init uniform" in outcome.said
+    model = dcpcse.load(tmp_path / "out")
+    assert (model.method, model.encoder.shallow.weight.shape[0]) == ("conpvp", 4)
+    assert model.denoising.by == "attention"
+
+
+def test_public_switches_on_an_encoder_as_it_is(tiny, sts_data, tool):
+    words = ["--model_name_or_path", tiny("bert"), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
+    public = ["--mask_embedding_sentence", "--mask_embedding_sentence_template", BERT_TEMPLATE]
+    for given, said in {
+        (*public, "--mask_embedding_sentence_delta"): "means --final_period",
+        ("--embedding_only",): "means --pooler_type static",
+        ("--embedding_only", "--remove_continue_word"): "means --remove frequency",
+    }.items():
+        outcome = tool(evaluation, [*words, *given])
+        assert outcome.code == 0, outcome.err
+        assert said in outcome.said
+    for name in ("mlm_head_predict", "calc_anisotropy", "tokenizer_name"):
+        outcome = tool(evaluation, [*words, f"--{name}"])
+        assert outcome.code == 2
+        assert outcome.err.startswith(f"error: --{name}: ")
