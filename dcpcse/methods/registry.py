@@ -119,7 +119,8 @@ def _require_effect(args: ModelArguments) -> None:
     for need, (there, names) in needs.items():
         for name in names:
             if not there and getattr(args, name) not in (None, False):
-                raise UserError(f"--{name} has no effect without {need}; leave it out (--{name} False turns it off)")
+                off = f" (--{name} False turns it off)" if getattr(args, name) is True else ""
+                raise UserError(f"--{name} has no effect without {need}; leave it out{off}")
     if args.tuning == "shallow" and args.template is None:
         raise UserError("--tuning shallow trains input vectors in the places of a template's tokens; give --template")
     if args.pooler_type == "mask" and args.template is None:
