@@ -14,6 +14,8 @@ from transformers import TrainingArguments
 
 from .denoising import WAYS
 from .errors import UserError
+from .generator import CHOICES, PLACES
+from .losses import REDUCTIONS
 from .pooling import BIAS_NAMES, POOLERS, UNTRAINED, describe_poolers
 from .presets import names as preset_names
 from .templates import Template
@@ -33,6 +35,7 @@ def flag(help: str) -> Any:
 
 TUNINGS = ("full", "deep", "shallow")
 PROMPT_INITS = ("template", "normal", "uniform")
+DISCRIMINATORS = ("self", "frozen", "trained")
 
 
 @dataclass
@@ -101,6 +104,45 @@ class ModelArguments:
     )
     denoise_unshifted: bool | None = flag("Encode the template alone at positions without a gap for the sentence.")
     denoise_freeze: bool | None = flag("No gradient through what is taken away.")
+    batchnorm: bool | None = flag("Instead of the MLP: two layers with batch normalisation (D2CSE, DiffCSE).")
+    cls_prompt: bool | None = flag(
+        "Train the vector in the place of [CLS]'s word embedding as well (D2CSE; with --tuning deep)."
+    )
+    generator_name: str | None = option(
+        None,
+        "CRTD: masked language model that replaces tokens, of the encoder's vocabulary. Default: "
+        "distilbert-base-uncased for BERT, distilroberta-base for RoBERTa.",
+    )
+    masking_ratio: float | None = option(None, "CRTD: share of the tokens that are masked for it. Default: 0.3.")
+    generation: str | None = option(
+        None,
+        "CRTD: the generator's choice is a sample (default) or the argmax (DiffCSE's code).",
+        choices=list(CHOICES),
+    )
+    generate_at: str | None = option(
+        None,
+        "CRTD: tokens that are replaced: masked (default), or all by the generator's choice (DiffCSE's code).",
+        choices=list(PLACES),
+    )
+    generator_train_mode: bool | None = flag("CRTD: the generator's dropout is active (DiffCSE's code).")
+    corrupted_corpus: str | None = option(
+        None, "CRTD: folder that python -m dcpcse.corrupt wrote; no generator is loaded then."
+    )
+    lambda_weight: float | None = option(None, "CRTD: weight of its loss. Default: 0.005.")
+    crtd_reduction: str | None = option(
+        None,
+        "CRTD: sum over a sentence's tokens (default, the paper's), mean_tokens, or mean_all with pads and first "
+        "positions (DiffCSE's code). They differ by the length of a sentence: so must --lambda_weight.",
+        choices=list(REDUCTIONS),
+    )
+    discriminator: str | None = option(
+        None,
+        "CRTD: self (the prompted encoder; D2CSE), frozen (the encoder without prompts; Table 6, a) or trained (a "
+        "copy of it; Table 6, b, and DiffCSE).",
+        choices=list(DISCRIMINATORS),
+    )
+    crtd_condition: bool | None = flag("CRTD: the sentence vector stands in the place of [CLS]. False: Table 6, c.")
+    before_mlp: bool | None = flag("CRTD: the condition is the vector before the head.")
     prompt_init: str | None = option(
         None,
         "Where input vectors begin: template (the embeddings of the tokens whose places they take; default there), "
@@ -150,7 +192,9 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         _require(self.temp > 0 and math.isfinite(self.temp), "--temp", self.temp, "a positive number")
-        for name, known in {"pooler_type": POOLERS, "tuning": TUNINGS, "denoise_by": WAYS}.items():
+        choices = {"pooler_type": POOLERS, "tuning": TUNINGS, "denoise_by": WAYS, "generation": CHOICES}
+        choices |= {"generate_at": PLACES, "crtd_reduction": REDUCTIONS, "discriminator": DISCRIMINATORS}
+        for name, known in choices.items():
             value = getattr(self, name)
             _require(value is None or value in known, f"--{name}", value, f"one of {sorted(known)}")
         for name in ("pre_seq_len", "prefix_hidden_size", "prompt_len"):
@@ -159,6 +203,13 @@ class ModelArguments:
         for text in (self.template, self.second_template):
             if text is not None:
                 Template.parse(text)
+        _require(
+            self.masking_ratio is None or 0 < self.masking_ratio < 1,
+            "--masking_ratio",
+            self.masking_ratio,
+            "in (0, 1)",
+        )
+        _require((self.lambda_weight or 0) >= 0, "--lambda_weight", self.lambda_weight, "0 or more")
         _require((self.instance_weight or 0) >= 0, "--instance_weight", self.instance_weight, "0 or more")
         _require(_is_share(self.prompt_dropout), "--prompt_dropout", self.prompt_dropout, "in [0, 1)")
         _require((self.position_offset or 0) >= 0, "--position_offset", self.position_offset, "0 or more")

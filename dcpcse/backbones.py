@@ -176,7 +176,8 @@ def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
     return config
 
 
-def _tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokenizerBase:
+def load_tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint; UserError where there is none."""
     with _user_errors(name_or_path, "tokenizer"):
         return AutoTokenizer.from_pretrained(name_or_path, **options.kwargs())
 
@@ -184,7 +185,7 @@ def _tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokenizerBa
 def _fitting_tokenizer(
     place: str, encoder: str, model: PreTrainedModel, options: LoadOptions
 ) -> PreTrainedTokenizerBase:
-    words, rows = _tokenizer(place, options), model.get_input_embeddings().num_embeddings
+    words, rows = load_tokenizer(place, options), model.get_input_embeddings().num_embeddings
     if len(words) > rows:
         raise UserError(
             f"the tokenizer {place} has {len(words)} tokens, the encoder {encoder} only {rows}; give the tokenizer "
@@ -221,6 +222,13 @@ def _load_encoder(
     return model, pooler
 
 
+def load_masked_lm(name_or_path: str, options: LoadOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A whole masked language model in float32, all weights from its checkpoint, and its tokenizer."""
+    masked_lm, missing = _load_masked_lm(name_or_path, _config(name_or_path, options), options)
+    _require_none_missing(name_or_path, missing, "masked language model")
+    return masked_lm, _fitting_tokenizer(name_or_path, name_or_path, masked_lm, options)
+
+
 def _load_with_lm_head(
     name_or_path: str, config: PretrainedConfig, options: LoadOptions
 ) -> tuple[PreTrainedModel, None, LMHead]:
@@ -228,10 +236,9 @@ def _load_with_lm_head(
     body = {key for key in missing if key.startswith(masked_lm.base_model_prefix + ".")}
     if missing - body:
         raise UserError(
-            f"{name_or_path} has no masked-LM head (it lacks {min(missing - body)}), which --do_mlm, "
-            "--org_mlp, top_k and predicted words need; "
-            "take one from another checkpoint of the same vocabulary and size with --lm_head PATH, or train a new "
-            "one with --lm_head new"
+            f"{name_or_path} has no masked-LM head (it lacks {min(missing - body)}), which --do_mlm, --org_mlp, top_k "
+            "and predicted words need; take one from another checkpoint of the same vocabulary and size with "
+            "--lm_head PATH, or train a new one with --lm_head new"
         )
     _require_none_missing(name_or_path, body)
     model = masked_lm.base_model
@@ -288,10 +295,10 @@ def _is_pooler(key: str) -> bool:
     return "pooler." in key
 
 
-def _require_none_missing(name_or_path: str, missing: set[str]) -> None:
+def _require_none_missing(name_or_path: str, missing: set[str], what: str = "encoder") -> None:
     if missing:
         raise UserError(
-            f"{name_or_path} lacks {len(missing)} weights of its encoder, {min(missing)} among them; transformers "
+            f"{name_or_path} lacks {len(missing)} weights of its {what}, {min(missing)} among them; transformers "
             "would draw them at random. Is it a checkpoint of another kind?"
         )
 

@@ -71,9 +71,19 @@ class Checkpoint:
     def require_same_run(self, model: SentenceEncoder, objectives: Mapping[str, Tensor]) -> None:
         """UserError unless a run that trains this model with these objectives wrote the checkpoint."""
         saved, ours = model_folder.read(self.folder).record, model.record()
-        for key in ("method", "pooling", "head", "prompt", "shallow", "position_offset", "template", "denoising"):
-            if saved[key] != ours[key]:
-                raise UserError(f"{self.folder} has {key} {saved[key]}, this run {ours[key]}; {_SAME_OPTIONS}")
+        for key in (
+            "method",
+            "pooling",
+            "head",
+            "prompt",
+            "shallow",
+            "cls_prompt",
+            "position_offset",
+            "template",
+            "denoising",
+        ):
+            if saved.get(key) != ours[key]:
+                raise UserError(f"{self.folder} has {key} {saved.get(key)}, this run {ours[key]}; {_SAME_OPTIONS}")
         if saved["base"]["fingerprint"] != ours["base"]["fingerprint"]:
             raise UserError(
                 f"{self.folder} was trained on {saved['base']['name_or_path']}; the weights of "

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from .corpus import stack_corrupted
 from .templates import Slots, TokenTemplate
 from .tokens import pad, tokenize
 from .views import View
@@ -51,7 +52,8 @@ class ViewCollator:
         ids, _ = tokenize(self.tokenizer, texts, self.max_length)
         start = {column: i * len(examples) for i, column in enumerate(columns)}
         rows = [ids[start[view.column] + i] for i in range(len(examples)) for view in self.views]
-        return self._stack(rows, len(examples))
+        batch = self._stack(rows, len(examples))
+        return batch | stack_corrupted(examples, batch["input_ids"].shape[2])
 
     def _in_templates(self, examples: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
         texts = [example[view.column] for example in examples for view in self.views]

@@ -1,6 +1,7 @@
 """A backbone with continuous prompts: token ids → hidden states."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +11,13 @@ from transformers import PreTrainedModel
 from .attention import Prefix
 from .errors import UserError
 from .positions import positions_of
-from .promptable import require_prompt_arrives, require_room, require_shallow_prompt_arrives, use_prefix_attention
+from .promptable import (
+    last_embedding_module,
+    require_prompt_arrives,
+    require_room,
+    require_shallow_prompt_arrives,
+    use_prefix_attention,
+)
 from .prompts import DeepPrompt, PromptShape, ShallowPrompt
 from .templates import Slots
 
@@ -19,6 +26,7 @@ class Encoder(nn.Module):
     """Backbone with an optional deep prompt and optional shallow ones: token ids → hidden states.
 
     position_offset: positions by which the text starts late (the published code: the prompt length).
+    cls_prompt: one trained vector in the place of the first token's word embedding (D2CSE, section 3).
     tuned: the backbone is trained, and belongs to what is saved.
     Raises UserError if the prompts do not reach the output of this backbone.
     """
@@ -30,12 +38,14 @@ class Encoder(nn.Module):
         position_offset: int = 0,
         *,
         shallow: ShallowPrompt | None = None,
+        cls_prompt: ShallowPrompt | None = None,
         tuned: bool = False,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.prompt = prompt
         self.shallow = shallow
+        self.cls_prompt = cls_prompt
         self.tuned = tuned
         self.positions = positions_of(backbone)
         # Prompts take no part in rotation: among rotary positions a shift of the text would change nothing.
@@ -44,7 +54,7 @@ class Encoder(nn.Module):
             require_room(backbone, self.max_tokens, self.position_offset)
             use_prefix_attention(backbone)
             require_prompt_arrives(backbone, prompt.shape)
-        if shallow is not None:
+        if shallow is not None or cls_prompt is not None:
             require_shallow_prompt_arrives(backbone)
 
     @property
@@ -64,13 +74,17 @@ class Encoder(nn.Module):
         slots: Slots | None = None,
         prefix: Prefix | None = None,
         index: Tensor | None = None,
+        condition: Tensor | None = None,
+        as_encoder: bool = True,
         all_layers: bool = False,
     ) -> tuple[Tensor, ...]:
         """Hidden states (N, L, H): all of them, embedding output first, with `all_layers`, else only the last.
 
         input_ids, attention_mask (N, L). slots: where shallow prompts stand. prefix: one drawn before, for a second
         pass that must see the same prompts; drawn here by default. index (N, L): where in its text each token stands,
-        for texts of which a part is left out. Raises UserError if L exceeds the positions.
+        for texts of which a part is left out. condition (N, H): stands at index 0 in the place of what the embedding
+        layer gives, no position or type added (DiffCSE). as_encoder: False for a discriminator's pass, whose [CLS] is
+        the static one. Raises UserError if L exceeds the positions.
         """
         if input_ids.shape[1] > self.max_tokens:
             raise UserError(
@@ -82,34 +96,59 @@ class Encoder(nn.Module):
             kwargs["prefix"] = self.draw_prefix(len(input_ids)) if prefix is None else prefix
         if index is not None:
             kwargs["position_ids"] = self.positions.at(index, self.position_offset)
-        elif self.prompt is not None or self.shallow is not None:
+        elif any(part is not None for part in (self.prompt, self.shallow, self.cls_prompt)):
             kwargs["position_ids"] = self.positions.ids(input_ids, self.position_offset)
-        output = self.backbone(**self._input(input_ids, slots), attention_mask=attention_mask, **kwargs)
+        with self._conditioned(condition):
+            given = self._input(input_ids, slots, as_encoder)
+            output = self.backbone(**given, attention_mask=attention_mask, **kwargs)
         return tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
 
-    def _input(self, input_ids: Tensor, slots: Slots | None) -> dict[str, Tensor]:
-        if self.shallow is None or slots is None:
+    def _input(self, input_ids: Tensor, slots: Slots | None, as_encoder: bool) -> dict[str, Tensor]:
+        shallow = self.shallow if slots is not None else None
+        cls_prompt = self.cls_prompt if as_encoder else None
+        if shallow is None and cls_prompt is None:
             return {"input_ids": input_ids}
         embedded = self.backbone.get_input_embeddings()(input_ids)
-        return {"inputs_embeds": self.shallow(embedded, slots.prompts)}
+        if shallow is not None:
+            embedded = shallow(embedded, slots.prompts)
+        if cls_prompt is not None:
+            embedded = cls_prompt(embedded, torch.zeros_like(input_ids[:, :1]))
+        return {"inputs_embeds": embedded}
+
+    @contextlib.contextmanager
+    def _conditioned(self, condition: Tensor | None) -> Iterator[None]:
+        """For one pass: the condition instead of what the embedding layer gives at index 0."""
+        if condition is None:
+            yield
+            return
+
+        def put(module: nn.Module, args: tuple, embedded: Tensor) -> Tensor:
+            return torch.cat([condition.unsqueeze(1).to(embedded), embedded[:, 1:]], dim=1)
+
+        handle = last_embedding_module(self.backbone).register_forward_hook(put)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def record(self) -> dict[str, Any]:
         """What `dcpcse.json` holds of the encoder: what it takes to build it again around a backbone."""
         return {
             "prompt": None if self.prompt is None else self.prompt.record(),
             "shallow": None if self.shallow is None else self.shallow.record(),
+            "cls_prompt": None if self.cls_prompt is None else self.cls_prompt.record(),
             "position_offset": self.position_offset,
         }
 
     @classmethod
     def build(cls, backbone: PreTrainedModel, record: Mapping[str, Any]) -> "Encoder":
         """The encoder of a record, its prompts still without their values. KeyError, TypeError for a damaged one."""
-        shallow = record["shallow"]
         return cls(
             backbone,
             None if record["prompt"] is None else _build_prompt(record["prompt"]),
             record["position_offset"],
-            shallow=None if shallow is None else ShallowPrompt(torch.zeros(shallow["length"], shallow["width"])),
+            shallow=_build_shallow(record["shallow"]),
+            cls_prompt=_build_shallow(record.get("cls_prompt")),
             tuned=record["backbone"] is not None,
         )
 
@@ -121,7 +160,13 @@ class Encoder(nn.Module):
             tensors |= {f"prompt.{name}": tensor for name, tensor in table.items()}
         if self.shallow is not None:
             tensors["shallow.weight"] = self.shallow.weight
+        if self.cls_prompt is not None:
+            tensors["cls_prompt.weight"] = self.cls_prompt.weight
         return tensors
+
+
+def _build_shallow(record: Mapping[str, Any] | None) -> ShallowPrompt | None:
+    return None if record is None else ShallowPrompt(torch.zeros(record["length"], record["width"]))
 
 
 def _build_prompt(record: Mapping[str, Any]) -> DeepPrompt:

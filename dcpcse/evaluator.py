@@ -100,6 +100,7 @@ def versions() -> dict[str, str]:
 def _trained(model: SentenceEncoder) -> list[dict[str, torch.Tensor]]:
     encoder = model.encoder
     parts = {"head": model.head, "prompt": encoder.prompt, "shallow": encoder.shallow}
+    parts["cls_prompt"] = encoder.cls_prompt
     # A frozen one is known by its fingerprint already.
     parts["backbone"] = encoder.backbone if encoder.tuned else None
     return [_tensors(module, name) for name, module in parts.items()]

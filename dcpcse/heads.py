@@ -29,6 +29,28 @@ class TanhMLP(nn.Module):
         return self.activation(self.dense(pooled))
 
 
+class BatchNormMLP(nn.Module):
+    """Two dense layers with batch normalisation, (N, H) → (N, H), N ≥ 2 in training (D2CSE, appendix; DiffCSE).
+
+    The statistics are those of all rows together: of the views of a sentence, and of all sentences.
+    """
+
+    def __init__(self, hidden_size: int, std: float = 0.02) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(hidden_size, 2 * hidden_size, bias=False),
+            nn.BatchNorm1d(2 * hidden_size),
+            nn.ReLU(),
+            nn.Linear(2 * hidden_size, hidden_size, bias=False),
+            nn.BatchNorm1d(hidden_size, affine=False),
+        )
+        for layer in (self.layers[0], self.layers[3]):
+            nn.init.normal_(layer.weight, std=std)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.layers(pooled)
+
+
 class PretrainedPooler(nn.Module):
     """The checkpoint's own pooler (dense and tanh trained with next-sentence prediction) on a [CLS] vector."""
 
@@ -89,7 +111,11 @@ def _no_transform(masked_lm: nn.Module) -> UserError:
     )
 
 
-HEADS: dict[str, type[nn.Module]] = {"tanh_mlp": TanhMLP, "mlm_transform": MLMTransform}
+HEADS: dict[str, type[nn.Module]] = {
+    "tanh_mlp": TanhMLP,
+    "batchnorm_mlp": BatchNormMLP,
+    "mlm_transform": MLMTransform,
+}
 """Heads that a model folder can hold, by the name written into it; each is built from hidden size and settings."""
 
 

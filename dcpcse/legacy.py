@@ -154,7 +154,7 @@ def translate(argv: Sequence[str], say: Callable[[str], None], names: Names = TR
             skipping = not equals
         else:
             out.append(word)
-    return out + (_promptbert(seen, say) + _conpvp(seen, say) if names is TRAINING else [])
+    return out + (_promptbert(seen, say) + _told_by_an_option(seen, say) if names is TRAINING else [])
 
 
 def _promptbert(seen: Collection[str], say: Callable[[str], None]) -> list[str]:
@@ -170,15 +170,33 @@ def _promptbert(seen: Collection[str], say: Callable[[str], None]) -> list[str]:
     return implied
 
 
-def _conpvp(seen: Collection[str], say: Callable[[str], None]) -> list[str]:
-    """The public ConPVP code names its method by the length of its prompt only, and has these ways of its own."""
-    if "prompt_len" not in seen or {"method", "preset"} & set(seen):
+TOLD_BY = {
+    "prompt_len": ("conpvp", {"denoise_by": "attention", "prototype_templates": "code", "prompt_init": "uniform"}),
+    **dict.fromkeys(
+        ("generator_name", "lambda_weight"),
+        (
+            "diffcse",
+            {
+                **{"generation": "argmax", "generate_at": "all", "generator_train_mode": "True"},
+                **{"crtd_reduction": "mean_all", "lambda_weight": "0.1", "masking_ratio": "0.15"},
+                **{"batchnorm": "False", "mlp_only_train": "False"},
+            },
+        ),
+    ),
+}
+"""Options that only one public code has, which names its method in no other way: the method, and that code's ways."""
+
+
+def _told_by_an_option(seen: Collection[str], say: Callable[[str], None]) -> list[str]:
+    """The method of a public code that is known by an option of its own, with its ways where they are left out."""
+    telling = next((name for name in TOLD_BY if name in seen), None)
+    if telling is None or {"method", "preset"} & set(seen):
         return []
-    ways = {"denoise_by": "attention", "prototype_templates": "code", "prompt_init": "uniform"}
-    implied = ["--method", "conpvp"]
+    method, ways = TOLD_BY[telling]
+    implied = ["--method", method]
     for name, value in ways.items():
         implied += [] if name in seen else [f"--{name}", value]
-    say(f"--prompt_len is of the public ConPVP code: {' '.join(implied)}")
+    say(f"--{telling} is of the public {method} code: {' '.join(implied)}")
     return implied
 
 

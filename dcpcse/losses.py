@@ -48,3 +48,27 @@ def masked_ce(logits: Tensor, labels: Tensor) -> Tensor:
     very short sentences may have no masked token, and the mean over none would be NaN.
     """
     return F.cross_entropy(logits.float(), labels, reduction="sum") / max(len(labels), 1)
+
+
+REDUCTIONS = ("sum", "mean_tokens", "mean_all")
+
+
+def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction: str, sentences: int) -> Tensor:
+    """Cross entropy in nats of telling replaced from kept tokens (D2CSE, eq. 2).
+
+    logits (N, L, 2): class 1 is "replaced"; replaced, boolean, and mask (N, L). reduction: `sum` over the tokens of a
+    sentence, mean over `sentences` (the paper: of its N rows those that are no second copy); `mean_tokens`, mean over
+    all tokens; `mean_all`, mean over all positions, first ones and pads among them, which count as kept (DiffCSE's
+    code). The first two leave out pads and the first position, where the condition stands. ValueError for another one.
+    """
+    each = F.cross_entropy(logits.float().flatten(0, 1), replaced.long().flatten(), reduction="none").view_as(mask)
+    if reduction == "mean_all":
+        return each.mean()
+    tokens = mask.clone()
+    tokens[:, 0] = 0
+    total = (each * tokens).sum()
+    if reduction == "sum":
+        return total / sentences
+    if reduction == "mean_tokens":
+        return total / tokens.sum().clamp(min=1)
+    raise ValueError(f"reduction {reduction!r} is none of {REDUCTIONS}")

@@ -25,7 +25,7 @@ from .bases import load_recorded
 from .denoising import NO_DENOISING, WAYS, Denoising, own_tokens, template_only
 from .encoder import Encoder
 from .errors import UserError
-from .heads import HEADS, MLMTransform, PretrainedPooler, TanhMLP, build_head, head_record
+from .heads import HEADS, BatchNormMLP, MLMTransform, PretrainedPooler, TanhMLP, build_head, head_record
 from .pooling import POOLERS, Pooler
 from .promptable import PEFT_SAME, peft_config
 from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
@@ -37,6 +37,7 @@ from .tuned import TunedBackbone, read_backbone
 __all__ = [
     "HEADS",
     "POOLERS",
+    "BatchNormMLP",
     "DeepPrompt",
     "Denoising",
     "Encoder",
@@ -123,6 +124,12 @@ class SentenceEncoder(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, *, prefix: Prefix | None = None
     ) -> Tensor:
         """Embeddings (N, H) of token ids and mask (N, L), with the templates' slots where there are templates."""
+        return self.pooled_and_embeddings(input_ids, attention_mask, slots, prefix=prefix)[1]
+
+    def pooled_and_embeddings(
+        self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, *, prefix: Prefix | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What is pooled (and denoised), before a head that stands after it, and the embeddings; both (N, H)."""
         head = self.head if self.head is not None and (self.training or self.head_at_inference) else nn.Identity()
         on_both = isinstance(head, MLMTransform)  # PromptBERT's org_mlp: before subtracting, all others after
         vector = self._pool(input_ids, attention_mask, slots, prefix=prefix)
@@ -132,7 +139,7 @@ class SentenceEncoder(nn.Module):
                 bias = self._bias(input_ids, attention_mask, slots)
                 bias = head(bias) if on_both else bias
             vector = vector - bias
-        return vector if on_both else head(vector)
+        return vector, vector if on_both else head(vector)
 
     def _bias(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots) -> Tensor:
         """The part of the templates alone in each row's pooled vector (N, H)."""
@@ -386,6 +393,7 @@ class SentenceEncoder(nn.Module):
             prompt is not None
             and not self.encoder.tuned
             and not self.templates
+            and self.encoder.cls_prompt is None
             and self.source.model_type in PEFT_SAME
             and POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
             and not self.head_at_inference

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from .attention import PREFIX_ATTENTION, Prefix
@@ -98,6 +99,17 @@ def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
     near = 1e-4 * wanted.abs().max()
     if (found - wanted).abs().max() > near or (other - wanted).abs().max() <= near:
         raise _cannot_take_prompts(backbone, "vectors in the places of its tokens do not reach the output", "shallow")
+
+
+def last_embedding_module(backbone: PreTrainedModel) -> nn.Module:
+    """The module whose output is what the first layer reads: embeddings, or ELECTRA's projection of them."""
+    module = getattr(backbone, "embeddings_project", None) or getattr(backbone, "embeddings", None)
+    if not isinstance(module, nn.Module):
+        raise UserError(
+            f"{backbone.config.model_type} encoders have no embedding layer to put a condition behind; what works: "
+            f"{', '.join(PROMPTABLE)}"
+        )
+    return module
 
 
 def _one_change_a_row(shape: PromptShape, device: torch.device) -> Prefix:

@@ -43,6 +43,7 @@ class TokenTable(nn.Module):
 
     prompt = None
     shallow = None
+    cls_prompt = None
     tuned = False
     position_offset = 0
 

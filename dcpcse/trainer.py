@@ -40,9 +40,11 @@ class TrainingStep(nn.Module):
         """input_ids, attention_mask (B, V, L), and the slots of templates (`ViewCollator`) → scalar by term name."""
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
         prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
-        embeddings = self.model(ids, mask, slots, prefix=prefix).unflatten(0, input_ids.shape[:2])  # (B, V, H)
-        by_view = dict(zip(self.view_names, embeddings.unbind(1), strict=True))
-        step = Step(self.model, input_ids, attention_mask, by_view, prefix, slots)
+        pooled, embeddings = (
+            dict(zip(self.view_names, vectors.unflatten(0, input_ids.shape[:2]).unbind(1), strict=True))
+            for vectors in self.model.pooled_and_embeddings(ids, mask, slots, prefix=prefix)
+        )  # view → (B, H)
+        step = Step(self.model, input_ids, attention_mask, embeddings, prefix, slots, others, pooled)
         return {name: objective(step) for name, objective in self.objectives.items()}
 
     def activation_checkpointing_enable(
@@ -88,6 +90,7 @@ class ContrastiveTrainer(Trainer):
         self.step_module: TrainingStep = self.model
         self.dev_scores = dev_scores
         self._logged_terms: dict[str, Tensor] = {}
+        self._logged_counts: dict[str, Tensor] = {}
         self._logged_batches = 0
         # Otherwise every process would drop out the same units.
         torch.manual_seed(self.args.seed + self.args.process_index)
@@ -106,6 +109,9 @@ class ContrastiveTrainer(Trainer):
         for name, term in terms.items():
             self._logged_terms[name] = self._logged_terms.get(name, 0) + term.detach()
         self._logged_batches += 1
+        for objective in self.step_module.objectives.values():
+            for name, count in objective.counts.items():
+                self._logged_counts[name] = self._logged_counts.get(name, 0) + torch.stack(count).float()
         return (loss, terms) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -115,8 +121,7 @@ class ContrastiveTrainer(Trainer):
                 raise UserError(
                     f"the loss is {logs['loss']} at step {self.state.global_step}; try a lower --learning_rate"
                 )
-            if len(self._logged_terms) > 1:
-                logs |= self._drain_terms()
+            logs |= self._drain_terms() | self._drain_counts()
             logs |= {f"weight_{n}": self._weights()[n] for n, t in self.step_module.terms.items() if t.schedule}
         super().log(logs, start_time)
 
@@ -137,7 +142,17 @@ class ContrastiveTrainer(Trainer):
         means = self.accelerator.reduce(totals, reduction="mean").tolist()
         names = list(self._logged_terms)
         self._logged_terms, self._logged_batches = {}, 0
+        if len(names) == 1:  # it is the loss
+            return {}
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
+
+    def _drain_counts(self) -> dict[str, float]:
+        """Means of the objectives' figures since the last log; one of nothing (no token replaced) is left out."""
+        names, self._logged_counts, counts = list(self._logged_counts), {}, list(self._logged_counts.values())
+        if not counts:
+            return {}
+        totals = self.accelerator.reduce(torch.stack(counts), reduction="sum").tolist()
+        return {name: total / number for name, (total, number) in zip(names, totals, strict=True) if number}
 
     def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Be as after the last step of a run that ended at this checkpoint."""

@@ -14,10 +14,11 @@ from transformers.integrations import get_available_reporting_integrations
 
 from . import checkpoints
 from .arguments import DataArguments, ModelArguments, RunArguments
-from .backbones import Backbone, LoadOptions, load_backbone
+from .backbones import Backbone, LoadOptions, load_backbone, vocabulary_fingerprint
 from .checkpoints import RUN_FILE
 from .cli import parse_training, say
 from .collators import ViewCollator
+from .corpus import Corpus, CorruptedRows, data_fingerprint
 from .data import TrainingData, load_training_file
 from .errors import UserError
 from .evaluator import METRIC_NAMES, dev_metrics, measure
@@ -41,7 +42,7 @@ def train(argv: Sequence[str]) -> None:
     settle(run_args, data_args, given)
     check_output(run_args, model_args.model_name_or_path, given)
     checkpoint = checkpoints.find(run_args.resume_from_checkpoint, run_args.output_dir, range(run_args.world_size))
-    _require_given(model_args, data_args)
+    require_given(model_args, data_args)
     settle_method(model_args, ["anchor"])  # what contradicts itself should not cost the reading of a large file
     dev = load_dev_tasks(data_args) if wants_dev_scores(run_args) else None
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
@@ -54,7 +55,9 @@ def train(argv: Sequence[str]) -> None:
     if checkpoint:
         checkpoint.require_same_options(resolved(model_args, data_args, run_args, given))
         checkpoint.require_same_run(method.model, method.trained_objectives())
-    trainer = build_trainer(method, data, data_args, run_args, dev, denoise_in_dev=bool(model_args.denoise_in_dev))
+    corpus = _corpus(model_args, data_args, method)
+    in_dev = bool(model_args.denoise_in_dev)
+    trainer = build_trainer(method, data, data_args, run_args, dev, denoise_in_dev=in_dev, corpus=corpus)
     if run_args.do_train:
         _prepare(trainer, checkpoint, model_args, data_args, given)
         _train(trainer, checkpoint)
@@ -156,7 +159,8 @@ def _goes_on_in(folder: Path, resume: str | None) -> bool:
     return not Path(resume).is_dir() or Path(resume).resolve().parent == folder.resolve()
 
 
-def _require_given(model: ModelArguments, data: DataArguments) -> None:
+def require_given(model: ModelArguments, data: DataArguments) -> None:
+    """UserError without an encoder, without data, or for dev tasks that there are not."""
     if not model.model_name_or_path:
         raise UserError("--model_name_or_path is missing: the encoder, a Hugging Face folder or hub id")
     if not data.train_file:
@@ -204,6 +208,20 @@ def _require_fits(method: Method, data: DataArguments) -> None:
         )
 
 
+def _corpus(args: ModelArguments, data: DataArguments, method: Method) -> Corpus | None:
+    """The corpus that was corrupted ahead of training, if one is given; UserError if it is of another run."""
+    if args.corrupted_corpus is None:
+        return None
+    corpus = Corpus.read(args.corrupted_corpus)
+    corpus.require(
+        data=data_fingerprint(data.train_file),
+        vocabulary=vocabulary_fingerprint(method.model.tokenizer),
+        views=[view.name for view in method.views],
+        max_seq_length=data.max_seq_length,
+    )
+    return corpus
+
+
 def build_trainer(
     method: Method,
     data: TrainingData,
@@ -212,8 +230,9 @@ def build_trainer(
     dev: Suite | None = None,
     *,
     denoise_in_dev: bool = False,
+    corpus: Corpus | None = None,
 ) -> ContrastiveTrainer:
-    """The Trainer with collator and dev evaluation on the tasks of `dev`."""
+    """The Trainer with collator and dev evaluation on the tasks of `dev`; corpus: corrupted ids of the data."""
 
     def dev_scores() -> Mapping[str, float]:
         with method.model.denoised(denoise_in_dev):
@@ -232,7 +251,7 @@ def build_trainer(
         run_args,
         dev_scores=dev_scores if dev else None,
         data_collator=collator,
-        train_dataset=data.dataset,
+        train_dataset=data.dataset if corpus is None else CorruptedRows(data.dataset, corpus),
     )
 
 

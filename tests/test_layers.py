@@ -12,12 +12,12 @@ SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
     {"errors"},
-    {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates", "tensors"},
-    {"tokens", "template_generation", "tuned"},
+    {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates", "tensors", "masking"},
+    {"tokens", "template_generation", "tuned", "corpus"},
     {"pooling", "denoising"},
-    {"legacy", "arguments", "views", "positions", "prompts", "backbones", "data"},
-    {"heads", "promptable", "bases", "folder"},
-    {"encoder"},
+    {"legacy", "views", "positions", "prompts", "backbones", "data"},
+    {"heads", "promptable", "bases", "folder", "generator"},
+    {"arguments", "encoder"},
     {"models"},
     {"static", "topk"},
     {"representations"},
@@ -28,7 +28,7 @@ LAYERS = (
     {"report"},
     {"trainer"},
     {"training", "evaluating"},
-    {"quickstart", "predict", "template_search"},
+    {"quickstart", "predict", "template_search", "corrupt", "hyperparameter_search"},
 )
 """Lowest first; a name is a module of dcpcse or a package in it, inside which imports are free."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

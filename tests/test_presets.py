@@ -32,6 +32,7 @@ def test_a_preset_parses_builds_and_trains_a_step(name, tiny, train_txt, train_c
     argv = ["--preset", name, "--model_name_or_path", tiny(kind), "--train_file", data, "--use_cpu"]
     argv += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache"), "--max_steps", "1"]
     argv += ["--eval_strategy", "no", "--load_best_model_at_end", "False", "--per_device_train_batch_size", "4"]
+    argv += ["--generator_name", tiny(kind)] if "generator_name" in presets.load(name).options else []
     assert run(training.train, argv) == 0
     written = yaml.safe_load((tmp_path / "out/run.yaml").read_text(encoding="utf-8"))
     options = presets.load(name).options
@@ -138,6 +139,21 @@ def test_promptbert_has_the_settings_templates_and_scores_of_its_paper(setting, 
     assert squeezed == [text.replace(" ", "") for text in printed]
     kind = {"unsup": "unsupervised", "sup": "supervised"}[setting]
     assert preset.published == average(table("promptbert", "table6_sts_finetuned")[kind], f"Prompt{short}-base")
+
+
+@pytest.mark.parametrize(
+    ("setting", "backbone"),
+    [*(("unsup", name) for name in list(BACKBONES)[:3]), ("sup", "bert-base"), ("sup", "roberta-base")],
+)
+def test_d2cse_has_the_settings_and_scores_of_its_paper(setting, backbone):
+    preset = presets.load(f"d2cse/{setting}-{backbone}")
+    row, options = table("d2cse", "table7_hparams")[f"{setting}_{BACKBONES[backbone]}"], preset.options
+    names = {"per_device_train_batch_size": "batch_size", "num_train_epochs": "epochs", "pre_seq_len": "prompt_length"}
+    names |= {name: name for name in ("learning_rate", "masking_ratio", "cls_prompt")} | {"lambda_weight": "lambda"}
+    for ours, theirs in names.items():
+        assert options[ours] == row[theirs], ours
+    scores = table("d2cse", "table1_sts_unsup" if setting == "unsup" else "table8_sts_sup")["rows"]
+    assert preset.published == average(scores, f"D2CSE-{BACKBONES[backbone]}")
 
 
 def test_optiprompt_and_scpcse_have_the_settings_and_scores_of_their_papers():

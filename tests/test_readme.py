@@ -11,6 +11,8 @@ from transformers import TrainingArguments
 
 from dcpcse.arguments import DataArguments, ModelArguments, RunArguments
 from dcpcse.cli import evaluation_parser, parse_evaluation, parse_training
+from dcpcse.corrupt import corrupt_parser
+from dcpcse.hyperparameter_search import search_parser as hyperparameter_parser
 from dcpcse.legacy import RENAMED
 from dcpcse.methods import settle
 from dcpcse.pooling import POOLERS
@@ -51,7 +53,12 @@ def test_every_evaluation_command_parses(argv):
     assert args.model_name_or_path
 
 
-MODULES = {"dcpcse.predict": predict_parser, "dcpcse.template_search": search_parser}
+MODULES = {
+    "dcpcse.predict": predict_parser,
+    "dcpcse.template_search": search_parser,
+    "dcpcse.corrupt": corrupt_parser,
+    "dcpcse.hyperparameter_search": hyperparameter_parser,
+}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -59,7 +66,10 @@ def test_every_module_command_parses(module):
     calls = commands(module)
     assert calls
     for argv in calls:
-        assert MODULES[module]().parse_args(argv).model_name_or_path
+        split = argv.index("--") if "--" in argv else len(argv)
+        assert MODULES[module]().parse_args(argv[:split])
+        if argv[split + 1 :]:
+            parse_training([*argv[split + 1 :], "--output_dir", "out"])
 
 
 def test_every_script_that_the_readme_calls_is_there():

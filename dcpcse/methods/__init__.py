@@ -1,7 +1,9 @@
 """Methods: each file registers one, as a value on the axes trained × views × representation × objectives."""
 
 from .conpvp import conpvp
+from .d2cse import d2cse
 from .dcpcse import dcpcse
+from .diffcse import diffcse
 from .promptbert import promptbert
 from .registry import METHODS, Method, build_method, register, settle
 from .scpcse import scpcse
@@ -12,7 +14,9 @@ __all__ = [
     "Method",
     "build_method",
     "conpvp",
+    "d2cse",
     "dcpcse",
+    "diffcse",
     "promptbert",
     "register",
     "scpcse",

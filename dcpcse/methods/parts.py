@@ -10,9 +10,10 @@ from ..arguments import ModelArguments
 from ..backbones import Backbone
 from ..denoising import NO_DENOISING, Denoising
 from ..errors import UserError
-from ..heads import MLMTransform, TanhMLP
+from ..heads import BatchNormMLP, MLMTransform, TanhMLP
+from ..masking import TokenMasking
 from ..models import Encoder, SentenceEncoder
-from ..objectives import Contrastive, MaskedLM, Term, TokenMasking
+from ..objectives import Contrastive, MaskedLM, Term
 from ..objectives.mlm import exponential_decay
 from ..positions import positions_of
 from ..prompts import DeepPrompt, PromptShape, ShallowPrompt
@@ -95,7 +96,14 @@ def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Templ
         projection=args.prefix_hidden_size if args.prefix_projection else None,
         std=initial_std(backbone),
     )
-    return Encoder(backbone.model, prompt, _position_offset(backbone, args), shallow=shallow)
+    cls_prompt = _cls_prompt(backbone) if args.cls_prompt else None
+    return Encoder(backbone.model, prompt, _position_offset(backbone, args), shallow=shallow, cls_prompt=cls_prompt)
+
+
+def _cls_prompt(backbone: Backbone) -> ShallowPrompt:
+    """The [CLS] prompt of D2CSE (section 3), begun as the embedding of what stands first in every text."""
+    first = backbone.tokenizer("")["input_ids"][0]
+    return ShallowPrompt(backbone.model.get_input_embeddings().weight[[first]])
 
 
 def _shallow_prompt(backbone: Backbone, args: ModelArguments, template: Template) -> ShallowPrompt | None:
@@ -129,7 +137,7 @@ def _head(backbone: Backbone, args: ModelArguments) -> nn.Module | None:
         return None
     if args.org_mlp:
         return MLMTransform.of(backbone.lm_head)
-    return TanhMLP(backbone.source.hidden_size, initial_std(backbone))
+    return (BatchNormMLP if args.batchnorm else TanhMLP)(backbone.source.hidden_size, initial_std(backbone))
 
 
 def _position_offset(backbone: Backbone, args: ModelArguments) -> int:

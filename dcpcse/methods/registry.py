@@ -96,7 +96,8 @@ def _common(args: ModelArguments) -> dict[str, Any]:
     """What every method takes for options that are still open."""
     deep = {"pre_seq_len": 10, "prefix_projection": False} if args.tuning == "deep" else {}
     inner = {"prefix_hidden_size": 512} if args.prefix_projection else {}
-    flags = ("mlp_only_train", "org_mlp", "final_period", "denoise", "denoise_at_inference")
+    flags = ("mlp_only_train", "org_mlp", "batchnorm", "cls_prompt")
+    flags += ("final_period", "denoise", "denoise_at_inference")
     ways = {"denoise_by": "template"} if args.denoise or args.denoise_at_inference else {}
     in_dev = {"denoise_in_dev": bool(args.denoise_at_inference)}
     return {**deep, **inner, **dict.fromkeys(flags, False), **ways, **in_dev}
@@ -113,7 +114,8 @@ def _require_effect(args: ModelArguments) -> None:
         "--denoise": (denoised, ("denoise_by", "denoise_unshifted", "denoise_freeze")),
         "--denoise_by template": (args.denoise_by in (None, "template"), ("denoise_unshifted",)),
         "--init_from": (args.init_from is not None, ("freeze_prompts",)),
-        "a head (--pooler_type cls or mask)": (headed, ("mlp_only_train", "org_mlp")),
+        "a head (--pooler_type cls or mask)": (headed, ("mlp_only_train", "org_mlp", "batchnorm")),
+        "--org_mlp False": (not args.org_mlp, ("batchnorm",)),
         "--pooler_type mask": (args.pooler_type == "mask", ("org_mlp", "denoise", "denoise_at_inference")),
     }
     for need, (there, names) in needs.items():
@@ -127,7 +129,7 @@ def _require_effect(args: ModelArguments) -> None:
         raise UserError("--pooler_type mask is the [MASK] of a template; give --template")
 
 
-DEEP = ("pre_seq_len", "prefix_projection", "prefix_hidden_size", "prompt_dropout", "position_offset")
+DEEP = ("pre_seq_len", "prefix_projection", "prefix_hidden_size", "prompt_dropout", "position_offset", "cls_prompt")
 """Options of deep prompts."""
 
 HEADED = ("cls", "mask")

@@ -2,6 +2,7 @@
 
 from .base import Objective, Step, Term
 from .contrastive import Contrastive
-from .mlm import MaskedLM, TokenMasking
+from .mlm import MaskedLM
+from .replaced_token import ReplacedTokenDetection
 
-__all__ = ["Contrastive", "MaskedLM", "Objective", "Step", "Term", "TokenMasking"]
+__all__ = ["Contrastive", "MaskedLM", "Objective", "ReplacedTokenDetection", "Step", "Term"]

@@ -14,7 +14,8 @@ from ..templates import Slots
 class Step:
     """All that an objective may look at.
 
-    input_ids, attention_mask (B, V, L): V views of B examples. embeddings: view name → (B, H). prefix: the one
+    input_ids, attention_mask (B, V, L): V views of B examples. embeddings: view name → (B, H); pooled: the same
+    before the head. prefix: the one
     that gave the embeddings, of B·V rows, for objectives that encode again; slots: of their templates, if any.
     extras: further tensors of the batch.
     """
@@ -26,10 +27,22 @@ class Step:
     prefix: Prefix | None = None
     slots: Slots | None = None
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+    pooled: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+Counts = Mapping[str, tuple[Tensor, Tensor]]
+"""Name → sum and number of what is averaged: a mean that can be joined over batches and processes."""
 
 
 class Objective(nn.Module):
-    """A part of the loss; may own parameters (an LM head, a discriminator)."""
+    """A part of the loss; may own parameters (an LM head, a discriminator).
+
+    counts: figures of the last batch for the log, without gradients.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counts = {}
 
     def forward(self, step: Step) -> Tensor:
         """The unweighted scalar of this batch."""

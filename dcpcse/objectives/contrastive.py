@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..distributed import gather_own_first
@@ -35,6 +37,7 @@ class Contrastive(Objective):
 
     def forward(self, step: Step) -> Tensor:
         views = step.embeddings
+        self._count(views["anchor"], views[self.positive])
         return nt_xent(
             views["anchor"],
             gather_own_first(views[self.positive]),
@@ -43,6 +46,16 @@ class Contrastive(Objective):
             hard_negative_weight=self.hard_negative_weight,
             others=[gather_own_first(views[name]) for name in self.others],
         )
+
+    @torch.no_grad()
+    def _count(self, anchors: Tensor, positives: Tensor) -> None:
+        cosines = F.normalize(anchors.float(), dim=-1) @ F.normalize(positives.float(), dim=-1).T
+        own = cosines.diagonal().sum()
+        pairs = torch.tensor(len(anchors), device=cosines.device)
+        self.counts = {
+            "cosine_positive": (own, pairs),
+            "cosine_negative": (cosines.sum() - own, pairs * (pairs - 1)),
+        }
 
     def negatives(self, batch: int, views: Collection[str]) -> int:
         """How many negatives an anchor has in a batch of all processes, with these views."""

@@ -277,6 +277,17 @@ def test_two_processes_train_the_prompts_of_one_with_the_double_batch(published_
         torch.testing.assert_close(other_way, way, rtol=0, atol=0.02 * way.abs().max().item())
 
 
+@pytest.mark.parametrize("method", ["d2cse", "diffcse"])
+def test_two_processes_train_replaced_token_detection(method, tiny, train, train_txt, tmp_path, sentences):
+    """BatchNorm takes the rows of each process for itself, so that it is another training than with one process."""
+    options = {"method": method, "generator_name": tiny("bert"), "max_steps": 3}
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
+    done = launch("train.py", *argv, processes=2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("rtd_accuracy_kept") == 3
+    assert dcpcse.load(tmp_path / "out").encode(sentences).shape == (12, 32)
+
+
 def test_the_launcher_of_these_tests_finds_this_package():
     here = Path(dcpcse.__file__).parents[1]
     done = launch("-c", "import dcpcse; print(dcpcse.__file__)", cwd=Path(os.sep))

@@ -22,7 +22,11 @@ RECIPES = {
     "conpvp, hard negatives": ("roberta", "train_csv", {"method": "conpvp", "denoise_by": "attention"}),
     "conpvp, deep": ("bert", "train_txt", {"method": "conpvp", "tuning": "deep", "instance_weight": 0.5}),
     "conpvp, mlm": ("bert", "train_txt", {"method": "conpvp", "do_mlm": True}),
+    "d2cse, supervised": ("roberta", "train_csv", {"method": "d2cse"}),
+    "dcpcse, [CLS] prompt": ("bert", "train_txt", {"method": "dcpcse", "cls_prompt": True}),
 }
+CRTD = ("d2cse", "diffcse")
+"""Methods that need a generator."""
 EVERYTHING = 'This sentence of "[MASK]" means {sentence} [PROMPT] .'
 
 
@@ -30,6 +34,8 @@ EVERYTHING = 'This sentence of "[MASK]" means {sentence} [PROMPT] .'
 def trained(request, train, tiny, sts_data):
     """A run of each recipe, measured at its end."""
     kind, data, options = RECIPES[request.param]
+    if options["method"] in CRTD:
+        options = {**options, "generator_name": tiny(kind)}
     measuring = {"eval_strategy": "steps", "eval_steps": 2, "eval_data_dir": sts_data, "custom_eval_data": True}
     return train(tiny(kind), request.getfixturevalue(data), **measuring, **options)
 
@@ -43,10 +49,12 @@ def test_what_is_frozen_stays_bit_for_bit_and_what_is_trained_moves(trained):
         assert not still  # gradients are zero of key biases, and of what denoising takes away again
     else:
         assert not moved & backbone
-    prompts = {name for name in final if name.startswith(("model.encoder.prompt", "model.encoder.shallow"))}
+    parts = ("model.encoder.prompt", "model.encoder.shallow", "model.encoder.cls_prompt")
+    prompts = {name for name in final if name.startswith(parts)}
     heads = {name for name in final if name.startswith("model.head")}
     assert {name for name in prompts | heads if name != "model.head.norm.bias"} <= moved
-    assert moved <= prompts | heads | backbone
+    assert {name for name in moved if not name.startswith("objectives.crtd.")} <= prompts | heads | backbone
+    assert not {name for name in moved if "generator" in name}
 
 
 def test_the_folder_gives_the_embeddings_of_the_trained_model(trained, sentences):
@@ -200,6 +208,20 @@ def test_a_public_conpvp_command_is_known_by_its_prompt_length(train, tiny, trai
     model = dcpcse.load(tmp_path / "out")
     assert (model.method, model.encoder.shallow.weight.shape[0]) == ("conpvp", 4)
     assert model.denoising.by == "attention"
+
+
+def test_the_public_diffcse_command_trains_diffcse(train, tiny, train_txt, tool, tmp_path):
+    """run_diffcse.sh (SPEC 3.5), the generator a tiny one."""
+    options = {
+        **{"pooler_type": "cls", "mlp_only_train": True, "batchnorm": True, "lambda_weight": "0.005", "temp": 0.05},
+        **{"masking_ratio": 0.30, "generator_name": tiny("bert"), "fp16": True, "logging_first_step": True},
+    }
+    outcome = tool(train_main, train.argv(tiny("bert"), train_txt, tmp_path / "out", max_steps=2, **options))
+    assert outcome.code == 0, outcome.err
+    assert "is of the public diffcse code: --method diffcse --generation argmax --generate_at all" in outcome.said
+    run = yaml.safe_load((tmp_path / "out/run.yaml").read_text(encoding="utf-8"))
+    assert (run["crtd_reduction"], run["generator_train_mode"], run["discriminator"]) == ("mean_all", True, "trained")
+    assert (run["lambda_weight"], run["masking_ratio"]) == (0.005, 0.3)
 
 
 def test_public_switches_on_an_encoder_as_it_is(tiny, sts_data, tool):

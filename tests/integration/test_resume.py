@@ -69,6 +69,15 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(recipe, resumed,
     assert log_of(whole)[:-1] == log_of(folder)[:-1]  # the last entry is the mean loss of what each run did itself
 
 
+@pytest.mark.parametrize("options", [{"method": "d2cse", "cls_prompt": True}, {"method": "diffcse"}], ids=str)
+def test_replaced_token_detection_resumes_bit_for_bit(options, resumed, tiny, train_txt):
+    """With the statistics of BatchNorm, the detection head and, in DiffCSE, the discriminator."""
+    whole, folder = resumed(4, tiny("bert"), train_txt, generator_name=tiny("bert"), **options)
+    assert_same_weights(whole, folder)
+    assert any("running_mean" in name for name in weights(folder))
+    assert log_of(whole)[:-1] == log_of(folder)[:-1]
+
+
 @pytest.mark.parametrize("kind", ["roberta", "electra", "modernbert"])
 def test_other_encoders_resume_bit_for_bit_too(kind, resumed, tiny, train_csv):
     assert_same_weights(*resumed(2, tiny(kind), train_csv, do_mlm=True))

@@ -10,9 +10,10 @@ from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import Backbone, load_backbone
 from dcpcse.errors import UserError
 from dcpcse.losses import nt_xent
+from dcpcse.masking import TokenMasking
 from dcpcse.methods import METHODS, build_method, register
 from dcpcse.models import DeepPrompt, Encoder, LMHead, PromptShape, SentenceEncoder
-from dcpcse.objectives import Contrastive, MaskedLM, Step, Term, TokenMasking
+from dcpcse.objectives import Contrastive, MaskedLM, Step, Term
 from dcpcse.objectives.mlm import exponential_decay
 
 LENGTH = 4
@@ -132,7 +133,7 @@ def test_masking_follows_the_seed(tiny):
 def test_a_tokenizer_without_a_mask_token_is_refused(tiny):
     tokenizer = load_backbone(tiny("bert")).tokenizer
     tokenizer.mask_token = None
-    with pytest.raises(UserError, match="--do_mlm needs a tokenizer with a mask token"):
+    with pytest.raises(UserError, match="masking needs a tokenizer with a mask token"):
         TokenMasking(tokenizer, 0.15)
 
 

@@ -1,0 +1,91 @@
+"""The generator of replaced-token detection: a frozen masked language model that fills masked tokens plausibly."""
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .backbones import LoadOptions, load_masked_lm
+from .errors import UserError
+from .masking import TokenMasking
+
+CHOICES = ("sample", "argmax")
+PLACES = ("masked", "all")
+
+
+class Generator(nn.Module):
+    """A masked language model without gradients, in eval mode whatever the training step is in.
+
+    train_mode: its dropout is active in training, as in the public DiffCSE code.
+    """
+
+    def __init__(self, masked_lm: PreTrainedModel, train_mode: bool = False) -> None:
+        super().__init__()
+        self.masked_lm = masked_lm.requires_grad_(False)
+        self.train_mode = train_mode
+        self.train(False)
+
+    def train(self, mode: bool = True) -> "Generator":
+        return super().train(mode and self.train_mode)
+
+    @torch.no_grad()
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Logits (N, L, vocabulary) of token ids and mask (N, L)."""
+        return self.masked_lm(input_ids=input_ids, attention_mask=attention_mask).logits
+
+
+class Corruption(nn.Module):
+    """Masks tokens and lets a generator fill them.
+
+    choice: `sample` from its distribution, or `argmax`. place: only at `masked` tokens, or the generator's choice at
+    `all` tokens but the first, as in the public DiffCSE code.
+    """
+
+    def __init__(
+        self, masking: TokenMasking, generator: Generator, choice: str = "sample", place: str = "masked"
+    ) -> None:
+        super().__init__()
+        self.masking = masking
+        self.generator = generator
+        self.choice = choice
+        self.place = place
+
+    @torch.no_grad()
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """A corrupted copy of token ids (N, L); pads stay."""
+        masked_ids, chosen = self.masking(input_ids)
+        if self.place == "all":
+            chosen = attention_mask.bool().clone()
+            chosen[:, 0] = False
+        corrupted = input_ids.clone()
+        corrupted[chosen] = self._pick(self.generator(masked_ids, attention_mask)[chosen])
+        return corrupted
+
+    def _pick(self, logits: Tensor) -> Tensor:
+        """One token id for each row of logits (n, vocabulary)."""
+        if self.choice == "argmax" or not len(logits):
+            return logits.argmax(-1)
+        return torch.multinomial(logits.float().softmax(-1), 1).squeeze(1)
+
+
+def load_generator(
+    name_or_path: str, tokenizer: PreTrainedTokenizerBase, options: LoadOptions, *, train_mode: bool = False
+) -> Generator:
+    """A masked language model as a generator for texts of this tokenizer.
+
+    Raises UserError for a checkpoint without a masked-LM head, and for one whose tokens are not the tokenizer's.
+    """
+    try:
+        masked_lm, words = load_masked_lm(name_or_path, options)
+    except UserError as error:
+        raise UserError(
+            f"--generator_name {name_or_path}: give a masked language model of the encoder's vocabulary. {error}"
+        ) from error
+    own, other = tokenizer.get_vocab(), words.get_vocab()
+    if own != other:
+        token = min(set(own.items()) ^ set(other.items()), key=lambda item: item[1])[0]
+        raise UserError(
+            f"--generator_name {name_or_path}: its vocabulary is not the encoder's ({token!r} is token "
+            f"{other.get(token)} there and {own.get(token)} here); BERT needs a BERT generator of the same vocabulary "
+            "(distilbert-base-uncased), RoBERTa a RoBERTa one (distilroberta-base)"
+        )
+    return Generator(masked_lm, train_mode)

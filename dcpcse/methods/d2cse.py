@@ -1,0 +1,21 @@
+"""D2CSE (Lee 2023): one frozen encoder with deep prompts tells sentences apart and finds replaced tokens."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..arguments import ModelArguments
+from ..backbones import Backbone
+from .crtd import OPTIONS, crtd_defaults, with_crtd
+from .registry import Method, register
+
+
+def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
+    # Table 6: the [CLS] prompt helps with pairs only (its RoBERTa column of Table 7 has it without pairs, too).
+    cls_prompt = {"cls_prompt": "positive" in columns} if args.tuning in (None, "deep") else {}
+    return {**crtd_defaults(args), "tuning": "deep", "discriminator": "self", **cls_prompt}
+
+
+@register("d2cse", defaults=_defaults, options=OPTIONS)
+def d2cse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
+    """Eq. 1 to 3; BatchNorm MLP in training, [CLS] before it afterwards (appendix, "Pooler Design")."""
+    return with_crtd(backbone, args, columns)

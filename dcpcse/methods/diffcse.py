@@ -1,0 +1,19 @@
+"""DiffCSE (Chuang et al. 2022): a trained encoder, and a trained discriminator that is given the sentence's vector."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..arguments import ModelArguments
+from ..backbones import Backbone
+from .crtd import OPTIONS, crtd_defaults, with_crtd
+from .registry import Method, register
+
+
+def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
+    return {**crtd_defaults(args), "tuning": "full", "discriminator": "trained"}
+
+
+@register("diffcse", defaults=_defaults, options=OPTIONS)
+def diffcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
+    """SimCSE with replaced-token detection beside it; the discriminator is not part of the result."""
+    return with_crtd(backbone, args, columns)

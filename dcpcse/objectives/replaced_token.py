@@ -1,0 +1,77 @@
+"""Conditional replaced-token detection: which tokens of a sentence are not its own (D2CSE, eq. 2; DiffCSE)."""
+
+import torch
+from torch import Tensor, nn
+
+from ..corpus import CORRUPTED
+from ..generator import Corruption
+from ..losses import replaced_token_ce
+from ..models import Encoder
+from .base import Objective, Step
+
+
+class ReplacedTokenDetection(Objective):
+    """A discriminator sees the corrupted sentence with the sentence's vector in the place of [CLS].
+
+    Gradients flow through that vector into the encoder: it is to tell as much of the sentence as it can.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        corruption: Corruption | None,
+        *,
+        discriminator: Encoder | None = None,
+        conditional: bool = True,
+        before_mlp: bool = False,
+        reduction: str = "sum",
+        copies: int = 1,
+        std: float = 0.02,
+    ) -> None:
+        """corruption: None where the batches bring their corrupted ids. discriminator: None for the encoder itself.
+
+        conditional: False leaves the [CLS] as it is (D2CSE, Table 6, c). before_mlp: the condition is the vector
+        before the head. reduction: see `replaced_token_ce`. copies: views of one and the same text.
+        """
+        super().__init__()
+        self.corruption = corruption
+        self.discriminator = discriminator
+        self.conditional = conditional
+        self.before_mlp = before_mlp
+        self.reduction = reduction
+        self.copies = copies
+        self.head = nn.Linear(hidden_size, 2)
+        nn.init.normal_(self.head.weight, std=std)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, step: Step) -> Tensor:
+        ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)  # (B·V, L)
+        given = step.extras.get(CORRUPTED)
+        corrupted = self.corruption(ids, mask) if given is None else given.flatten(0, 1)
+        replaced = (corrupted != ids) & mask.bool()
+        logits = self.head(self._hidden(step, corrupted, mask))
+        self._count(logits, replaced, mask)
+        sentences = len(step.input_ids) * self.copies
+        return replaced_token_ce(logits, replaced, mask, self.reduction, sentences)
+
+    def _hidden(self, step: Step, corrupted: Tensor, mask: Tensor) -> Tensor:
+        """What the discriminator makes of the corrupted sentences (B·V, L, H)."""
+        vectors = step.pooled if self.before_mlp else step.embeddings
+        condition = torch.stack(list(vectors.values()), dim=1).flatten(0, 1) if self.conditional else None
+        if self.discriminator is not None:
+            return self.discriminator(corrupted, mask, condition=condition, as_encoder=False)[-1]
+        # The same prompts, dropout included, as in the pass that gave the condition.
+        encoder = step.model.encoder
+        return encoder(corrupted, mask, prefix=step.prefix, condition=condition, as_encoder=False)[-1]
+
+    @torch.no_grad()
+    def _count(self, logits: Tensor, replaced: Tensor, mask: Tensor) -> None:
+        real = mask.bool().clone()
+        real[:, 0] = False
+        right = logits.argmax(-1) == replaced.long()
+        kept = real & ~replaced
+        self.counts = {
+            "rtd_accuracy_replaced": ((right & replaced & real).sum(), (replaced & real).sum()),
+            "rtd_accuracy_kept": ((right & kept).sum(), kept.sum()),
+            "replaced_share": ((replaced & real).sum(), real.sum()),
+        }

@@ -1,0 +1,168 @@
+"""Corruption ahead of training: the file, training from it, and what is refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from runs import assert_same_weights, files
+
+from dcpcse.corpus import CORRUPTED, Corpus, CorruptedRows
+from dcpcse.corrupt import corrupt
+from dcpcse.data import load_training_file
+from dcpcse.generator import Corruption
+from dcpcse.training import train as train_main
+
+
+def command(encoder, data, folder, **options):
+    words = ["--model_name_or_path", encoder, "--generator_name", encoder, "--train_file", data]
+    words += ["--output_dir", str(folder), "--device", "cpu"]
+    return [*words, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
+
+
+@pytest.fixture(scope="module", params=["train_txt", "train_csv"])
+def corpus(request, tiny, tmp_path_factory):
+    """Encoder, data and the corpus made of them."""
+    encoder, data = tiny("bert"), request.getfixturevalue(request.param)
+    folder = tmp_path_factory.mktemp("corpus") / "made"
+    corrupt(command(encoder, data, folder, batch_size=7))
+    return encoder, data, folder
+
+
+def test_a_corpus_holds_a_copy_of_its_own_for_every_view(corpus):
+    _, data, folder = corpus
+    made = Corpus.read(folder)
+    rows = load_training_file(data, None).dataset
+    views = 3 if data.endswith("csv") else 2
+    assert made.ids.shape == (len(rows), views, 32)
+    assert made.record["views"] == ["anchor", "positive", "negative"][:views]
+    assert (made.ids[:, 0] != made.ids[:, 1]).any()
+    assert made.ids.dtype == np.uint16
+    first = CorruptedRows(rows, made)[3]
+    assert first["anchor"] == rows[3]["anchor"]
+    assert (first[CORRUPTED] == made.ids[3]).all()
+
+
+def test_training_from_it_is_training_with_the_generator_under_the_same_corruption(corpus, train, monkeypatch):
+    encoder, data, folder = corpus
+    common = {"method": "d2cse", "prompt_dropout": 0.0, "max_steps": 5}
+    ahead = train(encoder, data, corrupted_corpus=folder, **common)
+    assert not any("generator" in name for name in ahead.final)
+    batches = iter(ahead.batches)
+
+    def same(self, ids, mask):
+        batch = next(batches)
+        assert torch.equal(batch["input_ids"].flatten(0, 1), ids)
+        torch.rand(1)  # a generator draws random numbers: whatever it draws, the corruption is what counts
+        return batch[CORRUPTED].flatten(0, 1)
+
+    state = []
+    monkeypatch.setattr(Corruption, "forward", lambda self, ids, mask: _undrawn(same, self, ids, mask, state))
+    beside = train(encoder, data, generator_name=encoder, **common)
+    assert_same_weights(ahead.folder, beside.folder)
+    for key in ("loss", "loss_crtd", "rtd_accuracy_kept", "replaced_share"):
+        assert ahead.logged(key) == beside.logged(key)
+
+
+def _undrawn(function, *args):
+    """Call it without moving the run's random numbers."""
+    *args, _ = args
+    with torch.random.fork_rng():
+        return function(*args)
+
+
+def test_the_same_seed_makes_the_same_corpus_and_another_one_another(tiny, train_txt, tmp_path):
+    for name, seed in {"one": 1, "same": 1, "other": 2}.items():
+        corrupt(command(tiny("bert"), train_txt, tmp_path / name, seed=seed))
+    assert files(tmp_path / "one") == files(tmp_path / "same")
+    assert files(tmp_path / "one")["corrupted.npy"] != files(tmp_path / "other")["corrupted.npy"]
+
+
+def test_a_run_resumes_from_a_corpus(corpus, train):
+    encoder, data, folder = corpus
+    options = {
+        "method": "d2cse",
+        "corrupted_corpus": folder,
+        "max_steps": 6,
+        "save_strategy": "steps",
+        "save_steps": 3,
+    }
+    whole = train(encoder, data, **options).folder
+    again = train.interrupted(4, encoder, data, **options)
+    train(encoder, data, folder=again, resume_from_checkpoint="True", **options)
+    assert_same_weights(whole, again)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_seq_length": 16}, "made with max_seq_length 32, this run has 16"),
+        ({"train_file": "other"}, "made with data"),
+        ({"encoder": "roberta"}, "made with vocabulary"),
+        ({"generator_name": "bert"}, "--generator_name: the tokens of --corrupted_corpus are replaced already"),
+        ({"method": "dcpcse"}, "--corrupted_corpus is of --method"),
+    ],
+    ids=str,
+)
+def test_a_corpus_of_another_run_is_refused(change, message, corpus, tiny, train, tool, tmp_path):
+    encoder, data, folder = corpus
+    change = dict(change)
+    if "train_file" in change:
+        change, data = {}, shutil.copy(data, tmp_path)
+        with open(data, "a", encoding="utf-8") as file:
+            file.write('"a b","c d","e f"\n')
+    encoder = tiny(change.pop("encoder")) if "encoder" in change else encoder
+    options = {"method": "d2cse", "corrupted_corpus": folder, **change}
+    outcome = tool(train_main, train.argv(encoder, data, tmp_path / "out", **options))
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("damage", ["no record", "cut off", "other shape", "not json", "no folder"])
+def test_a_damaged_corpus_is_one_line(damage, corpus, train, tool, tmp_path):
+    encoder, data, folder = corpus
+    folder = shutil.copytree(folder, tmp_path / "copy")
+    record = json.loads((folder / "corpus.json").read_text())
+    if damage == "no record":
+        (folder / "corpus.json").unlink()
+    elif damage == "cut off":
+        (folder / "corrupted.npy").write_bytes((folder / "corrupted.npy").read_bytes()[:200])
+    elif damage == "other shape":
+        (folder / "corpus.json").write_text(json.dumps({**record, "shape": [1, 2, 3]}))
+    elif damage == "not json":
+        (folder / "corpus.json").write_text("{")
+    else:
+        folder = tmp_path / "nowhere"
+    outcome = tool(train_main, train.argv(encoder, data, tmp_path / "out", method="d2cse", corrupted_corpus=folder))
+    assert outcome.code == 2
+    assert "--corrupted_corpus" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"masking_ratio": 1.5}, "--masking_ratio 1.5: must be in"),
+        ({"batch_size": 0}, "--batch_size 0"),
+        ({"generation": "guess"}, "invalid choice: 'guess'"),
+        ({"generator_name": "nowhere"}, "nowhere"),
+        ({"train_file": "nowhere.txt"}, "nowhere.txt"),
+    ],
+)
+def test_wrong_options_of_the_command_are_one_line_and_write_nothing(
+    options, message, tiny, train_txt, tool, tmp_path
+):
+    outcome = tool(corrupt, command(tiny("bert"), train_txt, tmp_path / "out", **options))
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_holds_something_is_not_overwritten(tiny, train_txt, tool, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    outcome = tool(corrupt, command(tiny("bert"), train_txt, tmp_path))
+    assert outcome.code == 2
+    assert "is not empty" in outcome.err
