@@ -17,7 +17,7 @@ from .evaluator import measure
 from .folder import is_model_folder
 from .models import SentenceEncoder, pick_device
 from .paths import require_writable
-from .pooling import UNTRAINED
+from .pooling import POOLERS, UNTRAINED
 from .report import Report
 from .representations import REPRESENTATIONS, Choice, build_representation
 from .tables import headline, tables
@@ -241,6 +241,8 @@ def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_
     else:
         say(f"representation: {pooler} instead of the folder's ({trained})")
         model.pooling, model.head_at_inference = pooler, False
+        if not POOLERS[pooler].needs_template:  # there is no [MASK] vector to take the template's from
+            model.denoising = replace(model.denoising, inference=False)
 
 
 def _require_agreement(model: SentenceEncoder, published: PublishedEvaluationArguments) -> None:

@@ -61,6 +61,8 @@ def write(
     while it was written does not load as a mixture.
     """
     folder = Path(folder)
+    if backbone is not None and holds_another_encoder(folder):
+        raise UserError(f"{folder} holds another encoder, which a trained one would overwrite; give another folder")
     folder.mkdir(parents=True, exist_ok=True)
     clear(folder)
     name = None if prompts is None else PROMPTS if peft_config is None else PEFT_PROMPTS
@@ -75,10 +77,24 @@ def write(
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of a model from a folder; everything else stays."""
+    """Remove the files of a model from a folder; everything else stays, another's encoder too."""
+    if _holds_own_encoder(folder):
+        tuned.clear_backbone(folder)
     for name in _OURS:
         (folder / name).unlink(missing_ok=True)
-    tuned.clear_backbone(folder)
+
+
+def holds_another_encoder(folder: Path) -> bool:
+    """Whether a folder holds an encoder that this program did not write, and that a trained one would overwrite."""
+    return tuned.holds_encoder(folder) and not _holds_own_encoder(folder)
+
+
+def _holds_own_encoder(folder: Path) -> bool:
+    try:
+        record = json.loads((folder / MODEL_FOLDER_FILE).read_text(encoding="utf-8"))
+        return record.get("backbone") is not None
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def read(folder: str | Path) -> Contents:

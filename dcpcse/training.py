@@ -13,6 +13,7 @@ from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
 from transformers.integrations import get_available_reporting_integrations
 
 from . import checkpoints
+from . import folder as model_folder
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .backbones import Backbone, LoadOptions, load_backbone, vocabulary_fingerprint
 from .checkpoints import RUN_FILE
@@ -150,6 +151,8 @@ def check_output(run: RunArguments, encoder: str | None, given: Collection[str])
             f"--output_dir {folder} is not empty; give another folder, --overwrite_output_dir to replace its result, "
             "or --resume_from_checkpoint True to go on from its last checkpoint"
         )
+    if model_folder.holds_another_encoder(folder) and not (folder / RUN_FILE).is_file():
+        raise UserError(f"--output_dir {folder} holds an encoder that is no result of train.py; give another folder")
 
 
 def _goes_on_in(folder: Path, resume: str | None) -> bool:

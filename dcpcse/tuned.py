@@ -100,6 +100,11 @@ def place_of(folder: Path, record: Mapping[str, Any]) -> Path:
     return folder / record["folder"]
 
 
+def holds_encoder(folder: Path) -> bool:
+    """Whether there is an encoder at one of the places that `TunedBackbone.write` writes to."""
+    return any((folder / place / name).exists() for place in (".", BESIDE) for name in (CONFIG, WEIGHTS))
+
+
 def clear_backbone(folder: Path) -> None:
     """Remove what `TunedBackbone.write` writes."""
     for name in (CONFIG, WEIGHTS, MODULES, "sentence_bert_config.json"):

@@ -1,14 +1,18 @@
 """Every method from train.py to evaluation.py on tiny encoders, and the public PromptBERT code's command lines."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from runs import files
 
 import dcpcse
+from dcpcse.denoising import Denoising
 from dcpcse.evaluating import evaluation
+from dcpcse.evaluator import evaluate
 from dcpcse.methods import METHODS
 from dcpcse.training import train as train_main
 
@@ -121,6 +125,52 @@ def test_options_that_a_folder_knows_may_agree_with_it_and_nothing_else(
     outcome = tool(evaluation, [*words, *given])
     assert outcome.code == code, outcome.err
     assert code == 0 or (given[0].strip("-") in outcome.err and outcome.err.count("\n") == 1)
+
+
+def test_overwriting_does_not_take_a_foreign_encoder(tiny, train, train_txt, tool, tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree(tiny("roberta"), folder)
+    before = files(folder)
+    argv = train.argv(tiny("bert"), train_txt, folder, method="simcse", overwrite_output_dir=True)
+    outcome = tool(train_main, argv)
+    assert outcome.code == 2
+    assert "no result of train.py" in outcome.err
+    assert files(folder) == before
+
+
+def test_a_result_with_an_encoder_is_replaced_by_any_other(tiny, train, train_txt, sentences):
+    folder = train(tiny("bert"), train_txt, method="simcse").folder
+    for method in ("promptbert", "dcpcse", "simcse"):
+        run = train(tiny("bert"), train_txt, folder=folder, method=method, overwrite_output_dir=True)
+        expected = run.trainer.step_module.model.encode(sentences)
+        np.testing.assert_array_equal(dcpcse.load(folder, device="cpu").encode(sentences), expected)
+        assert (folder / "backbone").exists() == (method == "promptbert")
+        assert (folder / "modules.json").exists() == (method == "simcse")
+
+
+def test_the_best_checkpoint_of_a_trained_encoder_becomes_the_result(tiny, train, train_txt, sts_data):
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "stsb_spearman"}
+    options |= {"eval_data_dir": sts_data, "custom_eval_data": True, "learning_rate": 0.01}
+    run = train(tiny("bert"), train_txt, method="promptbert", **options)
+    best = dcpcse.load(run.trainer.state.best_model_checkpoint, device="cpu")
+    np.testing.assert_array_equal(
+        dcpcse.load(run.folder, device="cpu").encode([EVERYTHING]), best.encode([EVERYTHING])
+    )
+
+
+def test_another_pooler_on_a_denoising_folder_takes_no_template_away(tiny, train, train_csv, sts_data, tool, tmp_path):
+    folder = train(tiny("bert"), train_csv, method="promptbert").folder
+    plain = dcpcse.load(folder, device="cpu")
+    assert plain.denoising.inference
+    plain.denoising, plain.pooling, plain.head_at_inference = Denoising(), "avg", False
+    path = tmp_path / "scores.json"
+    words = ["--model_name_or_path", str(folder), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
+    outcome = tool(evaluation, [*words, "--pooler", "avg", "--output_file", str(path)])
+    assert outcome.code == 0, outcome.err
+    expected = evaluate(plain, ["STSBenchmark"], sts_data, "dev", official=False)["STSBenchmark"].points
+    found = json.loads(path.read_text(encoding="utf-8"))["scores_x100"]["STSBenchmark"]
+    assert found == pytest.approx(expected, abs=1e-6)
 
 
 # The public PromptBERT code (SPEC 4.1, 4.6, 4.7)

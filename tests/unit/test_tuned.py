@@ -215,3 +215,17 @@ def test_beginning_from_a_folder_takes_its_trained_weights(saved, tiny, sentence
     assert np.array_equal(again.encode(sentences), model.encode(sentences))
     assert not again.encoder.shallow.weight.requires_grad
     assert all(parameter.requires_grad for parameter in again.head.parameters())
+
+
+@pytest.mark.parametrize("place", [".", "backbone"])
+def test_another_encoder_in_the_folder_is_neither_overwritten_nor_removed(place, tiny, tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree(tiny("bert"), folder / place)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for options in ({"method": "simcse"}, {"method": "promptbert"}):
+        with pytest.raises(UserError, match="holds another encoder"):
+            trained(tiny("bert"), **options).save(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    trained(tiny("bert"), method="scpcse").save(folder)  # prompts lie beside it
+    names = {"config.json", "model.safetensors"}
+    assert all(path.read_bytes() == data for path, data in before.items() if path.name in names)
