@@ -24,7 +24,7 @@ from .arguments import (
     RunArguments,
 )
 from .errors import UserError
-from .legacy import EVALUATION, GONE, REFUSED, translate
+from .legacy import EVALUATION, GONE, REFUSED, told_by_an_option, translate
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Parser(CommandParser, HfArgumentParser):
 
 def parse_training(argv: Sequence[str]) -> tuple[tuple[ModelArguments, DataArguments, RunArguments], set[str]]:
     """Options of train.py and the names of those that were given."""
-    return _parse(training_parser(), translate(argv, say), _save_when_measured)
+    return _parse(training_parser(), translate(argv, say), _implied_in_training)
 
 
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
@@ -107,6 +107,10 @@ def evaluation_parser() -> Parser:
     """The parser of evaluation.py."""
     kinds = (EvaluationArguments, PublishedEvaluationArguments)
     return Parser(kinds, usage=_EVALUATION_USAGE, description=_EVALUATION_HELP, allow_abbrev=False)
+
+
+def _implied_in_training(given: Mapping[str, Any]) -> dict[str, Any]:
+    return _save_when_measured(given) | told_by_an_option(given, say)
 
 
 def _save_when_measured(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +145,7 @@ def _parse(
     if argv and not argv[0].startswith("-"):
         from_file = _read_config(parser, Path(argv.pop(0)))
     given = from_file | _given(parser, argv)
-    given = _preset(parser, given) | given
+    given = presets.without_void(_preset(parser, given), given, say) | given
     values = given | dict(implied(given))
     return tuple(_build(kind, values) for kind in parser.dataclass_types), set(given)
 

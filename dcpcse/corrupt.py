@@ -32,6 +32,8 @@ def corrupt(argv: Sequence[str]) -> None:
     options = LoadOptions(cache_dir=args.cache_dir)
     tokenizer = load_tokenizer(args.model_name_or_path, options)
     generator = load_generator(args.generator_name, tokenizer, options)
+    if args.max_seq_length > generator.max_tokens:
+        raise UserError(f"--max_seq_length {args.max_seq_length}: the generator has room for {generator.max_tokens}")
     masking = TokenMasking(tokenizer, args.masking_ratio)
     corruption = Corruption(masking, generator, args.generation, args.generate_at).to(pick_device(args.device))
     views = sentence_pair_views(data.column_names)

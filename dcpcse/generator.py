@@ -7,6 +7,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from .backbones import LoadOptions, load_masked_lm
 from .errors import UserError
 from .masking import TokenMasking
+from .positions import positions_of
 
 CHOICES = ("sample", "argmax")
 PLACES = ("masked", "all")
@@ -23,6 +24,11 @@ class Generator(nn.Module):
         self.masked_lm = masked_lm.requires_grad_(False)
         self.train_mode = train_mode
         self.train(False)
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest text in tokens, special ones included, that its positions hold."""
+        return positions_of(self.masked_lm.base_model).room(0)
 
     def train(self, mode: bool = True) -> "Generator":
         return super().train(mode and self.train_mode)

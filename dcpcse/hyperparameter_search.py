@@ -43,6 +43,8 @@ def learning_rates(best: Sequence[Options]) -> list[Options]:
 
 def finer_learning_rates(best: Sequence[Options]) -> list[Options]:
     """By 0.001 between the best and the second best of the first step (D2CSE, appendix, second step)."""
+    if "learning_rate" not in best[0]:
+        raise UserError("--stages: finer learning rates lie between the best of 'learning rate'; search those first")
     rates = sorted(round(1000 * options["learning_rate"]) for options in best[:2])
     return [{**best[0], "learning_rate": rate / 1000} for rate in range(rates[0], rates[-1] + 1)]
 
@@ -88,12 +90,11 @@ def search(argv: Sequence[str]) -> None:
     known = SEARCHES[args.search]
     if unknown := set(args.stages or ()) - set(known):
         raise UserError(f"--stages {sorted(unknown)}: choose among {', '.join(known)}")
-    stages = {name: known[name] for name in args.stages or known}
     tries = Tries(folder, args.search, given, args.limit, args.retake)
-    best: list[Options] = [{}]
     try:
-        for name, stage in stages.items():
-            best = tries.best_of(name, stage(best))
+        for name in args.stages or known:
+            before = list(known)[: list(known).index(name)]
+            tries.best_of(name, known[name](tries.best_after(before)))
     except StopIteration:
         say(f"--limit {args.limit}: that many tries are done; the same command goes on")
     print(tries.table())
@@ -104,11 +105,10 @@ def _checked(words: Sequence[str]) -> list[str]:
     """Options of train.py for every try; UserError for what train.py would refuse."""
     if any(word.split("=")[0] == "--output_dir" for word in words):
         raise UserError("--output_dir after -- is given to every try by the search; leave it out there")
-    (model, data, _), _ = parse_training([*words, "--output_dir", "unused"])
+    (model, data, _), names = parse_training([*words, "--output_dir", "unused"])
     require_given(model, data)
     settle(model, ["anchor"])
     load_dev_tasks(data)
-    names = {word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")}
     measuring = {name: value for name, value in MEASURING.items() if name not in names}
     return [*words, *(word for name, value in measuring.items() for word in (f"--{name}", value))]
 
@@ -126,12 +126,15 @@ class Tries:
         optuna = _optuna()
         self.folder = folder
         self.given = list(given)
+        self.shared = _by_name(given)
         self.left = limit
         self._waiting_for = ""
         self._states = optuna.trial.TrialState
         storage = optuna.storages.JournalStorage(
             optuna.storages.journal.JournalFileBackend(str(folder / "study.journal"))
         )
+        if others := {*optuna.get_all_study_names(storage)} - {name}:
+            raise UserError(f"{folder} holds the search {', '.join(sorted(others))}; give another folder")
         self.study = optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True)
         owner = self.study.user_attrs.get("given")
         if owner is None:
@@ -158,6 +161,14 @@ class Tries:
         ranked = sorted(done, key=lambda trial: -trial.value)
         say(f"{stage}: best {self._options(ranked[0])} ({100 * ranked[0].value:.2f})")
         return [self._options(trial) for trial in ranked]
+
+    def best_after(self, stages: Sequence[str]) -> list[Options]:
+        """What the latest of these stages that has results found, best first; nothing chosen yet without one."""
+        for stage in reversed(stages):
+            done = [t for t in self._shown() if t.user_attrs.get("stage") == stage and t.value is not None]
+            if done:
+                return [self._options(trial) for trial in done]
+        return [{}]
 
     def _wait(self, running: Sequence[Any]) -> None:
         """Other processes are at the last tries of a stage."""
@@ -254,9 +265,16 @@ class Tries:
         """The best options as a file that train.py reads, where something was measured."""
         done = [trial for trial in self._shown() if trial.state == self._states.COMPLETE]
         if done:
-            text = yaml.safe_dump(self._options(done[0]), sort_keys=True)
+            text = yaml.safe_dump({**self.shared, **self._options(done[0])}, sort_keys=True)
             (self.folder / "best.yaml").write_text(text, encoding="utf-8")
             say(f"best: try {done[0].number}, {100 * done[0].value:.2f}; options in {self.folder / 'best.yaml'}")
+
+
+def _by_name(words: Sequence[str]) -> Options:
+    """Options of train.py as a file of options holds them."""
+    parts, names = parse_training([*words, "--output_dir", "unused"])
+    values = {name: value for part in parts for name, value in vars(part).items() if name in names}
+    return {name: getattr(value, "value", value) for name, value in values.items() if name != "output_dir"}
 
 
 def _is_alive(process: int) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .errors import UserError
 from .pooling import BIAS_NAMES
@@ -154,7 +155,7 @@ def translate(argv: Sequence[str], say: Callable[[str], None], names: Names = TR
             skipping = not equals
         else:
             out.append(word)
-    return out + (_promptbert(seen, say) + _told_by_an_option(seen, say) if names is TRAINING else [])
+    return out + (_promptbert(seen, say) if names is TRAINING else [])
 
 
 def _promptbert(seen: Collection[str], say: Callable[[str], None]) -> list[str]:
@@ -170,33 +171,31 @@ def _promptbert(seen: Collection[str], say: Callable[[str], None]) -> list[str]:
     return implied
 
 
-TOLD_BY = {
-    "prompt_len": ("conpvp", {"denoise_by": "attention", "prototype_templates": "code", "prompt_init": "uniform"}),
-    **dict.fromkeys(
-        ("generator_name", "lambda_weight"),
-        (
-            "diffcse",
-            {
-                **{"generation": "argmax", "generate_at": "all", "generator_train_mode": "True"},
-                **{"crtd_reduction": "mean_all", "lambda_weight": "0.1", "masking_ratio": "0.15"},
-                **{"batchnorm": "False", "mlp_only_train": "False"},
-            },
-        ),
-    ),
+_CONPVP = {"denoise_by": "attention", "prototype_templates": "code", "prompt_init": "uniform"}
+_DIFFCSE = {
+    **{"generation": "argmax", "generate_at": "all", "generator_train_mode": True, "crtd_reduction": "mean_all"},
+    **{"lambda_weight": 0.1, "masking_ratio": 0.15, "batchnorm": False, "mlp_only_train": False},
+}
+TOLD_BY: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "prompt_len": ("conpvp", _CONPVP),
+    "generator_name": ("diffcse", _DIFFCSE),
+    "lambda_weight": ("diffcse", _DIFFCSE),
 }
 """Options that only one public code has, which names its method in no other way: the method, and that code's ways."""
 
 
-def _told_by_an_option(seen: Collection[str], say: Callable[[str], None]) -> list[str]:
-    """The method of a public code that is known by an option of its own, with its ways where they are left out."""
-    telling = next((name for name in TOLD_BY if name in seen), None)
-    if telling is None or {"method", "preset"} & set(seen):
-        return []
+def told_by_an_option(given: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """Method and ways of a public code that is known by an option of its own, where no method is named.
+
+    given: all options of command line, file and preset together.
+    """
+    telling = next((name for name in TOLD_BY if given.get(name) is not None), None)
+    if telling is None or "method" in given:
+        return {}
     method, ways = TOLD_BY[telling]
-    implied = ["--method", method]
-    for name, value in ways.items():
-        implied += [] if name in seen else [f"--{name}", value]
-    say(f"--{telling} is of the public {method} code: {' '.join(implied)}")
+    implied = {"method": method, **{name: value for name, value in ways.items() if name not in given}}
+    words = " ".join(f"--{name} {value}" for name, value in implied.items())
+    say(f"--{telling} is of the public {method} code: {words}")
     return implied
 
 

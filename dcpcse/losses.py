@@ -56,10 +56,11 @@ REDUCTIONS = ("sum", "mean_tokens", "mean_all")
 def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction: str, sentences: int) -> Tensor:
     """Cross entropy in nats of telling replaced from kept tokens (D2CSE, eq. 2).
 
-    logits (N, L, 2): class 1 is "replaced"; replaced, boolean, and mask (N, L). reduction: `sum` over the tokens of a
-    sentence, mean over `sentences` (the paper: of its N rows those that are no second copy); `mean_tokens`, mean over
-    all tokens; `mean_all`, mean over all positions, first ones and pads among them, which count as kept (DiffCSE's
-    code). The first two leave out pads and the first position, where the condition stands. ValueError for another one.
+    logits (N, L, 2): class 1 is "replaced"; replaced, boolean, and mask (N, L). reduction: `sum` over the tokens,
+    divided by `sentences` (examples times copies of one text: copies are averaged, other texts summed);
+    `mean_tokens`, mean over all tokens; `mean_all`, mean over all positions, first ones and pads among them, which
+    count as kept (DiffCSE's code). The first two leave out pads and the first position, where the condition stands.
+    ValueError for another one.
     """
     each = F.cross_entropy(logits.float().flatten(0, 1), replaced.long().flatten(), reduction="none").view_as(mask)
     if reduction == "mean_all":

@@ -375,6 +375,7 @@ class SentenceEncoder(nn.Module):
             and self.encoder.prompt is None
             and self.encoder.position_offset == 0
             and self.pooling in TunedBackbone.POOLINGS
+            and (isinstance(self.head, TanhMLP) or not self.head_at_inference)
         )
         head = self.head if isinstance(self.head, TanhMLP) else None
         return TunedBackbone(

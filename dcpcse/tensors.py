@@ -1,4 +1,4 @@
-"""Files of tensors and of JSON: written whole or not at all, read with their faults named."""
+"""Files of tensors and of JSON, read with their faults named."""
 
 import json
 import os

@@ -109,8 +109,9 @@ class ContrastiveTrainer(Trainer):
         for name, term in terms.items():
             self._logged_terms[name] = self._logged_terms.get(name, 0) + term.detach()
         self._logged_batches += 1
-        for objective in self.step_module.objectives.values():
-            for name, count in objective.counts.items():
+        for term, objective in self.step_module.objectives.items():
+            for figure, count in objective.counts.items():
+                name = figure if objective is self.method.contrastive or "cosine" not in figure else f"{term}_{figure}"
                 self._logged_counts[name] = self._logged_counts.get(name, 0) + torch.stack(count).float()
         return (loss, terms) if return_outputs else loss
 

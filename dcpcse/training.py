@@ -209,6 +209,10 @@ def _require_fits(method: Method, data: DataArguments) -> None:
             f"--max_seq_length {data.max_seq_length}{around} do not fit: with position offset "
             f"{encoder.position_offset} the encoder has room for {encoder.max_tokens} tokens; lower it, or the offset"
         )
+    for term in method.terms.values():
+        room = term.objective.max_tokens
+        if room is not None and data.max_seq_length > room:
+            raise UserError(f"--max_seq_length {data.max_seq_length}: the generator has room for {room} tokens")
 
 
 def _corpus(args: ModelArguments, data: DataArguments, method: Method) -> Corpus | None:

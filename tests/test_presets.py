@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from dcpcse import presets, training
+from dcpcse.backbones import load_backbone
 from dcpcse.cli import parse_training, run
 from dcpcse.errors import UserError
 from dcpcse.methods import METHODS, build_method
@@ -95,8 +96,6 @@ def test_the_options_are_those_of_the_paper(setting, backbone):
 
 def test_published_settings_build_the_published_number_of_prompts(tiny):
     """Length and MLP of the preset, on a tiny encoder: 2 · layers · hidden numbers a prompt."""
-    from dcpcse.backbones import load_backbone
-
     (model, _, _), _ = parse_training(["--preset", "dcpcse/unsup-bert-base", "--output_dir", "out"])
     method = build_method(load_backbone(tiny("bert")), model, ["anchor"])
     assert method.model.encoder.prompt.table.weight.shape == (16, 2 * 3 * 32)
@@ -186,3 +185,25 @@ def test_simcse_has_the_scores_that_the_papers_quote(setting, backbone):
 def test_every_method_has_a_preset_and_every_preset_a_method():
     assert {name.split("/")[0] for name in presets.names()} == set(METHODS)
     assert all(presets.load(name).options["method"] == name.split("/")[0] for name in presets.names())
+
+
+VARIATIONS = {
+    "w/o c+ & c-": ("conpvp/unsup-roberta-large", ["--prototypes", "none"]),
+    "w/ manual": ("conpvp/unsup-bert-base", ["--template", 'This sentence of "{sentence}" means [MASK].']),
+    "longer prompt": ("conpvp/unsup-bert-base", ["--prompt_len", "6"]),
+    "ahead of training": ("d2cse/unsup-bert-base", ["--corrupted_corpus", "elsewhere"]),
+    "without denoising": ("promptbert/unsup-bert-base", ["--denoise", "False"]),
+    "another tuning": ("dcpcse/unsup-bert-base", ["--tuning", "full"]),
+}
+
+
+@pytest.mark.parametrize("name", VARIATIONS)
+def test_a_preset_gives_way_to_options_that_leave_its_own_nothing_to_speak_of(name, caplog, tiny):
+    preset, words = VARIATIONS[name]
+    with caplog.at_level("INFO", logger="dcpcse"):
+        (model, _, _), _ = parse_training(["--preset", preset, *words, "--output_dir", "out"])
+    assert "is left out" in caplog.text
+    kind = "roberta" if "roberta" in preset else "bert"
+    built = build_method(load_backbone(tiny(kind)), model, ["anchor"]).model
+    if name == "longer prompt":
+        assert len(built.encoder.shallow.weight) == 6

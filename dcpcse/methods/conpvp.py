@@ -60,6 +60,8 @@ OPTIONS = ("prompt_len", "prototypes", "prototype_templates", "instance_weight")
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
+    if args.second_template is not None:
+        raise UserError("--second_template: ConPVP has --prototype_templates for its other views; leave it out")
     prompts = [PROMPT] * (4 if args.prompt_len is None else args.prompt_len)
     if None not in (args.template, args.prompt_len) and Template.parse(args.template).prompts != len(prompts):
         raise UserError(

@@ -11,6 +11,7 @@ from ..generator import Corruption, load_generator
 from ..masking import TokenMasking
 from ..models import Encoder
 from ..objectives import ReplacedTokenDetection, Term
+from ..presets import OF_GENERATOR
 from ..views import View
 from .parts import initial_std, instance_wise
 from .registry import HEADED, Method
@@ -24,11 +25,14 @@ OPTIONS = (
 GENERATORS = {"bert": "distilbert-base-uncased", "roberta": "distilroberta-base"}
 """Generators by the encoder's model type (DiffCSE)."""
 
-OF_GENERATOR = ("generator_name", "masking_ratio", "generation", "generate_at", "generator_train_mode")
-
 
 def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
     """What both methods take; UserError for a generator beside a corpus that was corrupted before."""
+    if args.tuning == "shallow" or args.template is not None:
+        raise UserError(
+            f"--method {args.method} puts the condition of its discriminator in [CLS] and takes no template, so no "
+            "--tuning shallow either; leave it out"
+        )
     headed = args.pooler_type in (None, *HEADED)
     both: dict[str, Any] = {"pooler_type": "cls", "mlp_only_train": headed, "batchnorm": headed}
     both |= {"lambda_weight": 0.005, "crtd_reduction": "sum", "crtd_condition": True, "before_mlp": False}
@@ -48,10 +52,6 @@ def with_crtd(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) 
 
 def _crtd_term(backbone: Backbone, args: ModelArguments, views: Sequence[View]) -> Mapping[str, Term]:
     """The replaced-token detection of D2CSE and DiffCSE, weighted by lambda (D2CSE, eq. 3)."""
-    if args.template is not None:
-        raise UserError(
-            f"--template: replaced-token detection puts its condition in [CLS]; leave it out of {args.method}"
-        )
     objective = ReplacedTokenDetection(
         backbone.source.hidden_size,
         None if args.corrupted_corpus else _corruption(backbone, args),

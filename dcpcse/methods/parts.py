@@ -110,9 +110,6 @@ def _shallow_prompt(backbone: Backbone, args: ModelArguments, template: Template
     """Input vectors for the slots of a template; None where it has none."""
     ids = TokenTemplate(template, backbone.tokenizer).prompt_ids
     if not ids:
-        for name in ("prompt_init", "freeze_prompts"):
-            if getattr(args, name):
-                raise UserError(f"--{name}: the template has no slot for an input vector; leave it out")
         return None
     init = args.prompt_init or ("template" if template.continuous else "normal")
     if init == "template" and not template.continuous:

@@ -6,11 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
+from .. import folder as model_folder
 from ..arguments import ModelArguments
 from ..backbones import Backbone
 from ..errors import UserError
 from ..models import SentenceEncoder
 from ..objectives import Contrastive, Term
+from ..presets import DEEP
+from ..templates import PROMPT
 from ..views import View
 
 
@@ -106,17 +109,21 @@ def _common(args: ModelArguments) -> dict[str, Any]:
 def _require_effect(args: ModelArguments) -> None:
     """UserError for an option that nothing would look at, and for a combination that cannot be."""
     headed = args.pooler_type in HEADED
-    denoised = args.denoise or args.denoise_at_inference or args.denoise_in_dev
+    denoised = args.denoise or args.denoise_at_inference
+    slots = args.tuning == "shallow" or PROMPT in (args.template or "")
     needs = {
         "--tuning deep": (args.tuning == "deep", DEEP),
         "--prefix_projection": (args.prefix_projection, ("prefix_hidden_size",)),
         "a template (--template)": (args.template is not None, ("second_template", "final_period")),
-        "--denoise": (denoised, ("denoise_by", "denoise_unshifted", "denoise_freeze")),
+        "--denoise": (denoised, ("denoise_by", "denoise_unshifted", "denoise_freeze", "denoise_in_dev")),
+        "input vectors (--tuning shallow, or [PROMPT] in --template)": (slots, ("prompt_init", "freeze_prompts")),
+        "--crtd_condition": (args.crtd_condition is not False, ("before_mlp",)),
         "--denoise_by template": (args.denoise_by in (None, "template"), ("denoise_unshifted",)),
         "--init_from": (args.init_from is not None, ("freeze_prompts",)),
         "a head (--pooler_type cls or mask)": (headed, ("mlp_only_train", "org_mlp", "batchnorm")),
         "--org_mlp False": (not args.org_mlp, ("batchnorm",)),
         "--pooler_type mask": (args.pooler_type == "mask", ("org_mlp", "denoise", "denoise_at_inference")),
+        "--do_mlm": (args.do_mlm, ("train_lm_head",)),
     }
     for need, (there, names) in needs.items():
         for name in names:
@@ -129,9 +136,6 @@ def _require_effect(args: ModelArguments) -> None:
         raise UserError("--pooler_type mask is the [MASK] of a template; give --template")
 
 
-DEEP = ("pre_seq_len", "prefix_projection", "prefix_hidden_size", "prompt_dropout", "position_offset", "cls_prompt")
-"""Options of deep prompts."""
-
 HEADED = ("cls", "mask")
 """Poolers that methods put their MLP on; the other representations are taken as they are pooled."""
 
@@ -141,5 +145,20 @@ def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str
     settled = settle(args, columns)
     method = METHODS[settled.method].build(backbone, settled, columns)
     if settled.init_from:
+        _require_begins_alike(method.model, settled.init_from)
         method.model.load_trained(settled.init_from)
     return method
+
+
+def _require_begins_alike(model: SentenceEncoder, folder: str) -> None:
+    """UserError for the folder of a model whose trained numbers mean something else."""
+    saved, ours = model_folder.read(folder).record, model.record()
+    texts = [record["template"] and record["template"]["text"] for record in (saved, ours)]
+    differing = {
+        "the vocabulary": saved["vocabulary"] != ours["vocabulary"],
+        "the frozen encoder": not model.encoder.tuned and saved["base"]["fingerprint"] != ours["base"]["fingerprint"],
+        "the template": ours["shallow"] is not None and texts[0] != texts[1],
+    }
+    for what, differs in differing.items():
+        if differs:
+            raise UserError(f"--init_from {folder}: {what} is another one; give a folder of a model built alike")

@@ -37,8 +37,11 @@ Counts = Mapping[str, tuple[Tensor, Tensor]]
 class Objective(nn.Module):
     """A part of the loss; may own parameters (an LM head, a discriminator).
 
-    counts: figures of the last batch for the log, without gradients.
+    counts: figures of the last batch for the log, without gradients. max_tokens: longest text that it can take, where
+    that is not the encoder's.
     """
+
+    max_tokens: int | None = None
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,6 +35,7 @@ class ReplacedTokenDetection(Objective):
         """
         super().__init__()
         self.corruption = corruption
+        self.max_tokens = None if corruption is None else corruption.generator.max_tokens
         self.discriminator = discriminator
         self.conditional = conditional
         self.before_mlp = before_mlp

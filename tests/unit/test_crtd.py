@@ -423,6 +423,8 @@ def test_the_cls_prompt_replaces_the_word_embedding_of_the_first_token(tiny):
         ({"method": "simcse", "cls_prompt": True}, "--cls_prompt has no effect without --tuning deep"),
         ({"method": "simcse", "pooler_type": "avg", "batchnorm": True}, "has no effect without a head"),
         ({"method": "d2cse", "corrupted_corpus": "x", "masking_ratio": 0.2}, "are replaced already"),
+        ({"method": "d2cse", "tuning": "shallow"}, "takes no template, so no --tuning shallow"),
+        ({"method": "d2cse", "crtd_condition": False, "before_mlp": True}, "--before_mlp has no effect"),
     ],
 )
 def test_options_without_effect_are_refused(options, message):
@@ -442,7 +444,7 @@ def test_values_that_cannot_be_are_refused(options):
 
 def test_a_template_and_a_condition_do_not_go_together(tiny):
     args = ModelArguments(method="d2cse", generator_name=tiny("bert"), template="{sentence} [MASK]")
-    with pytest.raises(UserError, match="--template"):
+    with pytest.raises(UserError, match="takes no template"):
         build_method(load_backbone(tiny("bert")), args, ["anchor"])
 
 

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from dcpcse import hyperparameter_search
+from dcpcse.cli import parse_training
 from dcpcse.errors import UserError
 from dcpcse.hyperparameter_search import SEARCHES, Tries, TryFailedError, finer_learning_rates, search
 
@@ -186,7 +187,30 @@ def test_a_real_try_trains_and_is_measured(tiny, train_txt, sts_data, tmp_path, 
     ]
     search(argv(tmp_path / "study", "dcpcse", train=words))
     assert (tmp_path / "study/try-0000/dcpcse.json").is_file()
-    assert yaml.safe_load((tmp_path / "study/best.yaml").read_text()) == {"learning_rate": 0.01}
+    best = yaml.safe_load((tmp_path / "study/best.yaml").read_text())
+    assert (best["learning_rate"], best["max_steps"], best["train_file"]) == (0.01, 2, train_txt)
+    (model, _, arguments), _ = parse_training([str(tmp_path / "study/best.yaml"), "--output_dir", "out"])
+    assert (model.method, arguments.learning_rate) == ("dcpcse", 0.01)
+
+
+def test_a_later_stage_goes_on_from_the_best_of_the_earlier_ones(fake, tmp_path):
+    with pytest.raises(UserError, match="search those first"):
+        search(argv(tmp_path, "d2cse", "--stages", "learning rate, finer"))
+    search(argv(tmp_path, "d2cse", "--stages", "learning rate"))
+    search(argv(tmp_path, "d2cse", "--stages", "epochs"))
+    assert {options["learning_rate"] for options in fake[9:]} == {0.04}
+
+
+def test_two_searches_do_not_share_a_folder(fake, tmp_path):
+    search(argv(tmp_path, "dcpcse", "--limit", "1"))
+    with pytest.raises(UserError, match="holds the search dcpcse"):
+        search(argv(tmp_path, "d2cse"))
+
+
+def test_measuring_follows_a_file_of_options(tmp_path):
+    path = tmp_path / "options.yaml"
+    path.write_text("model_name_or_path: encoder\ntrain_file: data.txt\neval_steps: 20\n", encoding="utf-8")
+    assert "--eval_steps" not in hyperparameter_search._checked([str(path)])
 
 
 def test_tries_of_a_dead_process_are_made_again_and_those_of_other_machines_on_request(fake, tmp_path, monkeypatch):

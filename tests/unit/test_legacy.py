@@ -2,7 +2,7 @@
 
 import pytest
 
-from dcpcse.cli import training_parser
+from dcpcse.cli import parse_training, training_parser
 from dcpcse.errors import UserError
 from dcpcse.legacy import GONE, REFUSED, RENAMED, translate
 
@@ -114,3 +114,28 @@ def test_the_published_unsupervised_command_line_goes_through():
     )
     assert said == ["--evaluation_strategy is now --eval_strategy"]
     assert {word for word in words if word.startswith("--")} <= known_options()
+
+
+def parsed(*words):
+    return parse_training([*words, "--output_dir", "out"])[0][0]
+
+
+@pytest.mark.parametrize("name", ["d2cse", "conpvp"])
+def test_an_option_that_tells_of_a_public_code_changes_no_named_method(name, tmp_path):
+    """The method may stand in a file, in a preset, or beside the option."""
+    option = {"d2cse": ["--lambda_weight", "0.01"], "conpvp": ["--prompt_len", "2"]}[name]
+    file = tmp_path / "run.yaml"
+    file.write_text(f"method: {name}\n", encoding="utf-8")
+    preset = parsed("--preset", f"{name}/unsup-bert-base", *option)
+    for args in (parsed(str(file), *option), preset, parsed("--method", name, *option)):
+        assert args.method == name
+    assert parsed(str(file), *option).generation is None
+    assert preset.crtd_reduction == ("sum" if name == "d2cse" else None)
+
+
+def test_a_file_with_such_an_option_goes_with_a_method_on_the_command_line(tmp_path):
+    file = tmp_path / "best.yaml"
+    file.write_text("lambda_weight: 0.01\n", encoding="utf-8")
+    assert parsed(str(file), "--method", "d2cse").generation is None
+    public = parsed(str(file))
+    assert (public.method, public.generation, public.lambda_weight) == ("diffcse", "argmax", 0.01)

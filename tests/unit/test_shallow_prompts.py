@@ -124,7 +124,7 @@ def test_prompts_begin_as_they_are_asked_to(init, low, high, tiny):
         ({"method": "dcpcse", "tuning": "shallow"}, "give --template"),
         ({"method": "scpcse", "template": "{sentence}[MASK]"}, "no token to train"),
         ({"method": "conpvp", "prompt_init": "template"}, "stands no token"),
-        ({"method": "promptbert", "prompt_init": "normal"}, "no slot for an input vector"),
+        ({"method": "promptbert", "prompt_init": "normal"}, "has no effect without input vectors"),
         ({"method": "scpcse", "second_template": "[PROMPT] {sentence} [MASK]"}, "stand in one template"),
     ],
 )

@@ -229,3 +229,22 @@ def test_another_encoder_in_the_folder_is_neither_overwritten_nor_removed(place,
     trained(tiny("bert"), method="scpcse").save(folder)  # prompts lie beside it
     names = {"config.json", "model.safetensors"}
     assert all(path.read_bytes() == data for path, data in before.items() if path.name in names)
+
+
+def test_a_batchnorm_head_at_inference_is_nothing_that_other_libraries_know(saved, sentences):
+    folder, model = saved(method="simcse", batchnorm=True)
+    assert (folder / "backbone").is_dir()
+    assert not (folder / "modules.json").exists()
+    assert np.array_equal(dcpcse.load(folder, device="cpu").encode(sentences), model.encode(sentences))
+
+
+def test_one_does_not_begin_from_a_folder_of_another_template_or_encoder(saved, tiny):
+    folder, _ = saved(method="scpcse")
+    other = 'That sentence : "{sentence}" means [MASK]'
+    for message, encoder, options in (
+        ("the template", tiny("bert"), {"template": other}),
+        ("the frozen encoder", tiny("bert", seed=9), {}),
+    ):
+        args = ModelArguments(method="scpcse", init_from=str(folder), **options)
+        with pytest.raises(UserError, match=message):
+            build_method(load_backbone(encoder), args, ["anchor"])
