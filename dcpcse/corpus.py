@@ -1,6 +1,6 @@
 """A corpus that was corrupted ahead of training: token ids of every view of every example, memory-mapped.
 
-corpus.json    what it was made of: data, vocabulary, generator and settings, each with its fingerprint
+corpus.json    what it was made of: fingerprints of data and vocabulary, generator by name, settings
 corrupted.npy  ids (rows, views, L), padded
 """
 
@@ -72,9 +72,9 @@ class Corpus:
     def require(self, **wanted: Any) -> None:
         """UserError unless it was made of these data, this vocabulary, these views and this length."""
         for name, value in wanted.items():
-            if self.record[name] != value:
+            if self.record.get(name) != value:
                 raise UserError(
-                    f"--corrupted_corpus {self.folder} was made with {name} {self.record[name]}, this run has "
+                    f"--corrupted_corpus {self.folder} was made with {name} {self.record.get(name)}, this run has "
                     f"{value}; write one for this run with python -m dcpcse.corrupt"
                 )
 

@@ -159,8 +159,7 @@ def _say_closing(measured: Evaluation) -> None:
 
 def load_model(args: EvaluationArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:
     """The model with the representation that the options ask for."""
-    revision = None if args.model_revision == "main" else args.model_revision
-    options = LoadOptions(revision, args.cache_dir, True if args.use_auth_token else None)
+    options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
     if not is_model_folder(args.model_name_or_path):
         _refuse_unfinished(Path(args.model_name_or_path))
         _refuse_folder_options(args, published)

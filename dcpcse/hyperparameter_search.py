@@ -24,7 +24,6 @@ from .paths import require_writable
 from .training import load_dev_tasks, require_given
 
 Options = dict[str, Any]
-Score = Callable[[Options], float]
 
 METRIC = "eval_stsb_spearman"
 MEASURING = {
@@ -94,7 +93,7 @@ def search(argv: Sequence[str]) -> None:
     try:
         for name in args.stages or known:
             before = list(known)[: list(known).index(name)]
-            tries.best_of(name, known[name](tries.best_after(before)))
+            tries.finish(name, known[name](tries.best_after(before)))
     except StopIteration:
         say(f"--limit {args.limit}: that many tries are done; the same command goes on")
     print(tries.table())
@@ -145,8 +144,8 @@ class Tries:
             )
         self._bury_the_dead(retake)
 
-    def best_of(self, stage: str, candidates: Sequence[Options]) -> list[Options]:
-        """Try what is not tried yet; the candidates, best first. UserError if all of them failed."""
+    def finish(self, stage: str, candidates: Sequence[Options]) -> None:
+        """Try what is not tried yet, and say which was best. UserError if all of them failed."""
         for options in candidates:
             if self._find(options) is None:
                 self.study.enqueue_trial({}, user_attrs={"stage": stage, "options": options})
@@ -158,9 +157,8 @@ class Tries:
         done = self._of(candidates, self._states.COMPLETE)
         if not done:
             raise UserError(f"all tries of the stage {stage!r} failed; see the logs in {self.folder}")
-        ranked = sorted(done, key=lambda trial: -trial.value)
-        say(f"{stage}: best {self._options(ranked[0])} ({100 * ranked[0].value:.2f})")
-        return [self._options(trial) for trial in ranked]
+        best = max(done, key=lambda trial: trial.value)
+        say(f"{stage}: best {self._options(best)} ({100 * best.value:.2f})")
 
     def best_after(self, stages: Sequence[str]) -> list[Options]:
         """What the latest of these stages that has results found, best first; nothing chosen yet without one."""
@@ -192,14 +190,14 @@ class Tries:
         say(f"try {trial.number}: {options}")
         try:
             score = self._train(trial.number, options)
-        except BaseException as error:
+        except TryFailedError as error:
             self.study.tell(trial, state=self._states.FAIL)
-            trial_failed = isinstance(error, TryFailedError)
-            if not trial_failed:
-                raise
             say(f"try {trial.number} failed: {error}")
-            return
-        self.study.tell(trial, score)
+        except BaseException:
+            self.study.tell(trial, state=self._states.FAIL)
+            raise
+        else:
+            self.study.tell(trial, score)
 
     def _train(self, number: int, options: Options) -> float:
         """Run train.py in a process of its own; the best STS-B dev score it measured."""
@@ -283,7 +281,7 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass  # another user's, but there
     return True
 
 

@@ -19,6 +19,7 @@ from .distributed import world_size
 from .errors import UserError
 from .methods import Method
 from .objectives import Step
+from .objectives.base import Counts
 
 logger = logging.getLogger(__name__)
 
@@ -109,10 +110,8 @@ class ContrastiveTrainer(Trainer):
         for name, term in terms.items():
             self._logged_terms[name] = self._logged_terms.get(name, 0) + term.detach()
         self._logged_batches += 1
-        for term, objective in self.step_module.objectives.items():
-            for figure, count in objective.counts.items():
-                name = figure if objective is self.method.contrastive or "cosine" not in figure else f"{term}_{figure}"
-                self._logged_counts[name] = self._logged_counts.get(name, 0) + torch.stack(count).float()
+        for name, count in self._counts().items():
+            self._logged_counts[name] = self._logged_counts.get(name, 0) + torch.stack(count).float()
         return (loss, terms) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -146,6 +145,14 @@ class ContrastiveTrainer(Trainer):
         if len(names) == 1:  # it is the loss
             return {}
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
+
+    def _counts(self) -> Counts:
+        """Figures of the last batch; one that an earlier term has too is named after its own."""
+        counts: dict[str, tuple[Tensor, Tensor]] = {}
+        for term, objective in self.step_module.objectives.items():
+            for figure, count in objective.counts.items():
+                counts[f"{term}_{figure}" if figure in counts else figure] = count
+        return counts
 
     def _drain_counts(self) -> dict[str, float]:
         """Means of the objectives' figures since the last log; one of nothing (no token replaced) is left out."""

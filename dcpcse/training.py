@@ -187,11 +187,7 @@ def _require_enough(data: TrainingData, run: RunArguments) -> None:
 
 def load(args: ModelArguments) -> Backbone:
     """The encoder that the options name, with its LM head where the MLM loss or the head needs one."""
-    options = LoadOptions(
-        revision=None if args.model_revision == "main" else args.model_revision,
-        cache_dir=args.cache_dir,
-        token=True if args.use_auth_token else None,
-    )
+    options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
     return load_backbone(
         args.model_name_or_path,
         tokenizer=args.tokenizer_name,

@@ -13,7 +13,7 @@ from ..objectives import Contrastive, Term
 from ..templates import MASK, PROMPT, SENTENCE, Template
 from ..views import View, require_anchor
 from .parts import mlm_terms, parse_template, sentence_encoder
-from .registry import Method, register
+from .registry import HEADED, Method, register
 
 PAPER = {
     "positive": (
@@ -71,7 +71,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         "tuning": "full",
         "pooler_type": "mask",
         "template": " ".join([SENTENCE, *prompts, MASK]),
-        "mlp_only_train": args.pooler_type in (None, "cls", "mask"),
+        "mlp_only_train": args.pooler_type in (None, *HEADED),
         "denoise": args.pooler_type in (None, "mask"),
         "prototypes": "both",
         "prototype_templates": "paper" if args.prototypes != "none" else None,

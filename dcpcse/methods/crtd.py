@@ -72,7 +72,7 @@ def _corruption(backbone: Backbone, args: ModelArguments) -> Corruption:
             f"--generator_name is missing: a masked language model of this vocabulary; {backbone.source.model_type} "
             "encoders have no usual one"
         )
-    options = LoadOptions(cache_dir=args.cache_dir, token=True if args.use_auth_token else None)
+    options = LoadOptions.asked(args.cache_dir, args.use_auth_token)
     generator = load_generator(name, backbone.tokenizer, options, train_mode=bool(args.generator_train_mode))
     masking = TokenMasking(backbone.tokenizer, args.masking_ratio)
     return Corruption(masking, generator, args.generation, args.generate_at)

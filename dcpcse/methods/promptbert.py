@@ -9,7 +9,7 @@ from typing import Any
 from ..arguments import ModelArguments
 from ..backbones import Backbone
 from .parts import instance_wise
-from .registry import Method, register
+from .registry import HEADED, Method, register
 
 TEMPLATE = 'This sentence of "{sentence}" means [MASK].'
 SECOND_TEMPLATE = 'This sentence : "{sentence}" means [MASK].'
@@ -30,7 +30,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         "denoise": denoised,
         # At test time: the plain [MASK] vector if unsupervised, denoised and through the head if supervised.
         "denoise_at_inference": denoised and supervised and args.denoise is not False,
-        "mlp_only_train": not supervised and args.pooler_type in (None, "cls", "mask"),
+        "mlp_only_train": not supervised and args.pooler_type in (None, *HEADED),
     }
 
 
