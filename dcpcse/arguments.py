@@ -284,6 +284,7 @@ class RunArguments(TrainingArguments):
     # The papers' transformers had no fused optimiser and hid no NaN.
     optim: str = option("adamw_torch", "Optimiser; a name of transformers' OptimizerNames.")
     logging_nan_inf_filter: bool = option(False, "Hide NaN losses in the log; training stops at one otherwise.")
+    packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
     per_device_eval_batch_size: int = option(128, "Sentences a batch when dev sets are encoded.")
 
     def __post_init__(self) -> None:
@@ -362,6 +363,7 @@ class EvaluationArguments:
     )
     output_file: str | None = option(None, "Write all scores, of every subset, to this JSON file.")
     batch_size: int = option(128, "Sentences a batch.")
+    packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
     device: str | None = option(None, "cpu, cuda, cuda:1, ... (default: cuda if there is one).")
     cache_dir: str | None = option(
         None, "Folder for downloads, and for embeddings: a later evaluation of the same model reads them back."

@@ -1,9 +1,12 @@
-"""Prefix injection: an attention function for transformers that puts prompts before each layer's keys and values.
+"""An attention function for transformers: prompts before each layer's keys and values, and texts without padding.
 
 The prefix travels as a keyword argument of the backbone's forward down to this function. It appears in no
 mask, length or position outside this file. `past_key_values`, the route of the published code and of peft, is
 not taken: transformers sets the cache to None under activation checkpointing, which drops the prompt without
 an error, and a cache grows with every pass that uses it.
+
+Packed batches travel the same way: the backbone sees one row of all real tokens, and where each text ends is known
+here alone. No mask then means that nothing is padded, never that texts may look at each other.
 """
 
 from collections.abc import Mapping
@@ -15,6 +18,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from .packing import Packing
 
 Prefix = Mapping[int, tuple[Tensor, Tensor]]
 """Layer index → (keys, values), each (N, heads, P, head_dim)."""
@@ -30,13 +35,20 @@ def prefix_attention(
     attention_mask: Tensor | None,
     *,
     prefix: Prefix | None = None,
+    packing: Packing | None = None,
+    sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention over the layer's own prefix and its tokens (P-tuning v2, section 3.2).
 
     query, key, value (N, heads, L, head_dim); attention_mask boolean (N, 1, L, L) or None for "all". Prompts
     have neither a query nor a position; every token sees all of them, whatever the mask or window says.
+    packing: query, key and value are (1, heads, T, head_dim), the texts one after another; there is no mask, and
+    sliding_window is the least distance at which tokens of a text no longer see each other.
     """
+    if packing is not None:
+        query, key, value = (_to_rows(states, packing) for states in (query, key, value))
+        attention_mask = _mask_of(packing, sliding_window)
     layer = getattr(module, "layer_idx", None)
     if prefix is not None and layer in prefix:
         prefix_key, prefix_value = prefix[layer]
@@ -45,13 +57,34 @@ def prefix_attention(
         value = _prepend(prefix_value, value)
         if attention_mask is not None:
             attention_mask = F.pad(attention_mask, (prefix_key.shape[2], 0), value=True)
-    return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)  # (N, L, heads, head_dim)
+    return (output if packing is None else packing.from_rows(output).unsqueeze(0)), None
+
+
+def _to_rows(states: Tensor, packing: Packing) -> Tensor:
+    """(1, heads, T, head_dim) → (N, heads, width, head_dim)."""
+    return packing.to_rows(states.squeeze(0).transpose(0, 1)).transpose(1, 2)
+
+
+def _mask_of(packing: Packing, sliding_window: int | None) -> Tensor:
+    """What each token sees of its text, boolean, (N, 1, 1, width) or with a window (N, 1, width, width)."""
+    real = packing.real[:, None, None]
+    width = real.shape[-1]
+    if sliding_window is None or sliding_window >= width:
+        return real
+    place = torch.arange(width, device=real.device)
+    return real & ((place.unsqueeze(1) - place).abs() < sliding_window)
 
 
 def _prepend(prefix: Tensor, states: Tensor) -> Tensor:
     return torch.cat([prefix.to(states), states], dim=2)
 
 
+def _mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:
+    """The mask of a padded batch; None without one, where transformers would build that of a window over all texts."""
+    return None if attention_mask is None else sdpa_mask(*args, attention_mask=attention_mask, **kwargs)
+
+
 AttentionInterface.register(PREFIX_ATTENTION, prefix_attention)
 # Without a mask function of the same name transformers builds no mask at all and padding is attended to.
-AttentionMaskInterface.register(PREFIX_ATTENTION, sdpa_mask)
+AttentionMaskInterface.register(PREFIX_ATTENTION, _mask)

@@ -6,6 +6,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from .corpus import stack_corrupted
+from .packing import Packing
 from .templates import Slots, TokenTemplate
 from .tokens import pad, tokenize
 from .views import View
@@ -43,8 +44,8 @@ class ViewCollator:
         self.length = max_length + longest if pad_to_max_length else None
         self.seed = seed
 
-    def __call__(self, examples: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
-        """Examples (column → text) → input_ids and attention_mask, each (B, V, L), and slots of the templates."""
+    def __call__(self, examples: Sequence[Mapping[str, str]]) -> dict[str, Tensor | Packing]:
+        """Examples (column → text) → input_ids and attention_mask, each (B, V, L), packing and slots."""
         if any(view.templates for view in self.views):
             return self._in_templates(examples)
         columns = dict.fromkeys(view.column for view in self.views)
@@ -55,7 +56,7 @@ class ViewCollator:
         batch = self._stack(rows, len(examples))
         return batch | stack_corrupted(examples, batch["input_ids"].shape[2])
 
-    def _in_templates(self, examples: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
+    def _in_templates(self, examples: Sequence[Mapping[str, str]]) -> dict[str, Tensor | Packing]:
         texts = [example[view.column] for example in examples for view in self.views]
         numbers = [view.template_for(example[view.column], self.seed) for example in examples for view in self.views]
         contents = self._contents(texts, numbers)
@@ -76,10 +77,12 @@ class ViewCollator:
                 ids |= zip(missing, contents, strict=True)
         return [ids[key] for key in keys]
 
-    def _stack(self, rows: Sequence[Sequence[int]], examples: int) -> dict[str, Tensor]:
+    def _stack(self, rows: Sequence[Sequence[int]], examples: int) -> dict[str, Tensor | Packing]:
         input_ids, mask = pad(rows, self.tokenizer.pad_token_id, self.length)
         shape = (examples, len(self.views), -1)
-        return {"input_ids": input_ids.view(shape), "attention_mask": mask.view(shape)}
+        # Here, since on a GPU the step would have to wait for the number of tokens.
+        packing = Packing.of(mask)
+        return {"input_ids": input_ids.view(shape), "attention_mask": mask.view(shape), "packing": packing}
 
 
 def slots_of(batch: Mapping[str, Tensor]) -> Slots | None:

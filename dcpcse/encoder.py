@@ -10,8 +10,10 @@ from transformers import PreTrainedModel
 
 from .attention import Prefix
 from .errors import UserError
+from .packing import Packing
 from .positions import positions_of
 from .promptable import (
+    PACKABLE,
     last_embedding_module,
     require_prompt_arrives,
     require_room,
@@ -28,7 +30,8 @@ class Encoder(nn.Module):
     position_offset: positions by which the text starts late (the published code: the prompt length).
     cls_prompt: one trained vector in the place of the first token's word embedding (D2CSE, section 3).
     tuned: the backbone is trained, and belongs to what is saved.
-    Raises UserError if the prompts do not reach the output of this backbone.
+    packed: leave pads out of all but attention, where the backbone is one of `PACKABLE`; the hidden states of real
+    tokens are the same. Raises UserError if the prompts do not reach the output of this backbone.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Encoder(nn.Module):
         shallow: ShallowPrompt | None = None,
         cls_prompt: ShallowPrompt | None = None,
         tuned: bool = False,
+        packed: bool = True,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -50,9 +54,12 @@ class Encoder(nn.Module):
         self.positions = positions_of(backbone)
         # Prompts take no part in rotation: among rotary positions a shift of the text would change nothing.
         self.position_offset = 0 if self.positions.rotary else position_offset
+        self.packable = backbone.config.model_type in PACKABLE
+        self.packed = packed and self.packable
+        if self.packable or prompt is not None:
+            use_prefix_attention(backbone)
         if prompt is not None:
             require_room(backbone, self.max_tokens, self.position_offset)
-            use_prefix_attention(backbone)
             require_prompt_arrives(backbone, prompt.shape)
         if shallow is not None or cls_prompt is not None:
             require_shallow_prompt_arrives(backbone)
@@ -77,14 +84,18 @@ class Encoder(nn.Module):
         condition: Tensor | None = None,
         as_encoder: bool = True,
         all_layers: bool = False,
+        packing: Packing | None = None,
+        pads: bool = False,
     ) -> tuple[Tensor, ...]:
         """Hidden states (N, L, H): all of them, embedding output first, with `all_layers`, else only the last.
 
+        Those of pads are zero in a packed encoder, and anything in another one.
         input_ids, attention_mask (N, L). slots: where shallow prompts stand. prefix: one drawn before, for a second
         pass that must see the same prompts; drawn here by default. index (N, L): where in its text each token stands,
         for texts of which a part is left out. condition (N, H): stands at index 0 in the place of what the embedding
         layer gives, no position or type added (DiffCSE). as_encoder: False for a discriminator's pass, whose [CLS] is
-        the static one. Raises UserError if L exceeds the positions.
+        the static one. packing: that of the mask, made before; made here by default. pads: compute pads as well, as an
+        encoder that is not packed does. Raises UserError if L exceeds the positions.
         """
         if input_ids.shape[1] > self.max_tokens:
             raise UserError(
@@ -94,14 +105,32 @@ class Encoder(nn.Module):
         kwargs: dict[str, Any] = {"output_hidden_states": True} if all_layers else {}
         if self.prompt is not None:
             kwargs["prefix"] = self.draw_prefix(len(input_ids)) if prefix is None else prefix
+        given = self._input(input_ids, slots, as_encoder) | self._place(input_ids, index)
+        packing = self._packing(attention_mask, packing) if self.packed and not pads else None
+        if packing is None:
+            given["attention_mask"] = attention_mask
+            first = torch.arange(len(input_ids), device=input_ids.device) * input_ids.shape[1]
+        else:
+            given = {name: packing.pack(tensor) for name, tensor in given.items()}
+            kwargs["packing"], first = packing, packing.first
+        with self._conditioned(condition, first):
+            output = self.backbone(**given, **kwargs)
+        states = tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
+        return states if packing is None else tuple(packing.unpack(state, input_ids.shape[1]) for state in states)
+
+    def _packing(self, attention_mask: Tensor, packing: Packing | None) -> Packing | None:
+        """None where it would have to be computed inside a compiled graph, which it would break."""
+        if packing is None and not torch.compiler.is_compiling():
+            return Packing.of(attention_mask)
+        return packing
+
+    def _place(self, input_ids: Tensor, index: Tensor | None) -> dict[str, Tensor]:
+        """Positions, where the backbone's own count would not give them."""
         if index is not None:
-            kwargs["position_ids"] = self.positions.at(index, self.position_offset)
-        elif any(part is not None for part in (self.prompt, self.shallow, self.cls_prompt)):
-            kwargs["position_ids"] = self.positions.ids(input_ids, self.position_offset)
-        with self._conditioned(condition):
-            given = self._input(input_ids, slots, as_encoder)
-            output = self.backbone(**given, attention_mask=attention_mask, **kwargs)
-        return tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
+            return {"position_ids": self.positions.at(index, self.position_offset)}
+        if self.packed or any(part is not None for part in (self.prompt, self.shallow, self.cls_prompt)):
+            return {"position_ids": self.positions.ids(input_ids, self.position_offset)}
+        return {}
 
     def _input(self, input_ids: Tensor, slots: Slots | None, as_encoder: bool) -> dict[str, Tensor]:
         shallow = self.shallow if slots is not None else None
@@ -116,14 +145,17 @@ class Encoder(nn.Module):
         return {"inputs_embeds": embedded}
 
     @contextlib.contextmanager
-    def _conditioned(self, condition: Tensor | None) -> Iterator[None]:
-        """For one pass: the condition instead of what the embedding layer gives at index 0."""
+    def _conditioned(self, condition: Tensor | None, first: Tensor) -> Iterator[None]:
+        """For one pass: the condition instead of what the embedding layer gives at each text's first token.
+
+        first (N,): the indices of these among all tokens, rows flattened.
+        """
         if condition is None:
             yield
             return
 
         def put(module: nn.Module, args: tuple, embedded: Tensor) -> Tensor:
-            return torch.cat([condition.unsqueeze(1).to(embedded), embedded[:, 1:]], dim=1)
+            return embedded.flatten(0, 1).index_copy(0, first, condition.to(embedded)).view_as(embedded)
 
         handle = last_embedding_module(self.backbone).register_forward_hook(put)
         try:
@@ -163,6 +195,13 @@ class Encoder(nn.Module):
         if self.cls_prompt is not None:
             tensors["cls_prompt.weight"] = self.cls_prompt.weight
         return tensors
+
+
+def set_packed(module: nn.Module, packed: bool) -> None:
+    """Let every encoder in a module leave pads out, or compute them."""
+    for part in module.modules():
+        if isinstance(part, Encoder):
+            part.packed = packed and part.packable
 
 
 def _build_shallow(record: Mapping[str, Any] | None) -> ShallowPrompt | None:

@@ -12,6 +12,7 @@ from . import checkpoints
 from .arguments import EvaluationArguments, PublishedEvaluationArguments
 from .backbones import LoadOptions, load_backbone, require_trained_head
 from .cli import parse_evaluation, say
+from .encoder import set_packed
 from .errors import UserError
 from .evaluator import measure
 from .folder import is_model_folder
@@ -51,6 +52,7 @@ def evaluation(argv: Sequence[str]) -> None:
     # Before the encoder is loaded: a missing file should not cost a minute.
     suite = load_suite(tasks, args.data_dir, settings, extra=own)
     model = load_model(args, published)
+    set_packed(model, args.packing)
     report = Report(args.output_file, model, args.mode, settings) if args.output_file else None
     measured = measure_and_say(args, model, suite, report)
     print(tables(measured.results, args.mode))

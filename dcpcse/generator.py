@@ -4,10 +4,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .backbones import LoadOptions, load_masked_lm
+from .backbones import LMHead, LoadOptions, load_masked_lm
+from .encoder import Encoder
 from .errors import UserError
 from .masking import TokenMasking
-from .positions import positions_of
+from .packing import Packing
 
 CHOICES = ("sample", "argmax")
 PLACES = ("masked", "all")
@@ -21,22 +22,29 @@ class Generator(nn.Module):
 
     def __init__(self, masked_lm: PreTrainedModel, train_mode: bool = False) -> None:
         super().__init__()
-        self.masked_lm = masked_lm.requires_grad_(False)
+        masked_lm.requires_grad_(False)
+        self.encoder = Encoder(masked_lm.base_model)
+        self.lm_head = LMHead(masked_lm)  # in the place of the encoder it has nothing from now on
         self.train_mode = train_mode
         self.train(False)
 
     @property
     def max_tokens(self) -> int:
         """Longest text in tokens, special ones included, that its positions hold."""
-        return positions_of(self.masked_lm.base_model).room(0)
+        return self.encoder.max_tokens
 
     def train(self, mode: bool = True) -> "Generator":
         return super().train(mode and self.train_mode)
 
     @torch.no_grad()
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Logits (N, L, vocabulary) of token ids and mask (N, L)."""
-        return self.masked_lm(input_ids=input_ids, attention_mask=attention_mask).logits
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, chosen: Tensor, packing: Packing | None = None
+    ) -> Tensor:
+        """Logits (n, vocabulary) at the n chosen places of token ids; these, the mask and the places are (N, L).
+
+        packing: that of the mask, made before.
+        """
+        return self.lm_head(self.encoder(input_ids, attention_mask, packing=packing)[-1][chosen])
 
 
 class Corruption(nn.Module):
@@ -56,14 +64,14 @@ class Corruption(nn.Module):
         self.place = place
 
     @torch.no_grad()
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """A corrupted copy of token ids (N, L); pads stay."""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None) -> Tensor:
+        """A corrupted copy of token ids (N, L); pads stay. packing: that of the mask, made before."""
         masked_ids, chosen = self.masking(input_ids)
         if self.place == "all":
             chosen = attention_mask.bool().clone()
             chosen[:, 0] = False
         corrupted = input_ids.clone()
-        corrupted[chosen] = self._pick(self.generator(masked_ids, attention_mask)[chosen])
+        corrupted[chosen] = self._pick(self.generator(masked_ids, attention_mask, chosen, packing))
         return corrupted
 
     def _pick(self, logits: Tensor) -> Tensor:

@@ -19,13 +19,13 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from . import folder as model_folder
-from .attention import Prefix
 from .backbones import Backbone, LMHead, LoadOptions, Source, fingerprint, vocabulary_fingerprint
 from .bases import load_recorded
 from .denoising import NO_DENOISING, WAYS, Denoising, own_tokens, template_only
 from .encoder import Encoder
 from .errors import UserError
 from .heads import HEADS, BatchNormMLP, MLMTransform, PretrainedPooler, TanhMLP, build_head, head_record
+from .packing import Packing
 from .pooling import POOLERS, Pooler
 from .promptable import PEFT_SAME, peft_config
 from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
@@ -120,19 +120,23 @@ class SentenceEncoder(nn.Module):
         """Tokens that stand around a sentence at most, special ones included; 0 without templates."""
         return max((template.length for template in self.templates), default=0)
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, *, prefix: Prefix | None = None
-    ) -> Tensor:
-        """Embeddings (N, H) of token ids and mask (N, L), with the templates' slots where there are templates."""
-        return self.pooled_and_embeddings(input_ids, attention_mask, slots, prefix=prefix)[1]
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **drawn: Any) -> Tensor:
+        """Embeddings (N, H) of token ids and mask (N, L), with the templates' slots where there are templates.
+
+        drawn: prefix and packing, where they were made before (`Encoder.forward`).
+        """
+        return self.pooled_and_embeddings(input_ids, attention_mask, slots, **drawn)[1]
 
     def pooled_and_embeddings(
-        self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, *, prefix: Prefix | None = None
+        self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **drawn: Any
     ) -> tuple[Tensor, Tensor]:
-        """What is pooled (and denoised), before a head that stands after it, and the embeddings; both (N, H)."""
+        """What is pooled (and denoised), before a head that stands after it, and the embeddings; both (N, H).
+
+        drawn: prefix and packing, where they were made before (`Encoder.forward`).
+        """
         head = self.head if self.head is not None and (self.training or self.head_at_inference) else nn.Identity()
         on_both = isinstance(head, MLMTransform)  # PromptBERT's org_mlp: before subtracting, all others after
-        vector = self._pool(input_ids, attention_mask, slots, prefix=prefix)
+        vector = self._pool(input_ids, attention_mask, slots, **drawn)
         vector = head(vector) if on_both else vector
         if self.denoising.training if self.training else self.denoising.inference:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self.denoising.freeze):
@@ -223,8 +227,9 @@ class SentenceEncoder(nn.Module):
 
     def _encode_batch(self, texts: Rows, rows: Sequence[int], normalize: bool) -> np.ndarray:
         input_ids, mask, slots = texts.batch(rows, self.tokenizer.pad_token_id)
+        packing = Packing.of(mask).to(self.device)
         slots = None if slots is None else slots.to(self.device)
-        embeddings = self(input_ids.to(self.device), mask.to(self.device), slots).float()
+        embeddings = self(input_ids.to(self.device), mask.to(self.device), slots, packing=packing).float()
         return (F.normalize(embeddings, dim=-1) if normalize else embeddings).cpu().numpy()
 
     @contextlib.contextmanager

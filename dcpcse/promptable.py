@@ -14,6 +14,9 @@ from .prompts import PromptShape
 PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert")
 """Model types whose prompts are tested here; others are tried, and refused if the prompt does not arrive."""
 
+PACKABLE = (*PROMPTABLE, "distilbert")
+"""Model types that take batches without padding; others are padded."""
+
 PEFT_SAME = ("bert", "roberta", "xlm-roberta", "electra")
 """Model types for which peft's prefix tuning gives the same vectors."""
 

@@ -20,6 +20,7 @@ from .errors import UserError
 from .methods import Method
 from .objectives import Step
 from .objectives.base import Counts
+from .packing import Packing
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +38,17 @@ class TrainingStep(nn.Module):
         self.terms = dict(method.terms)
         self.view_names = [view.name for view in method.views]
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, **others: Tensor) -> dict[str, Tensor]:
-        """input_ids, attention_mask (B, V, L), and the slots of templates (`ViewCollator`) → scalar by term name."""
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None, **others: Tensor
+    ) -> dict[str, Tensor]:
+        """A batch of `ViewCollator`: input_ids, attention_mask (B, V, L), slots of templates → scalar by term name."""
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
         prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
         pooled, embeddings = (
             dict(zip(self.view_names, vectors.unflatten(0, input_ids.shape[:2]).unbind(1), strict=True))
-            for vectors in self.model.pooled_and_embeddings(ids, mask, slots, prefix=prefix)
+            for vectors in self.model.pooled_and_embeddings(ids, mask, slots, prefix=prefix, packing=packing)
         )  # view → (B, H)
-        step = Step(self.model, input_ids, attention_mask, embeddings, prefix, slots, others, pooled)
+        step = Step(self.model, input_ids, attention_mask, embeddings, prefix, slots, packing, others, pooled)
         return {name: objective(step) for name, objective in self.objectives.items()}
 
     def activation_checkpointing_enable(

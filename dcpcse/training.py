@@ -10,6 +10,7 @@ import torch
 import transformers
 import yaml
 from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
+from torch import nn
 from transformers.integrations import get_available_reporting_integrations
 
 from . import checkpoints
@@ -21,6 +22,7 @@ from .cli import parse_training, say
 from .collators import ViewCollator
 from .corpus import Corpus, CorruptedRows, data_fingerprint
 from .data import TrainingData, load_training_file
+from .encoder import set_packed
 from .errors import UserError
 from .evaluator import METRIC_NAMES, dev_metrics, measure
 from .methods import Method, build_method
@@ -52,6 +54,7 @@ def train(argv: Sequence[str]) -> None:
     transformers.set_seed(run_args.seed)
     backbone = load(model_args)
     method = build_method(backbone, model_args, data.dataset.column_names)
+    set_packed(nn.ModuleList([method.model, *(term.objective for term in method.terms.values())]), run_args.packing)
     _require_fits(method, data_args)
     if checkpoint:
         checkpoint.require_same_options(resolved(model_args, data_args, run_args, given))

@@ -11,13 +11,15 @@ PACKAGE = ROOT / "dcpcse"
 SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
-    {"errors"},
+    {"errors", "packing"},
     {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates", "tensors", "masking"},
     {"tokens", "template_generation", "tuned", "corpus"},
     {"pooling", "denoising"},
     {"legacy", "views", "positions", "prompts", "backbones", "data"},
-    {"heads", "promptable", "bases", "folder", "generator"},
-    {"arguments", "encoder"},
+    {"heads", "promptable", "bases", "folder"},
+    {"encoder"},
+    {"generator"},
+    {"arguments"},
     {"models"},
     {"static", "topk"},
     {"representations"},

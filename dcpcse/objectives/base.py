@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..attention import Prefix
 from ..models import SentenceEncoder
+from ..packing import Packing
 from ..templates import Slots
 
 
@@ -15,9 +16,8 @@ class Step:
     """All that an objective may look at.
 
     input_ids, attention_mask (B, V, L): V views of B examples. embeddings: view name → (B, H); pooled: the same
-    before the head. prefix: the one
-    that gave the embeddings, of B·V rows, for objectives that encode again; slots: of their templates, if any.
-    extras: further tensors of the batch.
+    before the head. For objectives that encode again, of B·V rows: prefix, the one that gave the embeddings; packing,
+    that of the mask; slots, of their templates, if any. extras: further tensors of the batch.
     """
 
     model: SentenceEncoder
@@ -26,6 +26,7 @@ class Step:
     embeddings: Mapping[str, Tensor]
     prefix: Prefix | None = None
     slots: Slots | None = None
+    packing: Packing | None = None
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     pooled: Mapping[str, Tensor] = field(default_factory=dict)
 

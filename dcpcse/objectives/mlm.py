@@ -32,7 +32,8 @@ class MaskedLM(Objective):
         input_ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)  # (B·V, L)
         candidates = None if step.slots is None else sentence_tokens(step.model.templates, step.slots, mask)
         masked_ids, chosen = self.masking(input_ids, candidates)
-        hidden = step.model.encoder(masked_ids, mask, slots=step.slots, prefix=step.prefix)[-1]
+        again = {"slots": step.slots, "prefix": step.prefix, "packing": step.packing}
+        hidden = step.model.encoder(masked_ids, mask, **again)[-1]
         return masked_ce(self.lm_head(hidden[chosen]), input_ids[chosen])
 
 

@@ -40,6 +40,7 @@ class ReplacedTokenDetection(Objective):
         self.conditional = conditional
         self.before_mlp = before_mlp
         self.reduction = reduction
+        self.counts_pads = reduction == "mean_all"
         self.copies = copies
         self.head = nn.Linear(hidden_size, 2)
         nn.init.normal_(self.head.weight, std=std)
@@ -48,7 +49,7 @@ class ReplacedTokenDetection(Objective):
     def forward(self, step: Step) -> Tensor:
         ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)  # (B·V, L)
         given = step.extras.get(CORRUPTED)
-        corrupted = self.corruption(ids, mask) if given is None else given.flatten(0, 1)
+        corrupted = self.corruption(ids, mask, step.packing) if given is None else given.flatten(0, 1)
         replaced = (corrupted != ids) & mask.bool()
         logits = self.head(self._hidden(step, corrupted, mask))
         self._count(logits, replaced, mask)
@@ -59,11 +60,11 @@ class ReplacedTokenDetection(Objective):
         """What the discriminator makes of the corrupted sentences (B·V, L, H)."""
         vectors = step.pooled if self.before_mlp else step.embeddings
         condition = torch.stack(list(vectors.values()), dim=1).flatten(0, 1) if self.conditional else None
-        if self.discriminator is not None:
-            return self.discriminator(corrupted, mask, condition=condition, as_encoder=False)[-1]
-        # The same prompts, dropout included, as in the pass that gave the condition.
-        encoder = step.model.encoder
-        return encoder(corrupted, mask, prefix=step.prefix, condition=condition, as_encoder=False)[-1]
+        # Of the encoder itself the same prompts, dropout included, as in the pass that gave the condition.
+        own = self.discriminator is None
+        encoder, prefix = (step.model.encoder, step.prefix) if own else (self.discriminator, None)
+        how = {"condition": condition, "as_encoder": False, "packing": step.packing, "pads": self.counts_pads}
+        return encoder(corrupted, mask, prefix=prefix, **how)[-1]
 
     @torch.no_grad()
     def _count(self, logits: Tensor, replaced: Tensor, mask: Tensor) -> None:

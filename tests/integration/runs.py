@@ -1,6 +1,7 @@
 """What the tests of train.py and evaluation.py share: command lines, and looking at what a run did."""
 
 import contextlib
+import copy
 import hashlib
 import json
 import os
@@ -101,7 +102,7 @@ def watching(record: Run, interrupt_before: int | None = None) -> Iterator[None]
         return record.trainer
 
     def compute_loss(self, model, inputs, *args: Any, **kwargs: Any) -> Any:
-        record.batches.append({name: tensor.clone() for name, tensor in inputs.items()})
+        record.batches.append({name: copy.deepcopy(value) for name, value in inputs.items()})
         return compute(self, model, inputs, *args, **kwargs)
 
     training.build_trainer, ContrastiveTrainer.compute_loss = build_trainer, compute_loss

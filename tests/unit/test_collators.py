@@ -38,7 +38,8 @@ def test_a_batch_holds_every_view_of_every_example_in_its_place(tokenizer, sente
     views = sentence_pair_views(columns)
     examples = examples_of(sentences, columns)
     batch = ViewCollator(tokenizer, views, 32)(examples)
-    assert set(batch) == {"input_ids", "attention_mask"}
+    assert set(batch) == {"input_ids", "attention_mask", "packing"}
+    assert torch.equal(batch["packing"].source, batch["attention_mask"].flatten().nonzero().squeeze(1))
     longest = 0
     for b, example in enumerate(examples):
         for v, view in enumerate(views):

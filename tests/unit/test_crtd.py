@@ -32,7 +32,7 @@ def rows(sentences, columns, count=4):
 class FixedCorruption(torch.nn.Module):
     """Every third token becomes another one; what it gave is kept."""
 
-    def forward(self, ids, mask):
+    def forward(self, ids, mask, packing=None):
         self.corrupted = ids.clone()
         for row, length in zip(self.corrupted, mask.sum(1).tolist(), strict=True):
             row[2 : length - 1 : 3] = (row[2 : length - 1 : 3] + 7) % 60 + 5
@@ -103,8 +103,8 @@ def test_a_generator_stays_in_eval_mode_unless_told_otherwise(tiny):
     tokenizer = load_tokenizer(tiny("bert"), LoadOptions())
     for train_mode in (False, True):
         generator = load_generator(tiny("bert"), tokenizer, LoadOptions(), train_mode=train_mode)
-        assert generator.train().masked_lm.training == train_mode
-        assert not generator.eval().masked_lm.training
+        assert generator.train().encoder.backbone.training == train_mode
+        assert not generator.eval().encoder.backbone.training
         assert not any(parameter.requires_grad for parameter in generator.parameters())
 
 

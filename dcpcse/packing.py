@@ -1,0 +1,74 @@
+"""Batches without padding: one row of all real tokens, and the way there and back.
+
+A frozen encoder spends its time in linear layers, which treat every token alike. Pads cost as much there as text, so
+they are left out; attention alone has to know where a text ends (`dcpcse.attention`).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the T real tokens of a batch (N, L) lie, text after text.
+
+    source (T,): their indices in the flattened batch. place (T,): their indices in flattened rows (N, width) that hold
+    each text from the first place on, width being the longest text. real, boolean (N, width): where these hold tokens.
+    lengths (N,): tokens of each text.
+    """
+
+    source: Tensor
+    place: Tensor
+    lengths: Tensor
+    real: Tensor
+
+    @classmethod
+    def of(cls, mask: Tensor) -> "Packing":
+        """The real tokens of a mask (N, L), 1 where a token is one; anywhere in a row.
+
+        On a GPU this waits for the device; a collator makes it of the mask before that goes there.
+        """
+        real = mask.bool()
+        lengths = real.sum(1)
+        places = torch.arange(int(lengths.max()), device=mask.device)
+        there = places < lengths.unsqueeze(1)
+        return cls(_indices(real), _indices(there), lengths, there)
+
+    def to(self, device: torch.device | str, **options: Any) -> "Packing":
+        """The same on another device."""
+        return Packing(**{name: tensor.to(device, **options) for name, tensor in vars(self).items()})
+
+    @property
+    def first(self) -> Tensor:
+        """Index (N,) of each text's first token among the packed ones."""
+        return self.lengths.cumsum(0) - self.lengths
+
+    def pack(self, batch: Tensor) -> Tensor:
+        """(N, L, ...) → (1, T, ...)."""
+        return batch.flatten(0, 1).index_select(0, self.source).unsqueeze(0)
+
+    def unpack(self, packed: Tensor, length: int) -> Tensor:
+        """(1, T, ...) → (N, length, ...), zeros at pads."""
+        return _spread(packed.squeeze(0), self.source, (len(self.lengths), length))
+
+    def to_rows(self, packed: Tensor) -> Tensor:
+        """(T, ...) → (N, width, ...), each text from the first place on, zeros after its end."""
+        return _spread(packed, self.place, tuple(self.real.shape))
+
+    def from_rows(self, rows: Tensor) -> Tensor:
+        """(N, width, ...) → (T, ...)."""
+        return rows.flatten(0, 1).index_select(0, self.place)
+
+
+def _indices(mask: Tensor) -> Tensor:
+    """Where a boolean mask, flattened, is true."""
+    return mask.flatten().nonzero().squeeze(1)
+
+
+def _spread(rows: Tensor, index: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Rows at an index each of zeros (shape[0] · shape[1], ...), unflattened."""
+    zeros = rows.new_zeros((shape[0] * shape[1], *rows.shape[1:]))
+    return zeros.index_copy(0, index, rows).unflatten(0, shape)
