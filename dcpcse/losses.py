@@ -29,16 +29,21 @@ def nt_xent(
             raise ValueError(f"{len(anchors)} anchors need as many {name}; got {len(candidates)}")
     # Embeddings of one encoder lie close together; half precision has few steps between 0.9 and 1.
     with torch.autocast(anchors.device.type, enabled=False):
-        anchors = F.normalize(anchors.float(), dim=-1)
-        logits = anchors @ F.normalize(positives.float(), dim=-1).T / temperature  # (B, C)
+        anchors = F.normalize(_precise(anchors), dim=-1)
+        logits = anchors @ F.normalize(_precise(positives), dim=-1).T / temperature  # (B, C)
         targets = torch.arange(len(anchors), device=anchors.device)
         if negatives is not None:
-            against = anchors @ F.normalize(negatives.float(), dim=-1).T / temperature  # (B, D)
+            against = anchors @ F.normalize(_precise(negatives), dim=-1).T / temperature  # (B, D)
             own = F.one_hot(targets, num_classes=len(negatives)).to(against)
             logits = torch.cat([logits, against + hard_negative_weight * own], dim=1)
-        further = [anchors @ F.normalize(other.float(), dim=-1).T / temperature for other in others]
+        further = [anchors @ F.normalize(_precise(other), dim=-1).T / temperature for other in others]
         logits = torch.cat([logits, *further], dim=1)
         return F.cross_entropy(logits, targets)
+
+
+def _precise(tensor: Tensor) -> Tensor:
+    """In float32, or as it is in float64."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def masked_ce(logits: Tensor, labels: Tensor) -> Tensor:
@@ -47,7 +52,7 @@ def masked_ce(logits: Tensor, labels: Tensor) -> Tensor:
     logits (n, vocabulary) and labels (n,) of the masked positions only. 0 where nothing was masked: a batch of
     very short sentences may have no masked token, and the mean over none would be NaN.
     """
-    return F.cross_entropy(logits.float(), labels, reduction="sum") / max(len(labels), 1)
+    return F.cross_entropy(_precise(logits), labels, reduction="sum") / max(len(labels), 1)
 
 
 REDUCTIONS = ("sum", "mean_tokens", "mean_all")
@@ -62,7 +67,7 @@ def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction:
     count as kept (DiffCSE's code). The first two leave out pads and the first position, where the condition stands.
     ValueError for another one.
     """
-    each = F.cross_entropy(logits.float().flatten(0, 1), replaced.long().flatten(), reduction="none").view_as(mask)
+    each = F.cross_entropy(_precise(logits).flatten(0, 1), replaced.long().flatten(), reduction="none").view_as(mask)
     if reduction == "mean_all":
         return each.mean()
     tokens = mask.clone()

@@ -97,6 +97,17 @@ def test_half_precision_embeddings_give_the_float32_loss_of_the_same_numbers(dty
     assert loss.item() == pytest.approx(expected, rel=1e-4)
 
 
+def test_float64_is_kept():
+    anchors, positives = vectors(4, seed=1).double(), vectors(4, seed=2).double()
+    loss = nt_xent(anchors, positives, 0.05)
+    assert loss.dtype == torch.float64
+    assert loss.item() == pytest.approx(nt_xent_by_hand(anchors, positives, 0.05), rel=1e-12)
+    logits, labels = vectors(5, size=7, seed=4).double(), torch.tensor([0, 6, 3, 3, 1])
+    assert masked_ce(logits, labels).item() == pytest.approx(
+        torch.nn.functional.cross_entropy(logits, labels).item(), rel=1e-12
+    )
+
+
 def test_autocast_does_not_round_the_similarities():
     """Embeddings of one encoder are close to each other: half precision has few steps between 0.9 and 1."""
     shift = 3 * torch.randn(64, generator=torch.Generator().manual_seed(4))
