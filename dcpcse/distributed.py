@@ -1,28 +1,20 @@
-"""Sharing negatives between processes, with the gradient that one process would have."""
+"""Several processes train as one would with the joined batch: shared rows, sums and means, and their gradients.
 
+Each process takes the part of the loss that belongs to its own rows. DDP averages the gradients of all; every term is
+scaled so that this average is the gradient of the joined batch, however many rows each process has.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from functools import cache
+from itertools import islice, pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
-
-
-class _AllGather(torch.autograd.Function):
-    """All-gather along dim 0 whose backward sums the gradients that every process has for a slice."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        ctx.rows = len(tensor)
-        parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, tensor.contiguous())
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        gradient = gradient.contiguous()
-        dist.all_reduce(gradient)
-        start = dist.get_rank() * ctx.rows
-        return gradient[start : start + ctx.rows]
+from torch.utils.data import BatchSampler
 
 
 def world_size() -> int:
@@ -30,15 +22,133 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def gather_own_first(tensor: Tensor) -> Tensor:
-    """Rows of all processes, (R, H) → (world · R, H), this process's rows first.
+def gather_own_first(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Rows of all processes, each (R, H) → (all R together, H), this process's rows first.
 
-    Own rows first keeps "row i belongs to anchor i" true on every process. Each process takes the loss of its
-    own anchors against all candidates; DDP's mean over processes is then the loss of the joint batch, and the
-    summed backward makes its gradient exact (the published gather keeps the own slice's gradient only, which
-    shrinks it by the number of processes). All processes must hold equally many rows.
+    All tensors have the same R, which may differ between processes. Own rows first keeps "row i belongs to anchor i"
+    true on every process. Each process takes the loss of its own anchors against all candidates; the gradient of a
+    row is the sum of those that all processes have for it.
     """
     if world_size() == 1:
-        return tensor
-    gathered = _AllGather.apply(tensor)
-    return torch.roll(gathered, -dist.get_rank() * len(tensor), dims=0)
+        return list(tensors)
+    counts = of_all(len(tensors[0]))
+    gathered = _AllGather.apply(torch.stack(list(tensors), dim=1), counts)
+    return list(torch.roll(gathered, -sum(counts[: dist.get_rank()]), dims=0).unbind(1))
+
+
+def joint_mean(mean: Tensor, count: int | Tensor) -> Tensor:
+    """A mean over `count` things of this process, scaled: averaged over processes, it is the mean over all things.
+
+    With one process, or equal counts, it is the mean as it is.
+    """
+    if world_size() == 1:
+        return mean
+    own = torch.full((), count, device=mean.device) if isinstance(count, int) else count.detach()
+    total = own.to(mean.dtype, copy=True)
+    dist.all_reduce(total)
+    return mean * (own * world_size() / total.clamp(min=1))
+
+
+def joint_sum(tensor: Tensor) -> Tensor:
+    """Sum over all processes, of one shape in all; its gradient is the sum of those of all processes."""
+    return tensor if world_size() == 1 else _AllReduce.apply(tensor)
+
+
+def of_all(number: int) -> list[int]:
+    """A number of each process, by rank. Exchanged between CPUs, so that no device is waited for."""
+    numbers = [torch.empty((), dtype=torch.long) for _ in range(world_size())]
+    dist.all_gather(numbers, torch.tensor(number), group=cpu_group())
+    return [int(number) for number in numbers]
+
+
+def cpu_group() -> Any:
+    """The group of all processes in which CPUs talk (gloo); all call it at the same place the first time."""
+    return _cpu_group(dist.group.WORLD)
+
+
+@cache
+def _cpu_group(world: Any) -> Any:
+    # A dead process is noticed by its closed connection; a patient one may wait hours for another's classifiers.
+    return dist.new_group(backend="gloo", timeout=timedelta(days=30))
+
+
+class _AllGather(torch.autograd.Function):
+    """All-gather along dim 0, counts[r] rows of process r; backward sums the gradients that all have for a slice."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, counts: list[int]) -> Tensor:
+        start = sum(counts[: dist.get_rank()])
+        ctx.own = slice(start, start + len(tensor))
+        most = max(counts)
+        filled = F.pad(tensor, (0, 0) * (tensor.ndim - 1) + (0, most - len(tensor))).contiguous()
+        parts = [torch.empty_like(filled) for _ in counts]
+        dist.all_gather(parts, filled)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient)
+        return gradient[ctx.own], None
+
+
+class _AllReduce(torch.autograd.Function):
+    """Sum over processes, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        total = tensor.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _AllReduce.forward(ctx, gradient)
+
+
+class SharedBatches(BatchSampler):
+    """Rows of every step, shared out evenly: for each step as many lists as processes, one after another.
+
+    Each row of an epoch is in one list once. The last step may have fewer rows, or up to one more a process: rows that
+    would not give one to each process join the step before. With drop_last they are left out.
+    """
+
+    batch_size = None
+    """accelerate deals out lists of any length when it is told no size, and repeats no row to fill them up."""
+
+    def __init__(self, batches: BatchSampler, processes: int) -> None:
+        """batches: those of one process, whose rows, size and drop_last are taken."""
+        self.sampler = batches.sampler
+        self.drop_last = batches.drop_last
+        self.per_process = batches.batch_size
+        self.processes = processes
+
+    def __len__(self) -> int:
+        return len(self._sizes()) * self.processes
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = iter(self.sampler)
+        for size in self._sizes():
+            step = list(islice(rows, size))
+            bounds = [size * rank // self.processes for rank in range(self.processes + 1)]
+            yield from (step[start:end] for start, end in pairwise(bounds))
+
+    def _sizes(self) -> list[int]:
+        return step_sizes(len(self.sampler), self.per_process, self.processes, self.drop_last)
+
+
+def step_sizes(rows: int, per_process: int, processes: int, drop_last: bool) -> list[int]:
+    """Rows of each step of an epoch, of all processes together."""
+    batch = per_process * processes
+    full, rest = divmod(rows, batch)
+    sizes = [batch] * full
+    if drop_last or not rest:
+        return sizes
+    if rest < processes and sizes:
+        return [*sizes[:-1], batch + rest]
+    return [*sizes, rest]
+
+
+def longest_of_all(length: int) -> int:
+    """The largest of the lengths that all processes have."""
+    return length if world_size() == 1 else max(of_all(length))

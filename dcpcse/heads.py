@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from .backbones import LMHead
+from .distributed import joint_sum, world_size
 from .errors import UserError
 
 
@@ -29,20 +30,47 @@ class TanhMLP(nn.Module):
         return self.activation(self.dense(pooled))
 
 
+class JointBatchNorm(nn.BatchNorm1d):
+    """Batch normalisation over the rows of all processes in training, (N, H) → (N, H), also on CPUs.
+
+    torch's own for several processes is for GPUs. The number of rows may differ between processes; the running
+    statistics are alike in all, and those of one process with the joined batch.
+    """
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if not self.training or world_size() == 1:
+            return super().forward(rows)
+        with torch.autocast(rows.device.type, enabled=False):
+            return self._normalized(rows.to(self.running_mean.dtype)).to(rows.dtype)
+
+    def _normalized(self, rows: Tensor) -> Tensor:
+        number = rows.new_full((1,), len(rows))
+        count, total = joint_sum(torch.cat([number, rows.sum(0)])).split([1, rows.shape[1]])
+        mean = total / count
+        # From the mean, not from a sum of squares, which loses the digits of a small variance.
+        variance = joint_sum((rows - mean).square().sum(0)) / count
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * count / (count - 1), self.momentum)
+        normal = (rows - mean) * torch.rsqrt(variance + self.eps)
+        return normal * self.weight + self.bias if self.affine else normal
+
+
 class BatchNormMLP(nn.Module):
     """Two dense layers with batch normalisation, (N, H) → (N, H), N ≥ 2 in training (D2CSE, appendix; DiffCSE).
 
-    The statistics are those of all rows together: of the views of a sentence, and of all sentences.
+    The statistics are those of all rows together: of the views of a sentence, of all sentences, of all processes.
     """
 
     def __init__(self, hidden_size: int, std: float = 0.02) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(hidden_size, 2 * hidden_size, bias=False),
-            nn.BatchNorm1d(2 * hidden_size),
+            JointBatchNorm(2 * hidden_size),
             nn.ReLU(),
             nn.Linear(2 * hidden_size, hidden_size, bias=False),
-            nn.BatchNorm1d(hidden_size, affine=False),
+            JointBatchNorm(hidden_size, affine=False),
         )
         for layer in (self.layers[0], self.layers[3]):
             nn.init.normal_(layer.weight, std=std)

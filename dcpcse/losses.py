@@ -78,3 +78,8 @@ def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction:
     if reduction == "mean_tokens":
         return total / tokens.sum().clamp(min=1)
     raise ValueError(f"reduction {reduction!r} is none of {REDUCTIONS}")
+
+
+def replaced_token_count(mask: Tensor, reduction: str, sentences: int) -> int | Tensor:
+    """How many things `replaced_token_ce` averages over: sentences, tokens or positions."""
+    return {"sum": sentences, "mean_tokens": mask[:, 1:].sum(), "mean_all": mask.numel()}[reduction]

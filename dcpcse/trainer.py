@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from . import checkpoints
 from . import folder as model_folder
 from .collators import slots_of
-from .distributed import world_size
+from .distributed import SharedBatches, step_sizes, world_size
 from .errors import UserError
 from .methods import Method
 from .objectives import Step
@@ -98,6 +99,14 @@ class ContrastiveTrainer(Trainer):
         self._logged_batches = 0
         # Otherwise every process would drop out the same units.
         torch.manual_seed(self.args.seed + self.args.process_index)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Several processes take each row of an epoch once, where accelerate repeats some to fill up the last step."""
+        loader = super().get_train_dataloader()
+        if world_size() > 1:
+            shard = loader.batch_sampler
+            shard.batch_sampler, shard.batch_size = SharedBatches(shard.batch_sampler, world_size()), None
+        return loader
 
     def compute_loss(
         self,
@@ -232,8 +241,8 @@ def planned_steps(trainer: ContrastiveTrainer) -> int:
     args = trainer.args
     if args.max_steps > 0:
         return args.max_steps
-    batches = len(trainer.train_dataset) / (args.per_device_train_batch_size * args.world_size)
-    whole = math.floor(batches) if args.dataloader_drop_last else math.ceil(batches)
+    rows, batch = len(trainer.train_dataset), args.per_device_train_batch_size
+    whole = len(step_sizes(rows, batch, args.world_size, args.dataloader_drop_last))
     return math.ceil(math.ceil(whole / args.gradient_accumulation_steps) * args.num_train_epochs)
 
 

@@ -184,6 +184,8 @@ def _require_enough(data: TrainingData, run: RunArguments) -> None:
     logger.info("training data: %s rows; columns %s", f"{rows:,}", ", ".join(data.columns))
     if rows < 2:
         raise UserError(f"{rows} training example: a contrastive loss needs at least 2, to be each other's negatives")
+    if rows < run.world_size:
+        raise UserError(f"{rows} training examples for {run.world_size} processes: each needs one; launch fewer")
     if rows < batch:
         logger.warning("%d examples are fewer than a batch of %d: every batch holds them all", rows, batch)
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..distributed import gather_own_first
+from ..distributed import gather_own_first, joint_mean
 from ..losses import nt_xent
 from .base import Objective, Step
 
@@ -38,14 +38,18 @@ class Contrastive(Objective):
     def forward(self, step: Step) -> Tensor:
         views = step.embeddings
         self._count(views["anchor"], views[self.positive])
-        return nt_xent(
+        hard = ("negative",) if "negative" in views else ()
+        names = (self.positive, *hard, *self.others)
+        candidates = dict(zip(names, gather_own_first([views[name] for name in names]), strict=True))
+        loss = nt_xent(
             views["anchor"],
-            gather_own_first(views[self.positive]),
+            candidates[self.positive],
             self.temperature,
-            negatives=gather_own_first(views["negative"]) if "negative" in views else None,
+            negatives=candidates.get("negative"),
             hard_negative_weight=self.hard_negative_weight,
-            others=[gather_own_first(views[name]) for name in self.others],
+            others=[candidates[name] for name in self.others],
         )
+        return joint_mean(loss, len(views["anchor"]))
 
     @torch.no_grad()
     def _count(self, anchors: Tensor, positives: Tensor) -> None:

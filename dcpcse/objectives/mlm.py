@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..backbones import LMHead
 from ..denoising import sentence_tokens
+from ..distributed import joint_mean
 from ..losses import masked_ce
 from ..masking import TokenMasking
 from .base import Objective, Step
@@ -33,8 +34,8 @@ class MaskedLM(Objective):
         candidates = None if step.slots is None else sentence_tokens(step.model.templates, step.slots, mask)
         masked_ids, chosen = self.masking(input_ids, candidates)
         again = {"slots": step.slots, "prefix": step.prefix, "packing": step.packing}
-        hidden = step.model.encoder(masked_ids, mask, **again)[-1]
-        return masked_ce(self.lm_head(hidden[chosen]), input_ids[chosen])
+        hidden, labels = step.model.encoder(masked_ids, mask, **again)[-1], input_ids[chosen]
+        return joint_mean(masked_ce(self.lm_head(hidden[chosen]), labels), len(labels))
 
 
 def exponential_decay(rate: float, steps: float) -> Callable[[int], float]:

@@ -1,11 +1,13 @@
 """Conditional replaced-token detection: which tokens of a sentence are not its own (D2CSE, eq. 2; DiffCSE)."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..corpus import CORRUPTED
+from ..distributed import joint_mean, longest_of_all
 from ..generator import Corruption
-from ..losses import replaced_token_ce
+from ..losses import replaced_token_ce, replaced_token_count
 from ..models import Encoder
 from .base import Objective, Step
 
@@ -50,11 +52,14 @@ class ReplacedTokenDetection(Objective):
         ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)  # (B·V, L)
         given = step.extras.get(CORRUPTED)
         corrupted = self.corruption(ids, mask, step.packing) if given is None else given.flatten(0, 1)
+        if self.counts_pads:
+            ids, corrupted, mask = _as_joined(ids, corrupted, mask, step.model.tokenizer.pad_token_id)
         replaced = (corrupted != ids) & mask.bool()
         logits = self.head(self._hidden(step, corrupted, mask))
         self._count(logits, replaced, mask)
         sentences = len(step.input_ids) * self.copies
-        return replaced_token_ce(logits, replaced, mask, self.reduction, sentences)
+        loss = replaced_token_ce(logits, replaced, mask, self.reduction, sentences)
+        return joint_mean(loss, replaced_token_count(mask, self.reduction, sentences))
 
     def _hidden(self, step: Step, corrupted: Tensor, mask: Tensor) -> Tensor:
         """What the discriminator makes of the corrupted sentences (B·V, L, H)."""
@@ -77,3 +82,9 @@ class ReplacedTokenDetection(Objective):
             "rtd_accuracy_kept": ((right & kept).sum(), kept.sum()),
             "replaced_share": ((replaced & real).sum(), real.sum()),
         }
+
+
+def _as_joined(ids: Tensor, corrupted: Tensor, mask: Tensor, pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids (N, L), corrupted ones and mask, as long as in the joined batch: where pads count, so many count."""
+    pads = (0, longest_of_all(ids.shape[1]) - ids.shape[1])
+    return F.pad(ids, pads, value=pad_id), F.pad(corrupted, pads, value=pad_id), F.pad(mask, pads)

@@ -1,4 +1,4 @@
-"""The transform of a masked-LM head as a head of its own (`org_mlp`)."""
+"""Heads: the transform of a masked-LM head (`org_mlp`), and batch normalisation in one process."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from transformers import AutoModelForMaskedLM
 from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.errors import UserError
-from dcpcse.heads import MLMTransform, build_head, head_record
+from dcpcse.heads import JointBatchNorm, MLMTransform, build_head, head_record
 from dcpcse.methods import build_method
 
 
@@ -64,3 +64,16 @@ def test_org_mlp_stands_before_the_subtraction_and_the_mlp_after_it(tiny):
 def test_org_mlp_needs_a_masked_lm_head(tiny):
     with pytest.raises(UserError, match=r"--org_mlp.*--lm_head PATH.*--lm_head new"):
         load_backbone(tiny("bert", masked_lm=False), lm_head="checkpoint")
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_normalisation_of_one_process_is_that_of_torch(affine):
+    """Bit for bit, and in the same tensors; several processes: see test_distributed.py."""
+    ours, torchs = JointBatchNorm(6, affine=affine), torch.nn.BatchNorm1d(6, affine=affine)
+    assert ours.state_dict().keys() == torchs.state_dict().keys()
+    rows = torch.randn(5, 6)
+    for _ in range(2):
+        assert torch.equal(ours(rows), torchs(rows))
+    assert torch.equal(ours.eval()(rows), torchs.eval()(rows))
+    for name, tensor in torchs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], tensor)
