@@ -36,6 +36,7 @@ def flag(help: str) -> Any:
 TUNINGS = ("full", "deep", "shallow")
 PROMPT_INITS = ("template", "normal", "uniform")
 DISCRIMINATORS = ("self", "frozen", "trained")
+GRADIENTS = ("exact", "published")
 
 
 @dataclass
@@ -72,6 +73,13 @@ class ModelArguments:
     )
     hard_negative_weight: float = option(
         0.0, "LOGARITHM of the weight of an anchor's own hard negative (third column); 0 weighs it as 1."
+    )
+    gather_gradient: str = option(
+        "exact",
+        "With several processes, the gradient of the contrastive loss: exact, that of one process with the joined "
+        "batch; or published, that of the public SimCSE and DCPCSE code, which is exact divided by the number of "
+        "processes.",
+        choices=list(GRADIENTS),
     )
     mlp_only_train: bool | None = flag(
         "Use the MLP of poolers cls and mask in training only, the vector before it afterwards (unsupervised recipe)."
@@ -194,6 +202,7 @@ class ModelArguments:
         _require(self.temp > 0 and math.isfinite(self.temp), "--temp", self.temp, "a positive number")
         choices = {"pooler_type": POOLERS, "tuning": TUNINGS, "denoise_by": WAYS, "generation": CHOICES}
         choices |= {"generate_at": PLACES, "crtd_reduction": REDUCTIONS, "discriminator": DISCRIMINATORS}
+        choices |= {"gather_gradient": GRADIENTS}
         for name, known in choices.items():
             value = getattr(self, name)
             _require(value is None or value in known, f"--{name}", value, f"one of {sorted(known)}")

@@ -54,6 +54,16 @@ def joint_sum(tensor: Tensor) -> Tensor:
     return tensor if world_size() == 1 else _AllReduce.apply(tensor)
 
 
+def published_gradient(loss: Tensor) -> Tensor:
+    """The same loss with the gradient of the public SimCSE and DCPCSE code.
+
+    There every process takes the loss of the joined batch, and lets the gradient through to its own rows only; the
+    average over processes is then the exact gradient divided by their number.
+    """
+    own = loss / world_size()
+    return own + (loss - own).detach()
+
+
 def of_all(number: int) -> list[int]:
     """A number of each process, by rank. Exchanged between CPUs, so that no device is waited for."""
     numbers = [torch.empty((), dtype=torch.long) for _ in range(world_size())]

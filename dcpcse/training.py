@@ -51,6 +51,8 @@ def train(argv: Sequence[str]) -> None:
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
     _require_enough(data, run_args)
     model_args = settle_method(model_args, data.dataset.column_names)
+    if model_args.gather_gradient == "published" and run_args.world_size == 1:
+        say("--gather_gradient published has no effect on one process: nothing is gathered")
     transformers.set_seed(run_args.seed)
     backbone = load(model_args)
     method = build_method(backbone, model_args, data.dataset.column_names)

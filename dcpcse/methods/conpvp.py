@@ -9,10 +9,10 @@ import yaml
 from ..arguments import ModelArguments
 from ..backbones import Backbone
 from ..errors import UserError
-from ..objectives import Contrastive, Term
+from ..objectives import Term
 from ..templates import MASK, PROMPT, SENTENCE, Template
 from ..views import View, require_anchor
-from .parts import mlm_terms, parse_template, sentence_encoder
+from .parts import contrastive, mlm_terms, parse_template, sentence_encoder
 from .registry import HEADED, Method, register
 
 PAPER = {
@@ -140,12 +140,11 @@ def _views(args: ModelArguments, columns: Sequence[str], sets: Mapping[str, Sequ
 
 
 def _terms(args: ModelArguments, sets: Mapping[str, Sequence[str]]) -> dict[str, Term]:
-    instance_wise = Contrastive(args.temp, args.hard_negative_weight)
+    instance_wise = contrastive(args)
     if not sets["positive"]:
         return {"contrastive": Term(instance_wise)}
     others = ("negated",) if sets["negative"] else ()
-    prototypical = Contrastive(args.temp, args.hard_negative_weight, positive="prototype", others=others)
-    terms = {"prototypical": Term(prototypical)}
+    terms = {"prototypical": Term(contrastive(args, positive="prototype", others=others))}
     if args.instance_weight:
         terms["contrastive"] = Term(instance_wise, args.instance_weight)
     return terms

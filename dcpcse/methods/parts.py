@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +29,13 @@ def instance_wise(backbone: Backbone, args: ModelArguments, columns: Sequence[st
     """Two renderings of a sentence, or of a pair, against all others: SimCSE, and what differs on the other axes."""
     templates = [parse_template(text, args) for text in (args.template, args.second_template) if text is not None]
     model = sentence_encoder(backbone, args, templates)
-    terms = {"contrastive": Term(Contrastive(args.temp, args.hard_negative_weight)), **mlm_terms(backbone, args)}
+    terms = {"contrastive": Term(contrastive(args)), **mlm_terms(backbone, args)}
     return Method(model, sentence_pair_views(columns, len(templates)), terms)
+
+
+def contrastive(args: ModelArguments, **views: Any) -> Contrastive:
+    """The contrastive objective of the options; views: which ones it compares, if not anchor and positive."""
+    return Contrastive(args.temp, args.hard_negative_weight, gather_gradient=args.gather_gradient, **views)
 
 
 def parse_template(text: str, args: ModelArguments) -> Template:

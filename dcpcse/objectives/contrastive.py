@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..distributed import gather_own_first, joint_mean
+from ..distributed import gather_own_first, joint_mean, published_gradient
 from ..losses import nt_xent
 from .base import Objective, Step
 
@@ -24,16 +24,19 @@ class Contrastive(Objective):
         *,
         positive: str = "positive",
         others: Sequence[str] = (),
+        gather_gradient: str = "exact",
     ) -> None:
         """hard_negative_weight: logarithm of the weight of an anchor's own hard negative; 0 weighs it as 1.
 
         positive: view that belongs to the anchor. others: views that are negatives of every anchor, the own included.
+        gather_gradient: `exact`, or `published` (see `published_gradient`); they differ where processes share rows.
         """
         super().__init__()
         self.temperature = temperature
         self.hard_negative_weight = hard_negative_weight
         self.positive = positive
         self.others = tuple(others)
+        self.gather_gradient = gather_gradient
 
     def forward(self, step: Step) -> Tensor:
         views = step.embeddings
@@ -49,7 +52,8 @@ class Contrastive(Objective):
             hard_negative_weight=self.hard_negative_weight,
             others=[candidates[name] for name in self.others],
         )
-        return joint_mean(loss, len(views["anchor"]))
+        loss = joint_mean(loss, len(views["anchor"]))
+        return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
     @torch.no_grad()
     def _count(self, anchors: Tensor, positives: Tensor) -> None:

@@ -6,15 +6,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
-from dcpcse.collators import ViewCollator
+from dcpcse.collators import ViewCollator, slots_of
 from dcpcse.masking import TokenMasking
 from dcpcse.methods import build_method
 from dcpcse.trainer import TrainingStep
+
+PUBLISHED = {"temp": 0.2, "hard_negative_weight": 0.5}
 
 
 def masked_by_place(self: TokenMasking, input_ids: Tensor, candidates: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -48,6 +51,30 @@ def outcome(step: TrainingStep, terms: dict[str, Tensor]) -> dict[str, dict[str,
     }
 
 
+class PublicCode(nn.Module):
+    """The loss of the public SimCSE and DCPCSE code for several processes, on embeddings of our model."""
+
+    def __init__(self, step: TrainingStep) -> None:
+        super().__init__()
+        self.step = step
+
+    def forward(self, **batch: Tensor) -> Tensor:
+        ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
+        views = self.step.model(ids, mask, slots_of(batch)).unflatten(0, batch["input_ids"].shape[:2])
+        z1, z2, z3 = (self.gathered(view.contiguous()) for view in views.unbind(1))
+        cos = torch.cat([F.cosine_similarity(z1.unsqueeze(1), z.unsqueeze(0), dim=-1) for z in (z2, z3)], dim=1)
+        logits = cos / PUBLISHED["temp"]
+        logits[:, len(z1) :] += torch.eye(len(z1)) * PUBLISHED["hard_negative_weight"]
+        return F.cross_entropy(logits, torch.arange(len(z1)))
+
+    @staticmethod
+    def gathered(own: Tensor) -> Tensor:
+        parts = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, own)
+        parts[dist.get_rank()] = own
+        return torch.cat(parts)
+
+
 def main(job_file: str, folder: str) -> None:
     """Each case with this process's share of its rows; results go to <folder>/rank<r>.pt."""
     with open(job_file, encoding="utf-8") as file:
@@ -61,6 +88,11 @@ def main(job_file: str, folder: str) -> None:
         wrapped = DistributedDataParallel(step)  # kept: it averages gradients only while it lives
         results[name] = {**outcome(step, wrapped(**batch)), "length": batch["input_ids"].shape[2]}
         del wrapped  # a live one at the end of the group may abort the process
+    case = job["cases"]["published"]
+    step, collate = build(job["encoder"], case)
+    wrapped = DistributedDataParallel(PublicCode(step))
+    results["public code"] = outcome(step, {"contrastive": wrapped(**collate(case["rows"][rank]))})
+    del wrapped
     torch.save(results, f"{folder}/rank{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

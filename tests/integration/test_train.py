@@ -529,6 +529,13 @@ def test_the_summary_foretells_the_number_of_steps(options, tiny, train, train_t
     assert f"optimiser steps: {state['global_step']:,};" in outcome.said
 
 
+def test_one_process_says_that_it_gathers_nothing(tiny, train, train_txt, tool, tmp_path):
+    options = {"gather_gradient": "published", "max_steps": 1}
+    outcome = tool(training.train, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
+    assert outcome.code == 0
+    assert "--gather_gradient published has no effect on one process" in outcome.said
+
+
 def test_modernbert_says_that_a_position_offset_changes_nothing_and_nothing_changes(tiny, train, train_txt, tool):
     folders = [train.fresh(), train.fresh()]
     outcomes = [

@@ -13,6 +13,7 @@ from dcpcse.collators import ViewCollator
 from dcpcse.errors import UserError
 from dcpcse.methods import METHODS, build_method, settle
 from dcpcse.methods.conpvp import CODE, PAPER
+from dcpcse.objectives import Contrastive
 from dcpcse.templates import Template, TokenTemplate
 from dcpcse.trainer import TrainingStep
 
@@ -164,12 +165,22 @@ def test_an_option_without_effect_is_refused(options, message):
         ({"second_template": "{sentence}"}, r"no \[MASK\]"),
         ({"tuning": "half"}, "--tuning half: must be one of"),
         ({"instance_weight": -1.0}, "--instance_weight"),
+        ({"gather_gradient": "half"}, "--gather_gradient"),
         ({"prompt_len": 0}, "--prompt_len 0: must be at least 1"),
     ],
 )
 def test_a_malformed_option_is_refused_at_once(options, message):
     with pytest.raises(UserError, match=message):
         ModelArguments(method="promptbert", **options)
+
+
+@pytest.mark.parametrize("options", [{"method": "dcpcse"}, {"method": "conpvp", "instance_weight": 0.5}])
+def test_every_contrastive_loss_knows_the_gradient_that_is_asked_for(options, tiny):
+    for asked in ("exact", "published"):
+        args = ModelArguments(gather_gradient=asked, **options)
+        method = build_method(load_backbone(tiny("bert")), args, ["anchor"])
+        known = [term.objective for term in method.terms.values() if isinstance(term.objective, Contrastive)]
+        assert [objective.gather_gradient for objective in known] == [asked] * len(method.terms)
 
 
 # Denoising in training
