@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -32,7 +33,10 @@ _UNSET = object()
 
 
 def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
-    """Run a tool; a mistake of the user's gives one line on stderr and 2. `--debug` shows its traceback."""
+    """Run a tool; a mistake of the user's gives one line on stderr and 2. `--debug` shows its traceback.
+
+    Of several processes the first that fails speaks: see `_wait_for_the_end`.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
     argv, debug = _take_debug(argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
@@ -44,14 +48,42 @@ def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
     except (UserError, DataError) as error:
         if debug:
             raise
+        if not first:
+            _wait_for_the_end()
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         if debug:
             raise
-        print("interrupted", file=sys.stderr)
+        if first:
+            print("interrupted", file=sys.stderr)
         return 130
+    except RuntimeError as error:
+        if debug or not _is_lost_process(error):
+            raise
+        _wait_for_the_end()
+        print("error: another process of this run has ended; what it said tells why", file=sys.stderr)
+        return 1
     return 0
+
+
+def _wait_for_the_end() -> None:
+    """Give the launcher time to end this process, silently, because another one has failed, and has said why.
+
+    Otherwise each would repeat an error of all, and complain of the one that is gone. Without such a launcher, on
+    another machine, or where this one alone has failed, it speaks after all.
+    """
+    time.sleep(_GRACE)
+
+
+_GRACE = 5
+"""Seconds; torchrun looks after its processes ten times a second."""
+
+
+def _is_lost_process(error: RuntimeError) -> bool:
+    from .distributed import is_lost_process  # torch is not needed for an option's mistake
+
+    return is_lost_process(error)
 
 
 def _take_debug(argv: list[str]) -> tuple[list[str], bool]:

@@ -4,6 +4,7 @@ Each process takes the part of the loss that belongs to its own rows. DDP averag
 scaled so that this average is the gradient of the joined batch, however many rows each process has.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import cache
@@ -16,10 +17,51 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
+from .errors import UserError
+
+_PATIENCE = timedelta(days=30)
+"""A process that died is noticed by its closed connection; one that runs classifiers may be silent for hours."""
+
 
 def world_size() -> int:
     """Number of processes that train together; 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def is_first() -> bool:
+    """Whether this is the process that speaks and writes."""
+    return world_size() == 1 or dist.get_rank() == 0
+
+
+def join_launched() -> None:
+    """Join the processes that a launcher (torchrun) started, to talk between CPUs; alone, do nothing."""
+    if launched() > 1 and world_size() == 1:
+        dist.init_process_group("gloo", timeout=_PATIENCE)
+
+
+def leave_launched() -> None:
+    """Part from them at the end."""
+    if world_size() > 1:
+        dist.destroy_process_group()
+
+
+def launched() -> int:
+    """Number of processes that a launcher started, joined or not."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def own_device(asked: str | None) -> str | None:
+    """The device of this process: of several on one machine each has a GPU of its own, where there are GPUs."""
+    if launched() == 1 or asked == "cpu" or not torch.cuda.is_available():
+        return asked
+    if asked not in (None, "cuda"):
+        raise UserError(f"--device {asked} is one device for {launched()} processes; leave it out, each takes its own")
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """Whether an error says that another process is gone."""
+    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
 
 
 def gather_own_first(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -78,8 +120,7 @@ def cpu_group() -> Any:
 
 @cache
 def _cpu_group(world: Any) -> Any:
-    # A dead process is noticed by its closed connection; a patient one may wait hours for another's classifiers.
-    return dist.new_group(backend="gloo", timeout=timedelta(days=30))
+    return dist.new_group(backend="gloo", timeout=_PATIENCE)
 
 
 class _AllGather(torch.autograd.Function):

@@ -12,6 +12,7 @@ from . import checkpoints
 from .arguments import EvaluationArguments, PublishedEvaluationArguments
 from .backbones import LoadOptions, load_backbone, require_trained_head
 from .cli import parse_evaluation, say
+from .distributed import is_first, join_launched, leave_launched, own_device
 from .encoder import set_packed
 from .errors import UserError
 from .evaluator import measure
@@ -51,14 +52,17 @@ def evaluation(argv: Sequence[str]) -> None:
             say(f"--{name} belongs to training and has no effect on a score")
     # Before the encoder is loaded: a missing file should not cost a minute.
     suite = load_suite(tasks, args.data_dir, settings, extra=own)
-    model = load_model(args, published)
+    join_launched()
+    model = load_model(replace(args, device=own_device(args.device)), published)
     set_packed(model, args.packing)
-    report = Report(args.output_file, model, args.mode, settings) if args.output_file else None
+    report = Report(args.output_file, model, args.mode, settings) if args.output_file and is_first() else None
     measured = measure_and_say(args, model, suite, report)
-    print(tables(measured.results, args.mode))
-    _say_closing(measured)
+    if is_first():
+        print(tables(measured.results, args.mode))
+        _say_closing(measured)
     if report:
         report.write(measured.results, measured)
+    leave_launched()
 
 
 def measure_and_say(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tqdm import tqdm
 
 from .embedding_cache import EmbeddingCache
 from .models import SentenceEncoder
+from .together import Encode, led_by_first
 
 logger = logging.getLogger(__name__)
 
@@ -40,16 +42,17 @@ def measure(
 ) -> Evaluation:
     """Measure a model on loaded tasks; each distinct sentence is encoded once. DataError for unusable embeddings.
 
+    Of several processes, which all call this, each encodes a share; the first measures, and all get what it measured.
     The classifiers of the transfer tasks train where the model is. cache_dir: where embeddings are kept for the next
     time. on_result is called with every result when it is there.
     """
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
 
-    def encode(sentences: list[str]) -> np.ndarray:
-        return model.encode(sentences, batch_size=batch_size)
+    def work(encode: Encode) -> Evaluation:
+        with _kept(encode, model, cache_dir) as kept, _Bars(show_progress) as bars:
+            return suite.measure(kept, inside=_Inside(model, encode), progress=bars, on_result=on_result)
 
-    with _kept(encode, model, cache_dir) as encode, _Bars(show_progress) as bars:
-        return suite.measure(encode, inside=_Inside(model, batch_size), progress=bars, on_result=on_result)
+    return led_by_first(partial(model.encode, batch_size=batch_size), work)
 
 
 def evaluate(
@@ -136,8 +139,8 @@ def _kept(encode: Callable, model: SentenceEncoder, cache_dir: Path | None):  # 
 class _Inside:
     """A model, opened for senteval's geometry."""
 
-    def __init__(self, model: SentenceEncoder, batch_size: int) -> None:
-        self.model, self.batch_size = model, batch_size
+    def __init__(self, model: SentenceEncoder, encode: Encode) -> None:
+        self.model, self.encode = model, encode
 
     def token_embeddings(self) -> np.ndarray:
         return self.model.encoder.backbone.get_input_embeddings().weight.detach().float().cpu().numpy()
@@ -148,7 +151,7 @@ class _Inside:
         # Ties by id: Counter would break them by order of appearance.
         frequent = sorted(frequency, key=lambda token: (-frequency[token], token))[:count]
         distinct = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
-        vectors = self.model.encode(list(distinct), batch_size=self.batch_size, without=frequent)
+        vectors = self.encode(list(distinct), without=frequent)
         return vectors[[distinct[sentence] for sentence in sentences]]
 
 

@@ -138,7 +138,7 @@ class ContrastiveTrainer(Trainer):
         super().log(logs, start_time)
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
-        """Dev scores as `eval_<name>`; every process measures them, so all agree on the best step."""
+        """Dev scores as `eval_<name>`; all processes encode, and all get the first one's, so all agree on the best."""
         if self.dev_scores is None:
             raise UserError("no evaluation data: give --eval_data_dir, or leave --eval_strategy and --do_eval out")
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_scores().items()}

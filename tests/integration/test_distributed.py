@@ -325,6 +325,51 @@ def test_two_processes_train_replaced_token_detection(method, tiny, train, train
     assert dcpcse.load(tmp_path / "out").encode(sentences).shape == (12, 32)
 
 
+# One process fails
+
+FAILING = """
+import os, sys
+from dcpcse import evaluating, training
+from dcpcse.cli import run
+from dcpcse.errors import UserError
+from dcpcse.models import SentenceEncoder
+from dcpcse.trainer import ContrastiveTrainer
+
+def fail(*args, **kwargs):
+    if os.environ["RANK"] == sys.argv[1]:
+        raise UserError("this process has failed")
+    return original(*args, **kwargs)
+
+kind, name, main = {
+    "step": (ContrastiveTrainer, "compute_loss", training.train),
+    "encode": (SentenceEncoder, "encode", evaluating.evaluation),
+}[sys.argv[2]]
+original = getattr(kind, name)
+setattr(kind, name, fail)
+sys.exit(run(main, sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize(("rank", "where"), [(1, "step"), (0, "encode"), (1, "encode")])
+def test_an_error_of_one_process_ends_all_with_one_message(rank, where, tiny, train, train_txt, sts_data, tmp_path):
+    (tmp_path / "program.py").write_text(FAILING, encoding="utf-8")
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out")
+    if where == "encode":
+        argv = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--data_dir", sts_data, "--custom_data"]
+        argv += ["--mode", "dev"]
+    done = launch(str(tmp_path / "program.py"), rank, where, *argv, processes=2)
+    assert done.returncode
+    assert done.stderr.count("error: this process has failed") == done.stderr.count("error: ") == 1
+    assert "exitcode  : 2" in done.stderr  # torchrun's own report
+    assert "dcpcse/" not in done.stderr  # no traceback
+
+
+def test_a_mistake_of_all_processes_is_said_once(train, train_txt, tmp_path):
+    done = launch("train.py", *train.argv("nowhere", train_txt, tmp_path / "out", temp=-1), processes=2)
+    assert done.returncode
+    assert done.stderr.count("error: --temp -1") == done.stderr.count("error: ") == 1
+
+
 def test_the_launcher_of_these_tests_finds_this_package():
     here = Path(dcpcse.__file__).parents[1]
     done = launch("-c", "import dcpcse; print(dcpcse.__file__)", cwd=Path(os.sep))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from runs import launch
 from scipy.stats import spearmanr
 from senteval import TASK_SETS, TASKS
 from senteval_tiny import write_tiny_data
@@ -70,6 +71,20 @@ def test_a_set_gives_the_same_scores_alone(task_set, words, everything, tool, tm
     expected = {task: everything["scores_x100"][task] for task in scores}
     assert scores == pytest.approx(expected, abs=1e-4)
     assert list(scores) == [task for task in TASK_SETS[task_set] if task in everything["scores_x100"]]
+
+
+def test_two_processes_give_the_scores_and_the_one_table_of_one(words, everything, tmp_path):
+    cache, path = tmp_path / "cache", tmp_path / "s.json"
+    argv = [*words, *QUICK, "--task_set", "all", "--output_file", path, "--cache_dir", cache]
+    done = launch("evaluation.py", *argv, processes=2)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert found["scores_x100"] == pytest.approx(everything["scores_x100"], abs=1e-4)
+    assert found["tasks"]["STSBenchmark-geometry"].keys() == everything["tasks"]["STSBenchmark-geometry"].keys()
+    assert found["sentences"] == everything["sentences"]
+    assert done.stdout.count("| STSBenchmark |") == 1
+    assert done.stderr.count("STSBenchmark-retrieval: ") == 1
+    assert len(list(cache.rglob("*.sqlite"))) == 1
 
 
 def test_dev_mode_leaves_out_what_has_no_dev_set(words, tool, tmp_path):
