@@ -111,7 +111,7 @@ def test_no_option_is_named_that_does_not_exist():
     words += [
         "supervised",
         "debug",
-        "nproc_per_node",
+        *("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"),
         "no-deps",
         "no",
         *RENAMED,

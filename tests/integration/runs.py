@@ -5,9 +5,11 @@ import copy
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,16 @@ class Outcome:
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in self.out.splitlines() if "|" in line]
         assert len(rows) == 2, self.out
         return dict(zip(*rows, strict=True))
+
+
+def launch_machines(count: int, script: str, *argv: Any) -> list[subprocess.CompletedProcess]:
+    """Run a program as on so many machines, by a torchrun for each, with one process each; what each torchrun said."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = ["--master_addr", "127.0.0.1", "--master_port", free.getsockname()[1]]
+    words = [["--nnodes", count, "--node_rank", i, "--nproc_per_node", 1, *meeting, script] for i in range(count)]
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(lambda own: launch("-m", "torch.distributed.run", *own, *argv), words))
 
 
 def launch(script: str, *argv: Any, processes: int | None = None, cwd: Path = ROOT) -> subprocess.CompletedProcess:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from joined import PUBLISHED, build, masked_by_place, outcome
-from runs import NO_DROPOUT, contrastive_loss, launch, weights, words
+from runs import NO_DROPOUT, assert_same_weights, contrastive_loss, launch, launch_machines, weights, words
 from torch.utils.data import BatchSampler, SequentialSampler
 
 import dcpcse
@@ -313,6 +313,16 @@ def test_two_processes_train_the_prompts_of_one_with_the_double_batch(published_
         assert way.abs().max() > 0
         other_way = weights(folder)[saved] - single.initial[name]
         torch.testing.assert_close(other_way, way, rtol=0, atol=0.02 * way.abs().max().item())
+
+
+def test_two_machines_train_what_two_processes_of_one_do(published_run, tmp_path):
+    """Two launched groups of one process each, here on one machine, meet by address and port."""
+    folder, options, _ = published_run
+    done = launch_machines(2, "train.py", *words({**options, "output_dir": tmp_path / "out"}), "--optim", "sgd")
+    assert [one.returncode for one in done] == [0, 0], done[0].stderr + done[1].stderr
+    assert "negatives per anchor: 15 (batch 8 over 2 process(es)" in done[0].stderr
+    assert "negatives per anchor" not in done[1].stderr
+    assert_same_weights(folder, tmp_path / "out")
 
 
 @pytest.mark.parametrize("method", ["d2cse", "diffcse"])
