@@ -294,6 +294,11 @@ class RunArguments(TrainingArguments):
     optim: str = option("adamw_torch", "Optimiser; a name of transformers' OptimizerNames.")
     logging_nan_inf_filter: bool = option(False, "Hide NaN losses in the log; training stops at one otherwise.")
     packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
+    shard_encoder: bool = option(
+        False,
+        "With several processes each keeps a part of the frozen encoder's layers (FSDP2); a layer is whole only while "
+        "it computes. For encoders that are too large for one device beside a batch.",
+    )
     per_device_eval_batch_size: int = option(128, "Sentences a batch when dev sets are encoded.")
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from . import checkpoints
@@ -22,6 +22,7 @@ from .methods import Method
 from .objectives import Step
 from .objectives.base import Counts
 from .packing import Packing
+from .sharding import shard_layers, whole
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,9 @@ class ContrastiveTrainer(Trainer):
         self.method = method
         self.step_module: TrainingStep = self.model
         self.dev_scores = dev_scores
+        self.sharded: list[nn.Module] = []
+        if args.shard_encoder:
+            self.add_callback(_ShardEncoder(self))
         self._logged_terms: dict[str, Tensor] = {}
         self._logged_counts: dict[str, Tensor] = {}
         self._logged_batches = 0
@@ -141,7 +145,8 @@ class ContrastiveTrainer(Trainer):
         """Dev scores as `eval_<name>`; all processes encode, and all get the first one's, so all agree on the best."""
         if self.dev_scores is None:
             raise UserError("no evaluation data: give --eval_data_dir, or leave --eval_strategy and --do_eval out")
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_scores().items()}
+        with whole(self.sharded):
+            metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_scores().items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -206,6 +211,17 @@ class ContrastiveTrainer(Trainer):
         best = Path(self.state.best_model_checkpoint)
         # The folder of a run may have been moved since the path was written down.
         self.step_module.model.load_trained(best if best.is_dir() else Path(self.args.output_dir) / best.name)
+
+
+class _ShardEncoder(TrainerCallback):
+    """Splits the encoder when training begins: before, accelerate would refuse to put DDP around the rest."""
+
+    def __init__(self, trainer: ContrastiveTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        if not self.trainer.sharded:
+            self.trainer.sharded = shard_layers(self.trainer.step_module.model.encoder.backbone)
 
 
 def summary(trainer: ContrastiveTrainer) -> str:

@@ -51,6 +51,7 @@ def train(argv: Sequence[str]) -> None:
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
     _require_enough(data, run_args)
     model_args = settle_method(model_args, data.dataset.column_names)
+    require_shardable(model_args, run_args)
     if model_args.gather_gradient == "published" and run_args.world_size == 1:
         say("--gather_gradient published has no effect on one process: nothing is gathered")
     transformers.set_seed(run_args.seed)
@@ -190,6 +191,18 @@ def _require_enough(data: TrainingData, run: RunArguments) -> None:
         raise UserError(f"{rows} training examples for {run.world_size} processes: each needs one; launch fewer")
     if rows < batch:
         logger.warning("%d examples are fewer than a batch of %d: every batch holds them all", rows, batch)
+
+
+def require_shardable(model: ModelArguments, run: RunArguments) -> None:
+    """UserError where `--shard_encoder` cannot split an encoder."""
+    obstacles = {
+        "there is one process; launch several with torchrun": run.world_size == 1,
+        "--tuning full trains the encoder, and only a frozen one is split": model.tuning == "full",
+        "it is not tested with --torch_compile": run.torch_compile,
+    }
+    for obstacle, there in obstacles.items():
+        if run.shard_encoder and there:
+            raise UserError(f"--shard_encoder: {obstacle}, or leave it out")
 
 
 def load(args: ModelArguments) -> Backbone:

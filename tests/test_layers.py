@@ -13,7 +13,7 @@ SENTEVAL = ROOT / "SentEval/senteval"
 LAYERS = (
     {"errors", "packing"},
     {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates", "tensors", "masking"},
-    {"tokens", "template_generation", "tuned", "corpus", "together"},
+    {"tokens", "template_generation", "tuned", "corpus", "together", "sharding"},
     {"pooling", "denoising"},
     {"legacy", "views", "positions", "prompts", "backbones", "data"},
     {"heads", "promptable", "bases", "folder"},

@@ -46,6 +46,8 @@ OPTIONS = {  # what is given → what the error names
     "no evaluation data": ({"do_eval": True, "eval_data_dir": "nowhere"}, "nowhere"),
     "slow tokenizer": ({"use_fast_tokenizer": "False"}, "--use_fast_tokenizer"),
     "deepspeed": ({"deepspeed": "ds.json"}, "--deepspeed"),
+    "fsdp": ({"fsdp": True}, "--shard_encoder"),
+    "shards of one process": ({"shard_encoder": True}, "--shard_encoder: there is one process"),
     "accumulation of zero": ({"gradient_accumulation_steps": 0}, "--gradient_accumulation_steps 0"),
     "workers": ({"dataloader_num_workers": -1}, "--dataloader_num_workers -1"),
     "seed": ({"seed": -1}, "--seed -1"),

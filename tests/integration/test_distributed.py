@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from torch.utils.data import BatchSampler, SequentialSampler
 import dcpcse
 from dcpcse.collators import slots_of
 from dcpcse.distributed import SharedBatches, step_sizes
+from dcpcse.errors import UserError
 from dcpcse.masking import TokenMasking
+from dcpcse.training import require_shardable
 
 ROLES = ("anchor", "positive", "negative")
 DIFFCSE = {"method": "diffcse", "generation": "argmax", "generate_at": "all", "crtd_reduction": "mean_all"}
@@ -323,6 +326,48 @@ def test_two_machines_train_what_two_processes_of_one_do(published_run, tmp_path
     assert "negatives per anchor: 15 (batch 8 over 2 process(es)" in done[0].stderr
     assert "negatives per anchor" not in done[1].stderr
     assert_same_weights(folder, tmp_path / "out")
+
+
+SHARDED = """
+import sys
+from torch.distributed.tensor import DTensor
+from dcpcse import training
+from dcpcse.cli import run
+from dcpcse.trainer import ContrastiveTrainer
+
+save = ContrastiveTrainer.save_model
+
+def save_and_count(self, *args, **kwargs):
+    save(self, *args, **kwargs)
+    split = [p for p in self.step_module.parameters() if isinstance(p, DTensor)]
+    print("numbers kept:", sum(p.to_local().numel() for p in split), "of", sum(p.numel() for p in split))
+
+ContrastiveTrainer.save_model = save_and_count
+sys.exit(run(training.train, sys.argv[1:]))
+"""
+
+
+def test_a_split_encoder_trains_the_same_weights(published_run, tmp_path):
+    """The run of the published script again, dev measurements and the best checkpoint included."""
+    folder, options, _ = published_run
+    (tmp_path / "program.py").write_text(SHARDED, encoding="utf-8")
+    options = {**options, "output_dir": tmp_path / "out", "shard_encoder": True}
+    done = launch(str(tmp_path / "program.py"), *words(options), "--optim", "sgd", processes=2)
+    assert done.returncode == 0, done.stderr
+    assert_same_weights(folder, tmp_path / "out")
+    layers = 3 * (4 * 32 * 33 + 2 * 32 * 48 + 48 + 32 + 4 * 32)  # attention, two dense layers, two LayerNorms
+    # At the checkpoint, after a measurement, and at the end.
+    assert done.stdout.count(f"numbers kept: {layers // 2} of {layers}\n") == 2 * 2
+
+
+@pytest.mark.parametrize("given", [{"tuning": "full"}, {"torch_compile": True}], ids=str)
+def test_what_cannot_be_split_is_refused(given):
+    options = {"tuning": "deep", "torch_compile": False, "world_size": 2, "shard_encoder": True}
+    asked = SimpleNamespace(**options)
+    require_shardable(asked, asked)
+    asked = SimpleNamespace(**{**options, **given})
+    with pytest.raises(UserError, match=f"--shard_encoder: .*--{next(iter(given))}"):
+        require_shardable(asked, asked)
 
 
 @pytest.mark.parametrize("method", ["d2cse", "diffcse"])
