@@ -8,16 +8,20 @@ Whatever is wrong with the files, with the embeddings or with the request is a D
 do. `senteval.engine.SE` is the original interface.
 """
 
-from senteval import engine
-from senteval.data import ScoredPairs
-from senteval.embeddings import Encode, Inside, Progress
-from senteval.errors import DataError
-from senteval.evaluate import Evaluation, Suite, evaluate, load_suite
-from senteval.scores import Correlation, TaskResult
-from senteval.settings import MODES, Settings, settings_of_mode
-from senteval.sts import STS, STS_TASKS, load_pairs
-from senteval.tasks import TASK_SETS, TASKS, Result, find_tasks, tasks_of_set
-from senteval.transfer import TRANSFER_TASKS
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from senteval import engine
+    from senteval.data import ScoredPairs
+    from senteval.embeddings import Encode, Inside, Progress
+    from senteval.errors import DataError
+    from senteval.names import STS_TASKS, TASK_SETS, TRANSFER_TASKS, tasks_of_set
+    from senteval.scores import Correlation, TaskResult
+    from senteval.settings import MODES, Settings, settings_of_mode
+    from senteval.sts import STS, load_pairs
+    from senteval.suite import Evaluation, Suite, evaluate, load_suite
+    from senteval.tasks import TASKS, Result, find_tasks
 
 __all__ = [
     "MODES",
@@ -45,3 +49,31 @@ __all__ = [
     "settings_of_mode",
     "tasks_of_set",
 ]
+
+_PLACES = {
+    "data": ("ScoredPairs",),
+    "embeddings": ("Encode", "Inside", "Progress"),
+    "errors": ("DataError",),
+    "names": ("STS_TASKS", "TASK_SETS", "TRANSFER_TASKS", "tasks_of_set"),
+    "scores": ("Correlation", "TaskResult"),
+    "settings": ("MODES", "Settings", "settings_of_mode"),
+    "sts": ("STS", "load_pairs"),
+    "suite": ("Evaluation", "Suite", "evaluate", "load_suite"),
+    "tasks": ("TASKS", "Result", "find_tasks"),
+}
+"""Module -> what it gives to this package, as above."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name where it is first used: torch, scipy and scikit-learn take seconds, the names none."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "engine":
+        return import_module("senteval.engine")
+    place = next(module for module, names in _PLACES.items() if name in names)
+    value = globals()[name] = getattr(import_module(f"senteval.{place}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,9 +15,10 @@ from sklearn.model_selection import StratifiedKFold
 
 from senteval.embeddings import Embeddings
 from senteval.lines import Located
+from senteval.names import TRANSFER_TASKS
 from senteval.protocols import SklearnProbe, require_enough
 from senteval.settings import Settings
-from senteval.transfer import TRANSFER, TRANSFER_TASKS, LoadedTransfer, TransferTask
+from senteval.transfer import TRANSFER, LoadedTransfer, TransferTask
 
 FOLDS = 4
 

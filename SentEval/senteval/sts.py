@@ -142,7 +142,6 @@ _DESCRIPTIONS = (
 )
 
 STS: dict[str, StsTask] = {task.name: task for task in _DESCRIPTIONS}
-STS_TASKS: tuple[str, ...] = tuple(STS)
 
 
 def load_pairs(name: str, data_dir: str | Path, split: str, official: bool = True) -> tuple[ScoredPairs, ...]:

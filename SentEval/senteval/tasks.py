@@ -1,4 +1,4 @@
-"""All tasks by name, and the sets of them that evaluation.py knows."""
+"""All tasks by name."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from senteval.clustering import CLUSTERING
 from senteval.embeddings import Embeddings
-from senteval.errors import DataError, quote
+from senteval.errors import DataError
 from senteval.fewshot import FEWSHOT
 from senteval.finetune import FINETUNE
 from senteval.geometry import GEOMETRY
@@ -14,8 +14,8 @@ from senteval.lines import Located
 from senteval.names import find_by_name
 from senteval.retrieval import RETRIEVAL
 from senteval.settings import Settings
-from senteval.sts import STS, STS_TASKS
-from senteval.transfer import TRANSFER, TRANSFER_TASKS
+from senteval.sts import STS
+from senteval.transfer import TRANSFER
 
 
 class Result(Protocol):
@@ -54,30 +54,6 @@ class Task(Protocol):
 
 
 TASKS: dict[str, Task] = {**STS, **TRANSFER, **FINETUNE, **FEWSHOT, **CLUSTERING, **RETRIEVAL, **GEOMETRY}
-
-TASK_SETS: dict[str, tuple[str, ...]] = {
-    "sts": STS_TASKS,
-    "transfer": TRANSFER_TASKS,
-    "full": (*STS_TASKS, *TRANSFER_TASKS),
-    "fewshot": tuple(FEWSHOT),
-    "clustering": tuple(CLUSTERING),
-    "retrieval": tuple(RETRIEVAL),
-    "geometry": tuple(GEOMETRY),
-}
-TASK_SETS["all"] = tuple(dict.fromkeys(name for names in TASK_SETS.values() for name in names))
-
-DEV_TASKS = ("STSBenchmark", "SICKRelatedness", *TRANSFER_TASKS, *RETRIEVAL, *GEOMETRY)
-"""Tasks of the sets that have a dev split or, for the cross-validated ones, a dev accuracy."""
-
-
-def tasks_of_set(name: str, split: str) -> tuple[str, ...]:
-    """Names of the tasks of a set that have the split; raises DataError for an unknown set or where none has it."""
-    if name not in TASK_SETS:
-        raise DataError(f"unknown task set {quote(name)}; choose one of {', '.join(TASK_SETS)}")
-    names = tuple(task for task in TASK_SETS[name] if split != "dev" or task in DEV_TASKS)
-    if not names:
-        raise DataError(f"no task of the set {name} has a dev split; measure it in test or fasttest mode")
-    return names
 
 
 def find_tasks(names: Sequence[str]) -> list[Task]:

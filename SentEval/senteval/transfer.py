@@ -302,5 +302,3 @@ _DESCRIPTIONS = (
 )
 
 TRANSFER: dict[str, TransferTask] = {task.name: task for task in _DESCRIPTIONS}
-TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
-"""The seven of the papers' table, in its order."""
