@@ -1,37 +1,24 @@
-"""Options of training and evaluation, as dataclasses with their checks. Nothing else happens here.
+"""Options of training, as dataclasses with their checks. Nothing else happens here.
 
 The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.legacy` maps the older ones.
 """
 
 import math
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
-from senteval import MODES, TASK_SETS, TASKS
 from transformers import TrainingArguments
 
 from .denoising import WAYS
 from .errors import UserError
-from .generator import CHOICES, PLACES
 from .losses import REDUCTIONS
-from .pooling import BIAS_NAMES, POOLERS, UNTRAINED, describe_poolers
+from .masking import CHOICES, PLACES
+from .options import flag, option, require
+from .pooling import POOLERS, describe_poolers
 from .presets import names as preset_names
 from .templates import Template
-
-
-def option(default: Any, help: str, **metadata: Any) -> Any:
-    """A dataclass field with the text that `--help` shows."""
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata={"help": help, **metadata})
-    return field(default=default, metadata={"help": help, **metadata})
-
-
-def flag(help: str) -> Any:
-    """An option that is on where it stands without a value; None, where it is left out, is the method's own."""
-    return option(None, help, nargs="?", const=True)
-
 
 TUNINGS = ("full", "deep", "shallow")
 PROMPT_INITS = ("template", "normal", "uniform")
@@ -199,34 +186,34 @@ class ModelArguments:
     )
 
     def __post_init__(self) -> None:
-        _require(self.temp > 0 and math.isfinite(self.temp), "--temp", self.temp, "a positive number")
+        require(self.temp > 0 and math.isfinite(self.temp), "--temp", self.temp, "a positive number")
         choices = {"pooler_type": POOLERS, "tuning": TUNINGS, "denoise_by": WAYS, "generation": CHOICES}
         choices |= {"generate_at": PLACES, "crtd_reduction": REDUCTIONS, "discriminator": DISCRIMINATORS}
         choices |= {"gather_gradient": GRADIENTS}
         for name, known in choices.items():
             value = getattr(self, name)
-            _require(value is None or value in known, f"--{name}", value, f"one of {sorted(known)}")
+            require(value is None or value in known, f"--{name}", value, f"one of {sorted(known)}")
         for name in ("pre_seq_len", "prefix_hidden_size", "prompt_len"):
             value = getattr(self, name)
-            _require(value is None or value >= 1, f"--{name}", value, "at least 1")
+            require(value is None or value >= 1, f"--{name}", value, "at least 1")
         for text in (self.template, self.second_template):
             if text is not None:
                 Template.parse(text)
-        _require(
+        require(
             self.masking_ratio is None or 0 < self.masking_ratio < 1,
             "--masking_ratio",
             self.masking_ratio,
             "in (0, 1)",
         )
-        _require((self.lambda_weight or 0) >= 0, "--lambda_weight", self.lambda_weight, "0 or more")
-        _require((self.instance_weight or 0) >= 0, "--instance_weight", self.instance_weight, "0 or more")
-        _require(_is_share(self.prompt_dropout), "--prompt_dropout", self.prompt_dropout, "in [0, 1)")
-        _require((self.position_offset or 0) >= 0, "--position_offset", self.position_offset, "0 or more")
-        _require(0 < self.mlm_probability < 1, "--mlm_probability", self.mlm_probability, "between 0 and 1")
-        _require(self.mlm_weight >= 0, "--mlm_weight", self.mlm_weight, "0 or more")
-        _require(0 < self.mlm_decay_rate <= 1, "--mlm_decay_rate", self.mlm_decay_rate, "in (0, 1]")
-        _require(self.mlm_decay_steps > 0, "--mlm_decay_steps", self.mlm_decay_steps, "above 0")
-        _require(
+        require((self.lambda_weight or 0) >= 0, "--lambda_weight", self.lambda_weight, "0 or more")
+        require((self.instance_weight or 0) >= 0, "--instance_weight", self.instance_weight, "0 or more")
+        require(_is_share(self.prompt_dropout), "--prompt_dropout", self.prompt_dropout, "in [0, 1)")
+        require((self.position_offset or 0) >= 0, "--position_offset", self.position_offset, "0 or more")
+        require(0 < self.mlm_probability < 1, "--mlm_probability", self.mlm_probability, "between 0 and 1")
+        require(self.mlm_weight >= 0, "--mlm_weight", self.mlm_weight, "0 or more")
+        require(0 < self.mlm_decay_rate <= 1, "--mlm_decay_rate", self.mlm_decay_rate, "in (0, 1]")
+        require(self.mlm_decay_steps > 0, "--mlm_decay_steps", self.mlm_decay_steps, "above 0")
+        require(
             math.isfinite(self.hard_negative_weight),
             "--hard_negative_weight",
             self.hard_negative_weight,
@@ -275,7 +262,7 @@ class DataArguments:
     )
 
     def __post_init__(self) -> None:
-        _require(self.max_seq_length >= 3, "--max_seq_length", self.max_seq_length, "at least 3")
+        require(self.max_seq_length >= 3, "--max_seq_length", self.max_seq_length, "at least 3")
 
 
 @dataclass
@@ -311,139 +298,15 @@ class RunArguments(TrainingArguments):
             raise UserError(str(error).splitlines()[0]) from error
         for name in ("eval_steps", "save_steps", "logging_steps"):
             value = getattr(self, name)
-            _require(value is None or value > 0, f"--{name}", value, "above 0")
+            require(value is None or value > 0, f"--{name}", value, "above 0")
         epochs = self.num_train_epochs
-        _require(self.max_steps > 0 or epochs > 0, "--num_train_epochs", epochs, "above 0")
-        _require(0 <= self.seed < 2**32, "--seed", self.seed, "in 0 .. 2^32 - 1")
-        _require(self.learning_rate > 0, "--learning_rate", self.learning_rate, "above 0")
+        require(self.max_steps > 0 or epochs > 0, "--num_train_epochs", epochs, "above 0")
+        require(0 <= self.seed < 2**32, "--seed", self.seed, "in 0 .. 2^32 - 1")
+        require(self.learning_rate > 0, "--learning_rate", self.learning_rate, "above 0")
         least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1}
         least |= {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
         for name, bound in least.items():
-            _require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
-
-
-@dataclass
-class EvaluationArguments:
-    """What evaluation.py measures, on what, and how."""
-
-    _argument_group_name = "evaluation"
-
-    model_name_or_path: str | None = option(
-        None, "Output folder of train.py, Hugging Face folder or hub id (required)."
-    )
-    pooler_type: str | None = option(
-        None,
-        "Sentence representation. On an output folder of train.py leave it out: the folder knows ('cls' means its "
-        "trained representation, any other one overrides it). On another encoder the default is cls. "
-        f"{describe_poolers(untrained=True)}.",
-        choices=[*POOLERS, *UNTRAINED],
-        aliases=["--pooler"],
-    )
-    template: str | None = option(
-        None,
-        "Put every sentence into a template: 'This sentence of \"{sentence}\" means [MASK] .', or in the grammar of "
-        "the public PromptBERT code. With --pooler mask its [MASK] is the representation.",
-    )
-    denoise: bool = option(False, "Take the template's own [MASK] vector away, at the positions of the full input.")
-    final_period: bool = option(False, "Put a full stop to sentences that end in none of . ? \" '.")
-    top_k: int = option(200, "Tokens that --pooler top_k averages.")
-    remove: list[str] | None = option(
-        None, f"Tokens that the static poolers leave out: {', '.join(BIAS_NAMES)}.", choices=list(BIAS_NAMES)
-    )
-    lm_head: str = option(
-        "checkpoint",
-        "Masked-LM head of --pooler top_k and static_lm_head: checkpoint, or a folder or hub id with one.",
-    )
-    base: str | None = option(None, "Where the frozen encoder of the output folder is now.")
-    mode: str = option(
-        "test",
-        "test: the published protocol on the test sets; fasttest: cheaper classifiers and K-means (the same as test "
-        "for STS); dev: dev sets and dev accuracies.",
-        choices=list(MODES),
-    )
-    task_set: str | None = option(
-        None,
-        "sts (default): the seven STS tasks; transfer: MR CR SUBJ MPQA SST2 TREC MRPC; full: both; fewshot, "
-        "clustering, retrieval, geometry; all; na: those of --tasks. In dev mode those of them that have a dev set.",
-        choices=[*TASK_SETS, "na"],
-    )
-    tasks: list[str] | None = option(None, f"Tasks, with --task_set na: {', '.join(TASKS)}.")
-    pairs: str | None = option(
-        None, "A file of your own, scored like an STS task: sentence, sentence, score, tab-separated, no header."
-    )
-    data_dir: str = option("SentEval/data", "Folder that holds downstream/ (and clustering/).")
-    custom_data: bool = option(
-        False, "The files are your own in SentEval's format: do not ask for the official counts."
-    )
-    output_file: str | None = option(None, "Write all scores, of every subset, to this JSON file.")
-    batch_size: int = option(128, "Sentences a batch.")
-    packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
-    device: str | None = option(None, "cpu, cuda, cuda:1, ... (default: cuda if there is one).")
-    cache_dir: str | None = option(
-        None, "Folder for downloads, and for embeddings: a later evaluation of the same model reads them back."
-    )
-    model_revision: str = option("main", "Branch, tag or commit on the hub.")
-    use_auth_token: bool = option(False, "Use the stored hub token.")
-    classifier: str = option(
-        "torch",
-        "Of the transfer tasks. torch: SentEval's own; sklearn: scikit-learn's logistic regression.",
-        choices=["torch", "sklearn"],
-    )
-    nhid: int = option(0, "Hidden units of the transfer classifier; 0 is logistic regression, as published.")
-    shots: int = option(16, "Few-shot: labelled examples a class.")
-    draws: int = option(10, "Few-shot: how often these are drawn.")
-    kmeans_runs: int = option(10, "Clustering: runs of K-means that are averaged.")
-    retrieval_identical: str = option(
-        "merge",
-        "Retrieval: merge sentences that occur more than once, or keep them; a copy of the query then outranks all.",
-        choices=["merge", "keep"],
-    )
-    geometry_sentences: str | None = option(
-        None, "Geometry: text file, a sentence a line, to measure anisotropy on; without it the sentences of STS-B."
-    )
-    geometry_sample: int = option(100_000, "Geometry: how many of these are drawn.")
-
-    def __post_init__(self) -> None:
-        least = {
-            "batch_size": 1,
-            "top_k": 1,
-            "nhid": 0,
-            "shots": 2,
-            "draws": 2,
-            "kmeans_runs": 2,
-            "geometry_sample": 2,
-        }
-        for name, bound in least.items():
-            _require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
-        if self.template is not None:
-            Template.parse(self.template)
-        if self.nhid and self.classifier == "sklearn":
-            raise UserError("--nhid speaks of the torch classifier; leave it or --classifier sklearn out")
-        if not self.model_name_or_path:
-            raise UserError(
-                "--model_name_or_path is missing: an output folder of train.py, a Hugging Face folder or id"
-            )
-
-
-@dataclass
-class PublishedEvaluationArguments:
-    """Options of the papers' evaluation scripts that the folder answers now, or that only mattered in training."""
-
-    _argument_group_name = "options of the papers' script"
-
-    pre_seq_len: int | None = option(None, "Checked against the folder.")
-    prefix_projection: bool = option(False, "Checked against the folder.")
-    prefix_hidden_size: int | None = option(None, "Checked against the folder.")
-    mlp_only_train: bool = option(False, "Evaluate [CLS] before the MLP.")
-    do_mlm: bool = option(False, "Of training; no effect on a score, and said so.")
-    temp: float | None = option(None, "Of training; no effect on a score, and said so.")
-    hard_negative_weight: float | None = option(None, "Of training; no effect on a score, and said so.")
-    mlm_weight: float | None = option(None, "Of training; no effect on a score, and said so.")
-
-
-def _require(holds: bool, name: str, given: Any, allowed: str) -> None:
-    if not holds:
-        raise UserError(f"{name} {given}: must be {allowed}")
+            require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
 
 
 def _is_share(value: float | None) -> bool:

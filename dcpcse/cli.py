@@ -10,22 +10,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 from senteval.errors import DataError
 from transformers import HfArgumentParser
 
 from . import presets
-from .arguments import (
-    DataArguments,
-    EvaluationArguments,
-    ModelArguments,
-    PublishedEvaluationArguments,
-    RunArguments,
-)
 from .errors import UserError
+from .evaluation_arguments import EvaluationArguments, PublishedEvaluationArguments
 from .legacy import EVALUATION, GONE, REFUSED, told_by_an_option, translate
+
+if TYPE_CHECKING:
+    from .arguments import DataArguments, ModelArguments, RunArguments
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +112,7 @@ class Parser(CommandParser, HfArgumentParser):
         raise UserError(f"unknown argument {words[0]}{hint} (--help lists the options)")
 
 
-def parse_training(argv: Sequence[str]) -> tuple[tuple[ModelArguments, DataArguments, RunArguments], set[str]]:
+def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArguments, RunArguments], set[str]]":
     """Options of train.py and the names of those that were given."""
     return _parse(training_parser(), translate(argv, say), _implied_in_training)
 
@@ -127,6 +124,9 @@ def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, Publishe
 
 def training_parser() -> Parser:
     """The parser of train.py; what it would refuse does not stand in its help."""
+    # Here only: transformers' TrainingArguments import torch and its modelling code, which takes seconds.
+    from .arguments import DataArguments, ModelArguments, RunArguments
+
     kinds = (ModelArguments, DataArguments, RunArguments)
     parser = Parser(kinds, usage=_TRAIN_USAGE, description=_TRAIN_HELP, allow_abbrev=False)
     for action in parser._actions:

@@ -16,8 +16,8 @@ from .collators import ViewCollator
 from .corpus import Corpus, data_fingerprint
 from .data import load_training_file
 from .errors import UserError
-from .generator import CHOICES, PLACES, Corruption, load_generator
-from .masking import TokenMasking
+from .generator import Corruption, load_generator
+from .masking import CHOICES, PLACES, TokenMasking
 from .models import pick_device
 from .paths import require_writable
 from .views import sentence_pair_views

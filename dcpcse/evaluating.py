@@ -1,20 +1,20 @@
 """What evaluation.py does: load a model, settle its representation, measure, print, write."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
-from senteval import Evaluation, Result, Settings, Suite, find_tasks, load_suite, settings_of_mode, tasks_of_set
+from senteval import Evaluation, Result, Settings, Suite, load_suite, settings_of_mode
 from senteval.pairs import PairsTask
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from . import checkpoints
-from .arguments import EvaluationArguments, PublishedEvaluationArguments
 from .backbones import LoadOptions, load_backbone, require_trained_head
 from .cli import parse_evaluation, say
 from .distributed import is_first, join_launched, leave_launched, own_device
 from .encoder import set_packed
 from .errors import UserError
+from .evaluation_arguments import EvaluationArguments, PublishedEvaluationArguments
 from .evaluator import measure
 from .folder import is_model_folder
 from .models import SentenceEncoder, pick_device
@@ -28,30 +28,22 @@ from .templates import Template
 TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
 """Options of the papers' evaluation scripts that only ever mattered in training."""
 
-OPTIONS_OF_FAMILY = {
-    "classifier": "transfer",
-    "nhid": "transfer",
-    "shots": "fewshot",
-    "draws": "fewshot",
-    "kmeans_runs": "clustering",
-    "retrieval_identical": "retrieval",
-    "geometry_sentences": "geometry",
-    "geometry_sample": "geometry",
-}
-
 
 def evaluation(argv: Sequence[str]) -> None:
     """The whole of evaluation.py; raises UserError or DataError for what the user can mend."""
-    args, published = parse_evaluation(argv)
+    evaluate_with(*parse_evaluation(argv))
+
+
+def evaluate_with(args: EvaluationArguments, published: PublishedEvaluationArguments) -> None:
+    """What evaluation.py does once its options are read."""
     settings = settings_of(args)
-    tasks, own = chosen_tasks(args, settings)
-    _require_used(args, tasks)
     _require_places(args)
     for name in TRAINING_OPTIONS:
         if getattr(published, name) not in (None, False):
             say(f"--{name} belongs to training and has no effect on a score")
     # Before the encoder is loaded: a missing file should not cost a minute.
-    suite = load_suite(tasks, args.data_dir, settings, extra=own)
+    own = [PairsTask(Path(args.pairs))] if args.pairs else []
+    suite = load_suite(args.chosen_tasks(), args.data_dir, settings, extra=own)
     join_launched()
     model = load_model(replace(args, device=own_device(args.device)), published)
     set_packed(model, args.packing)
@@ -102,36 +94,6 @@ def settings_of(args: EvaluationArguments) -> Settings:
         sample_size=args.geometry_sample,
     )
     return replace(settings, classifier=replace(settings.classifier, nhid=args.nhid))
-
-
-def chosen_tasks(args: EvaluationArguments, settings: Settings) -> tuple[tuple[str, ...], list[PairsTask]]:
-    """Tasks of `--task_set` and `--tasks`, and that of `--pairs`; UserError where these contradict each other."""
-    own = [PairsTask(Path(args.pairs))] if args.pairs else []
-    if args.task_set == "na":
-        if not (args.tasks or own):
-            raise UserError("--task_set na measures the tasks of --tasks; give some")
-        return tuple(args.tasks or ()), own
-    if args.tasks:
-        raise UserError(f"--tasks {' '.join(args.tasks)} only counts with --task_set na; add it")
-    if own and not args.task_set:
-        return (), own
-    return tasks_of_set(args.task_set or "sts", settings.split), own
-
-
-def _require_used(args: EvaluationArguments, tasks: Sequence[str]) -> None:
-    """UserError for an option that no task to be measured looks at."""
-    families = {task.family for task in find_tasks(tasks)} if tasks else set()
-    changed = _changed(args)
-    for name, family in OPTIONS_OF_FAMILY.items():
-        if name in changed and family not in families:
-            raise UserError(f"--{name} only counts with {family} tasks, and none is measured; leave it out")
-    if "geometry_sample" in changed and not args.geometry_sentences:
-        raise UserError("--geometry_sample draws from --geometry_sentences; give that file, or leave it out")
-
-
-def _changed(args: EvaluationArguments) -> set[str]:
-    """Names of the options that differ from their defaults."""
-    return {field.name for field in fields(args) if getattr(args, field.name) != field.default}
 
 
 def _require_places(args: EvaluationArguments) -> None:
@@ -198,7 +160,7 @@ def _untrained(args: EvaluationArguments, options: LoadOptions) -> SentenceEncod
 
 
 def _refuse_untrained_options(args: EvaluationArguments) -> None:
-    changed = _changed(args)
+    changed = args.changed()
     for name in ("top_k", "remove", "lm_head"):
         if name in changed:
             raise UserError(f"--{name} is of encoders as they are; {args.model_name_or_path} is trained; leave it out")

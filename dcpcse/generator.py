@@ -10,9 +10,6 @@ from .errors import UserError
 from .masking import TokenMasking
 from .packing import Packing
 
-CHOICES = ("sample", "argmax")
-PLACES = ("masked", "all")
-
 
 class Generator(nn.Module):
     """A masked language model without gradients, in eval mode whatever the training step is in.

@@ -1,12 +1,15 @@
 """From hidden states to one vector a sentence: which layers, and how their tokens are reduced."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # torch takes over a second, which the names of the poolers in `evaluation.py --help` do not need
+    from torch import Tensor
 
-from .templates import Slots
+    from .templates import Slots
 
 
 def first_token(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
@@ -22,8 +25,8 @@ def mean_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Ten
 
 def mask_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
     """Mean over the template's mask slots, by index: (N, L, H), slots.masks (N, M) → (N, H)."""
-    rows = torch.arange(len(hidden), device=hidden.device).unsqueeze(1)
-    return hidden[rows, slots.masks].mean(1)
+    index = slots.masks.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])  # (N, M, H)
+    return hidden.gather(1, index).mean(1)
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Pooler:
     def __call__(self, hidden_states: Sequence[Tensor], mask: Tensor, slots: Slots | None = None) -> Tensor:
         """hidden_states: (N, L, H) per layer, the last one at -1; mask (N, L) of the text → (N, H)."""
         chosen = [hidden_states[layer] for layer in self.layers]
-        mean = chosen[0] if len(chosen) == 1 else torch.stack(chosen).mean(0)
+        mean = chosen[0] if len(chosen) == 1 else sum(chosen) / len(chosen)
         return self.reduce(mean, mask, slots)
 
 

@@ -8,15 +8,19 @@ A template is tokenised once, piece by piece, apart from any sentence. So every 
 sentence that holds "[MASK]", quotes or the template's own words changes nothing.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from .errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
 SENTENCE = "{sentence}"
 MASK = "[MASK]"
@@ -42,7 +46,7 @@ class Template:
     continuous: bool = False
 
     @classmethod
-    def parse(cls, text: str, continuous: bool = False) -> "Template":
+    def parse(cls, text: str, continuous: bool = False) -> Template:
         """Read plain text or the public grammar; UserError unless it has one sentence slot and a mask."""
         plain = _from_public(text) if _PUBLIC_MARKS.search(text) else text
         if plain.count(SENTENCE) != 1:
@@ -108,8 +112,10 @@ class Slots:
     template: Tensor
 
     @classmethod
-    def of(cls, rows: Sequence[Rendered], templates: Sequence[int] | None = None) -> "Slots":
+    def of(cls, rows: Sequence[Rendered], templates: Sequence[int] | None = None) -> Slots:
         """templates: the number of each row's template; all have template 0 by default."""
+        import torch  # over a second, which checking --template does not need
+
         width = max(len(row.prompts) for row in rows)
         prompts = [row.prompts or (-1,) * width for row in rows]
         return cls(
@@ -119,10 +125,10 @@ class Slots:
             torch.tensor(templates or [0] * len(rows)),
         )
 
-    def to(self, device: torch.device) -> "Slots":
+    def to(self, device: torch.device) -> Slots:
         return Slots(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Slots":
+    def map(self, change: Callable[[Tensor], Tensor]) -> Slots:
         """The same with every tensor changed, as by a reshape."""
         return Slots(**{name: change(tensor) for name, tensor in vars(self).items()})
 

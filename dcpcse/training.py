@@ -41,7 +41,12 @@ OF_ONE_CALL = ("resume_from_checkpoint", "overwrite_output_dir")
 
 def train(argv: Sequence[str]) -> None:
     """The whole of train.py; raises UserError or DataError for what the user can mend."""
-    (model_args, data_args, run_args), given = parse_training(argv)
+    train_with(*parse_training(argv))
+
+
+def train_with(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
+    """What train.py does once its options are read; given: names of those that were."""
+    model_args, data_args, run_args = options
     settle(run_args, data_args, given)
     check_output(run_args, model_args.model_name_or_path, given)
     checkpoint = checkpoints.find(run_args.resume_from_checkpoint, run_args.output_dir, range(run_args.world_size))

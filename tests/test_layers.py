@@ -12,6 +12,7 @@ SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
     {"errors", "packing"},
+    {"options"},
     {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates", "tensors", "masking"},
     {"tokens", "template_generation", "tuned", "corpus", "together", "sharding"},
     {"pooling", "denoising"},
@@ -19,7 +20,7 @@ LAYERS = (
     {"heads", "promptable", "bases", "folder"},
     {"encoder"},
     {"generator"},
-    {"arguments"},
+    {"arguments", "evaluation_arguments"},
     {"models"},
     {"static", "topk"},
     {"representations"},
