@@ -14,8 +14,7 @@ from transformers import TrainingArguments
 from .denoising import WAYS
 from .errors import UserError
 from .losses import REDUCTIONS
-from .masking import CHOICES, PLACES
-from .options import flag, option, require
+from .options import CHOICES, PLACES, flag, option, require
 from .pooling import POOLERS, describe_poolers
 from .presets import names as preset_names
 from .templates import Template

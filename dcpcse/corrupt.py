@@ -4,29 +4,42 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
 from tqdm.auto import tqdm
 
-from .backbones import LoadOptions, load_tokenizer, vocabulary_fingerprint
 from .cli import CommandParser, run, say
-from .collators import ViewCollator
-from .corpus import Corpus, data_fingerprint
-from .data import load_training_file
 from .errors import UserError
-from .generator import Corruption, load_generator
-from .masking import CHOICES, PLACES, TokenMasking
-from .models import pick_device
+from .options import CHOICES, PLACES
 from .paths import require_writable
-from .views import sentence_pair_views
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .collators import ViewCollator
+    from .generator import Corruption
 
 
 def corrupt(argv: Sequence[str]) -> None:
     """The whole of the command; raises UserError for what the user can mend."""
     args = corrupt_parser().parse_args(list(argv))
     _require_sensible(args)
+    _corrupt(args)
+
+
+def _corrupt(args: argparse.Namespace) -> None:
+    # Once the options are right: these take seconds.
+    import torch
+
+    from .backbones import LoadOptions, load_tokenizer, vocabulary_fingerprint
+    from .collators import ViewCollator
+    from .corpus import Corpus, data_fingerprint
+    from .data import load_training_file
+    from .generator import Corruption, load_generator
+    from .masking import TokenMasking
+    from .models import pick_device
+    from .views import sentence_pair_views
+
     folder = Path(args.output_dir)
     data = load_training_file(args.train_file, Path(args.cache_dir) / "dcpcse" if args.cache_dir else None).dataset
     options = LoadOptions(cache_dir=args.cache_dir)
@@ -55,7 +68,7 @@ def corrupt(argv: Sequence[str]) -> None:
     say(f"{len(data):,} examples in {folder}; {share:.1%} of their tokens are replaced")
 
 
-def _fill(ids: np.memmap, data: Any, collator: ViewCollator, corruption: Corruption, batch_size: int) -> float:
+def _fill(ids: "np.memmap", data: Any, collator: "ViewCollator", corruption: "Corruption", batch_size: int) -> float:
     """Corrupt all examples into the array (rows, views, L); gives the share of real tokens that were replaced."""
     device = next(corruption.parameters()).device
     replaced = tokens = 0

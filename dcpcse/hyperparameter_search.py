@@ -19,9 +19,7 @@ from prettytable import PrettyTable
 
 from .cli import CommandParser, parse_training, run, say
 from .errors import UserError
-from .methods import settle
 from .paths import require_writable
-from .training import load_dev_tasks, require_given
 
 Options = dict[str, Any]
 
@@ -105,6 +103,10 @@ def _checked(words: Sequence[str]) -> list[str]:
     if any(word.split("=")[0] == "--output_dir" for word in words):
         raise UserError("--output_dir after -- is given to every try by the search; leave it out there")
     (model, data, _), names = parse_training([*words, "--output_dir", "unused"])
+    # Once the options are right: these take seconds.
+    from .methods import settle
+    from .training import load_dev_tasks, require_given
+
     require_given(model, data)
     settle(model, ["anchor"])
     load_dev_tasks(data)

@@ -6,12 +6,6 @@ from transformers import PreTrainedTokenizerBase
 
 from .errors import UserError
 
-CHOICES = ("sample", "argmax")
-"""How a generator fills a masked token."""
-
-PLACES = ("masked", "all")
-"""Which tokens a generator replaces."""
-
 
 class TokenMasking(nn.Module):
     """BERT's masking: of the chosen tokens 80 % become [MASK], 10 % a random token, 10 % stay (BERT, section 3.1).

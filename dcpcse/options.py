@@ -1,9 +1,14 @@
-"""Fields of option dataclasses, and the form in which their checks complain."""
+"""Fields of option dataclasses, the form in which their checks complain, and words that several tools take."""
 
 from dataclasses import field
 from typing import Any
 
 from .errors import UserError
+
+CHOICES = ("sample", "argmax")
+"""What `dcpcse.generator` puts at a masked token: a sample of its distribution, or the most probable one."""
+PLACES = ("masked", "all")
+"""At which tokens it does so."""
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:

@@ -5,15 +5,17 @@ As PromptBERT's Table 7: the most probable tokens with and without template deno
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from prettytable import PrettyTable
 
-from .backbones import LMHead, load_backbone, require_trained_head
 from .cli import CommandParser, run
 from .errors import UserError
-from .models import SentenceEncoder, plain_encoder
 from .templates import Template
-from .topk import predict_tokens
+
+if TYPE_CHECKING:
+    from .backbones import LMHead
+    from .models import SentenceEncoder
 
 DEFAULT_TEMPLATE = 'This sentence of "{sentence}" means [MASK] .'
 
@@ -23,14 +25,21 @@ def predict(argv: Sequence[str]) -> None:
     args = predict_parser().parse_args(argv)
     if args.top_k < 1:
         raise UserError(f"--top_k {args.top_k}: must be at least 1")
+    template = Template.parse(args.template)
+    # Once the options are right: these take seconds.
+    from .backbones import load_backbone, require_trained_head
+    from .models import plain_encoder
+
     require_trained_head(args.lm_head)
     backbone = load_backbone(args.model_name_or_path, lm_head=args.lm_head)
-    model = plain_encoder(backbone, "mask", Template.parse(args.template))
+    model = plain_encoder(backbone, "mask", template)
     print(show(model, backbone.lm_head, args.sentences, args.top_k))
 
 
-def show(model: SentenceEncoder, lm_head: LMHead, sentences: Sequence[str], k: int) -> str:
+def show(model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], k: int) -> str:
     """A table: of each sentence the k most probable tokens as they are, and denoised."""
+    from .topk import predict_tokens
+
     columns = {}
     for name, denoise in {"top tokens": False, "denoised": True}.items():
         with model.denoised(denoise):

@@ -10,20 +10,21 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from prettytable import PrettyTable
-from senteval import Suite, load_suite, settings_of_mode
 
-from .backbones import load_backbone
 from .cli import CommandParser, run
 from .errors import UserError
-from .evaluator import identity, measure
-from .models import SentenceEncoder, pick_device, plain_encoder
 from .paths import require_writable
-from .template_generation import LONGEST, Example, generate_templates, load_t5, read_definitions
 from .templates import MASK, SENTENCE, Template
+
+if TYPE_CHECKING:
+    from senteval import Suite
+
+    from .models import SentenceEncoder
+    from .template_generation import Example
 
 RELATIONSHIPS = ("", "is", "mean", "means", "is about", "says", "tells of", "in a word :", "that is ,", ", it is")
 """What stands between sentence and mask; the first four are those of Table 4."""
@@ -95,8 +96,23 @@ def search(argv: Sequence[str]) -> None:
     for name in ("keep", "batch_size", "generate"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
-    relationships, prefixes = read_candidates(args.candidates)
-    examples = _examples(args)
+    if bool(args.t5) != bool(args.definitions):
+        raise UserError("--t5 and --definitions belong together: a T5 and a file of word<TAB>definition lines")
+    if args.t5 and args.candidates:
+        raise UserError("--candidates has no effect on templates that a T5 generates; leave it out")
+    _search(args, *read_candidates(args.candidates))
+
+
+def _search(args: argparse.Namespace, relationships: Sequence[str], prefixes: Sequence[str]) -> None:
+    # Once the options are right: these take seconds.
+    from senteval import load_suite, settings_of_mode
+
+    from .backbones import load_backbone
+    from .evaluator import measure
+    from .models import pick_device, plain_encoder
+    from .template_generation import read_definitions
+
+    examples = read_definitions(args.definitions) if args.definitions else []
     require_writable(Path(args.output_dir), f"--output_dir {args.output_dir}")
     suite = load_suite([TASK], args.data_dir, settings_of_mode("dev", official=not args.custom_data))
     generated = _generate(args, examples)
@@ -126,19 +142,12 @@ def search(argv: Sequence[str]) -> None:
     (Path(args.output_dir) / BEST).write_text("".join(f"{text}\n" for text, _ in kept), encoding="utf-8")
 
 
-def _examples(args: argparse.Namespace) -> list[Example]:
-    """The definitions for the user's T5, if one is given; UserError for options that do not go together."""
-    if bool(args.t5) != bool(args.definitions):
-        raise UserError("--t5 and --definitions belong together: a T5 and a file of word<TAB>definition lines")
-    if args.t5 and args.candidates:
-        raise UserError("--candidates has no effect on templates that a T5 generates; leave it out")
-    return read_definitions(args.definitions) if args.definitions else []
-
-
-def _generate(args: argparse.Namespace, examples: Sequence[Example]) -> list[Template]:
+def _generate(args: argparse.Namespace, examples: Sequence["Example"]) -> list[Template]:
     """Templates of the user's T5; none without one."""
     if not args.t5:
         return []
+    from .template_generation import LONGEST, generate_templates, load_t5
+
     templates = generate_templates(*load_t5(args.t5), examples, args.generate)
     if not templates:
         raise UserError(f"--t5 {args.t5} closes no gap within {LONGEST} tokens; is it a T5 that was trained?")
@@ -186,7 +195,9 @@ def _prefixes(path: str, prefixes: Sequence[str]) -> Iterator[str]:
         yield prefix
 
 
-def _owner(model: SentenceEncoder, suite: Suite) -> dict[str, Any]:
+def _owner(model: "SentenceEncoder", suite: "Suite") -> dict[str, Any]:
+    from .evaluator import identity
+
     facts = identity(model)
     return {
         "base": facts["base"],

@@ -75,6 +75,16 @@ def test_evaluation_reads_its_options_without_torch(call, words, message):
     assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
 
 
+def test_the_other_commands_import_nothing_of_their_work(call, tmp_path):
+    script = tmp_path / "commands.py"
+    names = ("predict", "template_search", "corrupt", "hyperparameter_search")
+    script.write_text(f"from dcpcse import {', '.join(names)}", encoding="utf-8")
+    imported, done = call(str(script))
+    assert done.returncode == 0
+    assert {f"dcpcse.{name}" for name in names} <= imported
+    assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
+
+
 def test_this_test_sees_what_the_work_imports(call, tmp_path):
     script = tmp_path / "work.py"
     script.write_text("import dcpcse.training, optuna", encoding="utf-8")

@@ -51,14 +51,14 @@ def test_training_from_it_is_training_with_the_generator_under_the_same_corrupti
     assert not any("generator" in name for name in ahead.final)
     batches = iter(ahead.batches)
 
-    def same(self, ids, mask):
+    def same(self, ids, mask, packing):
         batch = next(batches)
         assert torch.equal(batch["input_ids"].flatten(0, 1), ids)
         torch.rand(1)  # a generator draws random numbers: whatever it draws, the corruption is what counts
         return batch[CORRUPTED].flatten(0, 1)
 
     state = []
-    monkeypatch.setattr(Corruption, "forward", lambda self, ids, mask: _undrawn(same, self, ids, mask, state))
+    monkeypatch.setattr(Corruption, "forward", lambda self, *given: _undrawn(same, self, *given, state))
     beside = train(encoder, data, generator_name=encoder, **common)
     assert_same_weights(ahead.folder, beside.folder)
     for key in ("loss", "loss_crtd", "rtd_accuracy_kept", "replaced_share"):

@@ -26,7 +26,7 @@ def score(options):
 @pytest.fixture(autouse=True)
 def no_dev_data(monkeypatch):
     """Nothing is measured but in the last test."""
-    monkeypatch.setattr(hyperparameter_search, "load_dev_tasks", lambda data: None)
+    monkeypatch.setattr("dcpcse.training.load_dev_tasks", lambda data: None)
 
 
 @pytest.fixture
