@@ -279,6 +279,11 @@ class RunArguments(TrainingArguments):
     # The papers' transformers had no fused optimiser and hid no NaN.
     optim: str = option("adamw_torch", "Optimiser; a name of transformers' OptimizerNames.")
     logging_nan_inf_filter: bool = option(False, "Hide NaN losses in the log; training stops at one otherwise.")
+    gradient_cache_chunk: int | None = option(
+        None,
+        "Encode a batch in chunks of so many examples, each twice: batches of any size in the memory of a chunk, with "
+        "the exact gradient (GradCache). Not with --batchnorm.",
+    )
     packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
     shard_encoder: bool = option(
         False,
@@ -303,9 +308,10 @@ class RunArguments(TrainingArguments):
         require(0 <= self.seed < 2**32, "--seed", self.seed, "in 0 .. 2^32 - 1")
         require(self.learning_rate > 0, "--learning_rate", self.learning_rate, "above 0")
         least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1}
-        least |= {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
+        least |= {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "gradient_cache_chunk": 2}
         for name, bound in least.items():
-            require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
+            value = getattr(self, name)
+            require(value is None or value >= bound, f"--{name}", value, f"at least {bound}")
 
 
 def _is_share(value: float | None) -> bool:

@@ -85,10 +85,16 @@ def joint_mean(mean: Tensor, count: int | Tensor) -> Tensor:
     """
     if world_size() == 1:
         return mean
-    own = torch.full((), count, device=mean.device) if isinstance(count, int) else count.detach()
-    total = own.to(mean.dtype, copy=True)
-    dist.all_reduce(total)
-    return mean * (own * world_size() / total.clamp(min=1))
+    own = torch.as_tensor(count, device=mean.device).detach().to(mean.dtype)
+    return mean * (own / mean_count(own))
+
+
+def mean_count(count: Tensor) -> Tensor:
+    """The count of things that a process has on average, at least one in all."""
+    total = count.clone()
+    if world_size() > 1:
+        dist.all_reduce(total)
+    return total.clamp(min=1) / world_size()
 
 
 def joint_sum(tensor: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Training: one module that holds model and objectives, and a thin subclass of transformers' Trainer."""
 
+import contextlib
 import logging
 import math
 import shutil
@@ -18,8 +19,9 @@ from . import folder as model_folder
 from .collators import slots_of
 from .distributed import SharedBatches, step_sizes, world_size
 from .errors import UserError
+from .gradient_cache import Replay, joint, row_wise, run_in_chunks
 from .methods import Method
-from .objectives import Step
+from .objectives import Objective, Step
 from .objectives.base import Counts
 from .packing import Packing
 from .sharding import shard_layers, whole
@@ -40,18 +42,24 @@ class TrainingStep(nn.Module):
         self.terms = dict(method.terms)
         self.view_names = [view.name for view in method.views]
 
-    def forward(
+    def forward(self, replay: Replay | None = None, **batch: Any) -> dict[str, Tensor]:
+        """A batch of `ViewCollator` → scalar by term name. replay: the batch is a chunk in its second pass."""
+        step = self.encode(**batch)
+        if replay is not None:
+            return replay.terms(step, self.objectives)
+        return {name: objective(step) for name, objective in self.objectives.items()}
+
+    def encode(
         self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None, **others: Tensor
-    ) -> dict[str, Tensor]:
-        """A batch of `ViewCollator`: input_ids, attention_mask (B, V, L), slots of templates → scalar by term name."""
+    ) -> Step:
+        """input_ids, attention_mask (B, V, L), slots of templates → what the objectives look at."""
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
         prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
         pooled, embeddings = (
             dict(zip(self.view_names, vectors.unflatten(0, input_ids.shape[:2]).unbind(1), strict=True))
             for vectors in self.model.pooled_and_embeddings(ids, mask, slots, prefix=prefix, packing=packing)
         )  # view → (B, H)
-        step = Step(self.model, input_ids, attention_mask, embeddings, prefix, slots, packing, others, pooled)
-        return {name: objective(step) for name, objective in self.objectives.items()}
+        return Step(self.model, input_ids, attention_mask, embeddings, prefix, slots, packing, others, pooled)
 
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
@@ -121,14 +129,53 @@ class ContrastiveTrainer(Trainer):
     ) -> Any:
         """Σ weight · term, the weights as of the finished optimiser steps."""
         terms = model(**inputs)
+        loss = self._weighted(terms)
+        self._keep_terms(terms)
+        self._keep_counts(self.step_module.objectives)
+        return (loss, terms) if return_outputs else loss
+
+    def training_step(
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, Tensor],
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """Forward and backward of a batch, at once or with `--gradient_cache_chunk` in chunks; the loss."""
+        if self.args.gradient_cache_chunk is None:
+            return super().training_step(model, inputs, num_items_in_batch)
+        model.train()
+        inputs, share = self._prepare_inputs(inputs), 1 / self.current_gradient_accumulation_steps
+        weights = {name: weight * share for name, weight in self._weights().items()}
+
+        def run(chunk: Mapping[str, Tensor], replay: Replay, last: bool) -> dict[str, Tensor]:
+            # Processes exchange gradients once a batch.
+            with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
+                with self.compute_loss_context_manager():
+                    terms = model(replay=replay, **chunk)
+                self.accelerator.backward(sum(weights.get(name, 1.0) * term for name, term in terms.items()))
+            self._keep_counts(row_wise(self.step_module.objectives))
+            return terms
+
+        chunk, precision = self.args.gradient_cache_chunk, self.compute_loss_context_manager
+        terms = run_in_chunks(self.step_module, inputs, chunk, weights, run, precision)
+        self._keep_terms(terms)
+        self._keep_counts(joint(self.step_module.objectives))
+        return self._weighted(terms) * share
+
+    def _weighted(self, terms: Mapping[str, Tensor]) -> Tensor:
         weights = self._weights()
-        loss = sum(weights[name] * term for name, term in terms.items())
+        return sum(weights[name] * term for name, term in terms.items())
+
+    def _keep_terms(self, terms: Mapping[str, Tensor]) -> None:
+        """For the log."""
         for name, term in terms.items():
             self._logged_terms[name] = self._logged_terms.get(name, 0) + term.detach()
         self._logged_batches += 1
-        for name, count in self._counts().items():
+
+    def _keep_counts(self, objectives: Mapping[str, Objective]) -> None:
+        """For the log: figures of the batch, or chunk, that these objectives saw last."""
+        for name, count in self._counts(objectives).items():
             self._logged_counts[name] = self._logged_counts.get(name, 0) + torch.stack(count).float()
-        return (loss, terms) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with `loss` the mean of each term since the last log and the weight of each scheduled one."""
@@ -163,10 +210,10 @@ class ContrastiveTrainer(Trainer):
             return {}
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
 
-    def _counts(self) -> Counts:
+    def _counts(self, objectives: Mapping[str, Objective]) -> Counts:
         """Figures of the last batch; one that an earlier term has too is named after its own."""
         counts: dict[str, tuple[Tensor, Tensor]] = {}
-        for term, objective in self.step_module.objectives.items():
+        for term, objective in objectives.items():
             for figure, count in objective.counts.items():
                 counts[f"{term}_{figure}" if figure in counts else figure] = count
         return counts

@@ -25,6 +25,7 @@ from .data import TrainingData, load_training_file
 from .encoder import set_packed
 from .errors import UserError
 from .evaluator import METRIC_NAMES, dev_metrics, measure
+from .gradient_cache import require_cachable
 from .methods import Method, build_method
 from .methods import settle as settle_method
 from .paths import require_writable
@@ -64,6 +65,8 @@ def train_with(options: tuple[ModelArguments, DataArguments, RunArguments], give
     method = build_method(backbone, model_args, data.dataset.column_names)
     set_packed(nn.ModuleList([method.model, *(term.objective for term in method.terms.values())]), run_args.packing)
     _require_fits(method, data_args)
+    if run_args.gradient_cache_chunk:
+        require_cachable(method.model.head)
     if checkpoint:
         checkpoint.require_same_options(resolved(model_args, data_args, run_args, given))
         checkpoint.require_same_run(method.model, method.trained_objectives())

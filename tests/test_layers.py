@@ -27,7 +27,7 @@ LAYERS = (
     {"objectives"},
     {"methods"},
     {"collators", "cli"},
-    {"evaluator", "checkpoints", "tables"},
+    {"evaluator", "checkpoints", "tables", "gradient_cache"},
     {"report"},
     {"trainer"},
     {"training", "evaluating"},

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 
 from ..attention import Prefix
+from ..distributed import joint_mean
 from ..models import SentenceEncoder
 from ..packing import Packing
 from ..templates import Slots
@@ -51,6 +53,28 @@ class Objective(nn.Module):
     def forward(self, step: Step) -> Tensor:
         """The unweighted scalar of this batch."""
         raise NotImplementedError
+
+
+class RowWise(Objective):
+    """A mean over things that each belong to one row (of B·V), such as its masked tokens.
+
+    Batches can be taken apart for it: it sees nothing but the rows that it is given.
+    """
+
+    def draw(self, step: Step) -> Any:
+        """What is drawn at random before any pass, without a gradient; nothing by default."""
+
+    def count(self, step: Step, drawn: Any) -> int | Tensor:
+        """Number of things in this step."""
+        raise NotImplementedError
+
+    def mean(self, step: Step, drawn: Any) -> Tensor:
+        """The mean over them; 0 of none."""
+        raise NotImplementedError
+
+    def forward(self, step: Step) -> Tensor:
+        drawn = self.draw(step)
+        return joint_mean(self.mean(step, drawn), self.count(step, drawn))
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,12 @@ from torch import Tensor
 
 from ..backbones import LMHead
 from ..denoising import sentence_tokens
-from ..distributed import joint_mean
 from ..losses import masked_ce
 from ..masking import TokenMasking
-from .base import Objective, Step
+from .base import RowWise, Step
 
 
-class MaskedLM(Objective):
+class MaskedLM(RowWise):
     """Predicts masked tokens of all views through the same prompts, prompt dropout included.
 
     In a template only tokens of the sentence are masked. The head is frozen by default, as the paper says of all
@@ -29,13 +28,20 @@ class MaskedLM(Objective):
         self.lm_head = lm_head.requires_grad_(train_head)
         self.masking = masking
 
-    def forward(self, step: Step) -> Tensor:
-        input_ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)  # (B·V, L)
+    def draw(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Masked token ids and the places to predict, both (B·V, L)."""
+        input_ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)
         candidates = None if step.slots is None else sentence_tokens(step.model.templates, step.slots, mask)
-        masked_ids, chosen = self.masking(input_ids, candidates)
+        return self.masking(input_ids, candidates)
+
+    def count(self, step: Step, drawn: tuple[Tensor, Tensor]) -> Tensor:
+        return drawn[1].sum()
+
+    def mean(self, step: Step, drawn: tuple[Tensor, Tensor]) -> Tensor:
+        (masked_ids, chosen), mask = drawn, step.attention_mask.flatten(0, 1)
         again = {"slots": step.slots, "prefix": step.prefix, "packing": step.packing}
-        hidden, labels = step.model.encoder(masked_ids, mask, **again)[-1], input_ids[chosen]
-        return joint_mean(masked_ce(self.lm_head(hidden[chosen]), labels), len(labels))
+        hidden = step.model.encoder(masked_ids, mask, **again)[-1]
+        return masked_ce(self.lm_head(hidden[chosen]), step.input_ids.flatten(0, 1)[chosen])
 
 
 def exponential_decay(rate: float, steps: float) -> Callable[[int], float]:

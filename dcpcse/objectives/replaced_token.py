@@ -5,14 +5,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..corpus import CORRUPTED
-from ..distributed import joint_mean, longest_of_all
+from ..distributed import longest_of_all
 from ..generator import Corruption
 from ..losses import replaced_token_ce, replaced_token_count
 from ..models import Encoder
-from .base import Objective, Step
+from .base import RowWise, Step
 
 
-class ReplacedTokenDetection(Objective):
+class ReplacedTokenDetection(RowWise):
     """A discriminator sees the corrupted sentence with the sentence's vector in the place of [CLS].
 
     Gradients flow through that vector into the encoder: it is to tell as much of the sentence as it can.
@@ -48,18 +48,27 @@ class ReplacedTokenDetection(Objective):
         nn.init.normal_(self.head.weight, std=std)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, step: Step) -> Tensor:
-        ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)  # (B·V, L)
+    def draw(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
+        """Token ids, corrupted ones and mask, (B·V, L); where pads count, L is that of the joined batch."""
+        ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)
         given = step.extras.get(CORRUPTED)
         corrupted = self.corruption(ids, mask, step.packing) if given is None else given.flatten(0, 1)
         if self.counts_pads:
-            ids, corrupted, mask = _as_joined(ids, corrupted, mask, step.model.tokenizer.pad_token_id)
+            return _as_joined(ids, corrupted, mask, step.model.tokenizer.pad_token_id)
+        return ids, corrupted, mask
+
+    def count(self, step: Step, drawn: tuple[Tensor, Tensor, Tensor]) -> int | Tensor:
+        return replaced_token_count(drawn[2], self.reduction, self._sentences(step))
+
+    def mean(self, step: Step, drawn: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        ids, corrupted, mask = drawn
         replaced = (corrupted != ids) & mask.bool()
         logits = self.head(self._hidden(step, corrupted, mask))
         self._count(logits, replaced, mask)
-        sentences = len(step.input_ids) * self.copies
-        loss = replaced_token_ce(logits, replaced, mask, self.reduction, sentences)
-        return joint_mean(loss, replaced_token_count(mask, self.reduction, sentences))
+        return replaced_token_ce(logits, replaced, mask, self.reduction, self._sentences(step))
+
+    def _sentences(self, step: Step) -> int:
+        return len(step.input_ids) * self.copies
 
     def _hidden(self, step: Step, corrupted: Tensor, mask: Tensor) -> Tensor:
         """What the discriminator makes of the corrupted sentences (B·V, L, H)."""

@@ -55,6 +55,11 @@ OPTIONS = {  # what is given → what the error names
     "save steps": ({"save_steps": 0}, "--save_steps"),
     "a reporter that is not installed": ({"report_to": "clearml"}, "--report_to clearml"),
     "an optimiser that is not installed": ({"optim": "adamw_bnb_8bit"}, "--optim"),
+    "batch normalisation in chunks": (
+        {"batchnorm": True, "gradient_cache_chunk": 2},
+        "--gradient_cache_chunk: batch normalisation",
+    ),
+    "a chunk of one": ({"gradient_cache_chunk": 1}, "--gradient_cache_chunk 1"),
     "push_to_hub": ({"push_to_hub": True}, "--push_to_hub"),
 }
 

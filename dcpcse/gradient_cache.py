@@ -1,0 +1,150 @@
+"""Contrastive batches of any size in the memory of a chunk, with the exact gradient (GradCache; Gao et al. 2021).
+
+All chunks are encoded without a gradient first; the contrastive loss gives the gradient of the embeddings; each chunk
+is then encoded again, with the same dropout, and takes its part of that gradient back. Objectives that are means over
+rows run with the second pass. What needs all rows inside the model at once, batch normalisation, cannot be cached.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from .distributed import longest_of_all, mean_count
+from .errors import UserError
+from .heads import BatchNormMLP
+from .objectives import Objective, RowWise, Step
+from .packing import Packing
+
+Batch = Mapping[str, Any]
+Terms = dict[str, Tensor]
+
+CACHED = "cached"
+"""The term of a chunk whose gradient is that of all objectives on the whole batch's embeddings."""
+
+
+class Steps(Protocol):
+    """The module that trains: views to embeddings, and the objectives."""
+
+    objectives: Mapping[str, Objective]
+    view_names: list[str]
+
+    def encode(self, **batch: Any) -> Step:
+        """The step of a batch, before any objective."""
+        ...
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What the second pass over a chunk needs of the first one.
+
+    gradient (B, V, H): of the weighted loss of the whole batch, by the chunk's embeddings. counts: for each objective
+    that is a mean over rows, the number of its things in the whole batch, of a process on average.
+    """
+
+    gradient: Tensor
+    counts: Mapping[str, Tensor]
+
+    def terms(self, step: Step, objectives: Mapping[str, Objective]) -> Terms:
+        """The chunk's part of each term, and `CACHED`."""
+        drawn = {name: objective.draw(step) for name, objective in row_wise(objectives).items()}
+        terms = {CACHED: (_stacked(step) * self.gradient).sum()}
+        for name, objective in row_wise(objectives).items():
+            share = objective.count(step, drawn[name]) / self.counts[name]
+            terms[name] = objective.mean(step, drawn[name]) * share
+        return terms
+
+
+def row_wise(objectives: Mapping[str, Objective]) -> dict[str, RowWise]:
+    """The objectives that a batch can be taken apart for."""
+    return {name: objective for name, objective in objectives.items() if isinstance(objective, RowWise)}
+
+
+def joint(objectives: Mapping[str, Objective]) -> dict[str, Objective]:
+    """Those that see all rows; of these they may look at nothing but embeddings, of which alone all are there."""
+    return {name: objective for name, objective in objectives.items() if not isinstance(objective, RowWise)}
+
+
+def require_cachable(head: nn.Module | None) -> None:
+    """UserError for a head that has to see the whole batch."""
+    if isinstance(head, BatchNormMLP):
+        raise UserError(
+            "--gradient_cache_chunk: batch normalisation takes its statistics from the whole batch, which is never in "
+            "memory at once; leave it out, or give --batchnorm False"
+        )
+
+
+def run_in_chunks(
+    steps: Steps,
+    batch: Batch,
+    chunk: int,
+    weights: Mapping[str, float],
+    run: Callable[[Batch, Replay, bool], Terms],
+    precision: Callable[[], AbstractContextManager] = contextlib.nullcontext,
+) -> Terms:
+    """All gradients of a batch, chunk of examples by chunk; gives the whole batch's terms, without a gradient.
+
+    weights: of the terms in the loss. run: the second pass over a chunk, forward and backward of the sum of `CACHED`
+    and the weighted terms; told whether it is the last one. precision: of the passes (autocast). Every process has
+    equally many chunks.
+    """
+    chunks = list(_split(batch, -(-longest_of_all(len(batch["input_ids"])) // chunk)))
+    seeds = torch.randint(2**62, (len(chunks),)).tolist()
+    with precision():
+        looks = [_look(steps, part, seed) for part, seed in zip(chunks, seeds, strict=True)]
+    embeddings = torch.cat([vectors for vectors, _ in looks]).requires_grad_()
+    with precision():
+        terms = _joint_terms(steps, batch, embeddings)
+        loss = sum(weights[name] * term for name, term in terms.items())
+    gradient = torch.autograd.grad(loss, embeddings)[0].split([len(part["input_ids"]) for part in chunks])
+    counts = {name: mean_count(sum(found[name] for _, found in looks)) for name in row_wise(steps.objectives)}
+    total: Terms = {name: term.detach() for name, term in terms.items()}
+    for i, (part, seed) in enumerate(zip(chunks, seeds, strict=True)):
+        with _seeded(seed, embeddings.device):
+            parts = run(part, Replay(gradient[i], counts), i == len(chunks) - 1)
+        for name in counts:
+            total[name] = total.get(name, 0) + parts[name].detach()
+    return {name: total[name] for name in steps.objectives}
+
+
+@torch.no_grad()
+def _look(steps: Steps, chunk: Batch, seed: int) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """Embeddings (B, V, H) of a chunk, and how many things its objectives have there."""
+    with _seeded(seed, chunk["input_ids"].device):
+        step = steps.encode(**chunk)
+        counts = {name: o.count(step, o.draw(step)) for name, o in row_wise(steps.objectives).items()}
+    vectors = _stacked(step)
+    return vectors, {name: torch.as_tensor(count, device=vectors.device).to(vectors) for name, count in counts.items()}
+
+
+def _joint_terms(steps: Steps, batch: Batch, embeddings: Tensor) -> Terms:
+    """The terms that see all rows."""
+    views = steps.view_names
+    step = Step(None, batch["input_ids"], batch["attention_mask"], dict(zip(views, embeddings.unbind(1), strict=True)))
+    return {name: objective(step) for name, objective in joint(steps.objectives).items()}
+
+
+def _split(batch: Batch, count: int) -> Iterator[Batch]:
+    """The batch in `count` parts of (nearly) equally many examples."""
+    tensors = {name: tensor.tensor_split(count) for name, tensor in batch.items() if isinstance(tensor, Tensor)}
+    for parts in zip(*tensors.values(), strict=True):
+        part = dict(zip(tensors, parts, strict=True))
+        yield {**part, "packing": Packing.of(part["attention_mask"].flatten(0, 1))}
+
+
+def _stacked(step: Step) -> Tensor:
+    """Embeddings of all views (B, V, H), in float32 or better: gradients are kept in that."""
+    vectors = torch.stack(list(step.embeddings.values()), dim=1)
+    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Random numbers of a stream of its own: the same in both passes, others in each chunk."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
