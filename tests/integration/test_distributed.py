@@ -274,13 +274,16 @@ def test_one_of_several_processes_speaks_and_counts_all_negatives(with_dropout):
 
 @pytest.fixture(scope="module")
 def published_run(train, tiny, train_csv, sts_data, tmp_path_factory):
-    """The published script for supervised training on two processes, on a tiny encoder without dropout."""
+    """The published script for supervised training on two processes, on a tiny encoder without dropout.
+
+    24 rows: two steps of 2 × 5 and one of 2 × 2.
+    """
     folder = tmp_path_factory.mktemp("sup") / "my-sup-dcpcse-roberta-large"
     options = {
         "model_name_or_path": tiny("roberta", **NO_DROPOUT),
         "train_file": train_csv,
         "output_dir": folder,
-        **{"num_train_epochs": 1, "per_device_train_batch_size": 4, "learning_rate": "5e-3", "max_seq_length": 32},
+        **{"num_train_epochs": 1, "per_device_train_batch_size": 5, "learning_rate": "5e-3", "max_seq_length": 32},
         **{"evaluation_strategy": "steps", "metric_for_best_model": "stsb_spearman", "load_best_model_at_end": True},
         **{"eval_steps": 125, "pooler_type": "cls", "overwrite_output_dir": True, "pre_seq_len": 10, "temp": 0.05},
         **{"do_train": True, "do_eval": True, "fp16": True},
@@ -295,7 +298,7 @@ def test_the_published_two_process_command_leaves_a_loadable_folder(published_ru
     folder, _, said = published_run
     assert "--evaluation_strategy is now --eval_strategy" in said
     assert "--fp16 has no effect without a GPU" in said
-    assert "negatives per anchor: 15 " in said
+    assert "negatives per anchor: 19 " in said
     assert "eval_stsb_spearman = " in (folder / "eval_results.txt").read_text(encoding="utf-8")
     assert dcpcse.load(str(folder), device="cpu").encode(sentences).shape == (len(sentences), 32)
 
@@ -306,7 +309,7 @@ def test_two_processes_train_the_prompts_of_one_with_the_double_batch(published_
     single = train(
         options["model_name_or_path"],
         train_csv,
-        **{**kept, "per_device_train_batch_size": 8, "max_steps": None, "num_train_epochs": 1, "optim": "sgd"},
+        **{**kept, "per_device_train_batch_size": 10, "max_steps": None, "num_train_epochs": 1, "optim": "sgd"},
     )
     assert single.state["global_step"] == 3
     names = {"prompt_embeddings": "model.encoder.prompt.table.weight", "head.dense.weight": "model.head.dense.weight"}
@@ -323,7 +326,7 @@ def test_two_machines_train_what_two_processes_of_one_do(published_run, tmp_path
     folder, options, _ = published_run
     done = launch_machines(2, "train.py", *words({**options, "output_dir": tmp_path / "out"}), "--optim", "sgd")
     assert [one.returncode for one in done] == [0, 0], done[0].stderr + done[1].stderr
-    assert "negatives per anchor: 15 (batch 8 over 2 process(es)" in done[0].stderr
+    assert "negatives per anchor: 19 (batch 10 over 2 process(es)" in done[0].stderr
     assert "negatives per anchor" not in done[1].stderr
     assert_same_weights(folder, tmp_path / "out")
 
