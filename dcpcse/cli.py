@@ -59,7 +59,8 @@ def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
         if debug or not _is_lost_process(error):
             raise
         _wait_for_the_end()
-        print("error: another process of this run has ended; what it said tells why", file=sys.stderr)
+        cause = str(error).splitlines()[0]
+        print(f"error: another process of this run has ended, or is out of reach: {cause}", file=sys.stderr)
         return 1
     return 0
 

@@ -61,7 +61,7 @@ def own_device(asked: str | None) -> str | None:
 
 def is_lost_process(error: BaseException) -> bool:
     """Whether an error says that another process is gone."""
-    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+    return isinstance(error, dist.DistBackendError) or "gloo/transport" in str(error)
 
 
 def gather_own_first(tensors: Sequence[Tensor]) -> list[Tensor]:
