@@ -1,0 +1,95 @@
+"""Start-up: the help of every command against the import that train.py cannot do without, in one run.
+
+    python benchmarks/startup.py [--rounds 12] [--output_file startup.json]
+
+The yardstick is `python -c "from transformers import TrainingArguments, HfArgumentParser"`. Every round starts each
+command once, in an order drawn anew; a round before them, not counted, warms the file cache. The ratio is that of the
+medians, its interval the 95 % percentile interval of the bootstrap over rounds. Wall time is what a user waits;
+processor time (user and system) is steadier where other work runs beside.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = ("predict", "template_search", "corrupt", "hyperparameter_search")
+YARDSTICK = "import of TrainingArguments"
+COMMANDS = {
+    YARDSTICK: ["-c", "from transformers import TrainingArguments, HfArgumentParser"],
+    "train.py": ["train.py", "--help"],
+    "evaluation.py": ["evaluation.py", "--help"],
+    **{f"-m dcpcse.{name}": ["-m", f"dcpcse.{name}", "--help"] for name in MODULES},
+}
+SAMPLES = 10_000
+
+
+def main() -> None:
+    args = parse()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "SentEval")])}
+    seconds = {name: {"wall": [], "processor": []} for name in COMMANDS}
+    order = random.Random(0)
+    for warm in range(args.rounds + 1):
+        for name in order.sample(list(COMMANDS), len(COMMANDS)):
+            taken = start(COMMANDS[name], environment)
+            for clock in taken if warm else ():
+                seconds[name][clock].append(taken[clock])
+    rows = {name: {clock: compare(seconds, name, clock) for clock in seconds[name]} for name in COMMANDS}
+
+    print(f"median, and ratio to the import (95 % interval), {args.rounds} rounds")
+    print(f"{'':32}{'wall time':>31}{'processor time':>31}")
+    for name, row in rows.items():
+        cells = [f"{c['median']:.2f} s  {c['ratio']:.2f} ({c['low']:.2f} to {c['high']:.2f})" for c in row.values()]
+        print(f"{name:32}" + "".join(f"{cell:>31}" for cell in cells))
+    if args.output_file:
+        content = {"rounds": args.rounds, "python": sys.version.split()[0], "commands": rows, "seconds": seconds}
+        Path(args.output_file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--output_file")
+    args = parser.parse_args()
+    if args.rounds < 2:
+        parser.error(f"--rounds {args.rounds}: at least 2 are needed for an interval")
+    return args
+
+
+def start(words: list[str], environment: dict[str, str]) -> dict[str, float]:
+    """Seconds that the command takes, by both clocks."""
+    used, started = processor(), time.perf_counter()
+    subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return {"wall": time.perf_counter() - started, "processor": processor() - used}
+
+
+def processor() -> float:
+    """Processor seconds of all commands that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def compare(seconds: dict[str, dict[str, list[float]]], name: str, clock: str) -> dict[str, float]:
+    """Median seconds of a command, their ratio to the yardstick's in the same rounds, and its interval."""
+    ours, yardstick = (np.array(seconds[one][clock]) for one in (name, YARDSTICK))
+    drawn = np.random.default_rng(0).integers(len(ours), size=(SAMPLES, len(ours)))
+    ratios = np.median(ours[drawn], 1) / np.median(yardstick[drawn], 1)
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    return {
+        "median": float(np.median(ours)),
+        "ratio": float(np.median(ours) / np.median(yardstick)),
+        "low": float(low),
+        "high": float(high),
+    }
+
+
+if __name__ == "__main__":
+    main()
