@@ -7,7 +7,6 @@ used because they guess: `NA` and `null` become missing cells, `1.5` a number, a
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import csv
 import hashlib
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .errors import UserError
+from .lines import decode_line
 
 if TYPE_CHECKING:  # importing these takes over a second, which `train.py --help` should not wait for
     import pyarrow as pa
@@ -193,25 +193,9 @@ def _numbered_lines(source: _Source) -> Iterator[tuple[int, str]]:
         # As bytes: text mode also ends lines at a lone \r, and str.splitlines at U+2028 and its like.
         with open(source.path, "rb") as file:
             for number, line in enumerate(file, start=1):
-                yield number, _decode(source, number, line)
+                yield number, decode_line(source.path, number, line)
     except OSError as error:
         raise UserError(f"cannot read training file {source.path}: {error.strerror}") from error
-
-
-def _decode(source: _Source, number: int, line: bytes) -> str:
-    if number == 1:
-        line = line.removeprefix(codecs.BOM_UTF8)
-    if b"\0" in line:
-        raise source.error(number, "found a NUL byte (is it UTF-16?); convert the file to UTF-8")
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise source.error(
-            number,
-            f"byte 0x{line[error.start]:02x} is not UTF-8; convert the file, for instance by "
-            f"`iconv -f LATIN1 -t UTF-8 {source.path.name} > utf8-{source.path.name}`",
-        ) from error
-    return text.removesuffix("\n").removesuffix("\r")
 
 
 def _read_text(source: _Source) -> Iterator[Row]:

@@ -25,14 +25,11 @@ OPTIONS_OF_FAMILY = {
 
 
 @dataclass
-class EvaluationArguments:
-    """What evaluation.py measures, on what, and how."""
+class EncoderArguments:
+    """How the encoder that a command uses is reached and read."""
 
-    _argument_group_name = "evaluation"
+    _argument_group_name = "encoder"
 
-    model_name_or_path: str | None = option(
-        None, "Output folder of train.py, Hugging Face folder or hub id (required)."
-    )
     pooler_type: str | None = option(
         None,
         "Sentence representation. On an output folder of train.py leave it out: the folder knows ('cls' means its "
@@ -57,6 +54,33 @@ class EvaluationArguments:
         "Masked-LM head of --pooler top_k and static_lm_head: checkpoint, or a folder or hub id with one.",
     )
     base: str | None = option(None, "Where the frozen encoder of the output folder is now.")
+    batch_size: int = option(128, "Sentences a batch.")
+    packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
+    device: str | None = option(None, "cpu, cuda, cuda:1, ... (default: cuda if there is one).")
+    cache_dir: str | None = option(None, "Folder for downloads.")
+    model_revision: str = option("main", "Branch, tag or commit on the hub.")
+    use_auth_token: bool = option(False, "Use the stored hub token.")
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "top_k"):
+            require(getattr(self, name) >= 1, f"--{name}", getattr(self, name), "at least 1")
+        if self.template is not None:
+            Template.parse(self.template)
+
+    def changed(self) -> set[str]:
+        """Names of the options that differ from their defaults."""
+        return {field.name for field in fields(self) if getattr(self, field.name) != field.default}
+
+
+@dataclass
+class EvaluationArguments(EncoderArguments):
+    """What evaluation.py measures, on what, and how."""
+
+    _argument_group_name = "evaluation"
+
+    model_name_or_path: str | None = option(
+        None, "Output folder of train.py, Hugging Face folder or hub id (required)."
+    )
     mode: str = option(
         "test",
         "test: the published protocol on the test sets; fasttest: cheaper classifiers and K-means (the same as test "
@@ -78,14 +102,9 @@ class EvaluationArguments:
         False, "The files are your own in SentEval's format: do not ask for the official counts."
     )
     output_file: str | None = option(None, "Write all scores, of every subset, to this JSON file.")
-    batch_size: int = option(128, "Sentences a batch.")
-    packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
-    device: str | None = option(None, "cpu, cuda, cuda:1, ... (default: cuda if there is one).")
     cache_dir: str | None = option(
         None, "Folder for downloads, and for embeddings: a later evaluation of the same model reads them back."
     )
-    model_revision: str = option("main", "Branch, tag or commit on the hub.")
-    use_auth_token: bool = option(False, "Use the stored hub token.")
     classifier: str = option(
         "torch",
         "Of the transfer tasks. torch: SentEval's own; sklearn: scikit-learn's logistic regression.",
@@ -106,9 +125,8 @@ class EvaluationArguments:
     geometry_sample: int = option(100_000, "Geometry: how many of these are drawn.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         least = {
-            "batch_size": 1,
-            "top_k": 1,
             "nhid": 0,
             "shots": 2,
             "draws": 2,
@@ -117,8 +135,6 @@ class EvaluationArguments:
         }
         for name, bound in least.items():
             require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
-        if self.template is not None:
-            Template.parse(self.template)
         if self.nhid and self.classifier == "sklearn":
             raise UserError("--nhid speaks of the torch classifier; leave it or --classifier sklearn out")
         if not self.model_name_or_path:
@@ -141,10 +157,6 @@ class EvaluationArguments:
         if self.pairs and not self.task_set:
             return ()
         return tasks_of_set(self.task_set or "sts", "dev" if self.mode == "dev" else "test")
-
-    def changed(self) -> set[str]:
-        """Names of the options that differ from their defaults."""
-        return {field.name for field in fields(self) if getattr(self, field.name) != field.default}
 
     def _require_used(self) -> None:
         """UserError for an option that no task to be measured looks at, DataError for an unknown task."""

@@ -1,6 +1,5 @@
 """The only bridge to senteval: measuring a model, in evaluation and for model selection in training."""
 
-import hashlib
 import logging
 import platform
 import sys
@@ -22,6 +21,7 @@ from senteval import Evaluation, Result, Suite, load_suite, settings_of_mode
 from tqdm import tqdm
 
 from .embedding_cache import EmbeddingCache
+from .identity import identity
 from .models import SentenceEncoder
 from .together import Encode, led_by_first
 
@@ -77,48 +77,10 @@ def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
     return sts | transfer | averages
 
 
-def identity(model: SentenceEncoder) -> dict[str, Any]:
-    """Everything that the embeddings of a model follow from, JSON-ready; alike in all models that encode alike."""
-    return {
-        "base": model.source.fingerprint,
-        "pooling": model.pooling,
-        "head_at_inference": model.head_at_inference,
-        "position_offset": model.encoder.position_offset,
-        "reading": model.reading(),
-        "trained": _digest({name: tensor for part in _trained(model) for name, tensor in part.items()}),
-        "tokenizer": hashlib.sha256(model.tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
-        "max_tokens": model.encoder.max_tokens,
-        "device": model.device.type,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-
-
 def versions() -> dict[str, str]:
     """Of all libraries that a score could depend on."""
     modules = {"torch": torch, "transformers": transformers, "numpy": np, "scipy": scipy, "scikit-learn": sklearn}
     return {"python": platform.python_version()} | {name: module.__version__ for name, module in modules.items()}
-
-
-def _trained(model: SentenceEncoder) -> list[dict[str, torch.Tensor]]:
-    encoder = model.encoder
-    parts = {"head": model.head, "prompt": encoder.prompt, "shallow": encoder.shallow}
-    parts["cls_prompt"] = encoder.cls_prompt
-    # A frozen one is known by its fingerprint already.
-    parts["backbone"] = encoder.backbone if encoder.tuned else None
-    return [_tensors(module, name) for name, module in parts.items()]
-
-
-def _tensors(module: torch.nn.Module | None, prefix: str) -> dict[str, torch.Tensor]:
-    return {} if module is None else {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
-
-
-def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        data = tensor.detach().to("cpu", torch.float32).contiguous()
-        digest.update(repr((name, tuple(data.shape))).encode() + data.numpy().tobytes())
-    return digest.hexdigest()
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from senteval import Evaluation, Result, Settings
 
-from .evaluator import identity, versions
+from .evaluator import versions
+from .identity import identity
 from .models import SentenceEncoder
 
 

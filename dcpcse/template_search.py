@@ -196,7 +196,7 @@ def _prefixes(path: str, prefixes: Sequence[str]) -> Iterator[str]:
 
 
 def _owner(model: "SentenceEncoder", suite: "Suite") -> dict[str, Any]:
-    from .evaluator import identity
+    from .identity import identity
 
     facts = identity(model)
     return {

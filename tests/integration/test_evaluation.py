@@ -14,7 +14,8 @@ from dcpcse import training
 from dcpcse.backbones import load_backbone
 from dcpcse.cli import run
 from dcpcse.evaluating import evaluation
-from dcpcse.evaluator import evaluate, identity
+from dcpcse.evaluator import evaluate
+from dcpcse.identity import identity
 from dcpcse.models import SentenceEncoder, plain_encoder
 
 

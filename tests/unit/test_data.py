@@ -402,7 +402,7 @@ def test_a_read_error_is_not_blamed_on_the_cache(write, cache, monkeypatch):
         raise OSError(5, "Input/output error")
 
     path = write("a.txt", "one\n")
-    monkeypatch.setattr(data, "_decode", broken_open)
+    monkeypatch.setattr(data, "decode_line", broken_open)
     with pytest.raises(UserError, match=r"cannot read training file .*a\.txt: Input/output error"):
         load_training_file(path, cache)
 
@@ -662,7 +662,7 @@ def test_an_interrupt_leaves_no_file(write, cache, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(data, "_decode", interrupt)
+    monkeypatch.setattr(data, "decode_line", interrupt)
     with pytest.raises(KeyboardInterrupt):
         load_training_file(write("a.txt", "one\n"), cache)
     assert files_in(cache) == []

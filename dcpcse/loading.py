@@ -1,0 +1,133 @@
+"""The encoder that the options of a command mean: an output folder of train.py, or any encoder as it is."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from . import checkpoints
+from .backbones import LoadOptions, load_backbone, require_trained_head
+from .cli import say
+from .encoder import set_packed
+from .errors import UserError
+from .evaluation_arguments import EncoderArguments, PublishedEvaluationArguments
+from .folder import is_model_folder
+from .models import SentenceEncoder, pick_device
+from .pooling import POOLERS, UNTRAINED
+from .representations import REPRESENTATIONS, Choice, build_representation
+from .templates import Template
+
+NOTHING_PUBLISHED = PublishedEvaluationArguments()
+"""No option of the papers' evaluation scripts is given."""
+
+
+def load_model(
+    name: str, args: EncoderArguments, published: PublishedEvaluationArguments = NOTHING_PUBLISHED
+) -> SentenceEncoder:
+    """The encoder with the representation that the options ask for, in eval mode and on its device.
+
+    name: output folder of train.py, Hugging Face folder or hub id. UserError for options that contradict it.
+    """
+    model = _load(name, args, published)
+    set_packed(model, args.packing)
+    return model
+
+
+def _load(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:
+    options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
+    if not is_model_folder(name):
+        _refuse_unfinished(Path(name))
+        _refuse_folder_options(name, args, published)
+        return _untrained(name, args, options)
+    _refuse_untrained_options(name, args)
+    model = SentenceEncoder.load(name, args.base, device=args.device, options=options)
+    _require_agreement(model, published)
+    _require_same_reading(model, name, args)
+    _settle_representation(model, args.pooler_type, published.mlp_only_train)
+    return model
+
+
+def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
+    device = pick_device(args.device)
+    pooler = args.pooler_type or ("mask" if args.template else "cls")
+    choice = Choice(
+        template=Template.parse(args.template) if args.template else None,
+        denoise=args.denoise,
+        final_period=args.final_period,
+        remove=tuple(args.remove or ()),
+        top_k=args.top_k,
+    )
+    representation = REPRESENTATIONS[pooler]
+    if args.lm_head != "checkpoint" and not representation.needs_lm_head:
+        raise UserError(f"--lm_head has no effect on --pooler {pooler}; leave it out")
+    require_trained_head(args.lm_head)
+    lm_head = args.lm_head if representation.needs_lm_head else None
+    backbone = load_backbone(name, lm_head=lm_head, options=options)
+    return build_representation(pooler, backbone, choice).to(device)
+
+
+def _refuse_untrained_options(name: str, args: EncoderArguments) -> None:
+    for option in sorted({"top_k", "remove", "lm_head"} & args.changed()):
+        raise UserError(f"--{option} is of encoders as they are; {name} is trained; leave it out")
+    if args.pooler_type in UNTRAINED:
+        raise UserError(f"--pooler {args.pooler_type} is of encoders as they are; {name} is trained")
+
+
+def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArguments) -> None:
+    """UserError for a way of reading texts that is not the folder's: it would be the score of another model."""
+    found = model.template
+    own = {
+        "template": found and Template.parse(str(found.template)),
+        "denoise": model.denoising.inference,
+        "final_period": model.final_period,
+    }
+    asked = {"template": args.template and Template.parse(args.template)}
+    asked |= {name: getattr(args, name) for name in ("denoise", "final_period")}
+    for name, value in asked.items():
+        if value and value != own[name]:
+            was = f"with the template {found.template}" if found and name == "template" else "without"
+            raise UserError(f"--{name}: {folder} was trained {was}, and knows it; leave it out")
+    if model.pooling != args.pooler_type == "mask" and found is None:
+        raise UserError(f"--pooler mask: {folder} was trained without a template; leave it out")
+
+
+def _refuse_unfinished(folder: Path) -> None:
+    newest = checkpoints.last(folder)
+    if newest and (folder / checkpoints.RUN_FILE).is_file():
+        raise UserError(
+            f"the training in {folder} has not ended; go on with --resume_from_checkpoint True, or measure one of "
+            f"its checkpoints, such as {newest}"
+        )
+
+
+def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_train: bool) -> None:
+    head = " with its head" if model.head_at_inference else " before its head" if model.head else ""
+    trained = f"{model.pooling}{head}"
+    if mlp_only_train and model.head_at_inference:
+        say(f"representation: {model.pooling} before its head (--mlp_only_train) instead of the folder's ({trained})")
+        model.head_at_inference = False
+    elif pooler in (None, "cls"):
+        say(f"representation: {trained}, as trained")
+    else:
+        say(f"representation: {pooler} instead of the folder's ({trained})")
+        model.pooling, model.head_at_inference = pooler, False
+        if not POOLERS[pooler].needs_template:  # there is no [MASK] vector to take the template's from
+            model.denoising = replace(model.denoising, inference=False)
+
+
+def _require_agreement(model: SentenceEncoder, published: PublishedEvaluationArguments) -> None:
+    """UserError for prompts that are not the folder's."""
+    prompt = model.encoder.prompt
+    own = {} if prompt is None else {"pre_seq_len": prompt.shape.length, "prefix_hidden_size": prompt.projection}
+    own["prefix_projection"] = prompt is not None and prompt.projection is not None
+    for name in ("pre_seq_len", "prefix_projection", "prefix_hidden_size"):
+        asked, found = getattr(published, name), own.get(name)
+        # The size was given in old scripts whether there was a projection or not.
+        given = asked not in (None, False) and (name != "prefix_hidden_size" or own["prefix_projection"])
+        if given and asked != found:
+            raise UserError(f"--{name} {asked}: the folder has {found if found else 'none'}; leave it out")
+
+
+def _refuse_folder_options(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> None:
+    given = {"base": args.base, **vars(published)}
+    for option in ("base", "pre_seq_len", "prefix_projection", "prefix_hidden_size", "mlp_only_train"):
+        if given[option] not in (None, False):
+            raise UserError(f"--{option} speaks of an output folder of train.py; {name} is not one; leave it out")
