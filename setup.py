@@ -23,7 +23,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.11",
-    packages=["dcpcse", "dcpcse.methods", "dcpcse.objectives", "dcpcse.presets", "senteval"],
+    packages=["dcpcse", "dcpcse.encoding", "dcpcse.methods", "dcpcse.objectives", "dcpcse.presets", "senteval"],
     package_dir={"senteval": "SentEval/senteval"},
     package_data={"dcpcse": ["py.typed"], "dcpcse.presets": ["*/*.yaml"], "senteval": ["py.typed", "known_files.txt"]},
     install_requires=[

@@ -1,4 +1,4 @@
-"""Options of evaluation, as dataclasses with their checks. Nothing else happens here.
+"""Options of evaluation and encoding, as dataclasses with their checks. Nothing else happens here.
 
 Apart from `dcpcse.arguments`: those of training are transformers' TrainingArguments too, which take seconds to import.
 """
@@ -70,6 +70,32 @@ class EncoderArguments:
     def changed(self) -> set[str]:
         """Names of the options that differ from their defaults."""
         return {field.name for field in fields(self) if getattr(self, field.name) != field.default}
+
+
+@dataclass
+class EncodingArguments:
+    """Where the vectors of a text file go, what they are, and who makes them."""
+
+    _argument_group_name = "encoding"
+
+    output: str | None = option(None, "The file that is written: OUT.npy or OUT.arrow (required).")
+    dtype: str = option("float32", "Type of the numbers in the file.", choices=["float32", "float16"])
+    with_sentences: bool = option(False, "OUT.arrow holds the sentences too.")
+    normalize: bool = option(False, "Vectors of unit length.")
+    max_seq_length: int | None = option(
+        None, "Cut texts at so many tokens, special ones included; without it where the encoder has no more room."
+    )
+    bf16: bool = option(False, "Compute in bfloat16 where that is safe; meant for CUDA.")
+    chunk_size: int = option(8192, "Lines of a chunk: what is encoded, written and recorded at once.")
+    num_processes: int = option(1, "Processes on this machine.")
+    overwrite: bool = option(False, "Replace a result, or a begun one, that is of another model, file or options.")
+
+    def __post_init__(self) -> None:
+        for name in ("chunk_size", "num_processes", "max_seq_length"):
+            given = getattr(self, name)
+            require(given is None or given >= 1, f"--{name}", given, "at least 1")
+        if not self.output:
+            raise UserError("--output is missing: OUT.npy or OUT.arrow")
 
 
 @dataclass

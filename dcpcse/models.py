@@ -56,6 +56,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+CUT_WARNING = "%d of %d texts are longer than the %d tokens that the encoder has room for, and were cut"
+
 
 class SentenceEncoder(nn.Module):
     """Encoder, pooling and head: sentences → vectors. What methods train and folders hold."""
@@ -217,12 +219,7 @@ class SentenceEncoder(nn.Module):
             return Rows([], 0)
         texts = read_rows(self.tokenizer, self.template, sentences, wanted, without, final_period=self.final_period)
         if texts.cut and max_length is None:
-            logger.warning(
-                "%d of %d texts are longer than the %d tokens that the encoder has room for, and were cut",
-                texts.cut,
-                len(texts),
-                wanted,
-            )
+            logger.warning(CUT_WARNING, texts.cut, len(texts), wanted)
         return texts
 
     def _encode_batch(self, texts: Rows, rows: Sequence[int], normalize: bool) -> np.ndarray:

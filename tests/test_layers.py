@@ -30,8 +30,8 @@ LAYERS = (
     {"evaluator", "checkpoints", "tables", "gradient_cache"},
     {"report", "loading"},
     {"trainer"},
-    {"training", "evaluating"},
-    {"quickstart", "predict", "template_search", "corrupt", "hyperparameter_search"},
+    {"training", "evaluating", "encoding"},
+    {"quickstart", "predict", "template_search", "corrupt", "hyperparameter_search", "encode"},
 )
 """Lowest first; a name is a module of dcpcse or a package in it, inside which imports are free."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 from dcpcse.arguments import DataArguments, ModelArguments, RunArguments
 from dcpcse.cli import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.corrupt import corrupt_parser
+from dcpcse.encode import encode_parser
 from dcpcse.hyperparameter_search import search_parser as hyperparameter_parser
 from dcpcse.legacy import RENAMED
 from dcpcse.methods import settle
@@ -57,6 +58,7 @@ MODULES = {
     "dcpcse.predict": predict_parser,
     "dcpcse.template_search": search_parser,
     "dcpcse.corrupt": corrupt_parser,
+    "dcpcse.encode": encode_parser,
     "dcpcse.hyperparameter_search": hyperparameter_parser,
 }
 
@@ -102,6 +104,12 @@ def test_the_tables_name_every_option_of_evaluation():
     documented = set(re.findall(r"`--(\w+)`", README))
     known = {action.dest for action in evaluation_parser()._actions} - {"help"}
     assert not known - documented
+
+
+def test_the_tables_name_every_option_of_encoding():
+    section = README.split("## Encode a large file")[1].split("\n## ")[0]
+    known = [action.option_strings for action in encode_parser()._actions if "--help" not in action.option_strings]
+    assert not [names for names in known if names and not any(f"`{name}`" in section for name in names)]
 
 
 def test_no_option_is_named_that_does_not_exist():

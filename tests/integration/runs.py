@@ -167,6 +167,17 @@ def launch_machines(count: int, script: str, *argv: Any) -> list[subprocess.Comp
         return list(pool.map(lambda own: launch("-m", "torch.distributed.run", *own, *argv), words))
 
 
+def refused(tool, main, argv, *expected: str) -> None:
+    """A mistake of the user's: one line that holds the expected parts, and exit code 2."""
+    outcome = tool(main, argv)
+    lines = [line for line in outcome.err.splitlines() if line]
+    assert outcome.code == 2, outcome.out + outcome.err
+    assert sum(line.startswith("error: ") for line in lines) == 1, outcome.err
+    assert "Traceback" not in outcome.err
+    for part in expected:
+        assert part in lines[-1], lines[-1]
+
+
 def launch(script: str, *argv: Any, processes: int | None = None, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     """Run a Python file as a program, under torchrun with `processes`, and wait for it."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)] if processes else []

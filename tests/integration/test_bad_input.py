@@ -6,22 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import files
+from runs import files, refused
 from safetensors.torch import load_file, save_file
 
 from dcpcse.evaluating import evaluation
 from dcpcse.training import train as train_main
-
-
-def refused(tool, main, argv, *expected: str) -> None:
-    outcome = tool(main, argv)
-    lines = [line for line in outcome.err.splitlines() if line]
-    assert outcome.code == 2, outcome.out + outcome.err
-    assert sum(line.startswith("error: ") for line in lines) == 1, outcome.err
-    assert "Traceback" not in outcome.err
-    for part in expected:
-        assert part in lines[-1], lines[-1]
-
 
 OPTIONS = {  # what is given → what the error names
     "pre_seq_len zero": ({"pre_seq_len": 0}, "--pre_seq_len 0"),

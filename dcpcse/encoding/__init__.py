@@ -1,0 +1,5 @@
+"""A text file of any length to vectors on disk: chunk by chunk, by several processes, resumable."""
+
+from .files import Written, encode_file
+
+__all__ = ["Written", "encode_file"]
