@@ -10,9 +10,10 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "dcpcse/__init__.py").read_
 
 EXTRAS = {
     "peft": ["peft>=0.21,<1"],
+    "ray": ["ray[data]>=2.60,<3"],
     "search": ["optuna>=5"],
     "tensorboard": ["tensorboard>=2.16"],
-    "dev": ["peft>=0.21,<1", "sentence-transformers>=6", "optuna>=5", "pytest>=8", "ruff>=0.17"],
+    "dev": ["peft>=0.21,<1", "sentence-transformers>=6", "optuna>=5", "ray[data]>=2.60,<3", "pytest>=8", "ruff>=0.17"],
 }
 
 setup(

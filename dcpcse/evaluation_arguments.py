@@ -87,7 +87,13 @@ class EncodingArguments:
     )
     bf16: bool = option(False, "Compute in bfloat16 where that is safe; meant for CUDA.")
     chunk_size: int = option(8192, "Lines of a chunk: what is encoded, written and recorded at once.")
-    num_processes: int = option(1, "Processes on this machine.")
+    num_processes: int | None = option(
+        None, "Processes on this machine (default: 1); with --ray all workers (default: a GPU each, or a machine)."
+    )
+    ray: str | None = option(
+        None,
+        "Encode on the Ray cluster at this address ('auto': the one this machine is in; 'local': start one here).",
+    )
     overwrite: bool = option(False, "Replace a result, or a begun one, that is of another model, file or options.")
 
     def __post_init__(self) -> None:

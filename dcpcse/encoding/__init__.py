@@ -1,4 +1,4 @@
-"""A text file of any length to vectors on disk: chunk by chunk, by several processes, resumable."""
+"""A text file of any length to vectors on disk: chunk by chunk, by several processes or machines, resumable."""
 
 from .files import Written, encode_file
 

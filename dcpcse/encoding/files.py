@@ -15,6 +15,7 @@ from ..paths import require_writable
 from .chunks import Job, Vectors
 from .formats import Format, format_of
 from .journal import GrowingFile
+from .on_ray import RayCluster
 from .places import Here, Processes
 from .text import TextFile
 
@@ -72,7 +73,9 @@ def _require_place(output: Path) -> None:
 
 
 def _place(args: EncodingArguments, encoder: EncoderArguments) -> AbstractContextManager:
-    if args.num_processes > 1:
+    if args.ray:
+        return RayCluster(args.ray, args.num_processes, encoder.device)
+    if (args.num_processes or 1) > 1:
         return Processes(args.num_processes, encoder.device)
     return Here(encoder.device)
 

@@ -1,4 +1,4 @@
-"""Where chunks are encoded: in this process, or in several.
+"""Where chunks are encoded on one machine: in this process, or in several. (Past one machine: `on_ray`.)
 
 A place tells the facts of the model and gives the vectors of chunks in their order.
 """

@@ -5,6 +5,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from runs import ROOT, files, refused
 from dcpcse.arguments import EncoderArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.encode import encode
+from dcpcse.encoding import on_ray
 from dcpcse.encoding.chunks import Job
 from dcpcse.encoding.places import Facts, _serve
 from dcpcse.encoding.text import TextFile
@@ -322,12 +324,15 @@ BAD = {  # what is given → what the error names
     "too short a length": ({"options": ["--max_seq_length", "1"]}, ["max_length 1"]),
     "no such device": ({"options": ["--device", "cuda:99"]}, ["cuda:99"]),
     "misspelt option": ({"options": ["--normalise", "True"]}, ["--normalize"]),
+    "a Ray client": ({"options": ["--ray", "ray://head:10001"]}, ["--ray auto"]),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_mistakes_get_one_line(case, tiny, tool, tmp_path, monkeypatch):
     given, parts = BAD[case]
+    if case == "a Ray client":
+        pytest.importorskip("ray", reason="needs Ray Data (pip install ray[data])")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.npy").mkdir()
     (tmp_path / "text.txt").write_bytes(given.get("content", b"one\ntwo\nthree\n"))
@@ -451,3 +456,86 @@ def test_a_worker_sends_back_what_the_user_can_mend(mistaken, text, monkeypatch)
     answer = ours.recv()
     assert isinstance(answer, UserError)
     assert MISTAKE in str(answer)
+
+
+def test_ray_that_is_not_installed_is_named(tiny, text, tool, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", "local")
+    refused(tool, encode, argv, "pip install ray[data]")
+
+
+def ray_processes(name: str) -> list[psutil.Process]:
+    """Those that this process started, by the name that Ray gives them."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            words = " ".join(process.cmdline())
+            if f"ray::{name}" in words or (not name and "/ray/" in words):
+                found.append(process)
+    return found
+
+
+def test_ray_of_this_machine_ends_with_the_work(tiny, text, tool, tmp_path):
+    pytest.importorskip("ray", reason="needs Ray Data (pip install ray[data])")
+    argv = command(tiny("bert"), text, tmp_path / "out.npy")
+    tool(encode, argv)
+    again = tool(encode, [*argv, "--ray", "local"])
+    assert again.code == 0
+    assert not ray_processes("")
+    assert "whole already" in again.said
+
+
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:9", "head"])
+def test_a_cluster_that_is_not_there_gets_one_line(address, tiny, text, tool, tmp_path):
+    pytest.importorskip("ray", reason="needs Ray Data (pip install ray[data])")
+    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", address)
+    refused(tool, encode, argv, f"--ray {address}", "no cluster to be reached")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """Address of a Ray cluster of two machines with a core each, on this one."""
+    pytest.importorskip("ray", reason="needs Ray Data (pip install ray[data])")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made.add_node(num_cpus=1)
+    yield made.address
+    made.shutdown()
+    assert not ray_processes("")
+
+
+def test_a_ray_cluster_goes_on_with_a_killed_run_and_loses_nothing_by_a_killed_worker(
+    cluster, left, tiny, text, tool, tmp_path
+):
+    done, killed = finished(left), []
+
+    def kill() -> None:
+        wait_for(lambda: finished(left) >= done + 3)
+        killed.append(ray_processes("MapWorker")[0])
+        killed[0].kill()
+
+    with meanwhile(kill):
+        assert tool(encode, command(tiny("bert"), text, left, "--chunk_size", 1, "--ray", cluster)).code == 0
+    assert killed
+    assert left.read_bytes() == whole(tool, tiny, text, tmp_path, "--chunk_size", 1)
+
+
+def test_more_workers_than_a_ray_cluster_has_room_for_are_refused(cluster, tiny, text, tool, tmp_path):
+    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", cluster, "--num_processes", 3)
+    refused(tool, encode, argv, "--num_processes 3", "2 workers on cpu")
+
+
+def test_a_ray_worker_sends_back_what_the_user_can_mend(mistaken, text):
+    row = on_ray._read({"number": 1}, TextFile.read(text, CHUNK))
+    answer = on_ray._Actor(mistaken, "cpu", None)(row)
+    with pytest.raises(UserError, match=re.escape(MISTAKE)):
+        on_ray._as_vectors(1, answer, mistaken)
+
+
+def test_a_file_that_changes_under_a_ray_run_is_noticed(mistaken, text, tmp_path):
+    changed = shutil.copy(text, tmp_path / "changed.txt")
+    known = TextFile.read(changed, CHUNK)
+    changed.write_text("another\n")
+    with pytest.raises(UserError, match="was changed"):
+        on_ray._as_vectors(1, on_ray._Actor(mistaken, "cpu", None)(on_ray._read({"number": 1}, known)), mistaken)
