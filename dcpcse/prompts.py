@@ -85,7 +85,8 @@ class DeepPrompt(nn.Module):
         # Dropped out per row, as the published code does: the two views of a sentence see different prefixes.
         drawn = self.dropout(self.table().expand(rows, -1, -1))
         drawn = drawn.reshape(rows, shape.length, 2 * shape.layers, shape.heads, shape.head_dim)
-        drawn = drawn.permute(2, 0, 3, 1, 4)  # (2·layers, rows, heads, P, head_dim)
+        # At once: taken one by one, each would have a gradient of the size of all in the backward pass.
+        drawn = drawn.permute(2, 0, 3, 1, 4).unbind()  # 2·layers of (rows, heads, P, head_dim)
         return {layer: (drawn[2 * layer], drawn[2 * layer + 1]) for layer in range(shape.layers)}
 
     def record(self) -> dict[str, Any]:

@@ -1,0 +1,295 @@
+"""A training step of DCPCSE against the public technique, full fine-tuning, and its matrix products alone.
+
+    python benchmarks/step_speed.py --tokenizer ENCODER --text FILE [--lines 64] [--max_seq_length 32]
+        [--rounds 10] [--spread | --growth | --large 4096] [--output_file step_speed.json]
+
+All sides take the same lines through an encoder of BERT-base's shape, random weights (--hidden, --layers, --heads), in
+train mode, dropout 0.1, and do whole steps: forward, backward, AdamW.
+
+packed            this project: no pads, prompts put in by the attention function
+padded            the same with --packing False
+past_key_values   transformers' own encoder, padded, prompts in its cache, as in the public code: eager attention
+                  (all that transformers had then) and SDPA
+SimCSE            full fine-tuning: transformers' own encoder, padded, SDPA; and this project's, packed
+products          the matrix products of the packed step alone, the same shapes multiplied in a loop
+
+--spread: packed against past_key_values (SDPA) over texts of ever more different lengths. --growth: the packed step
+over batch size, prompt length and layers. --large: one batch of so many lines by gradient caching, in chunks of
+--lines, against a batch of --lines. Peak memory is that of a process of its own with two steps of one side.
+"""
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from interleaved import in_turn, table
+from torch import Tensor, nn
+from transformers import AutoTokenizer, BertConfig, BertModel, DynamicCache, PreTrainedTokenizerBase
+
+from dcpcse.arguments import ModelArguments
+from dcpcse.backbones import Backbone, Source
+from dcpcse.encoder import set_packed
+from dcpcse.gradient_cache import CACHED, Replay, run_in_chunks
+from dcpcse.methods import build_method, settle
+from dcpcse.packing import Packing
+from dcpcse.tokens import pad
+from dcpcse.trainer import TrainingStep
+
+SPREADS = ((80, 80), (60, 100), (40, 120), (10, 150), (10, 300))
+"""Least and greatest length of texts, in tokens."""
+
+
+def main() -> None:
+    args = parse()
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
+    if args.only:
+        side = sides(args, texts(args, tokenizer), tokenizer, [args.only])[args.only]
+        side()
+        start = time.perf_counter()
+        side()
+        seconds = time.perf_counter() - start
+        print(json.dumps({"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "seconds": seconds}))
+        return
+    work = {"spread": spread, "growth": growth, "large": large}
+    result = next((work[name](args, tokenizer) for name in work if getattr(args, name)), None)
+    result = result or compare(args, tokenizer)
+    if args.output_file:
+        settings = {**vars(args), "torch": torch.__version__, "threads": torch.get_num_threads()}
+        Path(args.output_file).write_text(
+            json.dumps({"settings": settings, **result}, indent=2) + "\n", encoding="utf-8"
+        )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokenizer", required=True, help="a folder with a BERT tokenizer")
+    parser.add_argument("--text", required=True, help="a text file, a sentence a line")
+    for name, default in (("lines", 64), ("max_seq_length", 32), ("prompt", 16), ("rounds", 10)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    for name, default in (("hidden", 768), ("layers", 12), ("heads", 12)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--spread", action="store_true")
+    parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--large", type=int)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--output_file")
+    parser.add_argument("--chunk", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def texts(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """Token ids of the first lines that are not blank."""
+    with open(args.text, encoding="utf-8") as file:
+        lines = [line.strip() for line in file if line.strip()]
+    return tokenizer(lines[: args.lines], truncation=True, max_length=args.max_seq_length)["input_ids"]
+
+
+def compare(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict:
+    """All sides, and the memory of each."""
+    rows = texts(args, tokenizer)
+    tokens, width = sum(map(len, rows)), max(map(len, rows))
+    print(f"{len(rows)} texts twice, {tokens / len(rows):.1f} tokens on average, {width} at most")
+    memory = {name: _alone(name)["peak_mb"] for name in SIDES if name != "cached"}
+    seconds = in_turn(sides(args, rows, tokenizer, list(memory)), args.rounds)
+    return {"tokens": tokens, "width": width, "sides": table(seconds, "packed", memory), "seconds": seconds}
+
+
+def spread(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict:
+    """The gain over the lengths' spread: texts of real words, cut to lengths drawn evenly from a range."""
+    words = [token for row in texts(args, tokenizer) for token in row[1:-1]]
+    first, last = tokenizer("")["input_ids"]
+    found = {}
+    for low, high in SPREADS:
+        draw = random.Random(0)
+        starts = [(draw.randrange(len(words) - high), draw.randint(low, high) - 2) for _ in range(args.lines)]
+        rows = [[first, *words[start : start + length], last] for start, length in starts]
+        names = ["packed", "past_key_values, SDPA"]
+        print(f"\n{low} to {high} tokens, {sum(map(len, rows)) / len(rows):.0f} on average")
+        found[f"{low}-{high}"] = table(in_turn(sides(args, rows, tokenizer, names), args.rounds), "packed")
+    return {"spreads": found}
+
+
+def growth(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict:
+    """Median seconds of the packed step over batch size, prompt length and layers, the others as given."""
+    values = {"lines": (16, 32, 64, 128), "prompt": (0, 4, 16, 64), "layers": (3, 6, 12)}
+    found = {}
+    for name, sizes in values.items():
+        steps = {}
+        for size in sizes:
+            case = argparse.Namespace(**{**vars(args), name: size})
+            steps[f"{name} {size}"] = sides(case, texts(case, tokenizer), tokenizer, ["packed"])["packed"]
+        print()
+        found[name] = table(in_turn(steps, args.rounds), f"{name} {sizes[0]}")
+    return {"growth": found}
+
+
+def large(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict:
+    """Peak and seconds of a small batch, and of a large one in chunks of the small one's size."""
+    small = {f"batch {args.lines}": _alone("packed")}
+    name = f"batch {args.large} in chunks of {args.lines}"
+    found = small | {name: _alone("cached", "--lines", str(args.large), "--chunk", str(args.lines))}
+    for case, row in found.items():
+        print(f"{case:34}{row['peak_mb']:>8,.0f} MB{row['seconds']:>10.2f} s")
+    return {"large": found}
+
+
+def _alone(side: str, *options: str) -> dict[str, float]:
+    """Peak and seconds of a side in a process of its own."""
+    command = [sys.executable, *sys.argv, *options, "--only", side]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+
+
+def sides(
+    args: argparse.Namespace, rows: list[list[int]], tokenizer: PreTrainedTokenizerBase, names: list[str]
+) -> dict[str, Callable[[], None]]:
+    """A step of each of these sides, on the same texts."""
+    ids, mask = pad([row for row in rows for _ in range(2)], tokenizer.pad_token_id)
+    batch = {"input_ids": ids.view(len(rows), 2, -1), "attention_mask": mask.view(len(rows), 2, -1)}
+    batch = {name: tensor.to(args.device) for name, tensor in batch.items()}
+    return {name: SIDES[name](args, batch, tokenizer) for name in names}
+
+
+def _config(args: argparse.Namespace) -> BertConfig:
+    sizes = {"hidden_size": args.hidden, "num_hidden_layers": args.layers, "num_attention_heads": args.heads}
+    return BertConfig(**sizes, intermediate_size=4 * args.hidden, vocab_size=30522)
+
+
+def _encoder(args: argparse.Namespace, attention: str) -> BertModel:
+    torch.manual_seed(0)
+    model = BertModel._from_config(_config(args), attn_implementation=attention)
+    model.pooler = None
+    return model.to(args.device)
+
+
+def _step(module: nn.Module, backward: Callable[[], object]) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=1e-5)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        backward()
+        optimizer.step()
+        if next(module.parameters()).is_cuda:
+            torch.cuda.synchronize()
+
+    return step
+
+
+def _own(method: str, packed: bool = True, cached: bool = False) -> Callable:
+    """A step of this project, with the packing that its collator makes; cached: in chunks of --chunk."""
+
+    def build(args: argparse.Namespace, batch: dict, tokenizer: PreTrainedTokenizerBase) -> Callable[[], None]:
+        encoder = _encoder(args, "sdpa")
+        source = Source("random", None, "bert", args.hidden, "")
+        prompts = {"pre_seq_len": args.prompt} if method == "dcpcse" and args.prompt else {}
+        tuning = "deep" if prompts else "full"
+        settled = settle(ModelArguments(method=method, tuning=tuning, **prompts), ["anchor"])
+        method_ = build_method(Backbone(encoder, tokenizer, source), settled, ["anchor"])
+        steps = TrainingStep(method_).to(args.device).train()
+        if method == "dcpcse" and not prompts:
+            steps.model.encoder.requires_grad_(False)  # what a prompt of no length leaves: the head
+        set_packed(steps, packed)
+
+        def replayed(chunk: dict, replay: Replay, last: bool) -> dict[str, Tensor]:
+            terms = steps(replay=replay, **chunk)
+            terms[CACHED].backward()
+            return terms
+
+        packing = Packing.of(batch["attention_mask"].flatten(0, 1)) if packed else None
+        if cached:
+            return _step(steps, lambda: run_in_chunks(steps, batch, args.chunk, {"contrastive": 1.0}, replayed))
+        return _step(steps, lambda: steps(**batch, packing=packing)["contrastive"].backward())
+
+    return build
+
+
+class Public(nn.Module):
+    """The public code's way, in transformers' own terms: a padded batch, and the prompts in the cache."""
+
+    def __init__(self, args: argparse.Namespace, attention: str, prompt: int) -> None:
+        super().__init__()
+        self.encoder, self.prompt = _encoder(args, attention), prompt
+        self.head = nn.Sequential(nn.Linear(args.hidden, args.hidden), nn.Tanh())
+        if prompt:
+            self.encoder.requires_grad_(False)
+            self.table = nn.Parameter(0.02 * torch.randn(prompt, 2 * args.layers * args.hidden))
+        self.shape = (2 * args.layers, args.heads, args.hidden // args.heads)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)
+        cache = None
+        if self.prompt:
+            drawn = F.dropout(self.table.expand(len(ids), -1, -1), 0.1)
+            drawn = drawn.view(len(ids), self.prompt, *self.shape).permute(2, 0, 3, 1, 4).unbind()
+            cache = DynamicCache()
+            for layer in range(self.shape[0] // 2):
+                cache.update(drawn[2 * layer], drawn[2 * layer + 1], layer)
+            mask = torch.cat([mask.new_ones(len(mask), self.prompt), mask], dim=1)
+        hidden = self.encoder(input_ids=ids, attention_mask=mask, past_key_values=cache).last_hidden_state
+        first, second = self.head(hidden[:, 0]).unflatten(0, input_ids.shape[:2]).unbind(1)
+        cosines = F.cosine_similarity(first.unsqueeze(1), second.unsqueeze(0), dim=-1)
+        return F.cross_entropy(cosines / 0.05, torch.arange(len(first), device=first.device))
+
+
+def _public(attention: str, prompted: bool) -> Callable:
+    def build(args: argparse.Namespace, batch: dict, tokenizer: PreTrainedTokenizerBase) -> Callable[[], None]:
+        module = Public(args, attention, args.prompt if prompted else 0).to(args.device).train()
+        return _step(module, lambda: module(**batch).backward())
+
+    return build
+
+
+def _products(args: argparse.Namespace, batch: dict, tokenizer: PreTrainedTokenizerBase) -> Callable[[], None]:
+    """Every matrix product of the packed step: forward, and backward to its input, as the weights are frozen."""
+    mask, hidden = batch["attention_mask"].flatten(0, 1), args.hidden
+    tokens, width = int(mask.sum()), int(mask.sum(1).max())
+    per_head = (len(mask), args.heads, width, hidden // args.heads)
+    given = {size: torch.randn(tokens, size, device=args.device) for size in (hidden, 4 * hidden)}
+    weights = [torch.randn(out, size, device=args.device) for out, size in _linears(hidden)]
+    query = torch.randn(per_head, device=args.device)
+    keys = torch.randn(*per_head[:2], width + args.prompt, per_head[3], device=args.device)
+
+    @torch.no_grad()
+    def step() -> None:
+        for _ in range(args.layers):
+            for weight in weights:
+                F.linear(given[weight.shape[1]], weight)
+                given[weight.shape[0]] @ weight
+            scores = query @ keys.transpose(2, 3)
+            scores @ keys  # the output; backward: for scores, values, queries and keys
+            query @ keys.transpose(2, 3), scores.transpose(2, 3) @ query, scores @ keys
+            scores.transpose(2, 3) @ query
+        if query.is_cuda:
+            torch.cuda.synchronize()
+
+    return step
+
+
+def _linears(hidden: int) -> list[tuple[int, int]]:
+    """Shapes of a layer's weights: query, key, value, output, and the two of the feed-forward part."""
+    return [(hidden, hidden)] * 4 + [(4 * hidden, hidden), (hidden, 4 * hidden)]
+
+
+SIDES = {
+    "packed": _own("dcpcse"),
+    "cached": _own("dcpcse", cached=True),
+    "padded": _own("dcpcse", packed=False),
+    "past_key_values, eager": _public("eager", prompted=True),
+    "past_key_values, SDPA": _public("sdpa", prompted=True),
+    "SimCSE": _public("sdpa", prompted=False),
+    "SimCSE, packed": _own("simcse"),
+    "products": _products,
+}
+
+
+if __name__ == "__main__":
+    main()
