@@ -24,7 +24,6 @@ from datasets import Dataset
 from numpy.testing import assert_allclose
 from runs import ROOT, files, refused
 
-from dcpcse.arguments import EncoderArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.encode import encode
 from dcpcse.encoding import on_ray
@@ -32,6 +31,7 @@ from dcpcse.encoding.chunks import Job
 from dcpcse.encoding.places import Facts, _serve
 from dcpcse.encoding.text import TextFile
 from dcpcse.errors import UserError
+from dcpcse.evaluation_arguments import EncoderArguments
 from dcpcse.models import SentenceEncoder, plain_encoder
 
 LINES = 60
