@@ -31,7 +31,7 @@ from .promptable import PEFT_SAME, peft_config
 from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
 from .templates import Slots, Template, TokenTemplate
 from .tensors import require_same_tensors
-from .tokens import Rows, read_rows
+from .tokens import Rows, batches, read_rows
 from .tuned import TunedBackbone, read_backbone
 
 __all__ = [
@@ -57,6 +57,10 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 CUT_WARNING = "%d of %d texts are longer than the %d tokens that the encoder has room for, and were cut"
+
+
+BATCH_TOKENS = 16_384
+"""Tokens that `encode` takes at once, at most: memory does not grow with the length of texts."""
 
 
 class SentenceEncoder(nn.Module):
@@ -183,6 +187,7 @@ class SentenceEncoder(nn.Module):
     ) -> np.ndarray:
         """Embeddings of sentences, float32 (N, H), in the order given; eval mode, no gradient.
 
+        batch_size: sentences encoded at once, at most; long ones are fewer (`BATCH_TOKENS` tokens).
         normalize: unit length. max_length: cut texts at so many tokens, special ones included; without it only
         at the end of the position table. Cut texts are counted in one warning. without: token ids that are taken out
         of every text; special tokens stay.
@@ -192,8 +197,6 @@ class SentenceEncoder(nn.Module):
         _require_sentences(sentences)
         texts = self._read(sentences, max_length, without)
         embeddings = np.empty((len(texts), self.dimension), dtype=np.float32)
-        # By length: a batch is as long as its longest text, and padding costs as much as text.
-        order = sorted(range(len(texts)), key=lambda i: -len(texts.ids[i]))
         was_training = self.training
         self.eval()
         try:
@@ -201,8 +204,7 @@ class SentenceEncoder(nn.Module):
                 torch.inference_mode(),
                 tqdm(total=len(texts), desc="encode", mininterval=1, disable=not show_progress) as bar,
             ):
-                for start in range(0, len(order), batch_size):
-                    rows = order[start : start + batch_size]
+                for rows in batches(list(map(len, texts.ids)), batch_size, BATCH_TOKENS):
                     embeddings[rows] = self._encode_batch(texts, rows, normalize)
                     bar.update(len(rows))
         finally:

@@ -1,6 +1,6 @@
 """From sentences to padded token ids."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,6 +68,24 @@ def tokenize(
         for i, tokens in zip(longer, cut, strict=True):
             ids[i] = tokens
     return ids, len(longer)
+
+
+def batches(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[int]]:
+    """Texts of these lengths in batches of at most so many, and of so many tokens, the longest texts first.
+
+    By length, since a padded batch is as long as its longest text, and so that what does not fit into memory shows at
+    once. A text with more tokens than a batch may have stands alone.
+    """
+    batch: list[int] = []
+    held = 0
+    for text in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and (len(batch) == rows or held + lengths[text] > tokens):
+            yield batch
+            batch, held = [], 0
+        batch.append(text)
+        held += lengths[text]
+    if batch:
+        yield batch
 
 
 def pad(ids: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -> tuple[Tensor, Tensor]:
