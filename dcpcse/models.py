@@ -24,7 +24,16 @@ from .bases import load_recorded
 from .denoising import NO_DENOISING, WAYS, Denoising, own_tokens, template_only
 from .encoder import Encoder
 from .errors import UserError
-from .heads import HEADS, BatchNormMLP, MLMTransform, PretrainedPooler, TanhMLP, build_head, head_record
+from .heads import (
+    HEADS,
+    BatchNormMLP,
+    JointBatchNorm,
+    MLMTransform,
+    PretrainedPooler,
+    TanhMLP,
+    build_head,
+    head_record,
+)
 from .packing import Packing
 from .pooling import POOLERS, Pooler
 from .promptable import PEFT_SAME, peft_config
@@ -41,6 +50,7 @@ __all__ = [
     "DeepPrompt",
     "Denoising",
     "Encoder",
+    "JointBatchNorm",
     "LMHead",
     "MLMTransform",
     "Pooler",
