@@ -68,9 +68,8 @@ logger = logging.getLogger(__name__)
 
 CUT_WARNING = "%d of %d texts are longer than the %d tokens that the encoder has room for, and were cut"
 
-
-BATCH_TOKENS = 16_384
-"""Tokens that `encode` takes at once, at most: memory does not grow with the length of texts."""
+CPU_TOKENS, GPU_TOKENS = 2_048, 65_536
+"""Tokens that `encode` takes at once, at most: what a CPU's caches hold, or enough for a GPU to be busy."""
 
 
 class SentenceEncoder(nn.Module):
@@ -197,7 +196,7 @@ class SentenceEncoder(nn.Module):
     ) -> np.ndarray:
         """Embeddings of sentences, float32 (N, H), in the order given; eval mode, no gradient.
 
-        batch_size: sentences encoded at once, at most; long ones are fewer (`BATCH_TOKENS` tokens).
+        batch_size: sentences encoded at once, at most; long ones are fewer (`CPU_TOKENS`, `GPU_TOKENS`).
         normalize: unit length. max_length: cut texts at so many tokens, special ones included; without it only
         at the end of the position table. Cut texts are counted in one warning. without: token ids that are taken out
         of every text; special tokens stay.
@@ -207,6 +206,7 @@ class SentenceEncoder(nn.Module):
         _require_sentences(sentences)
         texts = self._read(sentences, max_length, without)
         embeddings = np.empty((len(texts), self.dimension), dtype=np.float32)
+        tokens = CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS
         was_training = self.training
         self.eval()
         try:
@@ -214,7 +214,7 @@ class SentenceEncoder(nn.Module):
                 torch.inference_mode(),
                 tqdm(total=len(texts), desc="encode", mininterval=1, disable=not show_progress) as bar,
             ):
-                for rows in batches(list(map(len, texts.ids)), batch_size, BATCH_TOKENS):
+                for rows in batches(list(map(len, texts.ids)), batch_size, tokens):
                     embeddings[rows] = self._encode_batch(texts, rows, normalize)
                     bar.update(len(rows))
         finally:

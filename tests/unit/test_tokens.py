@@ -33,7 +33,7 @@ def test_texts_of_one_length_keep_their_order():
 def test_encode_gives_the_same_vectors_in_smaller_batches(tiny, sentences, monkeypatch):
     model = models.plain_encoder(load_backbone(tiny("bert")), "avg")
     whole = model.encode(sentences)
-    monkeypatch.setattr(models, "BATCH_TOKENS", 20)
+    monkeypatch.setattr(models, "CPU_TOKENS", 20)
     sizes, encode_batch = [], model._encode_batch
 
     def counted(texts, rows, normalize):
