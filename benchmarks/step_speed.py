@@ -80,6 +80,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--spread", action="store_true")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--large", type=int)
+    others = [name for name in SIDES if name not in ("packed", "cached")]
+    parser.add_argument("--sides", nargs="+", choices=others, default=others, help="besides packed; default: all")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output_file")
     parser.add_argument("--chunk", type=int, help=argparse.SUPPRESS)
@@ -99,7 +101,7 @@ def compare(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dic
     rows = texts(args, tokenizer)
     tokens, width = sum(map(len, rows)), max(map(len, rows))
     print(f"{len(rows)} texts twice, {tokens / len(rows):.1f} tokens on average, {width} at most")
-    memory = {name: _alone(name)["peak_mb"] for name in SIDES if name != "cached"}
+    memory = {name: _alone(name)["peak_mb"] for name in SIDES if name in ("packed", *args.sides)}
     seconds = in_turn(sides(args, rows, tokenizer, list(memory)), args.rounds)
     return {"tokens": tokens, "width": width, "sides": table(seconds, "packed", memory), "seconds": seconds}
 

@@ -290,7 +290,7 @@ class RunArguments(TrainingArguments):
         "With several processes each keeps a part of the frozen encoder's layers (FSDP2); a layer is whole only while "
         "it computes. For encoders that are too large for one device beside a batch.",
     )
-    per_device_eval_batch_size: int = option(128, "Sentences a batch when dev sets are encoded.")
+    per_device_eval_batch_size: int = option(128, "Sentences a batch, at most, when dev sets are encoded.")
 
     def __post_init__(self) -> None:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available():

@@ -43,12 +43,14 @@ def prefix_attention(
 
     query, key, value (N, heads, L, head_dim); attention_mask boolean (N, 1, L, L) or None for "all". Prompts
     have neither a query nor a position; every token sees all of them, whatever the mask or window says.
-    packing: query, key and value are (1, heads, T, head_dim), the texts one after another; there is no mask, and
-    sliding_window is the least distance at which tokens of a text no longer see each other.
+    packing: query, key and value are (1, heads, T, head_dim), the texts one after another, without a mask.
+    sliding_window: the least distance at which tokens of a text no longer see each other; a mask holds it already.
     """
     if packing is not None:
         query, key, value = (_to_rows(states, packing) for states in (query, key, value))
-        attention_mask = _mask_of(packing, sliding_window)
+        attention_mask = packing.real[:, None, None]
+    if sliding_window is not None and (packing is not None or attention_mask is None):
+        attention_mask = _within(sliding_window, query.shape[2], attention_mask, query.device)
     layer = getattr(module, "layer_idx", None)
     if prefix is not None and layer in prefix:
         prefix_key, prefix_value = prefix[layer]
@@ -66,14 +68,13 @@ def _to_rows(states: Tensor, packing: Packing) -> Tensor:
     return packing.to_rows(states.squeeze(0).transpose(0, 1)).transpose(1, 2)
 
 
-def _mask_of(packing: Packing, sliding_window: int | None) -> Tensor:
-    """What each token sees of its text, boolean, (N, 1, 1, width) or with a window (N, 1, width, width)."""
-    real = packing.real[:, None, None]
-    width = real.shape[-1]
-    if sliding_window is None or sliding_window >= width:
-        return real
-    place = torch.arange(width, device=real.device)
-    return real & ((place.unsqueeze(1) - place).abs() < sliding_window)
+def _within(window: int, length: int, mask: Tensor | None, device: torch.device) -> Tensor | None:
+    """The mask, broadcast to (N, 1, length, length), without what lies outside the window of a token."""
+    if window >= length:
+        return mask
+    place = torch.arange(length, device=device)
+    near = ((place.unsqueeze(1) - place).abs() < window)[None, None]
+    return near if mask is None else mask & near
 
 
 def _prepend(prefix: Tensor, states: Tensor) -> Tensor:

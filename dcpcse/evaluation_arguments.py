@@ -54,7 +54,7 @@ class EncoderArguments:
         "Masked-LM head of --pooler top_k and static_lm_head: checkpoint, or a folder or hub id with one.",
     )
     base: str | None = option(None, "Where the frozen encoder of the output folder is now.")
-    batch_size: int = option(128, "Sentences a batch.")
+    batch_size: int = option(128, "Sentences a batch, at most.")
     packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
     device: str | None = option(None, "cpu, cuda, cuda:1, ... (default: cuda if there is one).")
     cache_dir: str | None = option(None, "Folder for downloads.")

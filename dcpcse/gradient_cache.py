@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from transformers import TrainingArguments
 
 from .distributed import longest_of_all, mean_count
 from .errors import UserError
@@ -69,8 +70,16 @@ def joint(objectives: Mapping[str, Objective]) -> dict[str, Objective]:
     return {name: objective for name, objective in objectives.items() if not isinstance(objective, RowWise)}
 
 
-def require_cachable(head: nn.Module | None) -> None:
-    """UserError for a head that has to see the whole batch."""
+def require_cachable(head: nn.Module | None, run: TrainingArguments | None = None) -> None:
+    """UserError for a head that has to see the whole batch, and for options of a run that chunks cannot keep."""
+    if run is not None and run.torch_compile:
+        raise UserError(
+            "--gradient_cache_chunk: compiled modules draw dropout from random numbers of their own, which the second "
+            "pass over a chunk cannot repeat; leave it or --torch_compile out"
+        )
+    if run is not None and (run.torch_empty_cache_steps or "lomo" in run.optim):
+        option = "--torch_empty_cache_steps" if run.torch_empty_cache_steps else f"--optim {run.optim}"
+        raise UserError(f"--gradient_cache_chunk does not go together with {option}; leave one of them out")
     if isinstance(head, BatchNormMLP):
         raise UserError(
             "--gradient_cache_chunk: batch normalisation takes its statistics from the whole batch, which is never in "

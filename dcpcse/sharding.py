@@ -20,7 +20,7 @@ def shard_layers(backbone: nn.Module) -> list[nn.Module]:
 
     device = next(backbone.parameters()).device.type
     mesh = init_device_mesh(device, (dist.get_world_size(),))
-    return [fully_shard(layer, mesh=mesh) for layer in layers_of(backbone)]
+    return [fully_shard(layer, mesh=mesh, reshard_after_forward=True) for layer in layers_of(backbone)]
 
 
 def layers_of(backbone: nn.Module) -> Sequence[nn.Module]:

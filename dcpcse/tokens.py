@@ -71,19 +71,17 @@ def tokenize(
 
 
 def batches(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[int]]:
-    """Texts of these lengths in batches of at most so many, and of so many tokens, the longest texts first.
+    """Texts of these lengths in batches of at most so many, and of so many tokens with pads, the longest texts first.
 
     By length, since a padded batch is as long as its longest text, and so that what does not fit into memory shows at
     once. A text with more tokens than a batch may have stands alone.
     """
     batch: list[int] = []
-    held = 0
     for text in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and (len(batch) == rows or held + lengths[text] > tokens):
+        if batch and (len(batch) == rows or (len(batch) + 1) * lengths[batch[0]] > tokens):
             yield batch
-            batch, held = [], 0
+            batch = []
         batch.append(text)
-        held += lengths[text]
     if batch:
         yield batch
 

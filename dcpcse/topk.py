@@ -19,6 +19,8 @@ class TopKAverage(nn.Module):
         self.lm_head = lm_head
         self.register_buffer("embeddings", embeddings, persistent=False)
         self.k = min(k, len(embeddings))
+        # In the state, by which representations are told apart.
+        self.register_buffer("number", torch.tensor(self.k))
 
     def forward(self, pooled: Tensor) -> Tensor:
         """[MASK] vectors (N, H) → (N, H)."""

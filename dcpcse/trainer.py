@@ -144,6 +144,8 @@ class ContrastiveTrainer(Trainer):
         if self.args.gradient_cache_chunk is None:
             return super().training_step(model, inputs, num_items_in_batch)
         model.train()
+        if hasattr(self.optimizer, "train") and callable(self.optimizer.train):  # schedule-free optimisers
+            self.optimizer.train()
         inputs, share = self._prepare_inputs(inputs), 1 / self.current_gradient_accumulation_steps
         weights = {name: weight * share for name, weight in self._weights().items()}
 
@@ -156,7 +158,8 @@ class ContrastiveTrainer(Trainer):
             self._keep_counts(row_wise(self.step_module.objectives))
             return terms
 
-        chunk, precision = self.args.gradient_cache_chunk, self.compute_loss_context_manager
+        # The first pass does not go through the module that accelerate has given its precision.
+        chunk, precision = self.args.gradient_cache_chunk, self.accelerator.autocast
         terms = run_in_chunks(self.step_module, inputs, chunk, weights, run, precision)
         self._keep_terms(terms)
         self._keep_counts(joint(self.step_module.objectives))

@@ -66,7 +66,7 @@ def train_with(options: tuple[ModelArguments, DataArguments, RunArguments], give
     set_packed(nn.ModuleList([method.model, *(term.objective for term in method.terms.values())]), run_args.packing)
     _require_fits(method, data_args)
     if run_args.gradient_cache_chunk:
-        require_cachable(method.model.head)
+        require_cachable(method.model.head, run_args)
     if checkpoint:
         checkpoint.require_same_options(resolved(model_args, data_args, run_args, given))
         checkpoint.require_same_run(method.model, method.trained_objectives())
@@ -105,6 +105,11 @@ def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> No
         raise UserError(
             f"--train_sampling_strategy {run.train_sampling_strategy}: in contrastive training the sampler decides "
             "who is whose negative; only random is supported"
+        )
+    if run.accelerator_config.split_batches or run.accelerator_config.dispatch_batches:
+        raise UserError(
+            "--accelerator_config: split_batches and dispatch_batches deal batches out in ways that change who is "
+            "whose negative; leave them out"
         )
     _require_installed(run)
     if run.logging_dir:

@@ -80,6 +80,10 @@ def _place(args: EncodingArguments, encoder: EncoderArguments) -> AbstractContex
     return Here(encoder.device)
 
 
+OF_ENCODER = ("batch_size", "packing")
+"""Options of the encoder that `identity` does not know; they decide the last bits."""
+
+
 def _made_of(job: Job, text: TextFile, args: EncodingArguments) -> dict[str, Any]:
     """All that the bytes of the result follow from. How many processes there are is not among it."""
     options = ("dtype", "with_sentences", "normalize", "max_seq_length", "bf16", "chunk_size")
@@ -87,7 +91,7 @@ def _made_of(job: Job, text: TextFile, args: EncodingArguments) -> dict[str, Any
         "format": 1,
         "model": dict(job.identity),
         "text": {"lines": text.lines, "sha256": text.sha256},
-        "options": {**{name: getattr(args, name) for name in options}, "batch_size": job.encoder.batch_size},
+        "options": {name: getattr(args, name) for name in options} | {n: getattr(job.encoder, n) for n in OF_ENCODER},
     }
 
 

@@ -69,6 +69,8 @@ class RayCluster(contextlib.AbstractContextManager):
         return Facts.of(job.load("cpu"), job, self.type)
 
     def vectors(self, job: Job, text: TextFile, numbers: range) -> Iterator[Vectors]:
+        if not numbers:  # all are on record; Ray has no empty data
+            return
         data = self._ray.data
         self._settle_context()
         here = {"ray.io/node-id": self._ray.get_runtime_context().get_node_id()}

@@ -48,6 +48,15 @@ OPTIONS = {  # what is given → what the error names
         {"batchnorm": True, "gradient_cache_chunk": 2},
         "--gradient_cache_chunk: batch normalisation",
     ),
+    "chunks of a compiled step": (
+        {"gradient_cache_chunk": 2, "torch_compile": True},
+        "--gradient_cache_chunk: compiled",
+    ),
+    "chunks with another optimiser": (
+        {"gradient_cache_chunk": 2, "torch_empty_cache_steps": 3},
+        "--torch_empty_cache",
+    ),
+    "batches dealt out": ({"accelerator_config": '{"split_batches": true}'}, "--accelerator_config: split_batches"),
     "a chunk of one": ({"gradient_cache_chunk": 1}, "--gradient_cache_chunk 1"),
     "push_to_hub": ({"push_to_hub": True}, "--push_to_hub"),
 }

@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
+import torch
 from datasets import Dataset
 from numpy.testing import assert_allclose
 from runs import ROOT, files, refused
@@ -36,6 +37,19 @@ from dcpcse.models import SentenceEncoder, plain_encoder
 
 LINES = 60
 CHUNK = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Here and in processes that are started: files are compared to the last bit, which the threads decide."""
+    threads, given = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    yield
+    torch.set_num_threads(threads)
+    os.environ.pop("OMP_NUM_THREADS")
+    if given is not None:
+        os.environ["OMP_NUM_THREADS"] = given
 
 
 @pytest.fixture(scope="module")
@@ -248,6 +262,7 @@ OTHERS = {  # what is another in the second command → what the error names
     "unit length": (lambda argv, tiny, text: [*argv, "--normalize"], "normalize False, now True"),
     "precision": (lambda argv, tiny, text: [*argv, "--bf16"], "bf16 False, now True"),
     "chunks": (lambda argv, tiny, text: [*argv, "--chunk_size", "5"], "chunk_size 1, now 5"),
+    "pads": (lambda argv, tiny, text: [*argv, "--packing", "False"], "packing True, now False"),
     "batch": (lambda argv, tiny, text: [*argv, "--batch_size", "5"], "batch_size 128, now 5"),
 }
 

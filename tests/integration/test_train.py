@@ -26,6 +26,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 import dcpcse
 from dcpcse import training
 from dcpcse.backbones import fingerprint
+from dcpcse.encoder import Encoder
 from dcpcse.evaluating import evaluation
 from dcpcse.training import train as train_main
 
@@ -403,6 +404,19 @@ def test_gradient_caching_gives_the_same_prompts_and_the_same_log(accumulation, 
     assert_same_weights(plain.folder, cached.folder, atol=1e-5)
     for key in ("loss", "cosine_positive", "cosine_negative", "grad_norm"):
         assert cached.logged(key) == pytest.approx(plain.logged(key), rel=1e-4)
+
+
+def test_both_passes_of_gradient_caching_have_the_precision_of_the_run(tiny, train, train_txt, monkeypatch):
+    """In the Trainer it is the wrapped module that has it, which the first pass does not go through."""
+    seen, forward = [], Encoder.forward
+
+    def watched(self, *args, **kwargs):
+        seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(Encoder, "forward", watched)
+    train(tiny("bert"), train_txt, gradient_cache_chunk=2, bf16=True, max_steps=1)
+    assert sorted(seen) == [(False, True)] * 2 + [(True, True)] * 2
 
 
 def test_gradient_caching_logs_every_term(tiny, train, train_txt):

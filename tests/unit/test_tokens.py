@@ -18,11 +18,11 @@ def test_every_text_is_in_one_batch_the_longest_first_within_both_bounds(rows, t
     assert sorted(order) == list(range(200))
     assert [lengths[text] for text in order] == sorted(lengths, reverse=True)
     for batch, following in zip(found, [*found[1:], None], strict=True):
-        held = sum(lengths[text] for text in batch)
+        longest = max(lengths[text] for text in batch)
         assert len(batch) <= rows
-        assert held <= tokens or len(batch) == 1
+        assert len(batch) * longest <= tokens or len(batch) == 1
         if following:  # none is smaller than it has to be
-            assert len(batch) == rows or held + lengths[following[0]] > tokens
+            assert len(batch) == rows or (len(batch) + 1) * longest > tokens
 
 
 def test_texts_of_one_length_keep_their_order():
