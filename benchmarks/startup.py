@@ -13,12 +13,13 @@ import json
 import os
 import random
 import resource
+import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
+from interleaved import ratio
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = ("predict", "template_search", "corrupt", "hyperparameter_search")
@@ -29,7 +30,6 @@ COMMANDS = {
     "evaluation.py": ["evaluation.py", "--help"],
     **{f"-m dcpcse.{name}": ["-m", f"dcpcse.{name}", "--help"] for name in MODULES},
 }
-SAMPLES = 10_000
 
 
 def main() -> None:
@@ -79,16 +79,8 @@ def processor() -> float:
 
 def compare(seconds: dict[str, dict[str, list[float]]], name: str, clock: str) -> dict[str, float]:
     """Median seconds of a command, their ratio to the yardstick's in the same rounds, and its interval."""
-    ours, yardstick = (np.array(seconds[one][clock]) for one in (name, YARDSTICK))
-    drawn = np.random.default_rng(0).integers(len(ours), size=(SAMPLES, len(ours)))
-    ratios = np.median(ours[drawn], 1) / np.median(yardstick[drawn], 1)
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    return {
-        "median": float(np.median(ours)),
-        "ratio": float(np.median(ours) / np.median(yardstick)),
-        "low": float(low),
-        "high": float(high),
-    }
+    ours, yardstick = (seconds[one][clock] for one in (name, YARDSTICK))
+    return {"median": statistics.median(ours), **ratio(ours, yardstick)}
 
 
 if __name__ == "__main__":

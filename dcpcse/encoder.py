@@ -30,8 +30,8 @@ class Encoder(nn.Module):
     position_offset: positions by which the text starts late (the published code: the prompt length).
     cls_prompt: one trained vector in the place of the first token's word embedding (D2CSE, section 3).
     tuned: the backbone is trained, and belongs to what is saved.
-    packed: leave pads out of all but attention, where the backbone is one of `PACKABLE`; the hidden states of real
-    tokens are the same. Raises UserError if the prompts do not reach the output of this backbone.
+    Pads are left out of all but attention where the backbone is one of `PACKABLE` (`set_packed` changes that); the
+    hidden states of real tokens are the same. Raises UserError if the prompts do not reach the output of this backbone.
     """
 
     def __init__(
@@ -43,7 +43,6 @@ class Encoder(nn.Module):
         shallow: ShallowPrompt | None = None,
         cls_prompt: ShallowPrompt | None = None,
         tuned: bool = False,
-        packed: bool = True,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -55,7 +54,7 @@ class Encoder(nn.Module):
         # Prompts take no part in rotation: among rotary positions a shift of the text would change nothing.
         self.position_offset = 0 if self.positions.rotary else position_offset
         self.packable = backbone.config.model_type in PACKABLE
-        self.packed = packed and self.packable
+        self.packed = self.packable
         if self.packable or prompt is not None:
             use_prefix_attention(backbone)
         if prompt is not None:

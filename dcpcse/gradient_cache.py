@@ -52,9 +52,10 @@ class Replay:
 
     def terms(self, step: Step, objectives: Mapping[str, Objective]) -> Terms:
         """The chunk's part of each term, and `CACHED`."""
-        drawn = {name: objective.draw(step) for name, objective in row_wise(objectives).items()}
+        alone = row_wise(objectives)
+        drawn = {name: objective.draw(step) for name, objective in alone.items()}
         terms = {CACHED: (_stacked(step) * self.gradient).sum()}
-        for name, objective in row_wise(objectives).items():
+        for name, objective in alone.items():
             share = objective.count(step, drawn[name]) / self.counts[name]
             terms[name] = objective.mean(step, drawn[name]) * share
         return terms
@@ -70,16 +71,20 @@ def joint(objectives: Mapping[str, Objective]) -> dict[str, Objective]:
     return {name: objective for name, objective in objectives.items() if not isinstance(objective, RowWise)}
 
 
-def require_cachable(head: nn.Module | None, run: TrainingArguments | None = None) -> None:
-    """UserError for a head that has to see the whole batch, and for options of a run that chunks cannot keep."""
-    if run is not None and run.torch_compile:
+def require_repeatable(run: TrainingArguments) -> None:
+    """UserError for options of a run that passes over chunks cannot keep."""
+    if run.torch_compile:
         raise UserError(
             "--gradient_cache_chunk: compiled modules draw dropout from random numbers of their own, which the second "
             "pass over a chunk cannot repeat; leave it or --torch_compile out"
         )
-    if run is not None and (run.torch_empty_cache_steps or "lomo" in run.optim):
+    if run.torch_empty_cache_steps or "lomo" in run.optim:
         option = "--torch_empty_cache_steps" if run.torch_empty_cache_steps else f"--optim {run.optim}"
         raise UserError(f"--gradient_cache_chunk does not go together with {option}; leave one of them out")
+
+
+def require_cachable(head: nn.Module | None) -> None:
+    """UserError for a head that has to see the whole batch."""
     if isinstance(head, BatchNormMLP):
         raise UserError(
             "--gradient_cache_chunk: batch normalisation takes its statistics from the whole batch, which is never in "

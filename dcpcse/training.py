@@ -10,7 +10,6 @@ import torch
 import transformers
 import yaml
 from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
-from torch import nn
 from transformers.integrations import get_available_reporting_integrations
 
 from . import checkpoints
@@ -25,7 +24,7 @@ from .data import TrainingData, load_training_file
 from .encoder import set_packed
 from .errors import UserError
 from .evaluator import METRIC_NAMES, dev_metrics, measure
-from .gradient_cache import require_cachable
+from .gradient_cache import require_cachable, require_repeatable
 from .methods import Method, build_method
 from .methods import settle as settle_method
 from .paths import require_writable
@@ -58,15 +57,16 @@ def train_with(options: tuple[ModelArguments, DataArguments, RunArguments], give
     _require_enough(data, run_args)
     model_args = settle_method(model_args, data.dataset.column_names)
     require_shardable(model_args, run_args)
+    if run_args.gradient_cache_chunk:
+        require_repeatable(run_args)
     if model_args.gather_gradient == "published" and run_args.world_size == 1:
         say("--gather_gradient published has no effect on one process: nothing is gathered")
     transformers.set_seed(run_args.seed)
     backbone = load(model_args)
     method = build_method(backbone, model_args, data.dataset.column_names)
-    set_packed(nn.ModuleList([method.model, *(term.objective for term in method.terms.values())]), run_args.packing)
     _require_fits(method, data_args)
     if run_args.gradient_cache_chunk:
-        require_cachable(method.model.head, run_args)
+        require_cachable(method.model.head)
     if checkpoint:
         checkpoint.require_same_options(resolved(model_args, data_args, run_args, given))
         checkpoint.require_same_run(method.model, method.trained_objectives())
@@ -282,13 +282,15 @@ def build_trainer(
         seed=run_args.seed,
         pad_to_max_length=data_args.pad_to_max_length,
     )
-    return ContrastiveTrainer(
+    trainer = ContrastiveTrainer(
         method,
         run_args,
         dev_scores=dev_scores if dev else None,
         data_collator=collator,
         train_dataset=data.dataset if corpus is None else CorruptedRows(data.dataset, corpus),
     )
+    set_packed(trainer.step_module, run_args.packing)
+    return trainer
 
 
 def _prepare(

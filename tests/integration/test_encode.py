@@ -42,14 +42,12 @@ CHUNK = 8
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
     """Here and in processes that are started: files are compared to the last bit, which the threads decide."""
-    threads, given = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    yield
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OMP_NUM_THREADS", "1")
+        yield
     torch.set_num_threads(threads)
-    os.environ.pop("OMP_NUM_THREADS")
-    if given is not None:
-        os.environ["OMP_NUM_THREADS"] = given
 
 
 @pytest.fixture(scope="module")
