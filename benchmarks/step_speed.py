@@ -6,12 +6,14 @@
 All sides take the same lines through an encoder of BERT-base's shape, random weights (--hidden, --layers, --heads), in
 train mode, dropout 0.1, and do whole steps: forward, backward, AdamW.
 
-packed            this project: no pads, prompts put in by the attention function
-padded            the same with --packing False
+packed            this project: no pads, prompts put in by the attention function, frozen weights laid out for oneDNN
+not prepacked     the same with --prepack False
+padded            the same with --prepack False and --packing False
 past_key_values   transformers' own encoder, padded, prompts in its cache, as in the public code: eager attention
                   (all that transformers had then) and SDPA
 SimCSE            full fine-tuning: transformers' own encoder, padded, SDPA; and this project's, packed
 products          the matrix products of the packed step alone, the same shapes multiplied in a loop
+products, oneDNN  those of the linear layers with the same layout of the weights as in packed
 
 --spread: packed against past_key_values (SDPA) over texts of ever more different lengths. --growth: the packed step
 over batch size, prompt length and layers. --large: one batch of so many lines by gradient caching, in chunks of
@@ -19,6 +21,7 @@ over batch size, prompt length and layers. --large: one batch of so many lines b
 """
 
 import argparse
+import contextlib
 import json
 import random
 import resource
@@ -40,8 +43,12 @@ from dcpcse.encoder import set_packed
 from dcpcse.gradient_cache import CACHED, Replay, run_in_chunks
 from dcpcse.methods import build_method, settle
 from dcpcse.packing import Packing
+from dcpcse.prepacking import prepacked
 from dcpcse.tokens import pad
 from dcpcse.trainer import TrainingStep
+
+LASTING = contextlib.ExitStack()
+"""Layouts of weights that stay for the whole of the benchmark."""
 
 SPREADS = ((80, 80), (60, 100), (40, 120), (10, 150), (10, 300))
 """Least and greatest length of texts, in tokens."""
@@ -186,7 +193,7 @@ def _step(module: nn.Module, backward: Callable[[], object]) -> Callable[[], Non
     return step
 
 
-def _own(method: str, packed: bool = True, cached: bool = False) -> Callable:
+def _own(method: str, packed: bool = True, cached: bool = False, prepack: bool = True) -> Callable:
     """A step of this project, with the packing that its collator makes; cached: in chunks of --chunk."""
 
     def build(args: argparse.Namespace, batch: dict, tokenizer: PreTrainedTokenizerBase) -> Callable[[], None]:
@@ -200,6 +207,7 @@ def _own(method: str, packed: bool = True, cached: bool = False) -> Callable:
         if method == "dcpcse" and not prompts:
             steps.model.encoder.requires_grad_(False)  # what a prompt of no length leaves: the head
         set_packed(steps, packed)
+        LASTING.enter_context(prepacked(steps, prepack))
 
         def replayed(chunk: dict, replay: Replay, last: bool) -> dict[str, Tensor]:
             terms = steps(replay=replay, **chunk)
@@ -250,46 +258,54 @@ def _public(attention: str, prompted: bool) -> Callable:
     return build
 
 
-def _products(args: argparse.Namespace, batch: dict, tokenizer: PreTrainedTokenizerBase) -> Callable[[], None]:
+def _products(prepack: bool) -> Callable:
     """Every matrix product of the packed step: forward, and backward to its input, as the weights are frozen."""
-    mask, hidden = batch["attention_mask"].flatten(0, 1), args.hidden
-    tokens, width = int(mask.sum()), int(mask.sum(1).max())
-    per_head = (len(mask), args.heads, width, hidden // args.heads)
-    given = {size: torch.randn(tokens, size, device=args.device) for size in (hidden, 4 * hidden)}
-    weights = [torch.randn(out, size, device=args.device) for out, size in _linears(hidden)]
-    query = torch.randn(per_head, device=args.device)
-    keys = torch.randn(*per_head[:2], width + args.prompt, per_head[3], device=args.device)
 
-    @torch.no_grad()
-    def step() -> None:
-        for _ in range(args.layers):
-            for weight in weights:
-                F.linear(given[weight.shape[1]], weight)
-                given[weight.shape[0]] @ weight
-            scores = query @ keys.transpose(2, 3)
-            scores @ keys  # the output; backward: for scores, values, queries and keys
-            query @ keys.transpose(2, 3), scores.transpose(2, 3) @ query, scores @ keys
-            scores.transpose(2, 3) @ query
-        if query.is_cuda:
-            torch.cuda.synchronize()
+    def build(args: argparse.Namespace, batch: dict, tokenizer: PreTrainedTokenizerBase) -> Callable[[], None]:
+        mask, hidden = batch["attention_mask"].flatten(0, 1), args.hidden
+        tokens, width = int(mask.sum()), int(mask.sum(1).max())
+        per_head = (len(mask), args.heads, width, hidden // args.heads)
+        given = {size: torch.randn(tokens, size, device=args.device) for size in (hidden, 4 * hidden)}
+        layers = [nn.Linear(*shape, bias=False, device=args.device) for shape in _linears(hidden)]
+        # The same way round as in the step: forward with the weight, backward with its transpose.
+        layers += [nn.Linear(*shape[::-1], bias=False, device=args.device) for shape in _linears(hidden)]
+        query = torch.randn(per_head, device=args.device)
+        keys = torch.randn(*per_head[:2], width + args.prompt, per_head[3], device=args.device)
+        LASTING.enter_context(prepacked(nn.ModuleList(layers).requires_grad_(False), prepack))
 
-    return step
+        @torch.no_grad()
+        def step() -> None:
+            for _ in range(args.layers):
+                for layer in layers:
+                    layer(given[layer.in_features])
+                scores = query @ keys.transpose(2, 3)
+                scores @ keys  # the output; backward: for scores, values, queries and keys
+                query @ keys.transpose(2, 3), scores.transpose(2, 3) @ query, scores @ keys
+                scores.transpose(2, 3) @ query
+            if query.is_cuda:
+                torch.cuda.synchronize()
+
+        return step
+
+    return build
 
 
 def _linears(hidden: int) -> list[tuple[int, int]]:
-    """Shapes of a layer's weights: query, key, value, output, and the two of the feed-forward part."""
-    return [(hidden, hidden)] * 4 + [(4 * hidden, hidden), (hidden, 4 * hidden)]
+    """Inputs and outputs of a layer's products: query, key, value, output, and the two of the feed-forward part."""
+    return [(hidden, hidden)] * 4 + [(hidden, 4 * hidden), (4 * hidden, hidden)]
 
 
 SIDES = {
     "packed": _own("dcpcse"),
     "cached": _own("dcpcse", cached=True),
-    "padded": _own("dcpcse", packed=False),
+    "not prepacked": _own("dcpcse", prepack=False),
+    "padded": _own("dcpcse", prepack=False, packed=False),
     "past_key_values, eager": _public("eager", prompted=True),
     "past_key_values, SDPA": _public("sdpa", prompted=True),
     "SimCSE": _public("sdpa", prompted=False),
     "SimCSE, packed": _own("simcse"),
-    "products": _products,
+    "products": _products(prepack=False),
+    "products, oneDNN": _products(prepack=True),
 }
 
 

@@ -285,6 +285,11 @@ class RunArguments(TrainingArguments):
         "the exact gradient (GradCache). Not with --batchnorm.",
     )
     packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
+    prepack: bool = option(
+        True,
+        "On a CPU, in float32: lay the frozen weights out once as matrix products want them; the copies cost twice "
+        "their memory; False: without.",
+    )
     shard_encoder: bool = option(
         False,
         "With several processes each keeps a part of the frozen encoder's layers (FSDP2); a layer is whole only while "

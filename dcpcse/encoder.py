@@ -30,8 +30,8 @@ class Encoder(nn.Module):
     position_offset: positions by which the text starts late (the published code: the prompt length).
     cls_prompt: one trained vector in the place of the first token's word embedding (D2CSE, section 3).
     tuned: the backbone is trained, and belongs to what is saved.
-    Pads are left out of all but attention where the backbone is one of `PACKABLE` (`set_packed` changes that); the
-    hidden states of real tokens are the same. Raises UserError if the prompts do not reach the output of this backbone.
+    Pads are left out of all but attention where the backbone is one of `PACKABLE` (`set_packed` changes that); hidden
+    states of real tokens are the same. Raises UserError if the prompts do not reach the output of this backbone.
     """
 
     def __init__(

@@ -36,6 +36,7 @@ from .heads import (
 )
 from .packing import Packing
 from .pooling import POOLERS, Pooler
+from .prepacking import prepacked
 from .promptable import PEFT_SAME, peft_config
 from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
 from .templates import Slots, Template, TokenTemplate
@@ -70,6 +71,9 @@ CUT_WARNING = "%d of %d texts are longer than the %d tokens that the encoder has
 
 CPU_TOKENS, GPU_TOKENS = 2_048, 65_536
 """Tokens that `encode` takes at once, at most: what a CPU's caches hold, or enough for a GPU to be busy."""
+
+WORTH_PREPACKING = 4_096
+"""Tokens from which on `encode` lays out the weights anew for them (`prepacked`)."""
 
 
 class SentenceEncoder(nn.Module):
@@ -212,6 +216,7 @@ class SentenceEncoder(nn.Module):
         try:
             with (
                 torch.inference_mode(),
+                prepacked(self, sum(map(len, texts.ids)) > WORTH_PREPACKING),
                 tqdm(total=len(texts), desc="encode", mininterval=1, disable=not show_progress) as bar,
             ):
                 for rows in batches(list(map(len, texts.ids)), batch_size, tokens):

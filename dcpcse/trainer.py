@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from . import checkpoints
 from . import folder as model_folder
@@ -24,6 +24,7 @@ from .methods import Method
 from .objectives import Objective, Step
 from .objectives.base import Counts
 from .packing import Packing
+from .prepacking import prepacked
 from .sharding import shard_layers, whole
 
 logger = logging.getLogger(__name__)
@@ -111,6 +112,13 @@ class ContrastiveTrainer(Trainer):
         self._logged_batches = 0
         # Otherwise every process would drop out the same units.
         torch.manual_seed(self.args.seed + self.args.process_index)
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """As transformers' own; while it lasts, frozen weights lie as a CPU's matrix products want them."""
+        # Compiled graphs and bf16 use the weights as they are; shards come and go.
+        uses = self.args.prepack and not (self.args.torch_compile or self.args.bf16 or self.args.shard_encoder)
+        with prepacked(self.step_module, uses):
+            return super().train(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
         """Several processes take each row of an epoch once, where accelerate repeats some to fill up the last step."""

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "dcpcse"
 SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
-    {"errors", "packing"},
+    {"errors", "packing", "prepacking"},
     {"options"},
     {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates", "tensors", "masking"},
     {"tokens", "template_generation", "tuned", "corpus", "together", "sharding", "lines"},

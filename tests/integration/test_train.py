@@ -24,7 +24,7 @@ from scipy.stats import spearmanr
 from transformers import AutoModel, AutoModelForMaskedLM
 
 import dcpcse
-from dcpcse import training
+from dcpcse import prepacking, training
 from dcpcse.backbones import fingerprint
 from dcpcse.encoder import Encoder
 from dcpcse.evaluating import evaluation
@@ -628,3 +628,34 @@ def test_a_recorded_run_has_seen_its_batches(unsupervised):
     for batch in unsupervised.batches:
         assert batch["input_ids"].shape[:2] == (4, 2)
         assert torch.equal(batch["input_ids"][:, 0], batch["input_ids"][:, 1])
+
+
+# Frozen weights laid out for oneDNN
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize("options", [{"do_mlm": True}, {"method": "d2cse"}, {"gradient_cache_chunk": 2}], ids=str)
+def test_a_run_with_frozen_weights_laid_out_is_the_same_run(options, tiny, train, train_txt, monkeypatch):
+    monkeypatch.setattr(prepacking, "LEAST_WEIGHTS", 1)
+    monkeypatch.setattr(prepacking, "LEAST_ROWS", 1)
+    made = []
+    monkeypatch.setattr(prepacking._Prepacked, "__init__", counted(prepacking._Prepacked.__init__, made))
+    options = {"generator_name": tiny("bert", seed=1)} | options if "method" in options else options
+    plain = train(tiny("bert"), train_txt, **options, prepack="False")
+    assert not made
+    own = train(tiny("bert"), train_txt, **options)
+    frozen = {
+        m for m in own.trainer.step_module.modules() if type(m) is torch.nn.Linear and not m.weight.requires_grad
+    }
+    assert set(made) == frozen
+    assert not any("forward" in vars(module) for module in own.trainer.step_module.modules())
+    for name, gradient in plain.gradients[0].items():
+        assert (own.gradients[0][name] - gradient).abs().max() <= 1e-4 * gradient.abs().max(), name
+
+
+def counted(function, made):
+    def call(self, layer):
+        made.append(layer)
+        function(self, layer)
+
+    return call
