@@ -35,9 +35,9 @@ def _corrupt(args: argparse.Namespace) -> None:
     from .collators import ViewCollator
     from .corpus import Corpus, data_fingerprint
     from .data import load_training_file
+    from .devices import pick_device
     from .generator import Corruption, load_generator
     from .masking import TokenMasking
-    from .models import pick_device
     from .views import sentence_pair_views
 
     folder = Path(args.output_dir)

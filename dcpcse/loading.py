@@ -6,11 +6,12 @@ from pathlib import Path
 from . import checkpoints
 from .backbones import LoadOptions, load_backbone, require_trained_head
 from .cli import say
+from .devices import pick_device
 from .encoder import set_packed
 from .errors import UserError
 from .evaluation_arguments import EncoderArguments, PublishedEvaluationArguments
 from .folder import is_model_folder
-from .models import SentenceEncoder, pick_device
+from .models import SentenceEncoder
 from .pooling import POOLERS, UNTRAINED
 from .representations import REPRESENTATIONS, Choice, build_representation
 from .templates import Template

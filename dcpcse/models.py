@@ -22,6 +22,7 @@ from . import folder as model_folder
 from .backbones import Backbone, LMHead, LoadOptions, Source, fingerprint, vocabulary_fingerprint
 from .bases import load_recorded
 from .denoising import NO_DENOISING, WAYS, Denoising, own_tokens, template_only
+from .devices import each, pick_device
 from .encoder import Encoder
 from .errors import UserError
 from .heads import (
@@ -41,7 +42,7 @@ from .promptable import PEFT_SAME, peft_config
 from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
 from .templates import Slots, Template, TokenTemplate
 from .tensors import require_same_tensors
-from .tokens import Rows, batches, read_rows
+from .tokens import Rows, batches, read_rows, require_sentences
 from .tuned import TunedBackbone, read_backbone
 
 __all__ = [
@@ -207,21 +208,25 @@ class SentenceEncoder(nn.Module):
         """
         if batch_size < 1:
             raise UserError(f"batch_size {batch_size} is not at least 1")
-        _require_sentences(sentences)
+        require_sentences(sentences)
         texts = self._read(sentences, max_length, without)
         embeddings = np.empty((len(texts), self.dimension), dtype=np.float32)
-        tokens = CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS
+        on_cpu = self.device.type == "cpu"
+        jobs = list(batches(list(map(len, texts.ids)), batch_size, CPU_TOKENS if on_cpu else GPU_TOKENS))
+
+        def work(rows: Sequence[int]) -> None:
+            with torch.inference_mode():  # which holds for one thread
+                embeddings[rows] = self._encode_batch(texts, rows, normalize)
+
         was_training = self.training
         self.eval()
         try:
             with (
-                torch.inference_mode(),
+                torch.no_grad(),
                 prepacked(self, sum(map(len, texts.ids)) > WORTH_PREPACKING),
                 tqdm(total=len(texts), desc="encode", mininterval=1, disable=not show_progress) as bar,
             ):
-                for rows in batches(list(map(len, texts.ids)), batch_size, tokens):
-                    embeddings[rows] = self._encode_batch(texts, rows, normalize)
-                    bar.update(len(rows))
+                each(jobs, work, lambda rows: bar.update(len(rows)), in_threads=on_cpu)
         finally:
             self.train(was_training)
         return embeddings
@@ -440,31 +445,6 @@ def _require_fits(folder: str | Path, prompt: DeepPrompt, found: Tensor) -> None
     expected = (prompt.shape.length, prompt.shape.width)
     if tuple(found.shape) != expected:
         raise UserError(f"{folder}: prompts of shape {tuple(found.shape)}; {expected} is expected")
-
-
-def _require_sentences(sentences: Sequence[str]) -> None:
-    """UserError unless it is a sequence of strings, and not one string."""
-    if isinstance(sentences, str):
-        raise UserError("encode takes a list of sentences and got one string; write encode([text])")
-    if not hasattr(sentences, "__getitem__") or isinstance(sentences, Mapping):
-        raise UserError(f"encode takes a list of sentences and got a {type(sentences).__name__}; write list(...)")
-    for i, sentence in enumerate(sentences):
-        if not isinstance(sentence, str):
-            raise UserError(f"sentence {i} is a {type(sentence).__name__} ({sentence!r:.60}); a string is needed")
-
-
-def pick_device(device: str | torch.device | None) -> torch.device:
-    """The device asked for; by default cuda if there is one. UserError for one that is not there."""
-    try:
-        picked = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=picked)
-        if picked.type == "meta":
-            raise RuntimeError("it computes nothing")
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"device {str(device)!r} is not to be had here; cpu always is, cuda where torch sees one"
-        ) from error
-    return picked
 
 
 def plain_encoder(

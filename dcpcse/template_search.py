@@ -108,8 +108,9 @@ def _search(args: argparse.Namespace, relationships: Sequence[str], prefixes: Se
     from senteval import load_suite, settings_of_mode
 
     from .backbones import load_backbone
+    from .devices import pick_device
     from .evaluator import measure
-    from .models import pick_device, plain_encoder
+    from .models import plain_encoder
     from .template_generation import read_definitions
 
     examples = read_definitions(args.definitions) if args.definitions else []

@@ -1,12 +1,13 @@
 """From sentences to padded token ids."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from .errors import UserError
 from .templates import Rendered, Slots, TokenTemplate, token_ids, with_final_period
 
 
@@ -68,6 +69,17 @@ def tokenize(
         for i, tokens in zip(longer, cut, strict=True):
             ids[i] = tokens
     return ids, len(longer)
+
+
+def require_sentences(sentences: Sequence[str]) -> None:
+    """UserError unless it is a sequence of strings, and not one string."""
+    if isinstance(sentences, str):
+        raise UserError("encode takes a list of sentences and got one string; write encode([text])")
+    if not hasattr(sentences, "__getitem__") or isinstance(sentences, Mapping):
+        raise UserError(f"encode takes a list of sentences and got a {type(sentences).__name__}; write list(...)")
+    for i, sentence in enumerate(sentences):
+        if not isinstance(sentence, str):
+            raise UserError(f"sentence {i} is a {type(sentence).__name__} ({sentence!r:.60}); a string is needed")
 
 
 def batches(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[int]]:

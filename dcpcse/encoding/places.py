@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from tqdm import tqdm
 
+from ..devices import pick_device
 from ..errors import UserError
 from ..identity import identity
-from ..models import SentenceEncoder, pick_device
+from ..models import SentenceEncoder
 from .chunks import ChunkEncoder, Job, Vectors
 from .text import TextFile
 

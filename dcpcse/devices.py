@@ -1,0 +1,48 @@
+"""Where computing happens: the device, and the threads of a CPU."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+from .errors import UserError
+
+Job = TypeVar("Job")
+
+
+def pick_device(device: str | torch.device | None) -> torch.device:
+    """The device asked for; by default cuda if there is one. UserError for one that is not there."""
+    try:
+        picked = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=picked)
+        if picked.type == "meta":
+            raise RuntimeError("it computes nothing")
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"device {str(device)!r} is not to be had here; cpu always is, cuda where torch sees one"
+        ) from error
+    return picked
+
+
+def each(
+    jobs: Sequence[Job], work: Callable[[Job], object], done: Callable[[Job], object], *, in_threads: bool
+) -> None:
+    """Do `work` for every job, and report each in order when it is `done`; the first error is raised.
+
+    in_threads: with many jobs every thread of torch takes one of its own and computes it alone. The operations of an
+    encoder on a small batch are short, and cores that share each of them wait for one another between any two.
+    """
+    threads = torch.get_num_threads()
+    if not in_threads or threads == 1 or len(jobs) < 2 * threads:
+        for job in jobs:
+            work(job)
+            done(job)
+        return
+    executor = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        for job, _ in zip(jobs, executor.map(work, jobs), strict=True):
+            done(job)
+    finally:
+        executor.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)  # torch keeps the last number given anywhere for threads yet to come

@@ -1,0 +1,78 @@
+"""Jobs on threads: each done once, reported in order, the first error raised, torch's threads left as found."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from dcpcse import models
+from dcpcse.backbones import load_backbone
+from dcpcse.devices import each
+from dcpcse.models import plain_encoder
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    assert torch.get_num_threads() == 2
+    assert threads_of_a_new_thread() == 2
+    torch.set_num_threads(before)
+
+
+def threads_of_a_new_thread() -> int:
+    found = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_every_job_is_done_once_by_threads_that_compute_alone_and_reported_in_order():
+    done, reported, seen = [], [], set()
+
+    def work(job):
+        time.sleep(0.01 * (job % 3))
+        done.append(job)
+        seen.add((threading.get_ident(), torch.get_num_threads()))
+
+    each(range(12), work, reported.append, in_threads=True)
+    assert sorted(done) == reported == list(range(12))
+    assert len(seen) == 2 and {threads for _, threads in seen} == {1}
+    assert threading.get_ident() not in dict(seen)
+
+
+@pytest.mark.parametrize(("jobs", "in_threads"), [(3, True), (12, False), (0, True)])
+def test_few_jobs_or_another_device_stay_in_this_thread(jobs, in_threads):
+    seen = set()
+    each(range(jobs), lambda job: seen.add(threading.get_ident()), lambda job: None, in_threads=in_threads)
+    assert seen == ({threading.get_ident()} if jobs else set())
+
+
+def test_an_error_is_raised_and_what_has_not_begun_is_left():
+    done = []
+
+    def work(job):
+        if job == 2:
+            raise ValueError("job 2")
+        time.sleep(0.01)
+        done.append(job)
+
+    with pytest.raises(ValueError, match="job 2"):
+        each(range(100), work, lambda job: None, in_threads=True)
+    assert len(done) < 20
+
+
+def test_encode_gives_the_same_vectors_on_many_threads(tiny, sentences, monkeypatch):
+    model = plain_encoder(load_backbone(tiny("bert")), "avg_first_last")
+    alone = model.encode(sentences, batch_size=4)
+    seen = []
+    batch = model._encode_batch
+    monkeypatch.setattr(model, "_encode_batch", lambda *a: seen.append(threading.get_ident()) or batch(*a))
+    for tokens in (models.CPU_TOKENS, 40):
+        monkeypatch.setattr(models, "CPU_TOKENS", tokens)
+        np.testing.assert_allclose(model.encode(sentences, batch_size=1), alone, atol=1e-5)
+    assert len(set(seen)) > 1 and threading.get_ident() not in seen
