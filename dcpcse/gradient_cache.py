@@ -145,9 +145,11 @@ def _joint_terms(steps: Steps, batch: Batch, embeddings: Tensor) -> Terms:
 def _split(batch: Batch, count: int) -> Iterator[Batch]:
     """The batch in `count` parts of (nearly) equally many examples."""
     tensors = {name: tensor.tensor_split(count) for name, tensor in batch.items() if isinstance(tensor, Tensor)}
-    for parts in zip(*tensors.values(), strict=True):
-        part = dict(zip(tensors, parts, strict=True))
-        yield {**part, "packing": Packing.of(part["attention_mask"].flatten(0, 1))}
+    masks = [mask.flatten(0, 1) for mask in tensors["attention_mask"]]
+    packing = batch.get("packing") or Packing.of(torch.cat(masks))
+    packings = packing.split([len(mask) for mask in masks], masks[0].shape[1])
+    for part, *parts in zip(packings, *tensors.values(), strict=True):
+        yield {**dict(zip(tensors, parts, strict=True)), "packing": part}
 
 
 def _stacked(step: Step) -> Tensor:

@@ -4,6 +4,7 @@ A frozen encoder spends its time in linear layers, which treat every token alike
 they are left out; attention alone has to know where a text ends (`dcpcse.attention`).
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +18,14 @@ class Packing:
 
     source (T,): their indices in the flattened batch. place (T,): their indices in flattened rows (N, width) that hold
     each text from the first place on, width being the longest text. real, boolean (N, width): where these hold tokens.
-    lengths (N,): tokens of each text.
+    lengths (N,): tokens of each text; sizes: the same numbers, for which no device has to be asked.
     """
 
     source: Tensor
     place: Tensor
     lengths: Tensor
     real: Tensor
+    sizes: tuple[int, ...]
 
     @classmethod
     def of(cls, mask: Tensor) -> "Packing":
@@ -33,13 +35,38 @@ class Packing:
         """
         real = mask.bool()
         lengths = real.sum(1)
-        places = torch.arange(int(lengths.max()), device=mask.device)
+        sizes = tuple(lengths.tolist())
+        places = torch.arange(max(sizes), device=mask.device)
         there = places < lengths.unsqueeze(1)
-        return cls(_indices(real), _indices(there), lengths, there)
+        return cls(_indices(real), _indices(there), lengths, there, sizes)
 
     def to(self, device: torch.device | str, **options: Any) -> "Packing":
         """The same on another device."""
-        return Packing(**{name: tensor.to(device, **options) for name, tensor in vars(self).items()})
+        return self._with(lambda tensor: tensor.to(device, **options))
+
+    def pin_memory(self) -> "Packing":
+        """The same in memory that a GPU copies from while it computes; DataLoader calls this."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "Packing":
+        tensors = (self.source, self.place, self.lengths, self.real)
+        return Packing(*map(change, tensors), self.sizes)
+
+    def split(self, rows: Sequence[int], length: int) -> Iterator["Packing"]:
+        """Those of parts of so many rows each of the batch (N, length); waits for no device."""
+        text, token, width = 0, 0, self.real.shape[1]
+        for count in rows:
+            sizes = self.sizes[text : text + count]
+            tokens, widest = slice(token, token + sum(sizes)), max(sizes)
+            place = self.place[tokens] - text * width
+            yield Packing(
+                self.source[tokens] - text * length,
+                place // width * widest + place % width,
+                self.lengths[text : text + count],
+                self.real[text : text + count, :widest],
+                sizes,
+            )
+            text, token = text + count, tokens.stop
 
     @property
     def first(self) -> Tensor:

@@ -18,6 +18,7 @@ from . import checkpoints
 from . import folder as model_folder
 from .collators import slots_of
 from .distributed import SharedBatches, step_sizes, world_size
+from .encoder import Encoder
 from .errors import UserError
 from .gradient_cache import Replay, joint, row_wise, run_in_chunks
 from .methods import Method
@@ -282,6 +283,12 @@ class _ShardEncoder(TrainerCallback):
             self.trainer.sharded = shard_layers(self.trainer.step_module.model.encoder.backbone)
 
 
+def _batches(encoder: Encoder) -> str:
+    if encoder.packed:
+        return "packed: no pads are computed"
+    return "padded" if encoder.packable else f"padded: {encoder.backbone.config.model_type} cannot take packed ones"
+
+
 def summary(trainer: ContrastiveTrainer) -> str:
     """What is about to be trained, in a few lines: parameters, negatives, steps."""
     model, args = trainer.step_module.model, trainer.args
@@ -300,6 +307,7 @@ def summary(trainer: ContrastiveTrainer) -> str:
             f"text from position {encoder.position_offset} on; room for {encoder.max_tokens} tokens",
             f"negatives per anchor: {negatives} (batch {batch} over {world_size()} process(es)"
             f"{', with hard negatives' if hard else ''})",
+            f"batches {_batches(encoder)}",
             f"optimiser steps: {planned_steps(trainer):,}; learning rate {args.learning_rate:g}; seed {args.seed}",
         ]
     )

@@ -338,14 +338,20 @@ from dcpcse import training
 from dcpcse.cli import run
 from dcpcse.trainer import ContrastiveTrainer
 
-save = ContrastiveTrainer.save_model
+def count(trainer, when):
+    split = [p for p in trainer.step_module.parameters() if isinstance(p, DTensor)]
+    own, whole = sum(p.to_local().numel() for p in split), sum(p.numel() for p in split)
+    sys.stdout.write(f"numbers kept {when}: {own} of {whole}\\n")  # one piece, as two processes write
 
-def save_and_count(self, *args, **kwargs):
-    save(self, *args, **kwargs)
-    split = [p for p in self.step_module.parameters() if isinstance(p, DTensor)]
-    print("numbers kept:", sum(p.to_local().numel() for p in split), "of", sum(p.numel() for p in split))
+def then_count(function, when):
+    def call(self, *args, **kwargs):
+        result = function(self, *args, **kwargs)
+        count(self, when)
+        return result
+    return call
 
-ContrastiveTrainer.save_model = save_and_count
+ContrastiveTrainer.save_model = then_count(ContrastiveTrainer.save_model, "when saved")
+ContrastiveTrainer.compute_loss = then_count(ContrastiveTrainer.compute_loss, "before backward")
 sys.exit(run(training.train, sys.argv[1:]))
 """
 
@@ -360,7 +366,8 @@ def test_a_split_encoder_trains_the_same_weights(published_run, tmp_path):
     assert_same_weights(folder, tmp_path / "out")
     layers = 3 * (4 * 32 * 33 + 2 * 32 * 48 + 48 + 32 + 4 * 32)  # attention, two dense layers, two LayerNorms
     # At the checkpoint, after a measurement, and at the end.
-    assert done.stdout.count(f"numbers kept: {layers // 2} of {layers}\n") == 2 * 2
+    assert done.stdout.count(f"numbers kept when saved: {layers // 2} of {layers}") == 2 * 2
+    assert done.stdout.count(f"numbers kept before backward: {layers // 2} of {layers}") == 2 * 3
 
 
 @pytest.mark.parametrize("given", [{"tuning": "full"}, {"torch_compile": True}], ids=str)

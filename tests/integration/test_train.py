@@ -465,20 +465,48 @@ def test_bf16_works_on_a_cpu_and_leaves_the_weights_in_float32(tiny, train, trai
     assert half.logged("loss")[0] == pytest.approx(full.logged("loss")[0], rel=0.05)
 
 
-def test_a_compiled_step_gives_the_same_prompts(tiny, train, train_txt):
+@pytest.mark.parametrize("method", ["dcpcse", "simcse"])
+def test_a_compiled_step_is_one_graph_and_trains_the_same(method, tiny, train, train_txt):
     options = {"max_steps": 2, "learning_rate": 1e-3, "max_seq_length": 16, "pad_to_max_length": True}
+    options["method"] = method
     plain = train(tiny("bert"), train_txt, **options)
     torch._dynamo.reset()
     try:
         torch._dynamo.utils.counters.clear()
         compiled = train(tiny("bert"), train_txt, torch_compile=True, torch_compile_backend="eager", **options)
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+        assert not torch._dynamo.utils.counters["graph_break"]
     finally:
         torch._dynamo.reset()
     assert_same_weights(plain.folder, compiled.folder, atol=1e-6)
 
 
+def test_a_fused_optimiser_trains_the_same_prompts(tiny, train, train_txt):
+    plain, fused = (train(tiny("bert"), train_txt, optim=name) for name in ("adamw_torch", "adamw_torch_fused"))
+    assert_same_weights(plain.folder, fused.folder, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["dcpcse", "conpvp"])
+def test_workers_that_tokenise_ahead_train_the_same(method, tiny, train, train_txt):
+    plain, ahead = (train(tiny("bert"), train_txt, method=method, dataloader_num_workers=n) for n in (0, 2))
+    assert_same_weights(plain.folder, ahead.folder, atol=0)
+
+
 # Options, and what is said at the start
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("bert", {}, "batches packed: no pads are computed\n"),
+        ("bert", {"packing": "False"}, "batches padded\n"),
+        ("mpnet", {"method": "simcse"}, "batches padded: mpnet cannot take packed ones\n"),
+    ],
+    ids=["packed", "off", "another type"],
+)
+def test_the_start_says_whether_pads_are_computed(kind, options, said, tiny, train, train_txt, tool, tmp_path):
+    outcome = tool(train_main, train.argv(tiny(kind), train_txt, tmp_path / "out", **options))
+    assert said in outcome.said
 
 
 def test_run_yaml_gives_the_run_again(tiny, train, train_txt, tool):

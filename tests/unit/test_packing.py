@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
@@ -41,6 +42,24 @@ def test_packing_takes_the_real_tokens_in_order_and_puts_them_back(mask):
         assert packing.real[i].tolist() == [True] * len(own) + [False] * (rows.shape[1] - len(own))
         assert torch.equal(packed[0][packing.first[i]], own[0])
     assert torch.equal(packing.from_rows(rows), packed[0])
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("rows", [(1, 1, 1), (2, 1), (3,)], ids=str)
+def test_the_packings_of_parts_are_those_of_their_masks(mask, rows):
+    for part, own in zip(Packing.of(mask).split(rows, 4), mask.split(rows), strict=True):
+        expected = vars(Packing.of(own))
+        assert part.sizes == expected.pop("sizes")
+        for name, tensor in expected.items():
+            assert torch.equal(getattr(part, name), tensor), name
+
+
+def test_a_loader_pins_the_tensors_of_a_packing(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
+    packing = Packing.of(MASKS["right"])
+    pinned = pin_memory({"packing": packing})["packing"]
+    assert torch.equal(pinned.source, packing.source + 1) and torch.equal(pinned.real, packing.real + 1)
+    assert pinned.sizes == packing.sizes
 
 
 def batch_of(encoder: Encoder, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
