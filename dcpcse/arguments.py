@@ -23,6 +23,7 @@ TUNINGS = ("full", "deep", "shallow")
 PROMPT_INITS = ("template", "normal", "uniform")
 DISCRIMINATORS = ("self", "frozen", "trained")
 GRADIENTS = ("exact", "published")
+ENCODER_DTYPES = ("float32", "bfloat16")
 
 
 @dataclass
@@ -49,6 +50,12 @@ class ModelArguments:
         "What is trained: full (the encoder), deep (prompts: keys and values in every layer of the frozen encoder) or "
         "shallow (input vectors in the places of a template's tokens). Default: the method's.",
         choices=list(TUNINGS),
+    )
+    encoder_dtype: str = option(
+        "float32",
+        "Type of the frozen encoder's weights: float32, or bfloat16 in half the memory. Prompts, heads, gradients and "
+        "losses stay in float32; the folder remembers it.",
+        choices=list(ENCODER_DTYPES),
     )
     init_from: str | None = option(
         None, "Begin with the trained weights of this output folder, of a model built alike, instead of new ones."
@@ -188,7 +195,7 @@ class ModelArguments:
         require(self.temp > 0 and math.isfinite(self.temp), "--temp", self.temp, "a positive number")
         choices = {"pooler_type": POOLERS, "tuning": TUNINGS, "denoise_by": WAYS, "generation": CHOICES}
         choices |= {"generate_at": PLACES, "crtd_reduction": REDUCTIONS, "discriminator": DISCRIMINATORS}
-        choices |= {"gather_gradient": GRADIENTS}
+        choices |= {"gather_gradient": GRADIENTS, "encoder_dtype": ENCODER_DTYPES}
         for name, known in choices.items():
             value = getattr(self, name)
             require(value is None or value in known, f"--{name}", value, f"one of {sorted(known)}")
@@ -285,6 +292,11 @@ class RunArguments(TrainingArguments):
         "the exact gradient (GradCache). Not with --batchnorm.",
     )
     packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
+    flex_attention: bool = option(
+        False,
+        "On a GPU: flex attention over packed texts in one row, prompts stored once, where attention has no dropout: "
+        "in evaluation and encode.",
+    )
     prepack: bool = option(
         True,
         "On a CPU, in float32: lay the frozen weights out once as matrix products want them; the copies cost twice "

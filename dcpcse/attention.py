@@ -19,6 +19,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from .flex import TextsInOneRow
 from .packing import Packing
 
 Prefix = Mapping[int, tuple[Tensor, Tensor]]
@@ -36,6 +37,7 @@ def prefix_attention(
     *,
     prefix: Prefix | None = None,
     packing: Packing | None = None,
+    one_row: TextsInOneRow | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
@@ -44,16 +46,20 @@ def prefix_attention(
     query, key, value (N, heads, L, head_dim); attention_mask boolean (N, 1, L, L) or None for "all". Prompts
     have neither a query nor a position; every token sees all of them, whatever the mask or window says.
     packing: query, key and value are (1, heads, T, head_dim), the texts one after another, without a mask.
+    one_row: the same packed texts, to be left in one row where no dropout falls on attention weights.
     sliding_window: the least distance at which tokens of a text no longer see each other; a mask holds it already.
     """
+    layer = getattr(module, "layer_idx", None)
+    own = None if prefix is None else prefix.get(layer)
+    if one_row is not None and not kwargs.get("dropout"):
+        return one_row.attend(query, key, value, own, sliding_window, kwargs.get("scaling")), None
     if packing is not None:
         query, key, value = (_to_rows(states, packing) for states in (query, key, value))
         attention_mask = packing.real[:, None, None]
     if sliding_window is not None and (packing is not None or attention_mask is None):
         attention_mask = _within(sliding_window, query.shape[2], attention_mask, query.device)
-    layer = getattr(module, "layer_idx", None)
-    if prefix is not None and layer in prefix:
-        prefix_key, prefix_value = prefix[layer]
+    if own is not None:
+        prefix_key, prefix_value = own
         # The prompts stay in fp32 when the backbone, or autocast, works in half precision.
         key = _prepend(prefix_key, key)
         value = _prepend(prefix_value, value)

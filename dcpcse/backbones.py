@@ -147,8 +147,9 @@ class LMHead(nn.Module):
         self.masked_lm = masked_lm
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Hidden states (n, H) → logits (n, vocabulary)."""
-        return self.masked_lm(inputs_embeds=hidden.unsqueeze(0)).logits[0]
+        """Hidden states (n, H) → logits (n, vocabulary), in their type, whatever that of the head's weights."""
+        given = hidden.to(self.masked_lm.dtype).unsqueeze(0)
+        return self.masked_lm(inputs_embeds=given).logits[0].to(hidden)
 
     def untie(self) -> None:
         """Give the decoder weights of its own, so that training the head leaves the encoder's embeddings alone."""

@@ -34,7 +34,7 @@ _MAY_CHANGE = {
     *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "torch_compile", "log_level"),
     *("denoise_in_dev", "eval_transfer", "init_from", "generator_name", "corrupted_corpus"),
     *("gradient_checkpointing", "activation_checkpointing", "ddp_find_unused_parameters", "dataloader_pin_memory"),
-    *("packing", "prepack", "shard_encoder", "gradient_cache_chunk"),
+    *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk"),
 }
 """Options that may differ when a run goes on: places (the encoder is known by its fingerprint), lengths, reports."""
 

@@ -25,6 +25,12 @@ def pick_device(device: str | torch.device | None) -> torch.device:
     return picked
 
 
+def require_gpu(option: str, device: torch.device) -> None:
+    """UserError for an option that is for GPUs, elsewhere."""
+    if device.type != "cuda":
+        raise UserError(f"{option} is compiled for GPUs, and this runs on the device {device.type}; leave it out")
+
+
 def each(
     jobs: Sequence[Job], work: Callable[[Job], object], done: Callable[[Job], object], *, in_threads: bool
 ) -> None:

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .attention import Prefix
+from .backbones import LMHead
 from .errors import UserError
+from .flex import TextsInOneRow
 from .packing import Packing
 from .positions import positions_of
 from .promptable import (
@@ -22,6 +24,7 @@ from .promptable import (
 )
 from .prompts import DeepPrompt, PromptShape, ShallowPrompt
 from .templates import Slots
+from .tensors import set_dtype
 
 
 class Encoder(nn.Module):
@@ -55,6 +58,7 @@ class Encoder(nn.Module):
         self.position_offset = 0 if self.positions.rotary else position_offset
         self.packable = backbone.config.model_type in PACKABLE
         self.packed = self.packable
+        self.in_one_row = False
         if self.packable or prompt is not None:
             use_prefix_attention(backbone)
         if prompt is not None:
@@ -88,7 +92,7 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Hidden states (N, L, H): all of them, embedding output first, with `all_layers`, else only the last.
 
-        Those of pads are zero in a packed encoder, and anything in another one.
+        In float32 or better. Those of pads are zero in a packed encoder, and anything in another one.
         input_ids, attention_mask (N, L). slots: where shallow prompts stand. prefix: one drawn before, for a second
         pass that must see the same prompts; drawn here by default. index (N, L): where in its text each token stands,
         for texts of which a part is left out. condition (N, H): stands at index 0 in the place of what the embedding
@@ -96,26 +100,37 @@ class Encoder(nn.Module):
         the static one. packing: that of the mask, made before; made here by default. pads: compute pads as well, as an
         encoder that is not packed does. Raises UserError if L exceeds the positions.
         """
-        if input_ids.shape[1] > self.max_tokens:
+        self._require_room_for(input_ids.shape[1])
+        packing = self._packing(attention_mask, packing) if self.packed and not pads else None
+        given = self._input(input_ids, slots, as_encoder) | self._place(input_ids, index)
+        given, first = self._laid_out(given, attention_mask, packing)
+        if self.prompt is not None:
+            given["prefix"] = self.draw_prefix(len(input_ids)) if prefix is None else prefix
+        if all_layers:
+            given["output_hidden_states"] = True
+        with self._conditioned(condition, first):
+            output = self.backbone(**given)
+        states = tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
+        return tuple(_finished(state, packing, input_ids.shape[1]) for state in states)
+
+    def _require_room_for(self, tokens: int) -> None:
+        if tokens > self.max_tokens:
             raise UserError(
-                f"a text of {input_ids.shape[1]} tokens does not fit: the encoder has room for {self.max_tokens} "
+                f"a text of {tokens} tokens does not fit: the encoder has room for {self.max_tokens} "
                 f"(position offset {self.position_offset}); lower --max_seq_length"
             )
-        kwargs: dict[str, Any] = {"output_hidden_states": True} if all_layers else {}
-        if self.prompt is not None:
-            kwargs["prefix"] = self.draw_prefix(len(input_ids)) if prefix is None else prefix
-        given = self._input(input_ids, slots, as_encoder) | self._place(input_ids, index)
-        packing = self._packing(attention_mask, packing) if self.packed and not pads else None
+
+    def _laid_out(
+        self, given: Mapping[str, Tensor], attention_mask: Tensor, packing: Packing | None
+    ) -> tuple[dict[str, Any], Tensor]:
+        """What the backbone is given, in rows or packed, and the indices (N,) of first tokens in it, flattened."""
         if packing is None:
-            given["attention_mask"] = attention_mask
-            first = torch.arange(len(input_ids), device=input_ids.device) * input_ids.shape[1]
-        else:
-            given = {name: packing.pack(tensor) for name, tensor in given.items()}
-            kwargs["packing"], first = packing, packing.first
-        with self._conditioned(condition, first):
-            output = self.backbone(**given, **kwargs)
-        states = tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
-        return states if packing is None else tuple(packing.unpack(state, input_ids.shape[1]) for state in states)
+            rows, length = attention_mask.shape
+            first = torch.arange(rows, device=attention_mask.device) * length
+            return {**given, "attention_mask": attention_mask}, first
+        packed = {name: packing.pack(tensor) for name, tensor in given.items()}
+        one_row = {"one_row": TextsInOneRow(packing)} if self.in_one_row else {}
+        return {**packed, "packing": packing, **one_row}, packing.first
 
     def _packing(self, attention_mask: Tensor, packing: Packing | None) -> Packing | None:
         """None where it would have to be computed inside a compiled graph, which it would break."""
@@ -169,6 +184,7 @@ class Encoder(nn.Module):
             "shallow": None if self.shallow is None else self.shallow.record(),
             "cls_prompt": None if self.cls_prompt is None else self.cls_prompt.record(),
             "position_offset": self.position_offset,
+            "dtype": str(self.backbone.dtype).removeprefix("torch."),
         }
 
     @classmethod
@@ -194,6 +210,27 @@ class Encoder(nn.Module):
         if self.cls_prompt is not None:
             tensors["cls_prompt.weight"] = self.cls_prompt.weight
         return tensors
+
+
+def _finished(state: Tensor, packing: Packing | None, length: int) -> Tensor:
+    """(N, length, H), as poolers, heads and losses take it."""
+    state = state if packing is None else packing.unpack(state, length)
+    return state.to(torch.promote_types(state.dtype, torch.float32))
+
+
+def set_frozen_dtype(module: nn.Module, dtype: torch.dtype) -> None:
+    """Keep the weights of frozen encoders and LM heads in a module in this type; what is trained stays as it is."""
+    for part in module.modules():
+        frozen = part.backbone if isinstance(part, Encoder) else part if isinstance(part, LMHead) else None
+        if frozen is not None and not any(weight.requires_grad for weight in frozen.parameters()):
+            set_dtype(frozen, dtype)
+
+
+def set_in_one_row(module: nn.Module, in_one_row: bool) -> None:
+    """Let every encoder in a module leave packed texts in one row for attention (`dcpcse.flex`), or not."""
+    for part in module.modules():
+        if isinstance(part, Encoder):
+            part.in_one_row = in_one_row
 
 
 def set_packed(module: nn.Module, packed: bool) -> None:

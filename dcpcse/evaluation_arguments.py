@@ -56,6 +56,11 @@ class EncoderArguments:
     base: str | None = option(None, "Where the frozen encoder of the output folder is now.")
     batch_size: int = option(128, "Sentences a batch, at most.")
     packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
+    flex_attention: bool = option(
+        False,
+        "On a GPU: flex attention over packed texts in one row, prompts stored once, where attention has no dropout: "
+        "in evaluation and encode.",
+    )
     device: str | None = option(None, "cpu, cuda, cuda:1, ... (default: cuda if there is one).")
     cache_dir: str | None = option(None, "Folder for downloads.")
     model_revision: str = option("main", "Branch, tag or commit on the hub.")

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -43,21 +43,21 @@ class Steps(Protocol):
 class Replay:
     """What the second pass over a chunk needs of the first one.
 
-    gradient (B, V, H): of the weighted loss of the whole batch, by the chunk's embeddings. counts: for each objective
-    that is a mean over rows, the number of its things in the whole batch, of a process on average.
+    gradient (B, V, H): of the weighted loss of the whole batch, by the chunk's embeddings. For each objective that is
+    a mean over rows, drawn: what it drew there, so that no generator runs twice; counts: the number of its things in
+    the whole batch, of a process on average.
     """
 
     gradient: Tensor
+    drawn: Mapping[str, Any]
     counts: Mapping[str, Tensor]
 
     def terms(self, step: Step, objectives: Mapping[str, Objective]) -> Terms:
         """The chunk's part of each term, and `CACHED`."""
-        alone = row_wise(objectives)
-        drawn = {name: objective.draw(step) for name, objective in alone.items()}
         terms = {CACHED: (_stacked(step) * self.gradient).sum()}
-        for name, objective in alone.items():
-            share = objective.count(step, drawn[name]) / self.counts[name]
-            terms[name] = objective.mean(step, drawn[name]) * share
+        for name, objective in row_wise(objectives).items():
+            share = objective.count(step, self.drawn[name]) / self.counts[name]
+            terms[name] = objective.mean(step, self.drawn[name]) * share
         return terms
 
 
@@ -110,29 +110,38 @@ def run_in_chunks(
     seeds = torch.randint(2**62, (len(chunks),)).tolist()
     with precision():
         looks = [_look(steps, part, seed) for part, seed in zip(chunks, seeds, strict=True)]
-    embeddings = torch.cat([vectors for vectors, _ in looks]).requires_grad_()
+    embeddings = torch.cat([look.embeddings for look in looks]).requires_grad_()
     with precision():
         terms = _joint_terms(steps, batch, embeddings)
         loss = sum(weights[name] * term for name, term in terms.items())
     gradient = torch.autograd.grad(loss, embeddings)[0].split([len(part["input_ids"]) for part in chunks])
-    counts = {name: mean_count(sum(found[name] for _, found in looks)) for name in row_wise(steps.objectives)}
+    counts = {name: mean_count(sum(look.counts[name] for look in looks)) for name in row_wise(steps.objectives)}
     total: Terms = {name: term.detach() for name, term in terms.items()}
     for i, (part, seed) in enumerate(zip(chunks, seeds, strict=True)):
         with _seeded(seed, embeddings.device):
-            parts = run(part, Replay(gradient[i], counts), i == len(chunks) - 1)
+            parts = run(part, Replay(gradient[i], looks[i].drawn, counts), i == len(chunks) - 1)
         for name in counts:
             total[name] = total.get(name, 0) + parts[name].detach()
     return {name: total[name] for name in steps.objectives}
 
 
+class _Look(NamedTuple):
+    """The first pass over a chunk: embeddings (B, V, H); what its objectives drew, and how many things they have."""
+
+    embeddings: Tensor
+    drawn: Mapping[str, Any]
+    counts: Mapping[str, Tensor]
+
+
 @torch.no_grad()
-def _look(steps: Steps, chunk: Batch, seed: int) -> tuple[Tensor, Mapping[str, Tensor]]:
-    """Embeddings (B, V, H) of a chunk, and how many things its objectives have there."""
+def _look(steps: Steps, chunk: Batch, seed: int) -> _Look:
+    alone = row_wise(steps.objectives)
     with _seeded(seed, chunk["input_ids"].device):
         step = steps.encode(**chunk)
-        counts = {name: o.count(step, o.draw(step)) for name, o in row_wise(steps.objectives).items()}
+        drawn = {name: objective.draw(step) for name, objective in alone.items()}
     vectors = _stacked(step)
-    return vectors, {name: torch.as_tensor(count, device=vectors.device).to(vectors) for name, count in counts.items()}
+    counts = {name: torch.as_tensor(objective.count(step, drawn[name])) for name, objective in alone.items()}
+    return _Look(vectors, drawn, {name: count.to(vectors) for name, count in counts.items()})
 
 
 def _joint_terms(steps: Steps, batch: Batch, embeddings: Tensor) -> Terms:

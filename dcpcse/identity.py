@@ -14,6 +14,7 @@ def identity(model: SentenceEncoder) -> dict[str, Any]:
     """Everything that the embeddings of a model follow from, JSON-ready; alike in all models that encode alike."""
     return {
         "base": model.source.fingerprint,
+        "dtype": str(model.encoder.backbone.dtype),
         "pooling": model.pooling,
         "head_at_inference": model.head_at_inference,
         "position_offset": model.encoder.position_offset,

@@ -6,7 +6,7 @@ saved, loaded and used. Prompts, heads and poolers are re-exported here.
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from .prepacking import prepacked
 from .promptable import PEFT_SAME, peft_config
 from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
 from .templates import Slots, Template, TokenTemplate
-from .tensors import require_same_tensors
+from .tensors import DTYPES, require_same_tensors, set_dtype
 from .tokens import Rows, batches, read_rows, require_sentences
 from .tuned import TunedBackbone, read_backbone
 
@@ -210,25 +210,30 @@ class SentenceEncoder(nn.Module):
             raise UserError(f"batch_size {batch_size} is not at least 1")
         require_sentences(sentences)
         texts = self._read(sentences, max_length, without)
-        embeddings = np.empty((len(texts), self.dimension), dtype=np.float32)
-        on_cpu = self.device.type == "cpu"
-        jobs = list(batches(list(map(len, texts.ids)), batch_size, CPU_TOKENS if on_cpu else GPU_TOKENS))
-
-        def work(rows: Sequence[int]) -> None:
-            with torch.inference_mode():  # which holds for one thread
-                embeddings[rows] = self._encode_batch(texts, rows, normalize)
-
         was_training = self.training
         self.eval()
         try:
-            with (
-                torch.no_grad(),
-                prepacked(self, sum(map(len, texts.ids)) > WORTH_PREPACKING),
-                tqdm(total=len(texts), desc="encode", mininterval=1, disable=not show_progress) as bar,
-            ):
-                each(jobs, work, lambda rows: bar.update(len(rows)), in_threads=on_cpu)
+            with tqdm(total=len(texts), desc="encode", mininterval=1, disable=not show_progress) as bar:
+                return self._encode_texts(texts, batch_size, normalize, bar.update)
         finally:
             self.train(was_training)
+
+    def _encode_texts(
+        self, texts: Rows, batch_size: int, normalize: bool, done: Callable[[int], object]
+    ) -> np.ndarray:
+        """Embeddings of texts as read; `done` is told of each batch how many it holds."""
+        embeddings = np.empty((len(texts), self.dimension), dtype=np.float32)
+        lengths, kind = list(map(len, texts.ids)), self.device.type
+        jobs = list(batches(lengths, batch_size, CPU_TOKENS if kind == "cpu" else GPU_TOKENS))
+        dtype, cast = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+
+        def work(rows: Sequence[int]) -> None:
+            # Both hold for one thread only.
+            with torch.inference_mode(), torch.autocast(kind, dtype, enabled=cast):
+                embeddings[rows] = self._encode_batch(texts, rows, normalize)
+
+        with torch.no_grad(), prepacked(self, sum(lengths) > WORTH_PREPACKING):
+            each(jobs, work, lambda rows: done(len(rows)), in_threads=kind == "cpu")
         return embeddings
 
     def _read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
@@ -327,6 +332,8 @@ class SentenceEncoder(nn.Module):
         except (TypeError, KeyError, RuntimeError) as error:
             raise UserError(f"{folder}: dcpcse.json is damaged ({error}); copy the folder again") from error
         model.load_trained(folder, contents)
+        if not model.encoder.tuned:
+            set_dtype(backbone.model, DTYPES[record.get("dtype", "float32")])
         model.requires_grad_(False)
         return model.eval().to(pick_device(device))
 
@@ -417,6 +424,7 @@ class SentenceEncoder(nn.Module):
         same = (
             prompt is not None
             and not self.encoder.tuned
+            and self.encoder.backbone.dtype == torch.float32
             and not self.templates
             and self.encoder.cls_prompt is None
             and self.source.model_type in PEFT_SAME
@@ -486,6 +494,7 @@ def plain_encoder(
 def _require_known(folder: str | Path, record: Mapping[str, Any]) -> None:
     """UserError for parts that a later version may write in the same format."""
     parts = {"pooling": (record["pooling"], POOLERS)}
+    parts["type of weights"] = (record.get("dtype", "float32"), DTYPES)
     if record["prompt"] is not None:
         parts["kind of prompt"] = (record["prompt"].get("kind"), ["deep"])
     if record["denoising"] is not None:

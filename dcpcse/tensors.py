@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from .errors import UserError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+"""Types that the weights of a frozen encoder may have."""
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
@@ -54,3 +57,9 @@ def write_json(path: Path, content: Any) -> None:
     aside = path.with_name(path.name + ".tmp")
     aside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(aside, path)
+
+
+def set_dtype(module: nn.Module, dtype: torch.dtype) -> None:
+    """Keep the parameters of a module in this type; not its buffers: rotary frequencies would be spoilt."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(dtype)

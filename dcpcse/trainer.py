@@ -283,6 +283,13 @@ class _ShardEncoder(TrainerCallback):
             self.trainer.sharded = shard_layers(self.trainer.step_module.model.encoder.backbone)
 
 
+def _kept(encoder: Encoder) -> str:
+    if encoder.tuned:
+        return "trained"
+    dtype = encoder.backbone.dtype
+    return "frozen" if dtype == torch.float32 else f"frozen, in {str(dtype).removeprefix('torch.')}"
+
+
 def _batches(encoder: Encoder) -> str:
     if encoder.packed:
         return "packed: no pads are computed"
@@ -302,7 +309,7 @@ def summary(trainer: ContrastiveTrainer) -> str:
     return "\n".join(
         [
             f"method {model.method} on {model.source.name_or_path} ({model.source.model_type})",
-            f"parameters: {backbone:,} of the encoder, {'trained' if encoder.tuned else 'frozen'}; trained: "
+            f"parameters: {backbone:,} of the encoder, {_kept(encoder)}; trained: "
             f"{of_prompts}{trained:,} with heads ({trained / backbone:.3%}); {count(steps):,} in all",
             f"text from position {encoder.position_offset} on; room for {encoder.max_tokens} tokens",
             f"negatives per anchor: {negatives} (batch {batch} over {world_size()} process(es)"

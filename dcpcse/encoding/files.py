@@ -80,7 +80,7 @@ def _place(args: EncodingArguments, encoder: EncoderArguments) -> AbstractContex
     return Here(encoder.device)
 
 
-OF_ENCODER = ("batch_size", "packing")
+OF_ENCODER = ("batch_size", "packing", "flex_attention")
 """Options of the encoder that `identity` does not know; they decide the last bits."""
 
 

@@ -9,11 +9,13 @@ from torch import Tensor
 from .. import folder as model_folder
 from ..arguments import ModelArguments
 from ..backbones import Backbone
+from ..encoder import set_frozen_dtype
 from ..errors import UserError
 from ..models import SentenceEncoder
 from ..objectives import Contrastive, Term
 from ..presets import DEEP
 from ..templates import PROMPT
+from ..tensors import DTYPES
 from ..views import View
 
 
@@ -130,6 +132,11 @@ def _require_effect(args: ModelArguments) -> None:
             if not there and getattr(args, name) not in (None, False):
                 off = f" (--{name} False turns it off)" if getattr(args, name) is True else ""
                 raise UserError(f"--{name} has no effect without {need}; leave it out{off}")
+    if args.encoder_dtype != "float32" and args.tuning == "full":
+        raise UserError(
+            f"--encoder_dtype {args.encoder_dtype} is of frozen encoders; with --tuning full, --bf16 computes in "
+            "bfloat16 and keeps the trained weights in float32"
+        )
     if args.tuning == "shallow" and args.template is None:
         raise UserError("--tuning shallow trains input vectors in the places of a template's tokens; give --template")
     if args.pooler_type == "mask" and args.template is None:
@@ -147,6 +154,8 @@ def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str
     if settled.init_from:
         _require_begins_alike(method.model, settled.init_from)
         method.model.load_trained(settled.init_from)
+    for module in (method.model, *(term.objective for term in method.terms.values())):
+        set_frozen_dtype(module, DTYPES[settled.encoder_dtype])
     return method
 
 

@@ -687,3 +687,46 @@ def counted(function, made):
         function(self, layer)
 
     return call
+
+
+# A frozen encoder in bfloat16
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("bert", {"do_mlm": True, "train_lm_head": True}),
+        ("roberta", {"do_mlm": True, "mlp_only_train": True}),
+        # Without batch normalisation, which blows differences within four rows up.
+        ("bert", {"method": "d2cse", "discriminator": "frozen", "batchnorm": "False"}),
+        ("bert", {"method": "d2cse", "discriminator": "trained", "batchnorm": "False"}),
+        ("bert", {"method": "scpcse"}),
+        ("modernbert", {"prefix_projection": True, "gradient_checkpointing": True}),
+    ],
+    ids=str,
+)
+def test_a_frozen_encoder_in_bf16_trains_prompts_in_float32(kind, options, tiny, train, train_txt, sentences):
+    if options.get("method") == "d2cse":
+        options = {**options, "generator_name": tiny(kind, seed=1)}
+    folder = tiny(kind, **NO_DROPOUT)  # whose draws hang on the type
+    options = {**options, "temp": 1.0}  # at 0.05 the batch is told apart already, and nothing but rounding is left
+    full, half = (train(folder, train_txt, **options, encoder_dtype=name) for name in ("float32", "bfloat16"))
+    model = half.trainer.step_module.model
+    frozen = [p for p in half.trainer.step_module.parameters() if not p.requires_grad]
+    assert frozen and {parameter.dtype for parameter in frozen} == {torch.bfloat16}
+    trained = {name: p for name, p in half.trainer.step_module.named_parameters() if p.requires_grad}
+    assert {p.dtype for p in trained.values()} == {torch.float32}
+    for name, gradient in half.gradients[0].items():
+        exact = full.gradients[0][name].flatten()
+        assert torch.cosine_similarity(gradient.flatten(), exact, dim=0) > 0.95 or exact.abs().max() < 1e-6, name
+    loaded = dcpcse.load(half.folder, device="cpu")
+    np.testing.assert_array_equal(loaded.encode(sentences), model.encode(sentences))
+    assert loaded.encoder.backbone.dtype == torch.bfloat16
+    assert fingerprint(full.trainer.step_module.model.encoder.backbone) == loaded.source.fingerprint
+    assert not (half.folder / "adapter_config.json").exists()
+
+
+def test_bf16_weights_are_refused_where_the_encoder_is_trained(tiny, train, train_txt, tool, tmp_path):
+    options = {"method": "simcse", "encoder_dtype": "bfloat16"}
+    outcome = tool(train_main, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
+    assert outcome.code == 2 and "--encoder_dtype bfloat16 is of frozen encoders" in outcome.err

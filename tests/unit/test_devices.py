@@ -76,3 +76,14 @@ def test_encode_gives_the_same_vectors_on_many_threads(tiny, sentences, monkeypa
         monkeypatch.setattr(models, "CPU_TOKENS", tokens)
         np.testing.assert_allclose(model.encode(sentences, batch_size=1), alone, atol=1e-5)
     assert len(set(seen)) > 1 and threading.get_ident() not in seen
+
+
+def test_autocast_holds_in_every_thread(tiny, sentences, monkeypatch):
+    model = plain_encoder(load_backbone(tiny("bert")), "avg")
+    exact = model.encode(sentences, batch_size=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        many = model.encode(sentences, batch_size=2)
+        monkeypatch.setattr(models, "each", lambda jobs, work, done, in_threads: list(map(work, jobs)))
+        alone = model.encode(sentences, batch_size=2)
+    assert np.abs(many - exact).max() > 1e-4
+    np.testing.assert_array_equal(many, alone)

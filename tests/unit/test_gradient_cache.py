@@ -67,7 +67,8 @@ def one_graph(steps, batch, chunk, weights):
         torch.manual_seed(seed)
         step = steps.encode(**part)
         embeddings.append(step.embeddings)
-        drawn = {name: o.draw(step) for name, o in row_wise(steps.objectives).items()}
+        with torch.random.fork_rng(devices=[]):  # drawn in the first pass, which leaves nothing behind
+            drawn = {name: o.draw(step) for name, o in row_wise(steps.objectives).items()}
         for name, objective in row_wise(steps.objectives).items():
             count = objective.count(step, drawn[name])
             sums[name] = sums.get(name, 0) + objective.mean(step, drawn[name]) * count
@@ -167,3 +168,12 @@ def test_the_terms_of_a_chunk_have_the_cached_gradient_beside_them(tiny, sentenc
     whole = run_in_chunks(steps, batch, 4, weights, run)
     assert seen == [({CACHED, "mlm"}, False), ({CACHED, "mlm"}, True)]
     assert set(whole) == {"contrastive", "mlm"}
+
+
+def test_a_generator_runs_once_a_chunk(tiny, sentences):
+    steps, batch, weights = built(tiny, sentences, "d2cse", 0.1)
+    (corruption,) = (o.corruption for o in steps.objectives.values() if hasattr(o, "corruption"))
+    calls = []
+    corruption.register_forward_hook(lambda *_: calls.append(1))
+    cached(steps, batch, 3, weights)
+    assert len(calls) == 3  # chunks of 7 examples
