@@ -1,5 +1,8 @@
 """Where computing happens: the device, and the threads of a CPU."""
 
+import ctypes
+import functools
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -29,6 +32,21 @@ def require_gpu(option: str, device: torch.device) -> None:
     """UserError for an option that is for GPUs, elsewhere."""
     if device.type != "cuda":
         raise UserError(f"{option} is compiled for GPUs, and this runs on the device {device.type}; leave it out")
+
+
+def release_memory() -> None:
+    """Give memory that is free back to the system, where the C library can (glibc), in some milliseconds.
+
+    It keeps what tensors leave, in pieces that those of the next batch, packed and so of other sizes, do not fit into:
+    without this the memory of a process grows with every chunk of a batch, by some 40 MB with all-MiniLM-L6-v2.
+    """
+    if trim := _malloc_trim():
+        trim(0)
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 def each(

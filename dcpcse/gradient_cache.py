@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
+from .devices import release_memory
 from .distributed import longest_of_all, mean_count
 from .errors import UserError
 from .heads import BatchNormMLP
@@ -120,6 +121,7 @@ def run_in_chunks(
     for i, (part, seed) in enumerate(zip(chunks, seeds, strict=True)):
         with _seeded(seed, embeddings.device):
             parts = run(part, Replay(gradient[i], looks[i].drawn, counts), i == len(chunks) - 1)
+        release_memory()
         for name in counts:
             total[name] = total.get(name, 0) + parts[name].detach()
     return {name: total[name] for name in steps.objectives}
@@ -140,6 +142,7 @@ def _look(steps: Steps, chunk: Batch, seed: int) -> _Look:
         step = steps.encode(**chunk)
         drawn = {name: objective.draw(step) for name, objective in alone.items()}
     vectors = _stacked(step)
+    release_memory()
     counts = {name: torch.as_tensor(objective.count(step, drawn[name])) for name, objective in alone.items()}
     return _Look(vectors, drawn, {name: count.to(vectors) for name, count in counts.items()})
 

@@ -1,5 +1,6 @@
 """Jobs on threads: each done once, reported in order, the first error raised, torch's threads left as found."""
 
+import resource
 import threading
 import time
 
@@ -9,7 +10,7 @@ import torch
 
 from dcpcse import models
 from dcpcse.backbones import load_backbone
-from dcpcse.devices import each
+from dcpcse.devices import _malloc_trim, each, release_memory
 from dcpcse.models import plain_encoder
 
 
@@ -87,3 +88,20 @@ def test_autocast_holds_in_every_thread(tiny, sentences, monkeypatch):
         alone = model.encode(sentences, batch_size=2)
     assert np.abs(many - exact).max() > 1e-4
     np.testing.assert_array_equal(many, alone)
+
+
+@pytest.mark.skipif(_malloc_trim() is None, reason="this C library cannot give memory back")
+def test_memory_that_is_free_between_what_is_kept_goes_back_to_the_system():
+    held = [torch.ones(16_000) for _ in range(3_000)]  # of 64 kB each: too small to be of the system's own
+    kept = held[::50]
+    before = resident()
+    del held
+    release_memory()
+    assert before - resident() > 100 * 2**20
+    assert all(tensor.sum() == 16_000 for tensor in kept)
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
