@@ -110,7 +110,10 @@ def run_in_chunks(
     chunks = list(_split(batch, -(-longest_of_all(len(batch["input_ids"])) // chunk)))
     seeds = torch.randint(2**62, (len(chunks),)).tolist()
     with precision():
-        looks = [_look(steps, part, seed) for part, seed in zip(chunks, seeds, strict=True)]
+        looks = []
+        for part, seed in zip(chunks, seeds, strict=True):
+            looks.append(_look(steps, part, seed))
+            release_memory()  # after every chunk: memory is what this is for
     embeddings = torch.cat([look.embeddings for look in looks]).requires_grad_()
     with precision():
         terms = _joint_terms(steps, batch, embeddings)
@@ -142,7 +145,6 @@ def _look(steps: Steps, chunk: Batch, seed: int) -> _Look:
         step = steps.encode(**chunk)
         drawn = {name: objective.draw(step) for name, objective in alone.items()}
     vectors = _stacked(step)
-    release_memory()
     counts = {name: torch.as_tensor(objective.count(step, drawn[name])) for name, objective in alone.items()}
     return _Look(vectors, drawn, {name: count.to(vectors) for name, count in counts.items()})
 

@@ -17,6 +17,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from . import checkpoints
 from . import folder as model_folder
 from .collators import slots_of
+from .devices import release_memory
 from .distributed import SharedBatches, step_sizes, world_size
 from .encoder import Encoder
 from .errors import UserError
@@ -111,6 +112,7 @@ class ContrastiveTrainer(Trainer):
         self._logged_terms: dict[str, Tensor] = {}
         self._logged_counts: dict[str, Tensor] = {}
         self._logged_batches = 0
+        self._passes = 0
         # Otherwise every process would drop out the same units.
         torch.manual_seed(self.args.seed + self.args.process_index)
 
@@ -150,6 +152,8 @@ class ContrastiveTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
         """Forward and backward of a batch, at once or with `--gradient_cache_chunk` in chunks; the loss."""
+        self._passes += 1
+        release_memory(self._passes)
         if self.args.gradient_cache_chunk is None:
             return super().training_step(model, inputs, num_items_in_batch)
         model.train()

@@ -24,7 +24,7 @@ from scipy.stats import spearmanr
 from transformers import AutoModel, AutoModelForMaskedLM
 
 import dcpcse
-from dcpcse import prepacking, training
+from dcpcse import devices, prepacking, training
 from dcpcse.backbones import fingerprint
 from dcpcse.encoder import Encoder
 from dcpcse.evaluating import evaluation
@@ -730,3 +730,10 @@ def test_bf16_weights_are_refused_where_the_encoder_is_trained(tiny, train, trai
     options = {"method": "simcse", "encoder_dtype": "bfloat16"}
     outcome = tool(train_main, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
     assert outcome.code == 2 and "--encoder_dtype bfloat16 is of frozen encoders" in outcome.err
+
+
+def test_free_memory_is_given_back_after_every_few_steps(tiny, train, train_txt, monkeypatch):
+    given = []
+    monkeypatch.setattr(devices, "_malloc_trim", lambda: given.append)
+    train(tiny("bert"), train_txt, max_steps=2 * devices.RELEASE_EVERY + 1)
+    assert len(given) == 2
