@@ -28,10 +28,14 @@ def pick_device(device: str | torch.device | None) -> torch.device:
     return picked
 
 
-def require_gpu(option: str, device: torch.device) -> None:
-    """UserError for an option that is for GPUs, elsewhere."""
+def require_flex_attention(device: torch.device, packing: bool) -> None:
+    """UserError where --flex_attention cannot be had: elsewhere than on a GPU, and for padded batches."""
+    if not packing:
+        raise UserError("--flex_attention has no effect with --packing False; leave one of them out")
     if device.type != "cuda":
-        raise UserError(f"{option} is compiled for GPUs, and this runs on the device {device.type}; leave it out")
+        raise UserError(
+            f"--flex_attention is compiled for GPUs, and this runs on the device {device.type}; leave it out"
+        )
 
 
 RELEASE_EVERY = 8

@@ -226,18 +226,15 @@ def set_frozen_dtype(module: nn.Module, dtype: torch.dtype) -> None:
             set_dtype(frozen, dtype)
 
 
-def set_in_one_row(module: nn.Module, in_one_row: bool) -> None:
-    """Let every encoder in a module leave packed texts in one row for attention (`dcpcse.flex`), or not."""
-    for part in module.modules():
-        if isinstance(part, Encoder):
-            part.in_one_row = in_one_row
+def set_packed(module: nn.Module, packed: bool, in_one_row: bool = False) -> None:
+    """Let every encoder in a module leave pads out, or compute them.
 
-
-def set_packed(module: nn.Module, packed: bool) -> None:
-    """Let every encoder in a module leave pads out, or compute them."""
+    in_one_row: leave packed texts in one row for attention too (`dcpcse.flex`).
+    """
     for part in module.modules():
         if isinstance(part, Encoder):
             part.packed = packed and part.packable
+            part.in_one_row = in_one_row and part.packed
 
 
 def _build_shallow(record: Mapping[str, Any] | None) -> ShallowPrompt | None:

@@ -6,8 +6,8 @@ from pathlib import Path
 from . import checkpoints
 from .backbones import LoadOptions, load_backbone, require_trained_head
 from .cli import say
-from .devices import pick_device, require_gpu
-from .encoder import set_in_one_row, set_packed
+from .devices import pick_device, require_flex_attention
+from .encoder import set_packed
 from .errors import UserError
 from .evaluation_arguments import EncoderArguments, PublishedEvaluationArguments
 from .folder import is_model_folder
@@ -29,9 +29,8 @@ def load_model(
     """
     model = _load(name, args, published)
     if args.flex_attention:
-        require_gpu("--flex_attention", model.device)
-    set_packed(model, args.packing)
-    set_in_one_row(model, args.flex_attention)
+        require_flex_attention(model.device, args.packing)
+    set_packed(model, args.packing, args.flex_attention)
     return model
 
 

@@ -21,8 +21,8 @@ from .cli import parse_training, say
 from .collators import ViewCollator
 from .corpus import Corpus, CorruptedRows, data_fingerprint
 from .data import TrainingData, load_training_file
-from .devices import require_gpu
-from .encoder import set_in_one_row, set_packed
+from .devices import require_flex_attention
+from .encoder import set_packed
 from .errors import UserError
 from .evaluator import METRIC_NAMES, dev_metrics, measure
 from .gradient_cache import require_cachable, require_repeatable
@@ -114,7 +114,7 @@ def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> No
         )
     _require_installed(run)
     if run.flex_attention:
-        require_gpu("--flex_attention", run.device)
+        require_flex_attention(run.device, run.packing)
     if run.logging_dir:
         os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
 
@@ -292,8 +292,7 @@ def build_trainer(
         data_collator=collator,
         train_dataset=data.dataset if corpus is None else CorruptedRows(data.dataset, corpus),
     )
-    set_packed(trainer.step_module, run_args.packing)
-    set_in_one_row(trainer.step_module, run_args.flex_attention)
+    set_packed(trainer.step_module, run_args.packing, run_args.flex_attention)
     return trainer
 
 

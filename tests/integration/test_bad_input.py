@@ -40,6 +40,7 @@ OPTIONS = {  # what is given → what the error names
     "accumulation of zero": ({"gradient_accumulation_steps": 0}, "--gradient_accumulation_steps 0"),
     "workers": ({"dataloader_num_workers": -1}, "--dataloader_num_workers -1"),
     "flex attention without a GPU": ({"flex_attention": True}, "--flex_attention is compiled for GPUs"),
+    "flex attention of padded batches": ({"flex_attention": True, "packing": "False"}, "--packing False"),
     "seed": ({"seed": -1}, "--seed -1"),
     "no epochs": ({"max_steps": None, "num_train_epochs": 0}, "--num_train_epochs 0"),
     "save steps": ({"save_steps": 0}, "--save_steps"),

@@ -6,7 +6,7 @@ import torch
 from dcpcse import flex
 from dcpcse.attention import prefix_attention
 from dcpcse.backbones import load_backbone
-from dcpcse.encoder import Encoder, set_in_one_row
+from dcpcse.encoder import Encoder, set_packed
 from dcpcse.flex import TextsInOneRow
 from dcpcse.packing import Packing
 from dcpcse.prompts import DeepPrompt, PromptShape
@@ -69,7 +69,7 @@ def test_hidden_states_of_an_encoder_are_the_same(kind, training, tiny):
     ids = torch.randint(5, backbone.config.vocab_size, mask.shape)
     found = []
     for one_row in (False, True):
-        set_in_one_row(encoder, one_row)
+        set_packed(encoder, True, one_row)
         torch.manual_seed(2)  # in training the dropout of attention weights keeps to rows, and is the same
         found.append(encoder(ids, mask, all_layers=True))
     for rows, row in zip(*found, strict=True):
