@@ -27,6 +27,7 @@ from .objectives import Objective, Step
 from .objectives.base import Counts
 from .packing import Packing
 from .prepacking import prepacked
+from .records import RECORDS, MetricsFile
 from .sharding import shard_layers, whole
 
 logger = logging.getLogger(__name__)
@@ -107,6 +108,7 @@ class ContrastiveTrainer(Trainer):
         self.step_module: TrainingStep = self.model
         self.dev_scores = dev_scores
         self.sharded: list[nn.Module] = []
+        self.add_callback(MetricsFile(Path(args.output_dir)))
         if args.shard_encoder:
             self.add_callback(_ShardEncoder(self))
         self._logged_terms: dict[str, Tensor] = {}
@@ -348,4 +350,4 @@ def clear_run(output_dir: Path) -> None:
         (output_dir / name).unlink(missing_ok=True)
 
 
-REPORTS = (checkpoints.RUN_FILE, "train_results.txt", "eval_results.txt", "trainer_state.json")
+REPORTS = (checkpoints.RUN_FILE, "train_results.txt", "eval_results.txt", "trainer_state.json", *RECORDS)

@@ -29,6 +29,7 @@ from .gradient_cache import require_cachable, require_repeatable
 from .methods import Method, build_method
 from .methods import settle as settle_method
 from .paths import require_writable
+from .records import write_environment
 from .trainer import ContrastiveTrainer, clear_run, planned_steps, summary
 
 logger = logging.getLogger(__name__)
@@ -310,6 +311,7 @@ def _prepare(
     if not checkpoint:
         clear_run(output)
     write_run(output / RUN_FILE, resolved(model_args, data_args, trainer.args, given))
+    write_environment(output, step=checkpoint.step if checkpoint else 0)
     for line in summary(trainer).splitlines():
         say(line)
 

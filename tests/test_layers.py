@@ -28,7 +28,7 @@ LAYERS = (
     {"methods"},
     {"collators", "cli", "identity"},
     {"evaluator", "checkpoints", "tables", "gradient_cache"},
-    {"report", "loading"},
+    {"report", "loading", "records"},
     {"trainer"},
     {"training", "evaluating", "encoding"},
     {"quickstart", "predict", "template_search", "corrupt", "hyperparameter_search", "encode"},
