@@ -5,6 +5,7 @@ saved, loaded and used. Prompts, heads and poolers are re-exported here.
 """
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from . import folder as model_folder
 from .backbones import Backbone, LMHead, LoadOptions, Source, fingerprint, vocabulary_fingerprint
 from .bases import load_recorded
 from .denoising import NO_DENOISING, WAYS, Denoising, own_tokens, template_only
-from .devices import each, pick_device
+from .devices import each, pick_device, release_memory
 from .encoder import Encoder
 from .errors import UserError
 from .heads import (
@@ -232,8 +233,14 @@ class SentenceEncoder(nn.Module):
             with torch.inference_mode(), torch.autocast(kind, dtype, enabled=cast):
                 embeddings[rows] = self._encode_batch(texts, rows, normalize)
 
+        passes = itertools.count(1)
+
+        def finished(rows: Sequence[int]) -> None:
+            release_memory(next(passes))
+            done(len(rows))
+
         with torch.no_grad(), prepacked(self, sum(lengths) > WORTH_PREPACKING):
-            each(jobs, work, lambda rows: done(len(rows)), in_threads=kind == "cpu")
+            each(jobs, work, finished, in_threads=kind == "cpu")
         return embeddings
 
     def _read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:

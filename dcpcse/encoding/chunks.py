@@ -1,7 +1,6 @@
 """One chunk of sentences to vectors, in whatever process: the model with the options of the job."""
 
 import contextlib
-import ctypes
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..devices import release_memory
 from ..errors import UserError
 from ..evaluation_arguments import EncoderArguments
 from ..identity import identity
@@ -67,18 +67,9 @@ class ChunkEncoder:
             vectors = self.model.encode(
                 sentences, batch_size=job.encoder.batch_size, normalize=job.normalize, max_length=job.max_length
             )
-        _give_memory_back()
+        release_memory()
         with np.errstate(over="ignore"):  # the infinity that comes of it is found, and named by its line
             return Vectors(vectors.astype(job.dtype, copy=False), counter.cut)
-
-
-def _give_memory_back() -> None:
-    """Return what is free to the system, where the C library can.
-
-    Batches of ever other shapes leave holes that glibc keeps: without this a process grows by 6 MB or so a chunk.
-    """
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
 
 
 class _CutCounter(logging.Filter):
