@@ -7,13 +7,12 @@ model at the same path (or its hub id). Ray starts a worker that was killed agai
 import contextlib
 import logging
 import math
-import os
-import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from ..cluster import connected, machines
 from ..errors import UserError
 from .chunks import ChunkEncoder, Job, Vectors
 from .places import Facts
@@ -25,41 +24,21 @@ class RayCluster(contextlib.AbstractContextManager):
 
     def __init__(self, address: str, workers: int | None, device: str | None) -> None:
         """workers: how many actors; by default one for each GPU, or without GPUs one for each machine."""
-        try:
-            import ray
-            import ray.data
-        except ImportError as error:
-            raise UserError("--ray needs Ray Data; install it with `pip install ray[data]`") from error
-        if address.startswith("ray://"):
-            raise UserError(f"--ray {address}: give the command on a machine of the cluster, with --ray auto")
-        self._ray, self._ours = ray, not ray.is_initialized()
-        if self._ours:
-            self._connect(address)
-        self._require_workers(workers, device)
+        with contextlib.ExitStack() as stack:
+            self._ray = stack.enter_context(connected(address))
+            import ray.data  # noqa: F401  # which ray.data below needs
 
-    def _connect(self, address: str) -> None:
-        # Nothing is told to anybody outside, unless the user has said so.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-        local = {"include_dashboard": False} if address == "local" else {}
-        try:
-            if ":" in address:  # Ray itself would try for minutes
-                host, _, port = address.rpartition(":")
-                socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-            self._ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UserError(f"--ray {address}: there is no cluster to be reached ({reason:.120})") from error
+            self._require_workers(workers, device)
+            self._open = stack.pop_all()
 
     def _require_workers(self, workers: int | None, device: str | None) -> None:
         """Settle device, number and cores of the workers; UserError for what the cluster does not have."""
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        nodes = machines(self._ray)
         gpus = int(sum(node.get("GPU", 0) for node in nodes))
         self.type = (device or ("cuda" if gpus else "cpu")).split(":")[0]
         room = gpus if self.type == "cuda" else int(sum(node["CPU"] for node in nodes))
         self.workers = workers or (gpus if self.type == "cuda" else len(nodes))
         if not 1 <= self.workers <= room:
-            self.__exit__()
             raise UserError(f"--num_processes {self.workers}: the cluster has room for {room} workers on {self.type}")
         # An actor must fit on one machine, however few cores the smallest one has.
         least = int(min(node["CPU"] for node in nodes))
@@ -103,8 +82,7 @@ class RayCluster(contextlib.AbstractContextManager):
         logging.getLogger("ray.data").setLevel(logging.ERROR)
 
     def __exit__(self, *_: object) -> None:
-        if self._ours:
-            self._ray.shutdown()
+        self._open.close()
 
 
 def _read(row: Mapping[str, Any], text: TextFile) -> dict[str, Any]:
