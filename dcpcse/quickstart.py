@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import senteval
 from prettytable import PrettyTable
-from senteval.bootstrap import gain_interval
+from senteval.bootstrap import Scored, gain
 from senteval.scores import correlate, similarities
 
 from .backbones import load_backbone
@@ -146,11 +146,10 @@ def report(rows: dict[str, Measured], gold: np.ndarray) -> str:
     for name in ("untouched [CLS]", "trained [CLS]", "mean pooling, untouched"):
         table.add_row([name, *(f"{rows[name].spearman[split]:.2f}" for split in ("dev", "test"))])
     before, after = rows["untouched [CLS]"], rows["trained [CLS]"]
-    low, high = gain_interval(gold, before.similarity["test"], after.similarity["test"])
-    gain = after.spearman["test"] - before.spearman["test"]
+    gained = gain([Scored(gold, before.similarity["test"], after.similarity["test"])])
     return (
-        f"{table}\ngain of [CLS] on the {len(gold)} test pairs: {gain:+.2f} "
-        f"(95 % interval of the paired bootstrap: {100 * low:+.2f} to {100 * high:+.2f})"
+        f"{table}\ngain of [CLS] on the {len(gold)} test pairs: {100 * gained.value:+.2f} "
+        f"(95 % interval of the paired bootstrap: {100 * gained.low:+.2f} to {100 * gained.high:+.2f})"
     )
 
 

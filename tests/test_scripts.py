@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import senteval
 from scipy.stats import spearmanr
-from senteval.bootstrap import gain_interval
 
 import dcpcse
 from dcpcse import quickstart
@@ -222,26 +221,3 @@ def test_clustering_sets_are_cleaned_and_take_their_place_only_if_they_are_the_w
     assert sorted(path.name for path in script.parent.iterdir()) == sorted(
         [script.name, *(task.file for task in senteval.TASKS.values() if task.family == "clustering")]
     )
-
-
-# The interval of a gain
-
-
-def test_the_interval_holds_the_gain_and_narrows_with_the_pairs():
-    random = np.random.default_rng(3)
-    widths = []
-    for count in (100, 1600):
-        gold = random.normal(size=count)
-        before, after = (gold + noise * random.normal(size=count) for noise in (1.5, 0.8))
-        low, high = gain_interval(gold, before, after, samples=400)
-        assert low < spearmanr(gold, after).statistic - spearmanr(gold, before).statistic < high
-        widths.append(high - low)
-    assert widths[1] == pytest.approx(widths[0] / 4, rel=0.5)
-
-
-def test_no_gain_has_an_interval_around_zero():
-    gold = np.random.default_rng(4).normal(size=200)
-    noisy = gold + np.random.default_rng(5).normal(size=200)
-    assert gain_interval(gold, noisy, noisy, samples=50) == (0.0, 0.0)
-    with pytest.raises(ValueError, match="one length"):
-        gain_interval(gold, noisy[:-1], noisy)

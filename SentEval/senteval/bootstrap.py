@@ -1,30 +1,67 @@
-"""How sure a difference between two encoders is: a paired bootstrap over the scored pairs of one set."""
+"""How sure a difference between two encoders is: a paired bootstrap over scored pairs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import rankdata
 
 
-def gain_interval(
-    gold: np.ndarray,
-    before: np.ndarray,
-    after: np.ndarray,
-    level: float = 0.95,
-    samples: int = 2000,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Percentile interval of Spearman(after) - Spearman(before) over resampled pairs (Efron, 1979).
+@dataclass(frozen=True)
+class Scored:
+    """One set of n pairs: gold scores (n,), and the similarities that two encoders give them.
 
-    gold, before, after: (n,) gold scores and the similarities that two encoders give the same n pairs. Each
-    resample draws n pairs with replacement and ranks them anew. Raises ValueError for arrays of other shapes.
+    before, after: (n,), or (R, n) for R runs of an encoder with other seeds, whose correlations are averaged.
     """
-    gold, before, after = (np.asarray(values, dtype=float) for values in (gold, before, after))
-    if gold.ndim != 1 or not gold.shape == before.shape == after.shape:
-        raise ValueError(f"three arrays of one length are needed; got {gold.shape}, {before.shape}, {after.shape}")
+
+    gold: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
+
+    def __post_init__(self) -> None:
+        shapes = [np.shape(values) for values in (self.gold, self.before, self.after)]
+        if len(shapes[0]) != 1 or any(shape[-1:] != shapes[0] or len(shape) > 2 for shape in shapes):
+            raise ValueError(f"three arrays of one length are needed; got {', '.join(map(str, shapes))}")
+
+    def gain(self, rows: np.ndarray | slice = slice(None)) -> float:
+        """Spearman(after) - Spearman(before) over these pairs; NaN where one of them is constant there."""
+        gold = rankdata(self.gold[rows])
+        return _mean_correlation(gold, self.after, rows) - _mean_correlation(gold, self.before, rows)
+
+
+def _mean_correlation(gold: np.ndarray, runs: np.ndarray, rows: np.ndarray | slice) -> float:
+    """Pearson of ranks, averaged over runs (R, n)."""
+    ranks = rankdata(np.atleast_2d(runs)[:, rows], axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.mean([np.corrcoef(gold, run)[0, 1] for run in ranks]))
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Mean gain in Spearman over sets of pairs, its percentile interval, and a two-sided p of no gain; fractions."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def gain(sets: Sequence[Scored], level: float = 0.95, samples: int = 2000, seed: int = 0) -> Gain:
+    """The mean over sets of Spearman(after) - Spearman(before), resampled (Efron, 1979).
+
+    Each resample draws as many pairs as there are with replacement, in each set for itself, and ranks them anew. p is
+    twice the share of resamples on the other side of 0, at least 2 / (samples + 1). Raises ValueError for no set, and
+    for similarities that are constant in a resample.
+    """
     random = np.random.default_rng(seed)
-    gains = []
-    for _ in range(samples):
-        drawn = random.integers(len(gold), size=len(gold))
-        ranks = [rankdata(values[drawn]) for values in (gold, before, after)]
-        gains.append(np.corrcoef(ranks[0], ranks[2])[0, 1] - np.corrcoef(ranks[0], ranks[1])[0, 1])
-    low, high = np.quantile(gains, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    drawn = np.zeros(samples)
+    for scored in sets:
+        size = len(scored.gold)
+        drawn += [scored.gain(random.integers(size, size=size)) for _ in range(samples)]
+    drawn /= len(sets)
+    if not np.isfinite(drawn).all():
+        raise ValueError("gold scores or similarities are constant in a resample; there are too few pairs")
+    beyond = min((drawn <= 0).sum(), (drawn >= 0).sum())
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    value = float(np.mean([scored.gain() for scored in sets]))
+    return Gain(value, float(low), float(high), min(1.0, 2 * (1 + int(beyond)) / (samples + 1)))
