@@ -77,6 +77,12 @@ def load_training_file(
     )
 
 
+def distinct_sentences(path: str | Path) -> tuple[str, ...]:
+    """Every sentence of a training file once, of all its columns; raises as `load_training_file`."""
+    data = load_training_file(path).dataset
+    return tuple(dict.fromkeys(sentence for column in data.column_names for sentence in data[column]))
+
+
 def _warn_of_dropped(path: Path, *, dropped: int, dropped_lines: list[int], unit: str, **_: Any) -> None:
     if dropped:
         shown = ", ".join(map(str, dropped_lines)) + (", ..." if dropped > len(dropped_lines) else "")

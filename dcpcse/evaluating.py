@@ -9,6 +9,7 @@ from senteval.pairs import PairsTask
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from .cli import parse_evaluation, say
+from .data import distinct_sentences
 from .distributed import is_first, join_launched, leave_launched, own_device
 from .errors import UserError
 from .evaluation_arguments import EvaluationArguments, PublishedEvaluationArguments
@@ -16,7 +17,8 @@ from .evaluator import measure
 from .loading import load_model
 from .models import SentenceEncoder
 from .paths import require_writable
-from .report import Report
+from .postprocessing import POSTPROCESSORS, Fitting
+from .report import Report, write_similarities
 from .tables import headline, tables
 
 TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
@@ -40,19 +42,45 @@ def evaluate_with(args: EvaluationArguments, published: PublishedEvaluationArgum
     suite = load_suite(args.chosen_tasks(), args.data_dir, settings, extra=own)
     join_launched()
     args = replace(args, device=own_device(args.device))
+    fitting = fitting_of(args)
     model = load_model(args.model_name_or_path, args, published)
-    report = Report(args.output_file, model, args.mode, settings) if args.output_file and is_first() else None
-    measured = measure_and_say(args, model, suite, report)
+    report = Report(args.output_file, model, args.mode, settings, fitting) if args.output_file and is_first() else None
+    measured = measure_and_say(args, model, suite, report, fitting)
     if is_first():
         print(tables(measured.results, args.mode))
         _say_closing(measured)
+        if args.similarities_file:
+            write_similarities(args.similarities_file, measured.results)
     if report:
         report.write(measured.results, measured)
     leave_launched()
 
 
+def fitting_of(args: EvaluationArguments) -> Fitting | None:
+    """The map of embeddings that is asked for, with the sentences that it is fitted to."""
+    if args.postprocess is None:
+        return None
+    settings = {"whitening": {"dimensions": args.whitening_dimensions}}
+    settings["flow"] = {
+        "epochs": args.flow_epochs,
+        "learning_rate": args.flow_learning_rate,
+        "seed": args.flow_seed,
+    }
+    postprocessor = POSTPROCESSORS[args.postprocess](**settings[args.postprocess])
+    if args.fit_on is None:
+        say(f"{args.postprocess} is fitted to the sentences of each task, without their scores")
+        return Fitting(postprocessor)
+    sentences = distinct_sentences(args.fit_on)
+    say(f"{args.postprocess} is fitted to the {len(sentences):,} distinct sentences of {args.fit_on}")
+    return Fitting(postprocessor, sentences, args.fit_on)
+
+
 def measure_and_say(
-    args: EvaluationArguments, model: SentenceEncoder, suite: Suite, report: Report | None
+    args: EvaluationArguments,
+    model: SentenceEncoder,
+    suite: Suite,
+    report: Report | None,
+    fitting: Fitting | None = None,
 ) -> Evaluation:
     """Measure all tasks; each result is said, and written to the report, when it is there."""
     results: dict[str, Result] = {}
@@ -69,6 +97,7 @@ def measure_and_say(
             suite,
             batch_size=args.batch_size,
             cache_dir=_kept_embeddings(args) if args.cache_dir else None,
+            fitting=fitting,
             show_progress=True,
             on_result=on_result,
         )
@@ -92,10 +121,12 @@ def settings_of(args: EvaluationArguments) -> Settings:
 
 def _require_places(args: EvaluationArguments) -> None:
     """UserError where results or embeddings could not be written."""
-    if args.output_file:
-        if Path(args.output_file).is_dir():
-            raise UserError(f"--output_file {args.output_file} is a folder; give a file")
-        require_writable(Path(args.output_file).parent, f"--output_file {args.output_file}")
+    for option in ("output_file", "similarities_file"):
+        if (given := getattr(args, option)) is None:
+            continue
+        if Path(given).is_dir():
+            raise UserError(f"--{option} {given} is a folder; give a file")
+        require_writable(Path(given).parent, f"--{option} {given}")
     if args.cache_dir:
         require_writable(_kept_embeddings(args), f"--cache_dir {args.cache_dir}")
 

@@ -23,6 +23,13 @@ OPTIONS_OF_FAMILY = {
     "geometry_sample": "geometry",
 }
 
+OPTIONS_OF_POSTPROCESS = {
+    "whitening_dimensions": "whitening",
+    "flow_epochs": "flow",
+    "flow_learning_rate": "flow",
+    "flow_seed": "flow",
+}
+
 
 @dataclass
 class EncoderArguments:
@@ -116,7 +123,9 @@ class EvaluationArguments(EncoderArguments):
     _argument_group_name = "evaluation"
 
     model_name_or_path: str | None = option(
-        None, "Output folder of train.py, Hugging Face folder or hub id (required)."
+        None,
+        "Output folder of train.py, Hugging Face folder or hub id, or a text file of word vectors, whose averages are "
+        "measured (required).",
     )
     mode: str = option(
         "test",
@@ -139,6 +148,24 @@ class EvaluationArguments(EncoderArguments):
         False, "The files are your own in SentEval's format: do not ask for the official counts."
     )
     output_file: str | None = option(None, "Write all scores, of every subset, to this JSON file.")
+    similarities_file: str | None = option(
+        None, "Write gold scores and cosines of all pairs of the STS tasks to this .npz file."
+    )
+    postprocess: str | None = option(
+        None,
+        "Map the embeddings before they are scored, by whitening or by a flow that is trained for it; measures that "
+        "look into the encoder are left out.",
+        choices=["whitening", "flow"],
+    )
+    fit_on: str | None = option(
+        None,
+        "Fit that map to the sentences of this file (txt, csv, tsv, json, jsonl, as for training); without it to "
+        "those of each task, without their scores.",
+    )
+    whitening_dimensions: int | None = option(None, "Dimensions that whitening keeps; all without it.")
+    flow_epochs: int = option(1, "Passes over the sentences that the flow is trained for, in batches of 16.")
+    flow_learning_rate: float = option(1e-3, "Of Adam, in training the flow.")
+    flow_seed: int = option(0, "Of the flow's first weights, and of the order of its sentences.")
     cache_dir: str | None = option(
         None, "Folder for downloads, and for embeddings: a later evaluation of the same model reads them back."
     )
@@ -169,6 +196,8 @@ class EvaluationArguments(EncoderArguments):
             "draws": 2,
             "kmeans_runs": 2,
             "geometry_sample": 2,
+            "flow_epochs": 1,
+            "flow_seed": 0,
         }
         for name, bound in least.items():
             require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
@@ -179,6 +208,7 @@ class EvaluationArguments(EncoderArguments):
                 "--model_name_or_path is missing: an output folder of train.py, a Hugging Face folder or id"
             )
         self._require_used()
+        self._require_postprocess()
 
     def chosen_tasks(self) -> tuple[str, ...]:
         """Names of the tasks of `--task_set` or `--tasks`; none where there is only `--pairs`.
@@ -202,8 +232,21 @@ class EvaluationArguments(EncoderArguments):
         for name, family in OPTIONS_OF_FAMILY.items():
             if name in changed and family not in families:
                 raise UserError(f"--{name} only counts with {family} tasks, and none is measured; leave it out")
+        if self.similarities_file and not families & {"sts"} and not self.pairs:
+            raise UserError("--similarities_file holds the pairs of STS tasks, and none is measured; leave it out")
         if "geometry_sample" in changed and not self.geometry_sentences:
             raise UserError("--geometry_sample draws from --geometry_sentences; give that file, or leave it out")
+
+    def _require_postprocess(self) -> None:
+        """UserError for options of a map that is not asked for, and for impossible values."""
+        dimensions, rate = self.whitening_dimensions, self.flow_learning_rate
+        require(dimensions is None or dimensions >= 2, "--whitening_dimensions", dimensions, "at least 2")
+        require(rate > 0, "--flow_learning_rate", rate, "above 0")
+        if self.fit_on and not self.postprocess:
+            raise UserError("--fit_on is what --postprocess whitening or flow is fitted to; add one, or leave it out")
+        for name, owner in OPTIONS_OF_POSTPROCESS.items():
+            if name in self.changed() and self.postprocess != owner:
+                raise UserError(f"--{name} only counts with --postprocess {owner}; leave it out")
 
 
 @dataclass

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from .embedding_cache import EmbeddingCache
 from .identity import identity
 from .models import SentenceEncoder
+from .postprocessing import Fitting
 from .together import Encode, led_by_first
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ def measure(
     *,
     batch_size: int = 128,
     cache_dir: Path | None = None,
+    fitting: Fitting | None = None,
     show_progress: bool = False,
     on_result: Callable[[Result], None] = lambda result: None,
 ) -> Evaluation:
@@ -44,13 +46,16 @@ def measure(
 
     Of several processes, which all call this, each encodes a share; the first measures, and all get what it measured.
     The classifiers of the transfer tasks train where the model is. cache_dir: where embeddings are kept for the next
-    time. on_result is called with every result when it is there.
+    time. fitting: a map of the embeddings that is fitted before they are scored; nothing looks into the model then.
+    on_result is called with every result when it is there.
     """
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
 
     def work(encode: Encode) -> Evaluation:
         with _kept(encode, model, cache_dir) as kept, _Bars(show_progress) as bars:
-            return suite.measure(kept, inside=_Inside(model, encode), progress=bars, on_result=on_result)
+            inside = _Inside(model, encode) if fitting is None else None
+            finish = fitting.finish(kept) if fitting else None
+            return suite.measure(kept, inside=inside, finish=finish, progress=bars, on_result=on_result)
 
     return led_by_first(partial(model.encode, batch_size=batch_size), work)
 

@@ -15,6 +15,7 @@ from .models import SentenceEncoder
 from .pooling import POOLERS, UNTRAINED
 from .representations import REPRESENTATIONS, Choice, build_representation
 from .templates import Template
+from .word_vectors import load_word_vectors
 
 NOTHING_PUBLISHED = PublishedEvaluationArguments()
 """No option of the papers' evaluation scripts is given."""
@@ -36,6 +37,8 @@ def load_model(
 
 def _load(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:
     options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
+    if Path(name).is_file():
+        return _word_vectors(name, args, published)
     if not is_model_folder(name):
         _refuse_unfinished(Path(name))
         _refuse_folder_options(name, args, published)
@@ -65,6 +68,16 @@ def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> Sente
     lm_head = args.lm_head if representation.needs_lm_head else None
     backbone = load_backbone(name, lm_head=lm_head, options=options)
     return build_representation(pooler, backbone, choice).to(device)
+
+
+def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:
+    """Averages of the word vectors in a file; UserError for an option that speaks of encoders."""
+    _refuse_folder_options(name, args, published)
+    for option in sorted({"template", "denoise", "final_period", "top_k", "remove", "lm_head"} & args.changed()):
+        raise UserError(f"--{option} is of encoders; {name} is a file of word vectors; leave it out")
+    if args.pooler_type not in (None, "avg"):
+        raise UserError(f"--pooler {args.pooler_type}: word vectors are averaged; leave it out")
+    return load_word_vectors(name).to(pick_device(args.device))
 
 
 def _refuse_untrained_options(name: str, args: EncoderArguments) -> None:

@@ -1,7 +1,10 @@
-"""Places to write to, tried before the work whose result goes there."""
+"""Places to write to, tried before the work whose result goes there, and written whole or not at all."""
 
+import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from .errors import UserError
 
@@ -19,3 +22,12 @@ def require_writable(folder: Path, option: str) -> None:
         for place in missing:  # innermost first; what another process has put there meanwhile stays
             if place.is_dir() and not any(place.iterdir()):
                 place.rmdir()
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Have a file written beside its place and moved there, so that nobody ever finds half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
+        write(file)
+    os.replace(part, path)

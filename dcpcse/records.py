@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .evaluator import versions
+from .paths import write_whole
 
 METRICS = "metrics.jsonl"
 """A line for each time something is logged: step, epoch, and the numbers."""
@@ -36,7 +36,8 @@ class MetricsFile(TrainerCallback):
         if not state.is_world_process_zero:
             return
         kept = [line for line in read_metrics(self.path.parent) if line["step"] <= state.global_step > 0]
-        _replace(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        write_whole(self.path, lambda file: file.write(text.encode()))
 
     def on_log(
         self,
@@ -70,7 +71,8 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
 def write_environment(folder: Path, step: int) -> None:
     """Write what a run is trained on; a call that goes on from a step adds itself to the ones before it."""
     before = [call for call in read_environment(folder) if step and call["from_step"] < step]
-    _replace(folder / ENVIRONMENT, json.dumps([*before, {"from_step": step, **environment()}], indent=2) + "\n")
+    text = json.dumps([*before, {"from_step": step, **environment()}], indent=2) + "\n"
+    write_whole(folder / ENVIRONMENT, lambda file: file.write(text.encode()))
 
 
 def read_environment(folder: Path) -> list[dict[str, Any]]:
@@ -119,11 +121,3 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f"{path.name}.part")
-    temporary.parent.mkdir(parents=True, exist_ok=True)
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

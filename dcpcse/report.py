@@ -1,25 +1,30 @@
 """The JSON file of an evaluation: every number with what it was measured on, how and by what."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from senteval import Evaluation, Result, Settings
+from senteval import Evaluation, Result, Settings, TaskResult
 
 from .evaluator import versions
 from .identity import identity
 from .models import SentenceEncoder
+from .paths import write_whole
+from .postprocessing import Fitting
 
 
 class Report:
     """The file of one evaluation; it can be written after every task."""
 
-    def __init__(self, path: str | Path, model: SentenceEncoder, mode: str, settings: Settings) -> None:
+    def __init__(
+        self, path: str | Path, model: SentenceEncoder, mode: str, settings: Settings, fitting: Fitting | None = None
+    ) -> None:
         self.path = Path(path)
         self._head = {"mode": mode, "model": describe(model), "protocol": settings.as_dict(), "versions": versions()}
+        if fitting is not None:
+            self._head["postprocess"] = fitting.as_dict()
 
     def write(self, results: Mapping[str, Result], evaluation: Evaluation | None = None) -> None:
         """Write what is measured so far. Without `evaluation` the run goes on: `complete` is false."""
@@ -34,10 +39,17 @@ class Report:
             content["sentences"] = evaluation.sentences
             content["seconds"] = evaluation.seconds
             content["data"] = evaluation.files
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        whole = self.path.with_name(f"{self.path.name}.part")
-        whole.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(whole, self.path)
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        write_whole(self.path, lambda file: file.write(text.encode()))
+
+
+def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
+    """Gold scores and cosines (N,) of every task's pairs, as `TASK/gold` and `TASK/cosine` in an .npz file."""
+    arrays = {}
+    for task, result in results.items():
+        if isinstance(result, TaskResult):
+            arrays |= {f"{task}/gold": result.gold, f"{task}/cosine": result.cosines}
+    write_whole(Path(path), lambda file: np.savez_compressed(file, **arrays))
 
 
 def averages(results: Mapping[str, Result]) -> dict[str, float]:

@@ -11,6 +11,9 @@ from senteval.lines import Line, Located
 Encode = Callable[[list[str]], np.ndarray]
 """Gives embeddings (n, H) for n sentences, row i for sentence i; it batches as it likes."""
 
+Finish = Callable[[np.ndarray], np.ndarray]
+"""Gives other vectors (n, K) for the n distinct sentences of a task, whose embeddings (n, H) it gets."""
+
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
@@ -46,6 +49,11 @@ class Embeddings:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    def of(self, sentences: Sequence[str], finish: Callable[[np.ndarray], np.ndarray]) -> "Embeddings":
+        """The embeddings of n of these sentences, with their vectors (n, H) as `finish` makes them, (n, K)."""
+        finished = check_vectors(finish(self(sentences)), len(sentences), giver="finish")
+        return Embeddings(sentences, finished, self.inside)
 
 
 def encode_all(

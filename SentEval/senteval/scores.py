@@ -4,7 +4,7 @@ All correlations are fractions between -1 and 1, not the hundredfold that papers
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ class Correlation:
 class TaskResult:
     """The scores of one split of a task: of each set, of all its pairs at once, and averaged over its sets.
 
+    gold, cosines: of all its pairs (N,), set after set, which `all` is computed from.
+
     Papers of the SimCSE family report Spearman of `all`; older ones report `mean` or `wmean`, and the
     three are not comparable.
     """
@@ -39,6 +41,8 @@ class TaskResult:
     subsets: dict[str, Correlation]
     all: Correlation
     family: str = "sts"
+    gold: np.ndarray | None = field(default=None, repr=False, compare=False)
+    cosines: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     @property
     def mean(self) -> Correlation:
@@ -169,5 +173,5 @@ def score_task(
         pairs.name: correlate(f"{task} {pairs.name}", similarity, pairs.gold)
         for pairs, similarity in zip(subsets, similarity_of, strict=True)
     }
-    gold = np.concatenate([pairs.gold for pairs in subsets])
-    return TaskResult(task, split, results, correlate(task, np.concatenate(similarity_of), gold))
+    gold, cosines = np.concatenate([pairs.gold for pairs in subsets]), np.concatenate(similarity_of)
+    return TaskResult(task, split, results, correlate(task, cosines, gold), gold=gold, cosines=cosines)

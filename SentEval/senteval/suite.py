@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from senteval.embeddings import Encode, Inside, Progress, encode_all
+from senteval.embeddings import Embeddings, Encode, Finish, Inside, Progress, encode_all
 from senteval.errors import DataError
 from senteval.files import identify
 from senteval.settings import Settings, settings_of_mode
@@ -51,10 +51,14 @@ class Suite:
         encode: Encode,
         *,
         inside: Inside | None = None,
+        finish: Finish | None = None,
         progress: Progress = lambda *_: None,
         on_result: Callable[[Result], None] = lambda result: None,
     ) -> Evaluation:
-        """Encode every distinct sentence of all tasks once, and score each task; see `evaluate`."""
+        """Encode every distinct sentence of all tasks once, and score each task; see `evaluate`.
+
+        finish: makes of the vectors of a task's distinct sentences (n, H) the ones that it is scored with, (n, K).
+        """
         seconds: dict[str, float] = {}
         with _timed(seconds, "encode"):
             located = chain.from_iterable(task.located() for task in self.tasks.values())
@@ -63,7 +67,8 @@ class Suite:
         for done, (name, task) in enumerate(self.tasks.items()):
             progress("score", done, len(self.tasks))
             with _timed(seconds, name):
-                results[name] = task.score(embed, self.settings)
+                own = embed if finish is None else _finished(embed, task, finish)
+                results[name] = task.score(own, self.settings)
             on_result(results[name])
         progress("score", len(self.tasks), len(self.tasks))
         return Evaluation(results, self.settings, len(embed), seconds, self.files)
@@ -99,6 +104,10 @@ def evaluate(
     """
     suite = load_suite(tasks, data_dir, settings or settings_of_mode(mode))
     return suite.measure(encode, inside=inside, progress=progress, on_result=on_result)
+
+
+def _finished(embed: Embeddings, task: Loaded, finish: Finish) -> Embeddings:
+    return embed.of(list(dict.fromkeys(sentence for sentence, _ in task.located())), finish)
 
 
 @contextmanager

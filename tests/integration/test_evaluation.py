@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import launch
+from runs import launch, refused
 from scipy.stats import spearmanr
-from senteval import TASK_SETS, TASKS
+from senteval import TASK_SETS, TASKS, load_pairs
 from senteval_tiny import write_tiny_data
 
 from dcpcse import training
@@ -342,3 +342,88 @@ def test_a_trained_folder_knows_its_representation(unsupervised, data, tool):
         outcome = tool(evaluation, [*words, *given])
         assert outcome.code == 2
         assert given[0] in outcome.err
+
+
+# Maps of the embeddings, their pairs on file, word vectors
+
+
+@pytest.mark.parametrize("own_file", [False, True])
+def test_whitening_is_fitted_to_a_tasks_sentences_or_to_a_file(own_file, words, tool, tmp_path, sentences, data, tiny):
+    """The oracle whitens by eigenvalues of the covariance in float64; cosines do not see its rotation."""
+    output, fit_on = tmp_path / "s.json", tmp_path / "fit.txt"
+    fit_on.write_text("\n".join(f"{a} {b}" for a in sentences for b in sentences[:8]) + "\n", encoding="utf-8")
+    argv = [*words, "--task_set", "na", "--tasks", "STSBenchmark", "--output_file", str(output)]
+    chosen = ["--postprocess", "whitening", "--whitening_dimensions", "8"]
+    outcome = tool(evaluation, [*argv, *chosen, *(["--fit_on", str(fit_on)] if own_file else [])])
+    assert outcome.code == 0, outcome.err
+    written = json.loads(output.read_text(encoding="utf-8"))
+    (pairs,) = load_pairs("STSBenchmark", data, "test", official=False)
+    encoder = plain_encoder(load_backbone(tiny("bert")), "avg")
+    fitted = fit_on.read_text().splitlines() if own_file else list(dict.fromkeys([*pairs.first, *pairs.second]))
+    vectors = encoder.encode(fitted).astype(np.float64)
+    variances, directions = np.linalg.eigh(np.cov(vectors, rowvar=False, bias=True))
+    matrix = directions[:, ::-1][:, :8] / np.sqrt(variances[::-1][:8])
+    first, second = ((encoder.encode(side) - vectors.mean(0)) @ matrix for side in (pairs.first, pairs.second))
+    cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    expected = 100 * spearmanr(cosines, pairs.gold).statistic
+    assert written["scores_x100"]["STSBenchmark"] == pytest.approx(expected, abs=0.5)
+    assert written["postprocess"]["name"] == "whitening" and written["postprocess"]["dimensions"] == 8
+    assert written["postprocess"]["fitted_to"] == (str(fit_on) if own_file else "the distinct sentences of each task")
+
+
+def test_a_flow_is_trained_with_its_seed_and_kept_embeddings_stay_raw(words, everything, tool, tmp_path):
+    cache = ["--cache_dir", str(tmp_path / "cache")]
+    argv = [*words, *cache, "--task_set", "na", "--tasks", "STSBenchmark", "SICKRelatedness", "--mode", "fasttest"]
+
+    def scores(*options: str) -> dict:
+        outcome = tool(evaluation, [*argv, *options, "--output_file", str(tmp_path / "s.json")])
+        assert outcome.code == 0, outcome.err
+        return json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["scores_x100"]
+
+    flow = ["--postprocess", "flow", "--flow_epochs", "3"]
+    first, again, other = scores(*flow), scores(*flow), scores(*flow, "--flow_seed", "1")
+    assert first == again != other
+    raw = scores()
+    assert raw == pytest.approx({task: everything["scores_x100"][task] for task in raw}, abs=1e-4)
+
+
+def test_the_pairs_on_file_give_the_scores_of_the_table(words, tool, tmp_path):
+    names = {"output_file": "s.json", "similarities_file": "pairs.npz"}
+    places = [word for option, name in names.items() for word in (f"--{option}", str(tmp_path / name))]
+    assert tool(evaluation, [*words, "--task_set", "sts", *places]).code == 0
+    scores = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["scores_x100"]
+    with np.load(tmp_path / "pairs.npz") as pairs:
+        found = {t: 100 * spearmanr(pairs[f"{t}/gold"], pairs[f"{t}/cosine"]).statistic for t in TASK_SETS["sts"]}
+    assert found == pytest.approx(scores, abs=1e-9)
+
+
+def test_a_file_of_word_vectors_is_measured(data, tool, tmp_path, sentences):
+    path = tmp_path / "vectors.txt"
+    random = np.random.default_rng(0)
+    known = sorted({word.strip(".,").lower() for sentence in sentences for word in sentence.split()})
+    rows = (f"{word} {' '.join(f'{x:.4f}' for x in random.normal(size=8))}" for word in known)
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    argv = ["--model_name_or_path", str(path), "--data_dir", data, "--custom_data", "--task_set", "sts"]
+    outcome = tool(evaluation, [*argv, "--output_file", str(tmp_path / "s.json")])
+    assert outcome.code == 0, outcome.err
+    written = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    assert written["model"]["base"]["model_type"] == "word vectors"
+    assert set(written["scores_x100"]) == set(TASK_SETS["sts"])
+    refused(tool, evaluation, [*argv, "--pooler", "cls"], "--pooler cls: word vectors are averaged")
+    refused(tool, evaluation, [*argv, "--template", 'a "{sentence}" [MASK]'], "--template is of encoders")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--fit_on", "x.txt"], ["--fit_on", "--postprocess"]),
+        (["--postprocess", "flow", "--fit_on", "nowhere.txt"], ["nowhere.txt"]),
+        (["--postprocess", "flow", "--whitening_dimensions", "3"], ["--whitening_dimensions", "whitening"]),
+        (["--postprocess", "whitening", "--flow_epochs", "3"], ["--flow_epochs", "flow"]),
+        (["--postprocess", "flow", "--flow_learning_rate", "0"], ["--flow_learning_rate", "above 0"]),
+        (["--postprocess", "whitening", "--whitening_dimensions", "1000"], ["whitening to 1000 dimensions", "of 32"]),
+        (["--task_set", "transfer", "--similarities_file", "x.npz"], ["--similarities_file", "STS"]),
+    ],
+)
+def test_options_of_maps_that_do_not_fit_are_refused(options, said, words, tool):
+    refused(tool, evaluation, [*words, *options], *said)
