@@ -13,8 +13,13 @@ EXTRAS = {
     "ray": ["ray[data]>=2.60,<3"],
     "search": ["optuna>=5"],
     "tensorboard": ["tensorboard>=2.16"],
-    "dev": ["peft>=0.21,<1", "sentence-transformers>=6", "optuna>=5", "ray[data]>=2.60,<3", "pytest>=8", "ruff>=0.17"],
+    "dev": [
+        *("peft>=0.21,<1", "sentence-transformers>=6", "optuna>=5", "ray[data]>=2.60,<3"),
+        *("pytest>=8", "pytest-xdist>=3.6", "ruff>=0.17"),
+    ],
 }
+
+PARTS = ("encoding", "methods", "objectives", "postprocessing", "presets", "reproduction")
 
 setup(
     name="dcpcse",
@@ -24,9 +29,15 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.11",
-    packages=["dcpcse", "dcpcse.encoding", "dcpcse.methods", "dcpcse.objectives", "dcpcse.presets", "senteval"],
+    packages=["dcpcse", *(f"dcpcse.{name}" for name in PARTS), "senteval"],
     package_dir={"senteval": "SentEval/senteval"},
-    package_data={"dcpcse": ["py.typed"], "dcpcse.presets": ["*/*.yaml"], "senteval": ["py.typed", "known_files.txt"]},
+    package_data={
+        "dcpcse": ["py.typed"],
+        "dcpcse.presets": ["*/*.yaml"],
+        "dcpcse.reproduction": ["tables/*.yaml"],
+        "senteval": ["py.typed", "known_files.txt"],
+    },
+    entry_points={"console_scripts": ["dcpcse = dcpcse.__main__:main"]},
     install_requires=[
         "torch>=2.13,<3",
         "transformers>=5.8,<5.24",

@@ -12,7 +12,7 @@ SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
     {"errors", "packing", "prepacking"},
-    {"options", "devices", "flex"},
+    {"options", "devices", "flex", "postprocessing", "cluster"},
     {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates", "tensors", "masking"},
     {"tokens", "template_generation", "tuned", "corpus", "together", "sharding", "lines"},
     {"pooling", "denoising"},
@@ -23,7 +23,7 @@ LAYERS = (
     {"arguments", "evaluation_arguments"},
     {"models"},
     {"static", "topk"},
-    {"representations"},
+    {"representations", "word_vectors"},
     {"objectives"},
     {"methods"},
     {"collators", "cli", "identity"},
@@ -32,6 +32,8 @@ LAYERS = (
     {"trainer"},
     {"training", "evaluating", "encoding"},
     {"quickstart", "predict", "template_search", "corrupt", "hyperparameter_search", "encode"},
+    {"__main__"},
+    {"reproduction"},
 )
 """Lowest first; a name is a module of dcpcse or a package in it, inside which imports are free."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -18,6 +18,8 @@ from dcpcse.legacy import RENAMED
 from dcpcse.methods import settle
 from dcpcse.pooling import POOLERS
 from dcpcse.predict import predict_parser
+from dcpcse.reproduction.command import reproduce_parser
+from dcpcse.reproduction.rows import find
 from dcpcse.template_search import search_parser
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
@@ -74,6 +76,20 @@ def test_every_module_command_parses(module):
             parse_training([*argv[split + 1 :], "--output_dir", "out"])
 
 
+def test_every_command_of_reproduction_parses_and_finds_rows():
+    calls = [argv[1:] for argv in commands("dcpcse") if argv[:1] == ["reproduce"]]
+    assert len(calls) >= 4
+    for argv in calls:
+        args = reproduce_parser().parse_args(argv)
+        assert args.list or find(args.rows)
+
+
+def test_the_table_names_every_option_of_reproduction():
+    section = README.split("## Reproduce a published row")[1].split("\n## ")[0]
+    known = [action.option_strings[0] for action in reproduce_parser()._actions if action.option_strings]
+    assert not [name for name in known if name != "-h" and f"`{name}" not in section]
+
+
 def test_every_script_that_the_readme_calls_is_there():
     lines = [line.split() for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
     called = {words[1] for words in lines if words[:1] == ["bash"]}
@@ -115,7 +131,7 @@ def test_the_tables_name_every_option_of_encoding():
 
 def test_no_option_is_named_that_does_not_exist():
     words = [f.name for kind in (ModelArguments, DataArguments, RunArguments) for f in fields(kind)]
-    parsers = [evaluation_parser(), *(parser() for parser in MODULES.values())]
+    parsers = [evaluation_parser(), reproduce_parser(), *(parser() for parser in MODULES.values())]
     words += [name[2:] for parser in parsers for action in parser._actions for name in action.option_strings]
     words += [
         "supervised",

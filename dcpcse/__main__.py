@@ -1,0 +1,49 @@
+"""`python -m dcpcse COMMAND`, and the console script `dcpcse`: every command of the package by one name."""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+from .cli import run
+from .errors import UserError
+
+COMMANDS = {
+    "train": ("training", "train", "train a method (as train.py)"),
+    "evaluate": ("evaluating", "evaluation", "measure an encoder (as evaluation.py)"),
+    "reproduce": ("reproduction.command", "reproduce", "rows of the papers' tables over seeds, beside their figures"),
+    "encode": ("encode", "encode", "a text file to vectors"),
+    "predict": ("predict", "predict", "words that a template's [MASK] stands for"),
+    "corrupt": ("corrupt", "corrupt", "write a corpus with replaced tokens ahead of training"),
+    "search-templates": ("template_search", "search", "templates by their score on STS-B dev"),
+    "search-hyperparameters": ("hyperparameter_search", "search", "the papers' searches"),
+}
+"""Name → module, function of the words that follow it, what it does."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; 2 for one that is not known."""
+    return run(_dispatch, argv)
+
+
+def _dispatch(argv: Sequence[str]) -> None:
+    name, *words = argv or ["--help"]
+    if name in ("-h", "--help"):
+        print(_help())
+        return
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"dcpcse {name}: {hint}the commands are {', '.join(COMMANDS)}")
+    module, function, _ = COMMANDS[name]
+    getattr(importlib.import_module(f".{module}", __package__), function)(words)
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {what}" for name, (_, _, what) in COMMANDS.items()]
+    return "\n".join(["usage: dcpcse COMMAND [options]; dcpcse COMMAND --help lists its options", "", *lines])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""`dcpcse reproduce ROW ...`: published rows over seeds, beside the published figures."""
+
+import argparse
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from prettytable import PrettyTable
+
+from ..cli import CommandParser, say
+from ..errors import UserError
+from ..paths import require_writable, write_whole
+from .plan import Setting, Unit, obstacle, plan, seeds_of
+from .rows import Row, all_rows, find
+
+DESCRIPTION = """Rows of the papers' tables, trained, measured and set beside the published figures. What is
+finished is never run again: the same command goes on after an interruption."""
+
+
+def reproduce(argv: Sequence[str]) -> None:
+    """The whole command; raises UserError for what the user can mend."""
+    args = reproduce_parser().parse_args(list(argv))
+    setting = _setting(args)
+    if args.list or not args.rows:
+        from .show import listing
+
+        rows = find(args.rows) if args.rows else list(all_rows().values())
+        print(listing(rows, {row.name: obstacle(row, setting) for row in rows}))
+        return
+    rows = find([*args.rows, *([args.baseline] if args.baseline else [])])
+    if args.baseline and len(find([args.baseline])) > 1:
+        raise UserError(f"--baseline {args.baseline} names a table; give one row of it")
+    obstacles = {row.name: obstacle(row, setting) for row in rows}
+    units = plan(rows, seeds_of(args.seeds), setting, args.output_dir)
+    _require_something(rows, units, obstacles)
+    if args.dry_run:
+        print(planned(units, obstacles))
+        return
+    require_writable(args.output_dir, f"--output_dir {args.output_dir}")
+    failures = _work(units, args.ray)
+    _answer(rows, units, obstacles | failures, setting, args)
+    if failures:
+        raise UserError(f"{len(failures)} of {len(rows)} rows did not come to an end: {'; '.join(failures.values())}")
+
+
+def reproduce_parser() -> CommandParser:
+    """The parser of the command."""
+    parser = CommandParser("dcpcse reproduce", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="paper/table/row, paper/table, paper, or with *")
+    parser.add_argument("--list", action="store_true", help="the rows there are, and what each still needs")
+    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="the plan: steps, time, memory, commands")
+    parser.add_argument("--seeds", default="0", help="0..9 or 0,1,2 (default: %(default)s)")
+    parser.add_argument("--limit", type=_at_least_one, help="so many optimiser steps at most")
+    parser.add_argument("--base", help="another frozen encoder for every row: folder or hub id")
+    parser.add_argument("--generator", help="another generator of replaced tokens (D2CSE, DiffCSE)")
+    parser.add_argument("--unsup_file", help="sentences, one a line, instead of data/wiki1m_for_simcse.txt")
+    parser.add_argument("--sup_file", help="NLI triples instead of data/nli_for_simcse.csv; whitening and flow too")
+    parser.add_argument("--vectors", help="GloVe's text file, for the rows of word vectors")
+    parser.add_argument("--set", nargs=2, action="append", default=[], metavar=("OPTION", "VALUE"), help="of train.py")
+    parser.add_argument("--data_dir", type=Path, default=Path("SentEval/data"), help="holds downstream/ (%(default)s)")
+    parser.add_argument("--custom_data", action="store_true", help="the files there are your own, of other sizes")
+    parser.add_argument("--output_dir", type=Path, default=Path("result/reproduction"), help="default: %(default)s")
+    parser.add_argument("--baseline", metavar="ROW", help="test the gain of each row over this one (paired bootstrap)")
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", help="a unit a machine of this Ray cluster: auto, local, host:port"
+    )
+    return parser
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _setting(args: argparse.Namespace) -> Setting:
+    # Whole paths, since a unit may be done on another machine, from another folder.
+    args.output_dir, args.data_dir = args.output_dir.resolve(), args.data_dir.resolve()
+    for option in ("unsup_file", "sup_file", "vectors"):
+        given = getattr(args, option)
+        if given and not Path(given).is_file():
+            raise UserError(f"--{option} {given}: there is no such file")
+        setattr(args, option, given and str(Path(given).resolve()))
+    for option in ("base", "generator"):
+        given = getattr(args, option)
+        if given and Path(given).exists():
+            setattr(args, option, str(Path(given).resolve()))
+    taken = {"seed": "--seeds", "output_dir": "--output_dir", "model_name_or_path": "--base", "max_steps": "--limit"}
+    for name, _ in args.set:
+        if name.lstrip("-") in taken:
+            raise UserError(f"--set {name}: give it by {taken[name.lstrip('-')]}")
+    changes = {name.lstrip("-"): value for name, value in args.set}
+    given = ("data_dir", "base", "generator", "unsup_file", "sup_file", "vectors", "limit", "custom_data")
+    return Setting(**{name: getattr(args, name) for name in given}, changes=changes)
+
+
+def _require_something(rows: Sequence[Row], units: Sequence[Unit], obstacles: Mapping[str, str | None]) -> None:
+    if not units:
+        reasons = "; ".join(f"{row.name}: {obstacles[row.name]}" for row in rows)
+        raise UserError(f"none of the rows can be run: {reasons}")
+
+
+def planned(units: Sequence[Unit], obstacles: Mapping[str, str | None]) -> str:
+    """The plan as a table, the commands of each row's first unit, and what cannot be run."""
+    from .estimate import estimate
+    from .work import is_finished
+
+    table = PrettyTable(["unit", "steps", "time", "memory", "state"], align="r")
+    table.align["unit"] = table.align["state"] = "l"
+    left = 0.0
+    for unit in units:
+        cost, finished = estimate(unit), is_finished(unit)
+        left += 0 if finished or cost.seconds is None else cost.seconds
+        memory = "?" if cost.megabytes is None else f"{cost.megabytes / 1000:.1f} GB"
+        table.add_row([unit.name, cost.steps or "-", _duration(cost.seconds), memory, "done" if finished else "to do"])
+    lines = [table.get_string(), f"left: about {_duration(left)} on this machine, one unit after another"]
+    for unit in {unit.row.name: unit for unit in reversed(units)}.values():
+        lines += [f"{unit.name}:", *(f"  dcpcse {name} {_line(words)}" for name, words in unit.commands.items())]
+    return "\n".join([*lines, *(f"{name}: {reason}" for name, reason in obstacles.items() if reason)])
+
+
+def _line(words: Sequence[str]) -> str:
+    return shlex.join(words)
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _work(units: Sequence[Unit], ray: str | None) -> dict[str, str]:
+    """Do what is not finished; row → why it did not come to an end."""
+    from .run import on_ray, one_after_another
+    from .work import is_finished
+
+    todo = [unit for unit in units if not is_finished(unit)]
+    say(f"{len(units)} units, {len(units) - len(todo)} of them finished")
+    return (on_ray(todo, ray) if ray else one_after_another(todo)) if todo else {}
+
+
+def _answer(
+    rows: Sequence[Row],
+    units: Sequence[Unit],
+    obstacles: Mapping[str, str | None],
+    setting: Setting,
+    args: argparse.Namespace,
+) -> None:
+    """Print the tables, and write them beside the units."""
+    from ..records import environment
+    from . import show
+    from .answer import collect, compare
+    from .work import is_finished
+
+    done = {row.name: [unit for unit in units if unit.row == row and is_finished(unit)] for row in rows}
+    answers = []
+    for row in rows:
+        answer, problem, over = collect(row, done[row.name], setting.comparable), obstacles[row.name], None
+        if args.baseline and row.name != args.baseline and done[row.name] and done.get(args.baseline):
+            try:
+                over = compare(done[row.name], done[args.baseline])
+            except ValueError as error:
+                problem = f"not compared with the baseline: {error}"
+        answers.append(replace(answer, obstacle=problem, over_baseline=over))
+    commands = {
+        f"{unit.name}: {name}": f"dcpcse {name} {_line(words)}"
+        for unit in units
+        for name, words in unit.commands.items()
+    }
+    content = {"rows": show.as_json(answers, args.baseline), "commands": commands, "environment": environment()}
+    text = show.table(answers, args.baseline)
+    files = {
+        "answer.txt": text + "\n",
+        "answer.md": show.markdown(answers, args.baseline, commands),
+        "answer.csv": show.as_csv(answers),
+        "answer.json": json.dumps(content, indent=2, ensure_ascii=False) + "\n",
+    }
+    for name, written in files.items():
+        write_whole(args.output_dir / name, lambda file, written=written: file.write(written.encode()))
+    print(text)
+    say(f"{args.output_dir}/answer.txt, .md, .csv and .json hold this, with the commands and the environment")

@@ -1,0 +1,126 @@
+"""Doing a unit of work: training and measuring in processes of their own, so that any end leaves what is finished."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .. import checkpoints
+from ..errors import UserError
+from ..folder import is_model_folder
+from ..paths import write_whole
+from ..records import environment
+from .plan import SCORES, Unit
+
+RECORD, LOG, LOCK = "unit.json", "log.txt", "lock"
+
+
+class FailedUnit(UserError):
+    """A unit's command has ended with an error; the message holds its last line and the place of its log."""
+
+
+def is_finished(unit: Unit) -> bool:
+    """Whether its scores are there, whole, and of these options; UserError where they are of others."""
+    record = _read(unit.folder / RECORD)
+    if record and record["digest"] != unit.digest:
+        raise UserError(
+            f"{unit.folder} holds {unit.name} with other options ({unit.folder / RECORD} says which); give another "
+            "--output_dir, or the same options"
+        )
+    scores = _read(unit.folder / SCORES)
+    return bool(record and scores and scores["complete"])
+
+
+def run_unit(unit: Unit) -> None:
+    """Train and measure, from where an earlier try was cut off; nothing for a unit that is finished.
+
+    Raises FailedUnit where a command fails, and UserError where another process is at work on this unit.
+    """
+    if is_finished(unit):
+        return
+    unit.folder.mkdir(parents=True, exist_ok=True)
+    with _alone(unit):
+        facts = {"name": unit.name, "seed": unit.seed, "digest": unit.digest, "commands": unit.commands}
+        _write(unit.folder / RECORD, {**facts, "environment": environment()})
+        started = time.monotonic()
+        if unit.train and not is_model_folder(unit.model):
+            _call(unit, ["train", *unit.train, *_going_on(unit.model)])
+        _call(unit, ["evaluate", *unit.evaluate])
+        for checkpoint in unit.model.glob("checkpoint-*"):  # of a fully tuned encoder each is gigabytes
+            shutil.rmtree(checkpoint)
+        _write(
+            unit.folder / RECORD,
+            {**facts, "environment": environment(), "seconds_of_last_try": time.monotonic() - started},
+        )
+
+
+def _going_on(model: Path) -> list[str]:
+    """Options for the newest checkpoint that is whole: a try may have been cut off while one was written."""
+    found = sorted(model.glob("checkpoint-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for checkpoint in found:
+        try:
+            checkpoints.find(str(checkpoint), str(model))
+        except UserError:
+            continue
+        return ["--resume_from_checkpoint", str(checkpoint)]
+    return ["--overwrite_output_dir"]
+
+
+@contextmanager
+def _alone(unit: Unit) -> Iterator[None]:
+    """Hold the unit's lock, which ends with the process."""
+    with (unit.folder / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"another process is at work on {unit.name} in {unit.folder}; wait for its end") from error
+        yield
+
+
+def _call(unit: Unit, words: Sequence[str]) -> None:
+    """A command of this package in a process that ends when this one does."""
+    command = [sys.executable, "-m", __name__, str(os.getpid()), *words]
+    with (unit.folder / LOG).open("a", encoding="utf-8") as log:
+        log.write(f"$ python -m dcpcse {' '.join(words)}\n")
+        log.flush()
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        raise FailedUnit(f"{unit.name}: {words[0]} ended with {done.returncode}: {_last_line(unit)}")
+
+
+def _last_line(unit: Unit) -> str:
+    lines = (unit.folder / LOG).read_text(encoding="utf-8", errors="replace").split()
+    return f"{' '.join(lines[-40:])} (all of it in {unit.folder / LOG})"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); delete it, and its unit is done again") from error
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    write_whole(path, lambda file: file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()))
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    # A killed reproduction must not leave a training behind, which the next try would run beside.
+    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
+    from dcpcse.__main__ import main
+
+    sys.exit(main(sys.argv[2:]))

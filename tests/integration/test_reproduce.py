@@ -1,0 +1,175 @@
+"""`dcpcse reproduce` in whole: real trainings, killed and gone on with, and on a Ray cluster."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from runs import ROOT, refused
+from senteval_tiny import write_tiny_data
+
+from dcpcse.__main__ import main
+from dcpcse.reproduction.command import reproduce
+
+SCPCSE, DCPCSE = (f"dcpcse/table1/unsupervised/{name}-BERT-base" for name in ("SCPCSE", "DCPCSE"))
+UNTRAINED = ["promptbert/table5/static-avg", "promptbert/table5/first-last-avg"]
+
+
+@pytest.fixture(scope="module")
+def options(tiny, train_txt, tmp_path_factory) -> list[str]:
+    """What somebody has who reproduces on next to nothing."""
+    data = write_tiny_data(tmp_path_factory.mktemp("tiny-data"))
+    words = ["--base", tiny("bert"), "--unsup_file", train_txt, "--data_dir", str(data), "--custom_data"]
+    return [*words, "--limit", "2", "--set", "per_device_train_batch_size", "4", "--set", "learning_rate", "0.001"]
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """The processes of units find the packages where this one does."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "SentEval")]))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def wait_for(happened: Callable[[], object], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.1)
+
+
+def units(output: Path) -> dict[str, float]:
+    """Folder of every finished unit, and when its scores were written."""
+    found = {}
+    for path in output.rglob("scores.json"):
+        if json.loads(path.read_text(encoding="utf-8"))["complete"]:
+            found[str(path.parent.relative_to(output))] = path.stat().st_mtime
+    return found
+
+
+def test_a_killed_reproduction_leaves_no_training_behind_and_goes_on_with_what_is_left(options, tool, tmp_path):
+    output = tmp_path / "out"
+    argv = [SCPCSE, DCPCSE, *options, "--output_dir", str(output)]
+    begun = subprocess.Popen([sys.executable, "-m", "dcpcse", "reproduce", *argv], cwd=ROOT, stderr=subprocess.DEVNULL)
+    wait_for(lambda: units(output) and (output / DCPCSE / "seed-0/log.txt").is_file())
+    children = psutil.Process(begun.pid).children(recursive=True)
+    assert children
+    begun.send_signal(signal.SIGKILL)
+    begun.wait()
+    wait_for(lambda: not any(child.is_running() for child in children), 20)
+    first = units(output)
+    assert set(first) == {f"{SCPCSE}/seed-0"}
+
+    outcome = tool(reproduce, [*argv, "--baseline", SCPCSE])
+    assert outcome.code == 0, outcome.err + (output / DCPCSE / "seed-0/log.txt").read_text()
+    assert "2 units, 1 of them finished" in outcome.said
+    assert units(output).items() >= first.items() and len(units(output)) == 2
+    assert "78.49, not comparable" in outcome.out
+    assert "not compared with the baseline: " in outcome.out and "too few pairs" in outcome.out
+    answer = json.loads((output / "answer.json").read_text(encoding="utf-8"))
+    scores = json.loads((output / DCPCSE / "seed-0/scores.json").read_text(encoding="utf-8"))
+    cells = {row["name"]: row["cells"] for row in answer["rows"]}
+    assert cells[DCPCSE]["avg"]["values"] == [scores["averages_x100"]["sts"]]
+    assert answer["environment"]["versions"]["torch"]
+    assert (output / "answer.md").read_text(encoding="utf-8").count("dcpcse train --preset") == 2
+
+    assert "2 units, 2 of them finished" in tool(reproduce, argv).said
+    other = [*argv[: argv.index("--limit")], "--limit", "3", *argv[argv.index("--limit") + 2 :]]
+    refused(tool, reproduce, other, "with other options", "give another --output_dir")
+
+
+def test_a_row_that_fails_lets_the_others_go_on(options, tool, tmp_path):
+    wrong = [*options, "--set", "max_seq_length", "5000"]
+    argv = [*UNTRAINED[:1], DCPCSE, *wrong, "--output_dir", str(tmp_path)]
+    outcome = tool(reproduce, argv)
+    assert outcome.code == 2
+    assert "1 of 2 rows did not come to an end" in outcome.err and "--max_seq_length 5000" in outcome.err
+    assert "static-avg" in outcome.out and set(units(tmp_path)) == {f"{UNTRAINED[0]}/once"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """Address of a Ray cluster of two machines with a core each, on this one."""
+    pytest.importorskip("ray", reason="needs Ray (pip install ray[data])")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made.add_node(num_cpus=1)
+    yield made.address
+    made.shutdown()
+
+
+def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_alone(cluster, options, tool, tmp_path):
+    killed = []
+
+    def kill_one_at_work() -> None:
+        def at_work() -> list[psutil.Process]:
+            processes = psutil.Process().children(recursive=True)
+            return [process for process in processes if "ray::_outcome" in " ".join(process.cmdline())]
+
+        wait_for(at_work)
+        killed.append(at_work()[0])
+        killed[0].kill()
+
+    killer = threading.Thread(target=kill_one_at_work)
+    killer.start()
+    outcome = tool(reproduce, [*UNTRAINED, *options, "--output_dir", str(tmp_path), "--ray", cluster])
+    assert outcome.code == 0, outcome.err
+    assert set(units(tmp_path)) == {f"{name}/once" for name in UNTRAINED}
+    killer.join()
+    assert killed
+    again = tool(reproduce, [*UNTRAINED, *options, "--output_dir", str(tmp_path)])
+    assert outcome.out.endswith(again.out)  # Ray speaks of the killed worker before
+
+
+# Wrong input
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dcpcse/table9"], ["no published row is called dcpcse/table9"]),
+        (["dcpcse/table1", "--seeds", "x"], ["--seeds x"]),
+        (["dcpcse/table1", "--limit", "0"], ["--limit"]),
+        (["dcpcse/table1", "--unsup_file", "nowhere.txt"], ["--unsup_file nowhere.txt"]),
+        (["dcpcse/table1", "--set", "seed", "1"], ["--set seed: give it by --seeds"]),
+        ([DCPCSE, "--baseline", "d2cse/table6"], ["--baseline d2cse/table6 names a table"]),
+        (["promptbert/table6/unsupervised/IS-BERT-base"], ["none of the rows can be run", "cited only"]),
+        ([DCPCSE], ["there is no file data/wiki1m_for_simcse.txt"]),
+        ([DCPCSE, "--sead", "1"], ["--sead"]),
+    ],
+)
+def test_mistakes_get_one_line_and_leave_nothing(words, said, tool, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(tool, reproduce, words, *said)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_writes_nothing_and_a_list_needs_nothing(options, tool, tmp_path):
+    planned = tool(
+        reproduce, [SCPCSE, "--seeds", "0..2", *options, "--output_dir", str(tmp_path / "out"), "--dry-run"]
+    )
+    assert planned.code == 0 and not (tmp_path / "out").exists()
+    assert planned.out.count("to do") == 3 and "about" in planned.out
+    listed = tool(reproduce, ["--list"])
+    assert "d2cse/table6" in listed.out and "cited only" in listed.out
+
+
+# The commands under one name
+
+
+def test_one_name_has_all_commands(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in ("train", "evaluate", "reproduce", "encode", "search-templates"))
+    assert main(["reprodce"]) == 2
+    assert "did you mean reproduce?" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "--help"])
+    assert end.value.code == 0 and "--baseline" in capsys.readouterr().out
