@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from senteval.bootstrap import Gain, Scored, gain
-from tqdm import tqdm
 
 from .plan import SCORES, SIMILARITIES, Unit
 from .rows import AVERAGE, Row
@@ -109,7 +108,7 @@ def compare(units: Sequence[Unit], baseline: Sequence[Unit]) -> Gain:
             np.stack([run[f"{task}/cosine"] for run in theirs]),
             np.stack([run[f"{task}/cosine"] for run in ours]),
         )
-        for task in tqdm(tasks, desc="read similarities", leave=False)
+        for task in tasks
     ]
     return gain(sets)
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prettytable import PrettyTable
 
@@ -14,6 +15,9 @@ from ..errors import UserError
 from ..paths import require_writable, write_whole
 from .plan import Setting, Unit, obstacle, plan, seeds_of
 from .rows import Row, all_rows, find
+
+if TYPE_CHECKING:
+    from .answer import Answer
 
 DESCRIPTION = """Rows of the papers' tables, trained, measured and set beside the published figures. What is
 finished is never run again: the same command goes on after an interruption."""
@@ -118,12 +122,8 @@ def planned(units: Sequence[Unit], obstacles: Mapping[str, str | None]) -> str:
         table.add_row([unit.name, cost.steps or "-", _duration(cost.seconds), memory, "done" if finished else "to do"])
     lines = [table.get_string(), f"left: about {_duration(left)} on this machine, one unit after another"]
     for unit in {unit.row.name: unit for unit in reversed(units)}.values():
-        lines += [f"{unit.name}:", *(f"  dcpcse {name} {_line(words)}" for name, words in unit.commands.items())]
+        lines += [f"{unit.name}:", *(f"  {line}" for _, line in _lines(unit))]
     return "\n".join([*lines, *(f"{name}: {reason}" for name, reason in obstacles.items() if reason)])
-
-
-def _line(words: Sequence[str]) -> str:
-    return shlex.join(words)
 
 
 def _duration(seconds: float | None) -> str:
@@ -154,24 +154,11 @@ def _answer(
     """Print the tables, and write them beside the units."""
     from ..records import environment
     from . import show
-    from .answer import collect, compare
     from .work import is_finished
 
     done = {row.name: [unit for unit in units if unit.row == row and is_finished(unit)] for row in rows}
-    answers = []
-    for row in rows:
-        answer, problem, over = collect(row, done[row.name], setting.comparable), obstacles[row.name], None
-        if args.baseline and row.name != args.baseline and done[row.name] and done.get(args.baseline):
-            try:
-                over = compare(done[row.name], done[args.baseline])
-            except ValueError as error:
-                problem = f"not compared with the baseline: {error}"
-        answers.append(replace(answer, obstacle=problem, over_baseline=over))
-    commands = {
-        f"{unit.name}: {name}": f"dcpcse {name} {_line(words)}"
-        for unit in units
-        for name, words in unit.commands.items()
-    }
+    answers = [_answer_of(row, done, obstacles[row.name], setting, args.baseline) for row in rows]
+    commands = {f"{unit.name}: {name}": line for unit in units for name, line in _lines(unit)}
     content = {"rows": show.as_json(answers, args.baseline), "commands": commands, "environment": environment()}
     text = show.table(answers, args.baseline)
     files = {
@@ -184,3 +171,24 @@ def _answer(
         write_whole(args.output_dir / name, lambda file, written=written: file.write(written.encode()))
     print(text)
     say(f"{args.output_dir}/answer.txt, .md, .csv and .json hold this, with the commands and the environment")
+
+
+def _answer_of(
+    row: Row, done: Mapping[str, Sequence[Unit]], problem: str | None, setting: Setting, baseline: str | None
+) -> "Answer":
+    """What came out of a row's finished units, and how sure its gain over the baseline is."""
+    from .answer import collect, compare
+
+    answer = replace(collect(row, done[row.name], setting.comparable), obstacle=problem)
+    if baseline in (None, row.name) or not (done[row.name] and done[baseline]):
+        return answer
+    say(f"{row.name}: resampling pairs for its gain over {baseline}")
+    try:
+        return replace(answer, over_baseline=compare(done[row.name], done[baseline]))
+    except ValueError as error:
+        return replace(answer, obstacle=f"not compared with the baseline: {error}")
+
+
+def _lines(unit: Unit) -> list[tuple[str, str]]:
+    """A unit's commands, as one types them in its folder."""
+    return [(name, f"dcpcse {name} {shlex.join(words)}") for name, words in unit.commands.items()]
