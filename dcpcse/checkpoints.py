@@ -16,13 +16,11 @@ from . import folder as model_folder
 from .arguments import RunArguments
 from .errors import UserError
 from .models import SentenceEncoder
+from .records import RUN_FILE, STATE
 from .tensors import load_tensors, save_tensors
 
 OBJECTIVES = "objectives.safetensors"
 """Trained weights of the objectives: part of checkpoints, which training resumes from, not of results."""
-
-RUN_FILE = "run.yaml"
-"""Options of a run, in its folder and in each of its checkpoints."""
 
 _MAY_CHANGE = {
     *("preset", "model_name_or_path", "config_name", "tokenizer_name", "model_revision", "use_auth_token"),
@@ -38,7 +36,6 @@ _MAY_CHANGE = {
 }
 """Options that may differ when a run goes on: places (the encoder is known by its fingerprint), lengths, reports."""
 
-_STATE = "trainer_state.json"
 _PICKLED = ("optimizer.pt", "scheduler.pt")
 _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
 
@@ -154,12 +151,12 @@ def _read(folder: Path, what: str, ranks: Sequence[int]) -> Checkpoint:
     if not model_folder.is_model_folder(folder):
         raise UserError(f"{what} is not a checkpoint of a run; give …/checkpoint-N")
     rng = [f"rng_state_{rank}.pth" for rank in ranks] if len(ranks) > 1 else ["rng_state.pth"]
-    if missing := [name for name in (_STATE, *_PICKLED, *rng) if not (folder / name).is_file()]:
+    if missing := [name for name in (STATE, *_PICKLED, *rng) if not (folder / name).is_file()]:
         hint = "; was it written by another number of processes?" if set(missing) <= set(rng) else ""
         raise UserError(f"{what} lacks {missing} and is no whole checkpoint{hint}; give another …/checkpoint-N")
     for name in _PICKLED:
         _require_readable(folder / name)
-    return Checkpoint(folder, _read_state(folder / _STATE)["global_step"])
+    return Checkpoint(folder, _read_state(folder / STATE)["global_step"])
 
 
 def _require_readable(path: Path) -> None:

@@ -11,12 +11,11 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from .cli import parse_evaluation, say
 from .data import distinct_sentences
 from .distributed import is_first, join_launched, leave_launched, own_device
-from .errors import UserError
 from .evaluation_arguments import EvaluationArguments, PublishedEvaluationArguments
 from .evaluator import measure
 from .loading import load_model
 from .models import SentenceEncoder
-from .paths import require_writable
+from .paths import require_output, require_writable
 from .postprocessing import POSTPROCESSORS, Fitting
 from .report import Report, write_similarities
 from .tables import headline, tables
@@ -122,11 +121,8 @@ def settings_of(args: EvaluationArguments) -> Settings:
 def _require_places(args: EvaluationArguments) -> None:
     """UserError where results or embeddings could not be written."""
     for option in ("output_file", "similarities_file"):
-        if (given := getattr(args, option)) is None:
-            continue
-        if Path(given).is_dir():
-            raise UserError(f"--{option} {given} is a folder; give a file")
-        require_writable(Path(given).parent, f"--{option} {given}")
+        if (given := getattr(args, option)) is not None:
+            require_output(Path(given), f"--{option}")
     if args.cache_dir:
         require_writable(_kept_embeddings(args), f"--cache_dir {args.cache_dir}")
 

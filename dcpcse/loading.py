@@ -13,6 +13,7 @@ from .evaluation_arguments import EncoderArguments, PublishedEvaluationArguments
 from .folder import is_model_folder
 from .models import SentenceEncoder
 from .pooling import POOLERS, UNTRAINED
+from .records import RUN_FILE
 from .representations import REPRESENTATIONS, Choice, build_representation
 from .templates import Template
 from .word_vectors import load_word_vectors
@@ -107,7 +108,7 @@ def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArgu
 
 def _refuse_unfinished(folder: Path) -> None:
     newest = checkpoints.last(folder)
-    if newest and (folder / checkpoints.RUN_FILE).is_file():
+    if newest and (folder / RUN_FILE).is_file():
         raise UserError(
             f"the training in {folder} has not ended; go on with --resume_from_checkpoint True, or measure one of "
             f"its checkpoints, such as {newest}"

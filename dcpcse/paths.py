@@ -1,10 +1,8 @@
-"""Places to write to, tried before the work whose result goes there, and written whole or not at all."""
+"""Places to write to: tried before the work whose result goes there, and written whole."""
 
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 from .errors import UserError
 
@@ -24,10 +22,16 @@ def require_writable(folder: Path, option: str) -> None:
                 place.rmdir()
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Have a file written beside its place and moved there, so that nobody ever finds half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    with part.open("wb") as file:
-        write(file)
-    os.replace(part, path)
+def require_output(path: Path, option: str) -> None:
+    """UserError unless a file can be written at this place."""
+    if path.is_dir():
+        raise UserError(f"{option} {path} is a folder; give a file")
+    require_writable(path.parent, f"{option} {path}")
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all, text in UTF-8; its folder is made."""
+    aside = path.with_name(f"{path.name}.part")
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    aside.write_bytes(content.encode() if isinstance(content, str) else content)
+    os.replace(aside, path)

@@ -1,5 +1,6 @@
 """The JSON file of an evaluation: every number with what it was measured on, how and by what."""
 
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,8 +40,7 @@ class Report:
             content["sentences"] = evaluation.sentences
             content["seconds"] = evaluation.seconds
             content["data"] = evaluation.files
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        write_whole(self.path, lambda file: file.write(text.encode()))
+        write_whole(self.path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
@@ -49,7 +49,9 @@ def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
     for task, result in results.items():
         if isinstance(result, TaskResult):
             arrays |= {f"{task}/gold": result.gold, f"{task}/cosine": result.cosines}
-    write_whole(Path(path), lambda file: np.savez_compressed(file, **arrays))
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)
+    write_whole(Path(path), packed.getvalue())
 
 
 def averages(results: Mapping[str, Result]) -> dict[str, float]:

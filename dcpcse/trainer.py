@@ -27,7 +27,8 @@ from .objectives import Objective, Step
 from .objectives.base import Counts
 from .packing import Packing
 from .prepacking import prepacked
-from .records import RECORDS, MetricsFile
+from .recording import MetricsFile
+from .records import RECORDS, RUN_FILE
 from .sharding import shard_layers, whole
 
 logger = logging.getLogger(__name__)
@@ -258,7 +259,7 @@ class ContrastiveTrainer(Trainer):
         self.step_module.model.save(folder)
         if folder.name.startswith(PREFIX_CHECKPOINT_DIR):
             checkpoints.save_objectives(folder, self.method.trained_objectives())
-            run_file = Path(self.args.output_dir) / checkpoints.RUN_FILE
+            run_file = Path(self.args.output_dir) / RUN_FILE
             if run_file.is_file():
                 shutil.copy(run_file, folder)
 
@@ -350,4 +351,4 @@ def clear_run(output_dir: Path) -> None:
         (output_dir / name).unlink(missing_ok=True)
 
 
-REPORTS = (checkpoints.RUN_FILE, "train_results.txt", "eval_results.txt", "trainer_state.json", *RECORDS)
+REPORTS = (RUN_FILE, "train_results.txt", "eval_results.txt", "trainer_state.json", *RECORDS)

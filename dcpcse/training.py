@@ -16,7 +16,6 @@ from . import checkpoints
 from . import folder as model_folder
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .backbones import Backbone, LoadOptions, load_backbone, vocabulary_fingerprint
-from .checkpoints import RUN_FILE
 from .cli import parse_training, say
 from .collators import ViewCollator
 from .corpus import Corpus, CorruptedRows, data_fingerprint
@@ -29,7 +28,8 @@ from .gradient_cache import require_cachable, require_repeatable
 from .methods import Method, build_method
 from .methods import settle as settle_method
 from .paths import require_writable
-from .records import write_environment
+from .recording import write_environment
+from .records import RUN_FILE
 from .trainer import ContrastiveTrainer, clear_run, planned_steps, summary
 
 logger = logging.getLogger(__name__)

@@ -152,7 +152,7 @@ def _answer(
     args: argparse.Namespace,
 ) -> None:
     """Print the tables, and write them beside the units."""
-    from ..records import environment
+    from ..recording import environment
     from . import show
     from .work import is_finished
 
@@ -168,7 +168,7 @@ def _answer(
         "answer.json": json.dumps(content, indent=2, ensure_ascii=False) + "\n",
     }
     for name, written in files.items():
-        write_whole(args.output_dir / name, lambda file, written=written: file.write(written.encode()))
+        write_whole(args.output_dir / name, written)
     print(text)
     say(f"{args.output_dir}/answer.txt, .md, .csv and .json hold this, with the commands and the environment")
 

@@ -17,7 +17,7 @@ from .. import checkpoints
 from ..errors import UserError
 from ..folder import is_model_folder
 from ..paths import write_whole
-from ..records import environment
+from ..recording import environment
 from .plan import SCORES, Unit
 
 RECORD, LOG, LOCK = "unit.json", "log.txt", "lock"
@@ -109,7 +109,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    write_whole(path, lambda file: file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()))
+    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def _end_with(parent: int) -> None:

@@ -5,8 +5,9 @@ import json
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from dcpcse import records
-from dcpcse.records import METRICS, MetricsFile, environment, read_environment, read_metrics, write_environment
+from dcpcse import recording
+from dcpcse.recording import MetricsFile, environment, write_environment
+from dcpcse.records import METRICS, read_environment, read_metrics
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_the_environment_names_versions_hardware_and_commit(monkeypatch):
     found = environment()
     assert {"python", "torch", "transformers", "numpy"} <= set(found["versions"])
     assert found["hardware"]["processor"] and found["hardware"]["threads"] >= 1
-    monkeypatch.setattr(records.subprocess, "run", _no_git)
+    monkeypatch.setattr(recording.subprocess, "run", _no_git)
     assert environment()["commit"] is None
 
 
