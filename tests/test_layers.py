@@ -29,9 +29,10 @@ LAYERS = (
     {"collators", "cli", "identity"},
     {"evaluator", "checkpoints", "tables", "gradient_cache"},
     {"report", "loading", "recording"},
-    {"trainer"},
-    {"training", "evaluating", "encoding"},
-    {"quickstart", "predict", "template_search", "corrupt", "hyperparameter_search", "encode"},
+    {"trainer", "history"},
+    {"training", "evaluating", "encoding", "pictures", "comparison"},
+    {"quickstart", "predict", "template_search", "corrupt", "hyperparameter_search", "encode", "runs"},
+    {"reporting"},
     {"__main__"},
     {"reproduction"},
 )

@@ -85,6 +85,19 @@ def test_the_other_commands_import_nothing_of_their_work(call, tmp_path):
     assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
 
 
+def test_runs_are_listed_and_compared_without_torch(call, tmp_path):
+    script = tmp_path / "list.py"
+    script.write_text('import runpy\nrunpy.run_module("dcpcse.runs", run_name="__main__")', encoding="utf-8")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.yaml").write_text("seed: 1\n", encoding="utf-8")
+    for words in ([str(tmp_path)], ["--compare", str(tmp_path / "a"), str(tmp_path / "b")]):
+        imported, done = call(str(script), *words)
+        assert done.returncode == 0, done.stderr
+        assert "dcpcse.history" in imported
+        assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
+
+
 def test_this_test_sees_what_the_work_imports(call, tmp_path):
     script = tmp_path / "work.py"
     script.write_text("import dcpcse.training, optuna", encoding="utf-8")
