@@ -10,16 +10,17 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "dcpcse/__init__.py").read_
 
 EXTRAS = {
     "peft": ["peft>=0.21,<1"],
+    "pictures": ["matplotlib>=3.9,<4"],
     "ray": ["ray[data]>=2.60,<3"],
     "search": ["optuna>=5"],
     "tensorboard": ["tensorboard>=2.16"],
     "dev": [
-        *("peft>=0.21,<1", "sentence-transformers>=6", "optuna>=5", "ray[data]>=2.60,<3"),
+        *("peft>=0.21,<1", "matplotlib>=3.9,<4", "sentence-transformers>=6", "optuna>=5", "ray[data]>=2.60,<3"),
         *("pytest>=8", "pytest-xdist>=3.6", "ruff>=0.17"),
     ],
 }
 
-PARTS = ("encoding", "methods", "objectives", "postprocessing", "presets", "reproduction")
+PARTS = ("encoding", "methods", "objectives", "pictures", "postprocessing", "presets", "reproduction")
 
 setup(
     name="dcpcse",

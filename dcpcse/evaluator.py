@@ -103,6 +103,11 @@ def _kept(encode: Callable, model: SentenceEncoder, cache_dir: Path | None):  # 
             logger.info("%s embeddings were read back from %s", f"{cache.hits:,}", cache.path)
 
 
+def token_embeddings(model: SentenceEncoder) -> np.ndarray:
+    """The embedding matrix (V, H) of an encoder."""
+    return model.encoder.backbone.get_input_embeddings().weight.detach().float().cpu().numpy()
+
+
 class _Inside:
     """A model, opened for senteval's geometry."""
 
@@ -110,7 +115,7 @@ class _Inside:
         self.model, self.encode = model, encode
 
     def token_embeddings(self) -> np.ndarray:
-        return self.model.encoder.backbone.get_input_embeddings().weight.detach().float().cpu().numpy()
+        return token_embeddings(self.model)
 
     def encode_without_frequent(self, sentences: list[str], count: int) -> np.ndarray:
         ids = self.model.tokenizer(sentences, add_special_tokens=False, verbose=False)["input_ids"]

@@ -78,11 +78,12 @@ def test_evaluation_reads_its_options_without_torch(call, words, message):
 def test_the_other_commands_import_nothing_of_their_work(call, tmp_path):
     script = tmp_path / "commands.py"
     names = ("predict", "template_search", "corrupt", "hyperparameter_search")
-    script.write_text(f"from dcpcse import {', '.join(names)}", encoding="utf-8")
+    lines = f"from dcpcse import {', '.join(names)}\nfrom dcpcse.pictures import command\ncommand.plot_parser()"
+    script.write_text(lines, encoding="utf-8")
     imported, done = call(str(script))
     assert done.returncode == 0
-    assert {f"dcpcse.{name}" for name in names} <= imported
-    assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
+    assert {*(f"dcpcse.{name}" for name in names), "dcpcse.pictures.cosines"} <= imported
+    assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS | {"matplotlib"})
 
 
 def test_runs_are_listed_and_compared_without_torch(call, tmp_path):

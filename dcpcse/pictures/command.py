@@ -1,0 +1,90 @@
+"""The command of all pictures: which kinds there are, and where one is written."""
+
+import argparse
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from ..cli import CommandParser, Parser, say
+from ..errors import UserError
+from ..evaluation_arguments import EncoderArguments
+from ..paths import require_writable
+from . import cosines, curves, fewshot, frequent, pairs_map, plane, prompt_length, style, tokens_map
+from .kinds import Kind
+
+KINDS: Mapping[str, Kind] = {
+    "cosines": cosines.KIND,
+    "plane": plane.KIND,
+    "pairs": pairs_map.KIND,
+    "tokens": tokens_map.KIND,
+    "prompt-length": prompt_length.KIND,
+    "fewshot": fewshot.KIND,
+    "frequent": frequent.KIND,
+    "curves": curves.KIND,
+}
+
+WRITTEN = (".png", ".svg")
+NOT_WRITTEN = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".webp")
+
+
+def plot(argv: Sequence[str]) -> None:
+    """The whole command; raises UserError or DataError for what the user can mend."""
+    _require_known(argv)
+    parser = plot_parser()
+    args, unknown = parser.parse_known_args(list(argv))
+    args.parser.refuse_unknown(unknown)
+    stem = _stem(args.output or args.kind)
+    style.require_matplotlib()
+    with logging_redirect_tqdm():
+        whole = KINDS[args.kind].picture(args)
+    written = style.save(whole, stem)
+    say(f"written: {' and '.join(map(str, written))}")
+
+
+def _require_known(argv: Sequence[str]) -> None:
+    """UserError with the nearest name for a kind that does not exist; argparse would only list all."""
+    kinds = ", ".join(KINDS)
+    if not argv:
+        raise UserError(f"give a kind of picture: {kinds}")
+    kind = argv[0]
+    if kind in KINDS or kind in ("-h", "--help"):
+        return
+    near = difflib.get_close_matches(kind, KINDS, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise UserError(f"unknown picture {kind!r}{hint} (there are {kinds})")
+
+
+def _stem(output: str) -> Path:
+    """The path without its ending, which the two files get; UserError where they cannot be written."""
+    path = Path(output)
+    if path.suffix.lower() in NOT_WRITTEN:
+        raise UserError(f"--output {output}: OUT.png and OUT.svg are written; give no {path.suffix}")
+    stem = path.with_suffix("") if path.suffix.lower() in WRITTEN else path
+    for file in (stem.with_name(f"{stem.name}{ending}") for ending in WRITTEN):
+        if file.is_dir():
+            raise UserError(f"--output {output}: {file} is a folder; give another name")
+    if path.is_dir():
+        raise UserError(f"--output {output} is a folder; give a name in it, such as {path / 'picture'}")
+    require_writable(stem.parent, f"--output {output}")
+    return stem
+
+
+def plot_parser() -> CommandParser:
+    """The parser of the command, with one of its own for each kind of picture."""
+    parser = CommandParser(
+        prog="python -m dcpcse.pictures",
+        description="Pictures for papers, as OUT.png and OUT.svg.",
+        allow_abbrev=False,
+    )
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND", parser_class=Parser)
+    for name, kind in KINDS.items():
+        dataclass_types = (EncoderArguments,) if kind.of_encoders else ()
+        own: argparse.ArgumentParser = kinds.add_parser(
+            name, dataclass_types=dataclass_types, help=kind.help, description=kind.help, allow_abbrev=False
+        )
+        kind.add_options(own)
+        own.add_argument("--output", metavar="OUT", help=f"OUT.png and OUT.svg are written (default: {name}).")
+        own.set_defaults(parser=own)
+    return parser

@@ -1,0 +1,231 @@
+"""`python -m dcpcse.pictures`: from encoders, scores and runs to files, and what it answers to mistakes."""
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+from runs import refused, words
+from scipy.stats import spearmanr
+from transformers import AutoModel, AutoTokenizer
+
+from dcpcse.evaluating import evaluation
+from dcpcse.pictures import cosines, curves, fewshot, frequent, pairs_map, plane, tokens_map
+from dcpcse.pictures.command import plot, plot_parser
+from dcpcse.records import METRICS, read_metrics
+
+
+@pytest.fixture(scope="module")
+def geometry(tiny, sts_data, tmp_path_factory) -> Path:
+    """Scores of the tiny encoder as it is, with geometry and without few-shot tasks."""
+    path = tmp_path_factory.mktemp("scores") / "geometry.json"
+    places = {"model_name_or_path": tiny("bert"), "data_dir": sts_data, "output_file": path, "custom_data": True}
+    evaluation(words({**places, "task_set": "geometry", "pooler": "avg"}))
+    return path
+
+
+@pytest.fixture
+def few(tmp_path) -> Path:
+    """A file of few-shot scores, in the form of the report."""
+    task = {"family": "fewshot", "task": "MR-fewshot", "split": "test", "shots": 16, "draws": [60.0, 62.5]}
+    path = tmp_path / "few.json"
+    path.write_text(json.dumps({"complete": True, "tasks": {"MR-fewshot": task}}), encoding="utf-8")
+    return path
+
+
+def parsed(*argv):
+    return plot_parser().parse_args(list(map(str, argv)))
+
+
+def test_cosines_are_those_of_the_encoder_with_the_gold_of_the_file(tiny, sts_data):
+    args = parsed("cosines", f"tiny={tiny('bert')}", "--pooler", "avg", "--data_dir", sts_data, "--custom_data")
+    (scored,) = cosines.gather(args).values()
+    file = Path(sts_data) / "downstream/STS/STSBenchmark/sts-test.csv"
+    rows = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
+    encoder, tokenizer = AutoModel.from_pretrained(tiny("bert")).eval(), AutoTokenizer.from_pretrained(tiny("bert"))
+
+    def embed(text: str) -> np.ndarray:
+        hidden = encoder(**tokenizer(text, return_tensors="pt")).last_hidden_state
+        return hidden[0].mean(0).detach().numpy().astype(np.float64)
+
+    pairs = [(embed(row[5]), embed(row[6])) for row in rows]
+    expected = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in pairs]
+    np.testing.assert_allclose(scored.cosine, expected, atol=1e-5)
+    assert scored.gold.tolist() == [float(row[4]) for row in rows]
+    assert scored.spearman == pytest.approx(100 * spearmanr(scored.gold, expected).statistic, abs=1e-3)
+
+
+def test_an_encoder_lies_in_the_plane_where_its_evaluation_says(tiny, sts_data, geometry):
+    places = [f"file={geometry}", f"measured={tiny('bert')}"]
+    args = parsed("plane", *places, "--pooler", "avg", "--data_dir", sts_data, "--custom_data")
+    file, measured = plane.gather(args)
+    assert (file.label, measured.label) == ("file", "measured")
+    for name in ("alignment", "uniformity", "spearman"):
+        assert getattr(file, name) == pytest.approx(getattr(measured, name), abs=1e-4)
+
+
+def test_a_run_is_measured_at_all_its_checkpoints(unsupervised, sts_data):
+    found = plane.checkpoints(unsupervised.folder)
+    assert found
+    assert list(found) == sorted(int(p.name.split("-")[1]) for p in unsupervised.folder.glob("checkpoint-*"))
+    args = parsed("plane", "--over_training", unsupervised.folder, "--data_dir", sts_data, "--custom_data")
+    points = plane.gather(args)
+    assert [point.step for point in points] == list(found)
+    assert {point.label for point in points} == {unsupervised.folder.name}
+    assert all(point.spearman is not None for point in points)
+
+
+def test_a_map_has_both_ends_of_every_drawn_pair(tiny, sts_data, sentences):
+    common = ["--data_dir", sts_data, "--custom_data", "--pooler", "avg", "--count", "2"]
+    (projected,) = pairs_map.gather(parsed("pairs", tiny("bert"), *common)).values()
+    assert projected.first.shape == projected.second.shape == (4, 2)
+    assert projected.alike.sum() == 2
+    # The places are those of unit vectors: centred, and no farther apart than these.
+    both = np.concatenate([projected.first, projected.second])
+    np.testing.assert_allclose(both.mean(0), 0, atol=1e-6)
+    assert np.linalg.norm(both[:, None] - both[None], axis=-1).max() <= 2
+
+
+def test_token_classes_are_those_of_the_vocabulary(tiny, train_txt):
+    for kind in ("bert", "roberta"):
+        tokens = tokens_map.gather(parsed("tokens", tiny(kind), "--text", train_txt))
+        tokenizer = AutoTokenizer.from_pretrained(tiny(kind))
+        special = set(tokenizer.all_special_ids)
+        vocabulary = sorted((i, token) for token, i in tokenizer.get_vocab().items() if i not in special)
+        own = {"bert": lambda token: token[:2] == "##", "roberta": lambda token: token[:1] != "Ġ"}[kind]
+        assert tokens.subword.tolist() == [own(token) for _, token in vocabulary]
+        assert tokens.capital.tolist() == [
+            token.replace("Ġ", "").lower() != token.replace("Ġ", "") for _, token in vocabulary
+        ]
+        assert tokens.places.shape == (len(vocabulary), 2)
+        assert sorted(tokens.rank[tokens.rank > 0])[0] == 1
+
+
+def test_scores_are_read_from_the_files_of_evaluation(geometry, few):
+    task = json.loads(geometry.read_text(encoding="utf-8"))["tasks"]["STSBenchmark-geometry"]
+    expected = {0: task["spearman"], **{int(count): score for count, score in task["without_frequent"].items()}}
+    assert len(expected) > 1
+    assert frequent.gather(parsed("frequent", geometry)) == {"geometry": expected}
+    assert fewshot.gather(parsed("fewshot", f"ours={few}")) == {"ours": {"MR": [60.0, 62.5]}}
+
+
+def test_curves_are_the_lines_of_the_run(unsupervised):
+    runs = curves.gather(parsed("curves", f"a={unsupervised.folder}"))
+    assert runs == {"a": read_metrics(unsupervised.folder)}
+    assert {"loss", "learning_rate", "grad_norm", "eval_stsb_spearman"} <= set(curves.metric_names(runs))
+
+
+def test_a_picture_is_written_in_both_forms_and_said(
+    tool, unsupervised, geometry, few, tiny, sts_data, train_txt, tmp_path
+):
+    measured = ["--pooler", "avg", "--data_dir", sts_data, "--custom_data"]
+    calls = {
+        "cosines": [tiny("bert"), *measured],
+        "plane": [str(geometry)],
+        "pairs": [tiny("bert"), *measured, "--projection", "tsne", "--count", "3"],
+        "tokens": [tiny("bert"), "--text", train_txt],
+        "fewshot": [str(few)],
+        "frequent": [str(geometry)],
+        "curves": [str(unsupervised.folder)],
+    }
+    for kind, argv in calls.items():
+        # With an ending, in a folder that is made; then without.
+        for output in (tmp_path / "new" / f"{kind}.png", tmp_path / "again" / kind):
+            outcome = tool(plot, [kind, *argv, "--output", str(output)])
+            assert outcome.code == 0, outcome.err
+            stem = output.with_suffix("")
+            assert outcome.said.endswith(f"written: {stem}.png and {stem}.svg")
+        assert argv[0] in outcome.said
+        Image.open(f"{stem}.png").verify()
+        assert ElementTree.parse(f"{stem}.svg").getroot().tag.endswith("}svg")
+    for folder in ("new", "again"):
+        assert {path.name for path in (tmp_path / folder).iterdir()} == {
+            f"{kind}{ending}" for kind in calls for ending in (".png", ".svg")
+        }
+    for path in (tmp_path / "new").iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+
+
+def test_lengths_are_drawn_from_an_answer(tool, tmp_path):
+    cells = {4: [76.0, 77.0], 16: [78.0, 78.5]}
+    rows = [{"name": f"x/length-{n}", "cells": {"avg": {"values": v, "published": None}}} for n, v in cells.items()]
+    (tmp_path / "answer.json").write_text(json.dumps({"rows": rows}), encoding="utf-8")
+    outcome = tool(plot, ["prompt-length", str(tmp_path / "answer.json"), "--output", str(tmp_path / "out")])
+    assert outcome.code == 0, outcome.err
+    assert "length 16: 78.25, n = 2" in outcome.said
+    assert "published" not in (tmp_path / "out.svg").read_text(encoding="utf-8")
+
+
+MISTAKES = {
+    "no kind": ([], ["give a kind of picture: cosines"]),
+    "unknown kind": (["curve"], ["unknown picture 'curve'", "did you mean curves?"]),
+    "unknown option": (["curves", "x", "--outptu", "y"], ["--outptu", "did you mean --output?"]),
+    "run without metrics": (["curves", "{tmp}"], ["metrics.jsonl is missing", "folder of a run"]),
+    "no scores": (["frequent", "{tmp}/none.json"], ["cannot read", "No such file"]),
+    "no JSON": (["fewshot", "{text}"], ["is no JSON"]),
+    "no scores in JSON": (["fewshot", "{list}"], ["holds no scores", "--output_file"]),
+    "other family": (["fewshot", "{geometry}"], ["no fewshot tasks (only: geometry)", "--task_set fewshot"]),
+    "other split": (["plane", "{geometry}", "--split", "dev"], ["measures the test split", "--split test"]),
+    "option of encoders": (["plane", "{geometry}", "--pooler", "avg"], ["--pooler_type only counts where an encoder"]),
+    "data of encoders": (["plane", "{geometry}", "--data_dir", "x"], ["--data_dir only counts where an encoder"]),
+    "nothing to draw": (["plane"], ["nothing to draw"]),
+    "no checkpoints": (["plane", "--over_training", "{tmp}"], ["holds no checkpoint-* folder"]),
+    "no run": (["plane", "--over_training", "{tmp}/none"], ["none: is not a folder"]),
+    "same label": (
+        ["plane", "{geometry}", "--over_training", "geometry={run}"],
+        ["two are called 'geometry'", "LABEL="],
+    ),
+    "no data": (["cosines", "{model}", "--data_dir", "{tmp}/none"], ["STSBenchmark"]),
+    "unknown task": (["cosines", "{model}", "--task", "stsb"], ["did you mean STSBenchmark?"]),
+    "no encoder": (["cosines", "{tmp}/none", "--data_dir", "{data}", "--custom_data"], ["none"]),
+    "no text": (["tokens", "{model}", "--text", "{tmp}/none"], ["--text: cannot read"]),
+    "text without text": (["tokens", "{model}", "--text", "{empty}"], ["holds no text"]),
+    "no lines": (["tokens", "{model}", "--text", "{text}", "--lines", "0"], ["--lines 0", "at least 1"]),
+    "one pair": (["pairs", "{model}", "--count", "1"], ["--count 1", "at least 2"]),
+    "other form": (["frequent", "{geometry}", "--output", "{tmp}/x.pdf"], ["OUT.png and OUT.svg", "no .pdf"]),
+    "folder": (["frequent", "{geometry}", "--output", "{tmp}"], ["is a folder", "give a name in it"]),
+    "file as a folder": (["frequent", "{geometry}", "--output", "{text}/x"], ["cannot write into"]),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gives_one_line_and_leaves_nothing(tool, name, geometry, tiny, sts_data, unsupervised, tmp_path):
+    places = {
+        "tmp": tmp_path,
+        "geometry": geometry,
+        "model": tiny("bert"),
+        "data": sts_data,
+        "run": unsupervised.folder,
+    }
+    for file, content in {"text": "no JSON\n", "list": "[]", "empty": "\n \n"}.items():
+        places[file] = tmp_path / file
+        places[file].write_text(content, encoding="utf-8")
+    argv, expected = MISTAKES[name]
+    filled = [word.format(**places) for word in argv]
+    if argv and "--output" not in argv:
+        filled += ["--output", str(tmp_path / "out")]
+    refused(tool, plot, filled, *expected)
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "list", "empty"}
+
+
+def test_a_damaged_curve_is_named(tool, unsupervised, tmp_path):
+    (tmp_path / METRICS).write_text('{"step": 1\n', encoding="utf-8")
+    refused(tool, plot, ["curves", str(tmp_path), "--output", str(tmp_path / "out")], "metrics.jsonl is damaged")
+
+
+def test_scores_of_two_splits_do_not_share_a_picture(tool, geometry, tmp_path):
+    content = geometry.read_text(encoding="utf-8")
+    (tmp_path / "dev.json").write_text(re.sub('"split": "test"', '"split": "dev"', content), encoding="utf-8")
+    argv = ["frequent", str(geometry), str(tmp_path / "dev.json"), "--output", str(tmp_path / "out")]
+    refused(tool, plot, argv, "different splits", "dev.json dev")
+
+
+def test_an_unfinished_evaluation_is_drawn_and_said(tool, geometry, tmp_path):
+    content = json.loads(geometry.read_text(encoding="utf-8"))
+    (tmp_path / "half.json").write_text(json.dumps({**content, "complete": False}), encoding="utf-8")
+    outcome = tool(plot, ["frequent", str(tmp_path / "half.json"), "--output", str(tmp_path / "out")])
+    assert outcome.code == 0
+    assert "half.json: the evaluation has not ended" in outcome.said
