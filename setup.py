@@ -20,7 +20,9 @@ EXTRAS = {
     ],
 }
 
-PARTS = ("encoding", "methods", "objectives", "pictures", "postprocessing", "presets", "reproduction")
+PARTS = (
+    *("encoding", "methods", "objectives", "pictures", "postprocessing", "presets", "reporting", "reproduction"),
+)
 
 setup(
     name="dcpcse",
@@ -35,6 +37,7 @@ setup(
     package_data={
         "dcpcse": ["py.typed"],
         "dcpcse.presets": ["*/*.yaml"],
+        "dcpcse.reporting": ["style.css"],
         "dcpcse.reproduction": ["tables/*.yaml"],
         "senteval": ["py.typed", "known_files.txt"],
     },

@@ -32,6 +32,7 @@ LAYERS = (
     {"trainer", "history"},
     {"training", "evaluating", "encoding", "pictures", "comparison"},
     {"quickstart", "predict", "template_search", "corrupt", "hyperparameter_search", "encode", "runs"},
+    {"reporting"},
     {"__main__"},
     {"reproduction"},
 )

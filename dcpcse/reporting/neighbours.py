@@ -1,0 +1,65 @@
+"""Nearest neighbours of sentences in a corpus, as D2CSE's Table 3 shows them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import UserError
+from ..lines import decode_line, line_error
+
+QUERIES = (
+    "A child is feeding the ducks by the pond.",
+    "The company has cut its forecast for the coming year.",
+    "Nobody was hurt when the train left the rails.",
+    "She is not playing the violin.",
+    "How do I remove a stain from a wooden table?",
+)
+"""Sentences of our own: a scene, two kinds of news, a negation, a question."""
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A sentence of the corpus, and its cosine with the query."""
+
+    sentence: str
+    cosine: float
+
+
+def nearest(
+    queries: np.ndarray, corpus: np.ndarray, sentences: Sequence[str], count: int, own: Sequence[str]
+) -> list[list[Neighbour]]:
+    """The nearest sentences of each query, nearest first; a sentence that is the query itself is left out.
+
+    queries (Q, H) and corpus (C, H), neither with rows of zeros; sentences: those of the corpus, all different; own:
+    those of the queries.
+    """
+    from senteval.scores import unit_rows
+
+    cosines = unit_rows(queries) @ unit_rows(corpus).T
+    found = []
+    for query, row in zip(own, cosines, strict=True):
+        # One more than asked for: the query itself may be among them.
+        first = [int(place) for place in np.argsort(-row, kind="stable")[: count + 1] if sentences[place] != query]
+        found.append([Neighbour(sentences[place], float(row[place])) for place in first[:count]])
+    return found
+
+
+def read_sentences(path: Path, option: str) -> list[str]:
+    """The different lines of a text file, in order; UserError for a blank one, and for a file without any."""
+    from senteval.lines import single_blanks
+
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(f"{option} {path}: cannot read it: {error.strerror}") from error
+    texts = [single_blanks(decode_line(path, number, line)) for number, line in enumerate(lines, start=1)]
+    if not texts[-1]:  # what follows the last line's end
+        texts.pop()
+    for number, text in enumerate(texts, start=1):
+        if not text:
+            raise line_error(path, number, f"is blank; {option} takes a sentence a line")
+    if not texts:
+        raise UserError(f"{option} {path}: is empty; give a sentence a line")
+    return list(dict.fromkeys(texts))
