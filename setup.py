@@ -20,9 +20,7 @@ EXTRAS = {
     ],
 }
 
-PARTS = (
-    *("encoding", "methods", "objectives", "pictures", "postprocessing", "presets", "reporting", "reproduction"),
-)
+PARTS = ("encoding", "methods", "objectives", "pictures", "postprocessing", "presets", "reporting", "reproduction")
 
 setup(
     name="dcpcse",

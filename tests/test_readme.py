@@ -16,10 +16,13 @@ from dcpcse.encode import encode_parser
 from dcpcse.hyperparameter_search import search_parser as hyperparameter_parser
 from dcpcse.legacy import RENAMED
 from dcpcse.methods import settle
+from dcpcse.pictures.command import KINDS, plot_parser
 from dcpcse.pooling import POOLERS
 from dcpcse.predict import predict_parser
+from dcpcse.reporting.command import report_parser
 from dcpcse.reproduction.command import reproduce_parser
 from dcpcse.reproduction.rows import find
+from dcpcse.runs import runs_parser
 from dcpcse.template_search import search_parser
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
@@ -90,6 +93,27 @@ def test_the_table_names_every_option_of_reproduction():
     assert not [name for name in known if name != "-h" and f"`{name}" not in section]
 
 
+@pytest.mark.parametrize(("command", "parser"), [("runs", runs_parser), ("report", report_parser)])
+def test_every_command_about_runs_parses_and_every_option_is_named(command, parser):
+    calls = [argv[1:] for argv in commands("dcpcse") if argv[:1] == [command]]
+    assert calls
+    assert all(parser().parse_args(argv) for argv in calls)
+    section = README.split("## Runs, reports and pictures")[1].split("\n## ")[0]
+    known = [action.option_strings[0] for action in parser()._actions if action.option_strings]
+    assert not [name for name in known if name != "-h" and name not in section]
+
+
+def test_every_picture_has_a_command_that_parses_and_is_shown():
+    calls = [argv[1:] for argv in commands("dcpcse") if argv[:1] == ["plot"]]
+    assert {argv[0] for argv in calls} == set(KINDS)
+    for argv in calls:
+        args, unknown = plot_parser().parse_known_args(argv)
+        assert args.kind == argv[0] and not unknown
+    shown = re.findall(r"\]\((docs/[\w-]+\.png)\)", README)
+    assert {Path(path).stem for path in shown} == set(KINDS)
+    assert all((Path(__file__).parents[1] / path).is_file() for path in shown)
+
+
 def test_every_script_that_the_readme_calls_is_there():
     lines = [line.split() for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
     called = {words[1] for words in lines if words[:1] == ["bash"]}
@@ -131,7 +155,13 @@ def test_the_tables_name_every_option_of_encoding():
 
 def test_no_option_is_named_that_does_not_exist():
     words = [f.name for kind in (ModelArguments, DataArguments, RunArguments) for f in fields(kind)]
-    parsers = [evaluation_parser(), reproduce_parser(), *(parser() for parser in MODULES.values())]
+    parsers = [
+        evaluation_parser(),
+        reproduce_parser(),
+        runs_parser(),
+        report_parser(),
+        *(parser() for parser in MODULES.values()),
+    ]
     words += [name[2:] for parser in parsers for action in parser._actions for name in action.option_strings]
     words += [
         "supervised",
@@ -140,11 +170,13 @@ def test_no_option_is_named_that_does_not_exist():
         "no-deps",
         *("head", "port", "address"),  # of `ray start`
         *("tokenizer", "text"),  # of benchmarks/step_speed.py
+        *("over_training", "projection", "count", "lines", "cell", "study", "task", "split"),  # of dcpcse plot
         "no",
         *RENAMED,
     ]
     documented = set(re.findall(r"--([a-z][\w-]*)", README))
-    assert not documented - set(words)
+    unknown = sorted(documented - set(words))
+    assert not unknown
 
 
 def test_the_table_of_poolers_is_complete():

@@ -85,10 +85,7 @@ def gather(args: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     runs = {}
     for label, place in sources.labelled(args.runs).items():
         path = Path(place) / METRICS
-        try:
-            runs[label] = read_metrics(Path(place))
-        except ValueError as error:
-            raise UserError(f"{path} is damaged ({error})") from error
+        runs[label] = read_metrics(Path(place))
         if not runs[label]:
             raise UserError(f"{path} {'is empty' if path.is_file() else 'is missing'}; give the folder of a run")
         last = max(line["step"] for line in runs[label])
