@@ -5,12 +5,12 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from .cli import run
+from .cli import parse_evaluation, parse_training, run
 from .errors import UserError
 
 COMMANDS = {
-    "train": ("training", "train", "train a method (as train.py)"),
-    "evaluate": ("evaluating", "evaluation", "measure an encoder (as evaluation.py)"),
+    "train": ("__main__", "train", "train a method (as train.py)"),
+    "evaluate": ("__main__", "evaluate", "measure an encoder (as evaluation.py)"),
     "reproduce": ("reproduction.command", "reproduce", "rows of the papers' tables over seeds, beside their figures"),
     "runs": ("runs", "runs", "list and compare training runs"),
     "report": ("reporting.command", "report", "one HTML page of a run, or of several side by side"),
@@ -40,6 +40,22 @@ def _dispatch(argv: Sequence[str]) -> None:
         raise UserError(f"dcpcse {name}: {hint}the commands are {', '.join(COMMANDS)}")
     module, function, _ = COMMANDS[name]
     getattr(importlib.import_module(f".{module}", __package__), function)(words)
+
+
+def train(argv: Sequence[str]) -> None:
+    """As `dcpcse.training.train`, but nothing of training is imported before the options are read."""
+    options, given = parse_training(argv)
+    from .training import train_with
+
+    train_with(options, given)
+
+
+def evaluate(argv: Sequence[str]) -> None:
+    """As `dcpcse.evaluating.evaluation`, but nothing of evaluation is imported before the options are read."""
+    args, published = parse_evaluation(argv)
+    from .evaluating import evaluate_with
+
+    evaluate_with(args, published)
 
 
 def _help() -> str:

@@ -42,6 +42,11 @@ def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
     logging.getLogger("dcpcse").setLevel(logging.INFO if first else logging.ERROR)
     try:
         main(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads (`| head`) has seen enough. Python itself would complain when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13  # as a shell has it for SIGPIPE
     except (UserError, DataError) as error:
         if debug:
             raise

@@ -104,3 +104,13 @@ def test_this_test_sees_what_the_work_imports(call, tmp_path):
     script.write_text("import dcpcse.training, optuna", encoding="utf-8")
     imported, _ = call(str(script))
     assert imported >= OF_THE_WORK | OF_TRAINING_ARGUMENTS
+
+
+def test_a_reader_that_has_seen_enough_gets_no_traceback():
+    words = [sys.executable, "-m", "dcpcse", "reproduce", "--list"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as listing:
+        listing.stdout.readline()
+        listing.stdout.close()
+        said = listing.stderr.read()
+    assert listing.returncode == 141
+    assert not said
