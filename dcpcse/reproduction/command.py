@@ -43,6 +43,7 @@ def reproduce(argv: Sequence[str]) -> None:
         print(planned(units, obstacles))
         return
     require_writable(args.output_dir, f"--output_dir {args.output_dir}")
+    _require_data(units, setting)
     failures = _work(units, args.ray)
     _answer(rows, units, obstacles | failures, setting, args)
     if failures:
@@ -90,8 +91,10 @@ def _setting(args: argparse.Namespace) -> Setting:
         setattr(args, option, given and str(Path(given).resolve()))
     for option in ("base", "generator"):
         given = getattr(args, option)
-        if given and Path(given).exists():
+        if given and Path(given).is_dir():
             setattr(args, option, str(Path(given).resolve()))
+        elif given and given.startswith((".", "/", "~")):
+            raise UserError(f"--{option} {given}: there is no such folder")
     taken = {"seed": "--seeds", "output_dir": "--output_dir", "model_name_or_path": "--base", "max_steps": "--limit"}
     for name, _ in args.set:
         if name.lstrip("-") in taken:
@@ -105,6 +108,17 @@ def _require_something(rows: Sequence[Row], units: Sequence[Unit], obstacles: Ma
     if not units:
         reasons = "; ".join(f"{row.name}: {obstacles[row.name]}" for row in rows)
         raise UserError(f"none of the rows can be run: {reasons}")
+
+
+def _require_data(units: Sequence[Unit], setting: Setting) -> None:
+    """Read the evaluation data once ahead of all units; DataError for what the last of them would stumble over."""
+    from senteval import load_suite, settings_of_mode
+
+    official = not setting.custom_data
+    tasks = dict.fromkeys(task for unit in units for task in unit.row.measured)
+    load_suite(list(tasks), setting.data_dir, settings_of_mode("test", official=official))
+    if any(unit.train for unit in units):
+        load_suite(["STSBenchmark", "SICKRelatedness"], setting.data_dir, settings_of_mode("dev", official=official))
 
 
 def planned(units: Sequence[Unit], obstacles: Mapping[str, str | None]) -> str:
@@ -159,11 +173,12 @@ def _answer(
     done = {row.name: [unit for unit in units if unit.row == row and is_finished(unit)] for row in rows}
     answers = [_answer_of(row, done, obstacles[row.name], setting, args.baseline) for row in rows]
     commands = {f"{unit.name}: {name}": line for unit in units for name, line in _lines(unit)}
-    content = {"rows": show.as_json(answers, args.baseline), "commands": commands, "environment": environment()}
-    text = show.table(answers, args.baseline)
+    here = environment()
+    content = {"rows": show.as_json(answers, args.baseline), "commands": commands, "environment": here}
+    text = f"{show.table(answers, args.baseline)}\n\n{show.surroundings(here)}"
     files = {
         "answer.txt": text + "\n",
-        "answer.md": show.markdown(answers, args.baseline, commands),
+        "answer.md": show.markdown(answers, args.baseline, commands, here),
         "answer.csv": show.as_csv(answers),
         "answer.json": json.dumps(content, indent=2, ensure_ascii=False) + "\n",
     }

@@ -96,7 +96,10 @@ def find(asked: Sequence[str]) -> list[Row]:
         ]
         if not hits:
             tables = dict.fromkeys("/".join(known.split("/")[:2]) for known in rows)
-            near = difflib.get_close_matches(name, [*rows, *tables], n=1, cutoff=0.4)
+            near = [
+                *difflib.get_close_matches(name, rows, n=1, cutoff=0.7),
+                *difflib.get_close_matches(name, tables, n=1, cutoff=0.4),
+            ]
             hint = f"did you mean {near[0]}? " if near else ""
             raise UserError(f"no published row is called {name}; {hint}the tables are {', '.join(tables)}")
         found |= {hit: rows[hit] for hit in hits}

@@ -45,7 +45,8 @@ def _one_table(name: str, answers: Sequence[Answer], baseline: str | None, style
     for answer in answers:
         short = answer.row.name.removeprefix(f"{name}/")
         view.add_row([short, *_words(answer, last), *([_gain(answer)] if compared else [])])
-    title = f"{name}: {answers[0].row.shows}"
+    seeds = sorted({seed for answer in answers for seed in answer.seeds if seed is not None})
+    title = f"{name}: {answers[0].row.shows}{'; seeds ' if seeds else ''}{', '.join(map(str, seeds))}"
     reasons = [f"{answer.row.name}: {answer.obstacle}" for answer in answers if answer.obstacle]
     return "\n".join([title, "", view.get_string(), *([""] if reasons else []), *reasons])
 
@@ -87,10 +88,21 @@ def _gain(answer: Answer) -> str:
     return f"{value:+.2f} [{low:+.2f}, {high:+.2f}], p = {found.p:.4f}"
 
 
-def markdown(answers: Sequence[Answer], baseline: str | None, commands: Mapping[str, str]) -> str:
-    """The tables, and below them the commands of each row."""
+def surroundings(environment: Mapping[str, Any]) -> str:
+    """Versions, hardware and commit in a line."""
+    versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
+    hardware = environment["hardware"]
+    devices = ", ".join(hardware["gpus"]) or f"{hardware['processor']}, {hardware['threads']} threads"
+    return f"{versions}; {devices}; commit {environment['commit'] or 'unknown'}"
+
+
+def markdown(
+    answers: Sequence[Answer], baseline: str | None, commands: Mapping[str, str], environment: Mapping[str, Any]
+) -> str:
+    """The tables, what they were made on, and the commands of each unit."""
     lines = [f"- `{name}`: `{command}`" for name, command in commands.items()]
-    return "\n".join([table(answers, baseline, TableStyle.MARKDOWN), "", "Commands:", "", *lines, ""])
+    tables = table(answers, baseline, TableStyle.MARKDOWN)
+    return "\n".join([tables, "", surroundings(environment), "", "Commands:", "", *lines, ""])
 
 
 def as_csv(answers: Sequence[Answer]) -> str:

@@ -1,9 +1,10 @@
 """Fixtures of the integration tests: a launcher, its talkative sister, and runs that several tests look at."""
 
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from runs import Launcher, Outcome
+from runs import Launcher, Outcome, ray_processes
 
 from dcpcse.cli import run
 
@@ -54,3 +55,16 @@ def unsupervised(tiny, train, train_txt, sts_data):
 def supervised(tiny, train, train_csv):
     """A run with hard negatives on RoBERTa."""
     return train(tiny("roberta"), train_csv)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """Address of a Ray cluster of two machines with a core each, on this one."""
+    pytest.importorskip("ray", reason="needs Ray Data (pip install ray[data])")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made.add_node(num_cpus=1)
+    yield made.address
+    made.shutdown()
+    assert not ray_processes("")

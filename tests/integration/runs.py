@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
@@ -257,3 +258,14 @@ def contrastive_loss(embeddings: Tensor, temperature: float = 0.05, hard_negativ
         own = F.cosine_similarity(embeddings[i, 0], embeddings[i, 1], dim=0) / temperature
         losses.append(torch.stack(terms).sum().log() - own)
     return torch.stack(losses).mean()
+
+
+def ray_processes(name: str) -> list[psutil.Process]:
+    """Those that this process started, by the name that Ray gives them."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            words = " ".join(process.cmdline())
+            if f"ray::{name}" in words or (not name and "/ray/" in words):
+                found.append(process)
+    return found

@@ -23,7 +23,7 @@ import pytest
 import torch
 from datasets import Dataset
 from numpy.testing import assert_allclose
-from runs import ROOT, files, refused
+from runs import ROOT, files, ray_processes, refused
 
 from dcpcse.backbones import load_backbone
 from dcpcse.encode import encode
@@ -477,17 +477,6 @@ def test_ray_that_is_not_installed_is_named(tiny, text, tool, tmp_path, monkeypa
     refused(tool, encode, argv, "pip install ray[data]")
 
 
-def ray_processes(name: str) -> list[psutil.Process]:
-    """Those that this process started, by the name that Ray gives them."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            words = " ".join(process.cmdline())
-            if f"ray::{name}" in words or (not name and "/ray/" in words):
-                found.append(process)
-    return found
-
-
 def test_ray_of_this_machine_ends_with_the_work(tiny, text, tool, tmp_path):
     pytest.importorskip("ray", reason="needs Ray Data (pip install ray[data])")
     argv = command(tiny("bert"), text, tmp_path / "out.npy")
@@ -503,19 +492,6 @@ def test_a_cluster_that_is_not_there_gets_one_line(address, tiny, text, tool, tm
     pytest.importorskip("ray", reason="needs Ray Data (pip install ray[data])")
     argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", address)
     refused(tool, encode, argv, f"--ray {address}", "no cluster to be reached")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """Address of a Ray cluster of two machines with a core each, on this one."""
-    pytest.importorskip("ray", reason="needs Ray Data (pip install ray[data])")
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    made.add_node(num_cpus=1)
-    yield made.address
-    made.shutdown()
-    assert not ray_processes("")
 
 
 def test_a_ray_cluster_goes_on_with_a_killed_run_and_loses_nothing_by_a_killed_worker(

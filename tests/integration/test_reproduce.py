@@ -7,12 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from runs import ROOT, refused
+from runs import ROOT, ray_processes, refused
 from senteval_tiny import write_tiny_data
 
 from dcpcse.__main__ import main
@@ -93,28 +93,12 @@ def test_a_row_that_fails_lets_the_others_go_on(options, tool, tmp_path):
     assert "static-avg" in outcome.out and set(units(tmp_path)) == {f"{UNTRAINED[0]}/once"}
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """Address of a Ray cluster of two machines with a core each, on this one."""
-    pytest.importorskip("ray", reason="needs Ray (pip install ray[data])")
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    made.add_node(num_cpus=1)
-    yield made.address
-    made.shutdown()
-
-
 def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_alone(cluster, options, tool, tmp_path):
     killed = []
 
     def kill_one_at_work() -> None:
-        def at_work() -> list[psutil.Process]:
-            processes = psutil.Process().children(recursive=True)
-            return [process for process in processes if "ray::_outcome" in " ".join(process.cmdline())]
-
-        wait_for(at_work)
-        killed.append(at_work()[0])
+        wait_for(lambda: ray_processes("_outcome"))
+        killed.append(ray_processes("_outcome")[0])
         killed[0].kill()
 
     killer = threading.Thread(target=kill_one_at_work)
@@ -138,6 +122,9 @@ def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_al
         (["dcpcse/table1", "--seeds", "x"], ["--seeds x"]),
         (["dcpcse/table1", "--limit", "0"], ["--limit"]),
         (["dcpcse/table1", "--unsup_file", "nowhere.txt"], ["--unsup_file nowhere.txt"]),
+        (["dcpcse/table1", "--base", "./nowhere"], ["--base ./nowhere: there is no such folder"]),
+        (["promptbert/table5/static-avg", "--base", "x", "--data_dir", "nowhere"], ["nowhere", "STS12"]),
+        (["d2cse/table1/D2CSE-BERT"], ["did you mean d2cse/table1/D2CSE-BERT-base?"]),
         (["dcpcse/table1", "--set", "seed", "1"], ["--set seed: give it by --seeds"]),
         ([DCPCSE, "--baseline", "d2cse/table6"], ["--baseline d2cse/table6 names a table"]),
         (["promptbert/table6/unsupervised/IS-BERT-base"], ["none of the rows can be run", "cited only"]),

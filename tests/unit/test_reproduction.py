@@ -312,7 +312,10 @@ def test_the_files_hold_the_same_numbers(answers):
     content = json.loads(json.dumps(show.as_json(answers, None)))
     assert content[0]["cells"][AVERAGE]["values"] == [70.0, 72.0]
     assert content[1]["not_run"].startswith("cited only")
-    assert "| DCPCSE-BERT-base" in show.markdown(answers, None, {"a": "dcpcse train"}).replace("unsupervised/", "")
+    here = {"versions": {"torch": "2.13.0"}, "hardware": {"gpus": [], "processor": "P", "threads": 2}, "commit": None}
+    page = show.markdown(answers, None, {"a": "dcpcse train"}, here)
+    assert "| unsupervised/DCPCSE-BERT-base" in page and "- `a`: `dcpcse train`" in page
+    assert "torch 2.13.0; P, 2 threads; commit unknown" in page and "seeds 0, 1" in page
 
 
 def test_the_listing_tells_what_can_be_run(setting):
