@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from runs import launch, refused
 from scipy.stats import spearmanr
-from senteval import TASK_SETS, TASKS, load_pairs
+from senteval import TASK_SETS, TASKS, load_pairs, load_suite, settings_of_mode
 from senteval_tiny import write_tiny_data
 
 from dcpcse import training
@@ -353,7 +353,7 @@ def test_whitening_is_fitted_to_a_tasks_sentences_or_to_a_file(own_file, words, 
     output, fit_on = tmp_path / "s.json", tmp_path / "fit.txt"
     fit_on.write_text("\n".join(f"{a} {b}" for a in sentences for b in sentences[:8]) + "\n", encoding="utf-8")
     argv = [*words, "--task_set", "na", "--tasks", "STSBenchmark", "--output_file", str(output)]
-    chosen = ["--postprocess", "whitening", "--whitening_dimensions", "8"]
+    chosen = ["--postprocess", "whitening", "--whitening_dimensions", "4"]
     outcome = tool(evaluation, [*argv, *chosen, *(["--fit_on", str(fit_on)] if own_file else [])])
     assert outcome.code == 0, outcome.err
     written = json.loads(output.read_text(encoding="utf-8"))
@@ -362,12 +362,12 @@ def test_whitening_is_fitted_to_a_tasks_sentences_or_to_a_file(own_file, words, 
     fitted = fit_on.read_text().splitlines() if own_file else list(dict.fromkeys([*pairs.first, *pairs.second]))
     vectors = encoder.encode(fitted).astype(np.float64)
     variances, directions = np.linalg.eigh(np.cov(vectors, rowvar=False, bias=True))
-    matrix = directions[:, ::-1][:, :8] / np.sqrt(variances[::-1][:8])
+    matrix = directions[:, ::-1][:, :4] / np.sqrt(variances[::-1][:4])
     first, second = ((encoder.encode(side) - vectors.mean(0)) @ matrix for side in (pairs.first, pairs.second))
     cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
     expected = 100 * spearmanr(cosines, pairs.gold).statistic
     assert written["scores_x100"]["STSBenchmark"] == pytest.approx(expected, abs=0.5)
-    assert written["postprocess"]["name"] == "whitening" and written["postprocess"]["dimensions"] == 8
+    assert written["postprocess"]["name"] == "whitening" and written["postprocess"]["dimensions"] == 4
     assert written["postprocess"]["fitted_to"] == (str(fit_on) if own_file else "the distinct sentences of each task")
 
 
@@ -397,10 +397,12 @@ def test_the_pairs_on_file_give_the_scores_of_the_table(words, tool, tmp_path):
     assert found == pytest.approx(scores, abs=1e-9)
 
 
-def test_a_file_of_word_vectors_is_measured(data, tool, tmp_path, sentences):
+def test_a_file_of_word_vectors_is_measured(data, tool, tmp_path):
     path = tmp_path / "vectors.txt"
     random = np.random.default_rng(0)
-    known = sorted({word.strip(".,").lower() for sentence in sentences for word in sentence.split()})
+    suite = load_suite(TASK_SETS["sts"], data, settings_of_mode("test", official=False))
+    texts = [text for task in suite.tasks.values() for text, _ in task.located()]
+    known = sorted({word for text in texts for word in text.split()})
     rows = (f"{word} {' '.join(f'{x:.4f}' for x in random.normal(size=8))}" for word in known)
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     argv = ["--model_name_or_path", str(path), "--data_dir", data, "--custom_data", "--task_set", "sts"]

@@ -17,7 +17,7 @@ from dcpcse.cli import parse_evaluation, parse_training
 from dcpcse.errors import UserError
 from dcpcse.methods import settle
 from dcpcse.reproduction import show, work
-from dcpcse.reproduction.answer import Answer, Cell, collect, compare
+from dcpcse.reproduction.answer import Answer, Cell, collect, compare, figures
 from dcpcse.reproduction.command import planned
 from dcpcse.reproduction.plan import Setting, obstacle, plan, seeds_of
 from dcpcse.reproduction.rows import AVERAGE, all_rows, find
@@ -269,6 +269,18 @@ def test_cells_are_over_seeds_and_differ_from_what_was_published(setting, tmp_pa
     assert cell.difference == pytest.approx(72 - 78.49)
     assert collect(row, units, comparable=False).cells[AVERAGE].difference is None
     assert Cell((0.2, 0.1), None, lower_is_better=True).best == 0.1
+
+
+def test_geometry_stands_beside_the_average_of_the_first_tasks(tmp_path):
+    row = ROWS["d2cse/table5/unsupervised/D2CSE-BERT-base"]
+    content = {"scores_x100": {}, "averages_x100": {"sts": 70.5}}
+    content["tasks"] = {"STSBenchmark-geometry": {"alignment": 0.1, "uniformity": -1.5, "spearman": 80.0}}
+    (tmp_path / "s.json").write_text(json.dumps(content), encoding="utf-8")
+    assert figures(tmp_path / "s.json", row) == {"alignment": 0.1, "uniformity": -1.5, AVERAGE: 70.5}
+    answer = Answer(
+        row, {name: Cell((0.1, 0.3), 0.2, lower_is_better=name in GEOMETRY) for name in row.columns}, (0, 1)
+    )
+    assert "0.2000 ± 0.1414" in show.table([answer], None)
 
 
 def test_a_gain_over_a_baseline_averages_seeds(setting, tmp_path):
