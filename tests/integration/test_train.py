@@ -143,7 +143,8 @@ def test_the_prompts_matter(unsupervised, tiny, sentences):
 
 def test_the_folder_is_small_and_holds_no_backbone_and_no_pickle(supervised):
     assert all(tensor.numel() < 5000 for tensor in weights(supervised.folder).values())
-    assert {path.suffix for path in supervised.folder.iterdir()} <= {".json", ".safetensors", ".yaml", ".txt"}
+    allowed = {".json", ".jsonl", ".safetensors", ".yaml", ".txt"}
+    assert {path.suffix for path in supervised.folder.iterdir()} <= allowed
 
 
 def test_one_seed_gives_one_result_and_another_seed_another(tiny, train, train_txt):
