@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from ..errors import UserError
 from .flow import fit_flow
 from .whitening import Whitening
 
@@ -82,7 +83,10 @@ class Fitting:
         """What makes of the embeddings of a task's sentences the ones that are scored."""
         if self.sentences is None:
             return lambda vectors: self.postprocessor.fit(vectors)(vectors)
-        return self.postprocessor.fit(encode(list(self.sentences)))
+        vectors = encode(list(self.sentences))
+        if not np.isfinite(vectors).all():
+            raise UserError(f"embeddings of {self.source} are not finite (NaN or infinite): did training diverge?")
+        return self.postprocessor.fit(vectors)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready, for the record."""

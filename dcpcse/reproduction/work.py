@@ -97,8 +97,11 @@ def _call(unit: Unit, words: Sequence[str]) -> None:
 
 
 def _last_line(unit: Unit) -> str:
-    lines = (unit.folder / LOG).read_text(encoding="utf-8", errors="replace").split()
-    return f"{' '.join(lines[-40:])} (all of it in {unit.folder / LOG})"
+    """What a command said at last, its error if it named one, and where all that it said is."""
+    text = (unit.folder / LOG).read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
+    said = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])
+    return f"{said} (all of it in {unit.folder / LOG})"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -213,7 +213,9 @@ def test_a_mistake_gives_one_line_and_leaves_nothing(tool, name, geometry, tiny,
 
 def test_a_damaged_curve_is_named(tool, unsupervised, tmp_path):
     (tmp_path / METRICS).write_text('{"step": 1\n', encoding="utf-8")
-    refused(tool, plot, ["curves", str(tmp_path), "--output", str(tmp_path / "out")], "metrics.jsonl, line 1 is damaged")
+    refused(
+        tool, plot, ["curves", str(tmp_path), "--output", str(tmp_path / "out")], "metrics.jsonl, line 1 is damaged"
+    )
 
 
 def test_scores_of_two_splits_do_not_share_a_picture(tool, geometry, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from dcpcse.errors import UserError
+from dcpcse.postprocessing import Fitting, ToWhite
 from dcpcse.postprocessing.flow import Flow, fit_flow
 from dcpcse.postprocessing.whitening import Whitening
 
@@ -116,3 +117,9 @@ def test_wrong_input_is_refused():
         Flow(7)
     with pytest.raises(UserError, match="lower the learning rate"):
         fit_flow(anisotropic(300, 16), learning_rate=1e6, epochs=3)
+
+
+def test_embeddings_that_are_not_finite_are_named_by_their_file():
+    fitting = Fitting(ToWhite(), ("a", "b"), "nli.csv")
+    with pytest.raises(UserError, match=r"nli\.csv are not finite"):
+        fitting.finish(lambda sentences: np.full((len(sentences), 4), np.nan))
