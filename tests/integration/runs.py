@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -258,6 +259,14 @@ def contrastive_loss(embeddings: Tensor, temperature: float = 0.05, hard_negativ
         own = F.cosine_similarity(embeddings[i, 0], embeddings[i, 1], dim=0) / temperature
         losses.append(torch.stack(terms).sum().log() - own)
     return torch.stack(losses).mean()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 300) -> None:
+    """Until something holds; far longer than it takes, since machines are slow where tests share them."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "what was waited for did not happen"
+        time.sleep(0.01)
 
 
 def ray_processes(name: str) -> list[psutil.Process]:

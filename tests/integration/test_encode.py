@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ import pytest
 import torch
 from datasets import Dataset
 from numpy.testing import assert_allclose
-from runs import ROOT, files, ray_processes, refused
+from runs import ROOT, files, ray_processes, refused, wait_for
 
 from dcpcse.backbones import load_backbone
 from dcpcse.encode import encode
@@ -109,13 +108,6 @@ def meanwhile(action) -> Iterator[None]:
     thread.start()
     yield
     thread.join()
-
-
-def wait_for(condition, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "what was waited for did not happen"
-        time.sleep(0.002)
 
 
 def test_row_i_of_an_npy_file_is_line_i(tiny, text, texts, expected, encoded, tool, tmp_path):

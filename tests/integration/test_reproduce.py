@@ -6,13 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from runs import ROOT, ray_processes, refused
+from runs import ROOT, ray_processes, refused, wait_for
 from senteval_tiny import write_tiny_data
 
 from dcpcse.__main__ import main
@@ -35,13 +33,6 @@ def importable(monkeypatch):
     """The processes of units find the packages where this one does."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "SentEval")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-def wait_for(happened: Callable[[], object], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.1)
 
 
 def units(output: Path) -> dict[str, float]:
