@@ -17,6 +17,10 @@ LOG_SCALE = 3.0
 """Logarithms of scales are kept divided by it, which lets Adam move them faster (Glow)."""
 
 
+LEAST_DEVIATION = 1e-3
+"""Of a channel, as a share of the largest one's."""
+
+
 class ActNorm(nn.Module):
     """Shift and scale of each channel, begun so that a first batch has mean 0 and variance 1."""
 
@@ -29,8 +33,11 @@ class ActNorm(nn.Module):
     def begin(self, x: Tensor) -> Tensor:
         """Take mean and variance from a batch (N, C); gives what `forward` makes of it."""
         self.shift.copy_(-x.mean(0))
-        variance = (x + self.shift).square().mean(0)
-        self.log_scale.copy_(-(variance.sqrt() + 1e-6).log() / LOG_SCALE)
+        deviation = (x + self.shift).square().mean(0).sqrt()
+        # Encoders have channels that never vary (three of all-MiniLM-L6-v2's). Scaled to variance 1, in one step
+        # after the other, they would blow up whatever Adam's first step puts there; they are left as they are.
+        varies = deviation > LEAST_DEVIATION * deviation.max()
+        self.log_scale.copy_(-torch.where(varies, deviation + 1e-6, 1.0).log() / LOG_SCALE)
         return self(x)
 
     def forward(self, x: Tensor) -> Tensor:

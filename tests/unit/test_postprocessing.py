@@ -51,13 +51,30 @@ def test_fewer_dimensions_are_those_of_largest_variance():
     assert (np.diff(kept) <= 0).all()
 
 
-@pytest.mark.parametrize(("count", "dimensions", "there"), [(10, None, "9 of 16"), (500, 17, "16 of 16")])
+@pytest.mark.parametrize(("count", "dimensions", "there"), [(10, 12, "9 of 16"), (500, 17, "16 of 16")])
 def test_more_directions_than_there_are_is_refused(count, dimensions, there):
     with pytest.raises(UserError, match=there):
         Whitening.fit(anisotropic(count, 16), dimensions)
 
 
+def test_directions_in_which_nothing_varies_are_left_out_and_said(caplog):
+    vectors = anisotropic(500, 16)
+    vectors[:, 3] = 0.25
+    assert Whitening.fit(vectors)(vectors).shape == (500, 15)
+    assert "keeps 15 of 16 dimensions" in caplog.text
+
+
 # Flow
+
+
+def test_channels_that_never_vary_do_not_blow_up():
+    vectors = anisotropic(600, 32)
+    vectors[:, [0, 5, 31]] = 0.25
+    told = []
+    flow = fit_flow(vectors, epochs=3, on_step=lambda step, steps, likelihood: told.append(likelihood))
+    assert np.isfinite(told).all() and np.mean(told[-20:]) > np.mean(told[:20])
+    given = torch.from_numpy(vectors)
+    torch.testing.assert_close(flow.inverse(flow(given)), given, rtol=0, atol=1e-4)
 
 
 def begun(dimension: int, **options) -> Flow:
