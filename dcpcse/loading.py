@@ -16,7 +16,6 @@ from .pooling import POOLERS, UNTRAINED
 from .records import RUN_FILE
 from .representations import REPRESENTATIONS, Choice, build_representation
 from .templates import Template
-from .word_vectors import load_word_vectors
 
 NOTHING_PUBLISHED = PublishedEvaluationArguments()
 """No option of the papers' evaluation scripts is given."""
@@ -78,6 +77,8 @@ def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluat
         raise UserError(f"--{option} is of encoders; {name} is a file of word vectors; leave it out")
     if args.pooler_type not in (None, "avg"):
         raise UserError(f"--pooler {args.pooler_type}: word vectors are averaged; leave it out")
+    from .word_vectors import load_word_vectors  # takes scikit-learn, which no encoder needs
+
     return load_word_vectors(name).to(pick_device(args.device))
 
 

@@ -49,17 +49,15 @@ def run_unit(unit: Unit) -> None:
     unit.folder.mkdir(parents=True, exist_ok=True)
     with _alone(unit):
         facts = {"name": unit.name, "seed": unit.seed, "digest": unit.digest, "commands": unit.commands}
-        _write(unit.folder / RECORD, {**facts, "environment": environment()})
+        facts["environment"] = environment()
+        _write(unit.folder / RECORD, facts)
         started = time.monotonic()
         if unit.train and not is_model_folder(unit.model):
             _call(unit, ["train", *unit.train, *_going_on(unit.model)])
         _call(unit, ["evaluate", *unit.evaluate])
         for checkpoint in unit.model.glob("checkpoint-*"):  # of a fully tuned encoder each is gigabytes
             shutil.rmtree(checkpoint)
-        _write(
-            unit.folder / RECORD,
-            {**facts, "environment": environment(), "seconds_of_last_try": time.monotonic() - started},
-        )
+        _write(unit.folder / RECORD, {**facts, "seconds_of_last_try": time.monotonic() - started})
 
 
 def _going_on(model: Path) -> list[str]:
