@@ -162,7 +162,7 @@ class EvaluationArguments(EncoderArguments):
         "Fit that map to the sentences of this file (txt, csv, tsv, json, jsonl, as for training); without it to "
         "those of each task, without their scores.",
     )
-    whitening_dimensions: int | None = option(None, "Dimensions that whitening keeps; all without it.")
+    whitening_dimensions: int | None = option(None, "Dimensions that whitening keeps; without it all that vary.")
     flow_epochs: int = option(1, "Passes over the sentences that the flow is trained for, in batches of 16.")
     flow_learning_rate: float = option(1e-3, "Of Adam, in training the flow.")
     flow_seed: int = option(0, "Of the flow's first weights, and of the order of its sentences.")
