@@ -6,6 +6,7 @@ weights be faster than the same products with trained ones.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 import torch
@@ -18,6 +19,15 @@ LEAST_WEIGHTS = 256 * 256
 
 LEAST_ROWS = 64
 """With fewer rows a product waits for its weights, however they lie."""
+
+KEPT_PRODUCTS = "64"
+"""Products whose plan oneDNN and torch's layer over it keep; a plan is of one shape, and takes half a megabyte.
+
+Packed batches are of ever other sizes: with the thousand and more plans that are kept by default a process grows by
+hundreds of megabytes, and is no faster for it. Both read this once, at their first product; a user's setting stands.
+"""
+for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_variable, KEPT_PRODUCTS)
 
 
 @contextlib.contextmanager

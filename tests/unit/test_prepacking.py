@@ -2,6 +2,9 @@
 
 import copy
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -154,3 +157,32 @@ def test_encode_lays_weights_out_for_many_tokens_and_gives_the_same_vectors(tiny
     assert any(event.key == "mkldnn::_linear_pointwise" for event in profile.key_averages())
     np.testing.assert_allclose(vectors, plain, atol=1e-5)
     assert not any("forward" in vars(module) for module in model.modules())
+
+
+GROWTH = """
+import torch
+from torch import nn
+from dcpcse.devices import release_memory
+from dcpcse.prepacking import prepacked
+
+def held():
+    release_memory()
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+layer = nn.Linear(256, 256).requires_grad_(False)
+with torch.inference_mode(), prepacked(layer):
+    for rows in range(64, 420):
+        layer(torch.zeros(rows, 256))
+        if rows == 120:
+            before = held()
+print((held() - before) / 1e6)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
+def test_batches_of_ever_other_sizes_do_not_fill_the_memory_with_plans_of_products():
+    """300 shapes: 140 MB with oneDNN's own bounds."""
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("CACHE_CAPACITY")}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run([sys.executable, "-c", GROWTH], env=environment, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 40
