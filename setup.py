@@ -8,17 +8,21 @@ from setuptools import setup
 ROOT = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "dcpcse/__init__.py").read_text(encoding="utf-8"))[1]
 
+TOOLS = ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.17", "selenium>=4"]
 EXTRAS = {
+    "demo": ["gradio>=6,<7"],
+    "docs": ["sphinx>=8", "myst-parser>=4", "furo>=2025.7"],
+    "faiss": ["faiss-cpu>=1.10"],
+    "mteb": ["mteb>=2.26,<3"],
+    "onnx": ["onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.20"],
     "peft": ["peft>=0.21,<1"],
     "pictures": ["matplotlib>=3.9,<4"],
     "ray": ["ray[data]>=2.60,<3"],
     "search": ["optuna>=5"],
+    "st": ["sentence-transformers>=6,<7"],
     "tensorboard": ["tensorboard>=2.16"],
-    "dev": [
-        *("peft>=0.21,<1", "matplotlib>=3.9,<4", "sentence-transformers>=6", "optuna>=5", "ray[data]>=2.60,<3"),
-        *("pytest>=8", "pytest-xdist>=3.6", "ruff>=0.17"),
-    ],
 }
+EXTRAS["dev"] = [*(line for lines in EXTRAS.values() for line in lines), *TOOLS]
 
 PARTS = ("encoding", "methods", "objectives", "pictures", "postprocessing", "presets", "reporting", "reproduction")
 
