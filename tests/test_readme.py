@@ -1,8 +1,10 @@
-"""The README's commands parse, its snippets compile, and its tables name every option."""
+"""The commands of README and docs parse, their snippets compile, and their tables name every option."""
 
+import argparse
 import ast
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -25,8 +27,14 @@ from dcpcse.reproduction.rows import find
 from dcpcse.runs import runs_parser
 from dcpcse.template_search import search_parser
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+BLOCKS = [
+    block
+    for page in (README, *PAGES.values())
+    for block in re.findall(r"^```(\w+)\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+]
 
 
 def commands(script: str) -> list[list[str]]:
@@ -101,6 +109,20 @@ def test_every_command_about_runs_parses_and_every_option_is_named(command, pars
     section = README.split("## Runs, reports and pictures")[1].split("\n## ")[0]
     known = [action.option_strings[0] for action in parser()._actions if action.option_strings]
     assert not [name for name in known if name != "-h" and name not in section]
+
+
+DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {}
+"""Command of `dcpcse` → the page of docs/ that describes it, and its parser."""
+
+
+@pytest.mark.parametrize("command", DESCRIBED)
+def test_every_described_command_parses_and_its_page_names_every_option(command):
+    page, parser = DESCRIBED[command]
+    calls = [argv[1:] for argv in commands("dcpcse") if argv[:1] == [command]]
+    assert calls
+    assert all(parser().parse_args(argv) for argv in calls)
+    known = [action.option_strings[0] for action in parser()._actions if action.option_strings]
+    assert not [name for name in known if name != "-h" and f"`{name}" not in PAGES[page]]
 
 
 def test_every_picture_has_a_command_that_parses_and_is_shown():
