@@ -2,8 +2,7 @@
 
 Words are found as in the baseline that the papers quote ("Avg. GloVe embeddings" of Sentence-BERT, Table 1): texts are
 split at blanks, English stop words are left out, and a word that the file does not know is tried without punctuation
-around it, then in lower case. The stop words are scikit-learn's 318; that baseline's list has 68 more: punctuation
-marks, parts of contractions, and words such as "did" and "just".
+around it, then in lower case. The stop words are that baseline's 386.
 """
 
 import hashlib
@@ -30,6 +29,18 @@ from .tokens import Rows
 logger = logging.getLogger(__name__)
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
+
+STOP_WORDS = frozenset(
+    {
+        *ENGLISH_STOP_WORDS,
+        *string.punctuation,
+        *("''", "``"),
+        *("ain", "aren", "couldn", "d", "did", "didn", "does", "doesn", "doing", "don", "hadn", "hasn", "haven"),
+        *("having", "isn", "just", "ll", "m", "ma", "mightn", "mustn", "needn", "o", "s", "shan", "shouldn", "t"),
+        *("theirs", "ve", "wasn", "weren", "won", "wouldn", "y"),
+    }
+)
+"""Those of sentence-transformers: scikit-learn's 318, punctuation marks, and what "isn't" and the like fall into."""
 
 NO_LIMIT = 10**9
 """Words of a text: an average has no table of positions."""
@@ -67,7 +78,7 @@ class WordVectors(StaticEncoder):
     def _words(self, sentence: str, max_length: int | None, without: Collection[int]) -> list[int]:
         """Rows of a text's words; of its stop words where it has no others."""
         words = sentence.split()[:max_length]
-        content = [row for word in words if (row := self._row(word, ENGLISH_STOP_WORDS)) is not None]
+        content = [row for word in words if (row := self._row(word, STOP_WORDS)) is not None]
         found = content or [row for word in words if (row := self._row(word, ())) is not None]
         return [row for row in found if row not in without]
 
@@ -83,7 +94,7 @@ class WordVectors(StaticEncoder):
 
     def reading(self) -> dict[str, Any]:
         """Identity of the table, and how its words are found."""
-        stop_words = hashlib.sha256(" ".join(sorted(ENGLISH_STOP_WORDS)).encode()).hexdigest()
+        stop_words = hashlib.sha256(" ".join(sorted(STOP_WORDS)).encode()).hexdigest()
         return {**super().reading(), "stop_words": stop_words}
 
 

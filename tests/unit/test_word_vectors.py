@@ -5,7 +5,7 @@ import pytest
 
 from dcpcse.errors import UserError
 from dcpcse.identity import identity
-from dcpcse.word_vectors import load_word_vectors
+from dcpcse.word_vectors import STOP_WORDS, load_word_vectors
 
 LINES = ["cat 1 2", "Dog 0 1", "dog 4 4", "the 5 5", "don't 2 0", ". . . 3 4", "café 7 1"]
 
@@ -37,8 +37,9 @@ def test_the_mean_of_known_words_without_stop_words(vectors, sentence, words):
 def test_the_lookup_is_that_of_sentence_transformers(vectors, sentences):
     modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
     peer = modules.WordEmbeddings.from_text_file(str(vectors))
+    assert set(peer.tokenizer.stop_words) == STOP_WORDS
     ours = load_word_vectors(vectors)
-    texts = ["cat Dog, the café!", "don't the", "'cat' (DOG) ... Café"]
+    texts = ["cat Dog, the café!", "don't the", "did cat just . dog", "'cat' (DOG) ... Café"]
     weight = peer.emb_layer.weight.detach().numpy()
     for text in texts:
         expected = weight[peer.tokenizer.tokenize(text)].mean(0)
