@@ -78,6 +78,21 @@ class GeometryResult:
         return {**values, "positive_above": POSITIVE_ABOVE}
 
 
+@dataclass(frozen=True, eq=False)
+class PairGeometry:
+    """Of scored pairs under an encoder: gold and cosines (N,), Spearman × 100, and the two losses of the plane.
+
+    alignment: of the positive_pairs; None where there are none.
+    """
+
+    gold: np.ndarray
+    cosines: np.ndarray
+    spearman: float
+    alignment: float | None
+    positive_pairs: int
+    uniformity: float
+
+
 @dataclass(frozen=True)
 class GeometryTask:
     """The geometry of the sentences of a similarity task."""
@@ -114,30 +129,27 @@ class LoadedGeometry:
     def score(self, embed: Embeddings, settings: Settings) -> GeometryResult:
         """All measures, on the embeddings and on what else can be asked of the encoder."""
         pairs = self.pairs
-        first, second = embed(pairs.first), embed(pairs.second)
-        cosines = similarities(self.task, pairs, first, second)
-        positive = pairs.gold > POSITIVE_ABOVE
+        # First: it is this that tells of an encoder with one vector for everything.
+        measured = measure_pairs(self.task, pairs, embed(pairs.first), embed(pairs.second))
         if self.sample is None:
             sample = list(dict.fromkeys([*pairs.first, *pairs.second]))
             source = f"{self.task.removesuffix('-geometry')} {settings.split}"
         else:
             sample = [single_blanks(line.text) for line in self.sample]
             source = str(self.sample[0].path)
-        # First: it is this that tells of an encoder with one vector for everything.
-        spearman = 100 * correlate(self.task, cosines, pairs.gold).spearman
         tokens = embed.inside.token_embeddings() if embed.inside else None
         return GeometryResult(
             task=self.task,
             split=settings.split,
-            alignment=alignment(first[positive], second[positive]),
-            positive_pairs=int(positive.sum()),
-            uniformity=uniformity(np.concatenate([first, second])),
+            alignment=measured.alignment,
+            positive_pairs=measured.positive_pairs,
+            uniformity=measured.uniformity,
             sentences=2 * len(pairs),
             anisotropy=mean_cosine(embed(sample)),
             sample=source,
             sample_size=len(sample),
-            bins=cosine_bins(cosines, pairs.gold),
-            spearman=spearman,
+            bins=cosine_bins(measured.cosines, pairs.gold),
+            spearman=measured.spearman,
             token_anisotropy=None if tokens is None else mean_cosine(tokens),
             tokens=None if tokens is None else len(tokens),
             without_frequent=self._without_frequent(embed.inside) if embed.inside else None,
@@ -156,6 +168,20 @@ class LoadedGeometry:
                 break
             scores[count] = 100 * correlate(self.task, cosines, pairs.gold).spearman
         return scores
+
+
+def measure_pairs(task: str, pairs: ScoredPairs, first: np.ndarray, second: np.ndarray) -> PairGeometry:
+    """Of pairs with embeddings first and second (N, H); DataError for embeddings without a cosine."""
+    cosines = similarities(task, pairs, first, second)
+    positive = pairs.gold > POSITIVE_ABOVE
+    return PairGeometry(
+        gold=pairs.gold,
+        cosines=cosines,
+        spearman=100 * correlate(task, cosines, pairs.gold).spearman,
+        alignment=alignment(first[positive], second[positive]) if positive.any() else None,
+        positive_pairs=int(positive.sum()),
+        uniformity=uniformity(np.concatenate([first, second])),
+    )
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:

@@ -180,18 +180,11 @@ def _of_encoders(
 
 
 def _measured(label: str, step: int | None, place: str, args: argparse.Namespace, pairs: "ScoredPairs") -> Point:
-    import numpy as np
-    from senteval.geometry import POSITIVE_ABOVE, alignment, uniformity
+    from senteval.geometry import measure_pairs
 
     ((_, encoded),) = sources.encode_by_each({label: place}, args, TASK, [pairs])
-    positive = encoded.gold > POSITIVE_ABOVE
-    return Point(
-        label,
-        alignment(encoded.first[positive], encoded.second[positive]),
-        uniformity(np.concatenate([encoded.first, encoded.second])),
-        encoded.spearman,
-        step,
-    )
+    measured = measure_pairs(TASK, pairs, encoded.first, encoded.second)
+    return Point(label, measured.alignment, measured.uniformity, measured.spearman, step)
 
 
 def checkpoints(run: Path) -> dict[int, Path]:

@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..cli import say
 from ..errors import UserError
 from ..evaluation_arguments import EncoderArguments
@@ -15,31 +13,16 @@ from .material import TASK, Material
 from .neighbours import Neighbour, nearest
 
 if TYPE_CHECKING:
-    from senteval import ScoredPairs
-    from senteval.embeddings import Embeddings
+    from senteval.geometry import PairGeometry
 
     from ..models import SentenceEncoder
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """Of one model: gold scores and cosines (N,) and Spearman × 100 of the pairs, its two losses, its neighbours.
-
-    alignment is None where no pair is a positive one.
-    """
-
-    gold: np.ndarray
-    cosine: np.ndarray
-    spearman: float
-    alignment: float | None
-    uniformity: float
 
 
 @dataclass(frozen=True, eq=False)
 class OfModel:
     """What was measured of a model: on the pairs (None without any), and the neighbours of every query."""
 
-    pairs: Measured | None
+    pairs: "PairGeometry | None"
     neighbours: list[list[Neighbour]]
 
 
@@ -71,6 +54,7 @@ def measure_all(
 def measure(label: str, model: "SentenceEncoder", material: Material, batch_size: int, count: int) -> OfModel:
     """Encode each distinct sentence once; DataError for embeddings without a cosine."""
     from senteval.embeddings import encode_all
+    from senteval.geometry import measure_pairs
     from tqdm import tqdm
 
     with tqdm(desc=label, unit=" sentences") as bar:
@@ -82,20 +66,7 @@ def measure(label: str, model: "SentenceEncoder", material: Material, batch_size
         embed = encode_all(partial(model.encode, batch_size=batch_size), material.located(), progress)
     queries, corpus = material.queries, material.corpus
     found = nearest(embed(queries), embed(corpus), corpus, count, queries) if queries and corpus else []
-    return OfModel(None if material.pairs is None else _on_pairs(embed, material.pairs), found)
-
-
-def _on_pairs(embed: "Embeddings", pairs: "ScoredPairs") -> Measured:
-    from senteval.geometry import POSITIVE_ABOVE, alignment, uniformity
-    from senteval.scores import correlate, similarities
-
-    first, second = embed(pairs.first), embed(pairs.second)
-    cosine = similarities(TASK, pairs, first, second)
-    positive = pairs.gold > POSITIVE_ABOVE
-    return Measured(
-        pairs.gold,
-        cosine,
-        100 * correlate(TASK, cosine, pairs.gold).spearman,
-        alignment(first[positive], second[positive]) if positive.any() else None,
-        uniformity(np.concatenate([first, second])),
-    )
+    pairs = material.pairs
+    if pairs is None:
+        return OfModel(None, found)
+    return OfModel(measure_pairs(TASK, pairs, embed(pairs.first), embed(pairs.second)), found)

@@ -10,12 +10,13 @@ from ..errors import UserError
 from ..history import DevScore, Run, is_number
 from .markup import Markup, absent, clean, join, note, number, row, table, tag
 from .material import TASK, Material
-from .measured import Measured, OfModel
+from .measured import OfModel
 from .neighbours import Neighbour
 from .svg import picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from senteval.geometry import PairGeometry
 
 NO_NUMBER = absent("none")
 
@@ -212,10 +213,10 @@ def similarities(measured: Mapping[str, OfModel], material: Material, notes: Seq
     return Section("similarities", "Similarities", join(body, *map(note, notes)))
 
 
-def _pictures(on_pairs: Mapping[str, Measured], split: str) -> Markup:
+def _pictures(on_pairs: Mapping[str, "PairGeometry"], split: str) -> Markup:
     from ..pictures import cosines, plane
 
-    scored = {label: cosines.Scored(one.gold, one.cosine, one.spearman) for label, one in on_pairs.items()}
+    scored = {label: cosines.Scored(one.gold, one.cosines, one.spearman) for label, one in on_pairs.items()}
     points = [
         plane.Point(label, one.alignment, one.uniformity, one.spearman)
         for label, one in on_pairs.items()
@@ -243,7 +244,7 @@ def _pictures(on_pairs: Mapping[str, Measured], split: str) -> Markup:
     return join(*shown, _losses(on_pairs, split))
 
 
-def _losses(on_pairs: Mapping[str, Measured], split: str) -> Markup:
+def _losses(on_pairs: Mapping[str, "PairGeometry"], split: str) -> Markup:
     rows = [
         row(
             label,
@@ -258,7 +259,7 @@ def _losses(on_pairs: Mapping[str, Measured], split: str) -> Markup:
     return table(f"{split}, {_pairs(on_pairs)} pairs", ["run", "Spearman x 100", "alignment", "uniformity"], rows)
 
 
-def _pairs(on_pairs: Mapping[str, Measured]) -> int:
+def _pairs(on_pairs: Mapping[str, "PairGeometry"]) -> int:
     return len(next(iter(on_pairs.values())).gold)
 
 
