@@ -1,14 +1,12 @@
 """Checkpoints of a run: which one to go on from, and whether it can be, before anything is written."""
 
-import json
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -16,7 +14,7 @@ from . import folder as model_folder
 from .arguments import RunArguments
 from .errors import UserError
 from .models import SentenceEncoder
-from .records import RUN_FILE, STATE
+from .records import RUN_FILE, STATE, read_options, read_state
 from .tensors import load_tensors, save_tensors
 
 OBJECTIVES = "objectives.safetensors"
@@ -52,13 +50,9 @@ class Checkpoint:
 
         transformers would go on with the old learning rate, whatever is asked for, and the rest half and half.
         """
-        path = self.folder / RUN_FILE
-        if not path.is_file():
+        if not (self.folder / RUN_FILE).is_file():
             return
-        try:
-            before = dict(yaml.safe_load(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError, yaml.YAMLError) as error:
-            raise UserError(f"{path} is damaged; go on from another checkpoint") from error
+        before = _whole(read_options, self.folder)
         defaults = {f.name: getattr(f.default, "value", f.default) for f in fields(RunArguments)}
         for name in sorted((set(before) | set(options)) - _MAY_CHANGE):
             was, now = (o.get(name, defaults.get(name)) for o in (before, options))
@@ -91,6 +85,7 @@ class Checkpoint:
         _read_objectives(self.folder, objectives)
 
 
+_ANOTHER = "go on from another checkpoint"
 _SAME_OPTIONS = "a run goes on with the options it was started with (its run.yaml holds them)"
 
 
@@ -156,21 +151,19 @@ def _read(folder: Path, what: str, ranks: Sequence[int]) -> Checkpoint:
         raise UserError(f"{what} lacks {missing} and is no whole checkpoint{hint}; give another …/checkpoint-N")
     for name in _PICKLED:
         _require_readable(folder / name)
-    return Checkpoint(folder, _read_state(folder / STATE)["global_step"])
+    return Checkpoint(folder, _whole(read_state, folder)["global_step"])
+
+
+def _whole(read: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """What a checkpoint's record holds; UserError, with what to do, for a damaged one."""
+    try:
+        return read(folder)
+    except UserError as error:
+        raise UserError(f"{error}; {_ANOTHER}") from error
 
 
 def _require_readable(path: Path) -> None:
     try:
         torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise UserError(f"{path} is damaged; go on from another checkpoint") from error
-
-
-def _read_state(path: Path) -> dict[str, Any]:
-    try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); go on from another checkpoint") from error
-    if not isinstance(state, dict) or not isinstance(state.get("global_step"), int):
-        raise UserError(f"{path} holds no global_step; go on from another checkpoint")
-    return state
+        raise UserError(f"{path} is damaged; {_ANOTHER}") from error
