@@ -13,7 +13,7 @@ from prettytable import PrettyTable
 from ..cli import CommandParser, say
 from ..errors import UserError
 from ..paths import require_writable, write_whole
-from .plan import Setting, Unit, obstacle, plan, seeds_of
+from .plan import Setting, Unit, looked_at, obstacle, plan, seeds_of
 from .rows import Row, all_rows, find
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ def reproduce(argv: Sequence[str]) -> None:
     rows = find([*args.rows, *([args.baseline] if args.baseline else [])])
     if args.baseline and len(find([args.baseline])) > 1:
         raise UserError(f"--baseline {args.baseline} names a table; give one row of it")
+    _require_use(args, rows)
     obstacles = {row.name: obstacle(row, setting) for row in rows}
-    units = plan(rows, seeds_of(args.seeds), setting, args.output_dir)
+    units = plan(rows, seeds_of(args.seeds or "0"), setting, args.output_dir)
     _require_something(rows, units, obstacles)
     if args.dry_run:
         print(planned(units, obstacles))
@@ -56,7 +57,7 @@ def reproduce_parser() -> CommandParser:
     parser.add_argument("rows", nargs="*", metavar="ROW", help="paper/table/row, paper/table, paper, or with *")
     parser.add_argument("--list", action="store_true", help="the rows there are, and what each still needs")
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="the plan: steps, time, memory, commands")
-    parser.add_argument("--seeds", default="0", help="0..9 or 0,1,2 (default: %(default)s)")
+    parser.add_argument("--seeds", help="0..9 or 0,1,2 (default: 0)")
     parser.add_argument("--limit", type=_at_least_one, help="so many optimiser steps at most")
     parser.add_argument("--base", help="another frozen encoder for every row: folder or hub id")
     parser.add_argument("--generator", help="another generator of replaced tokens (D2CSE, DiffCSE)")
@@ -102,6 +103,15 @@ def _setting(args: argparse.Namespace) -> Setting:
     changes = {name.lstrip("-"): value for name, value in args.set}
     given = ("data_dir", "base", "generator", "unsup_file", "sup_file", "vectors", "limit", "custom_data")
     return Setting(**{name: getattr(args, name) for name in given}, changes=changes)
+
+
+def _require_use(args: argparse.Namespace, rows: Sequence[Row]) -> None:
+    """UserError for an option that no row looks at; rows that cannot be run say themselves why."""
+    options = ("base", "generator", "unsup_file", "sup_file", "vectors", "limit", "set", "seeds")
+    used = set().union(*map(looked_at, rows))
+    unused = [name for name in options if getattr(args, name) and name not in used]
+    if unused and used:
+        raise UserError(f"--{unused[0]} has no part in {', '.join(row.name for row in rows)}; leave it out")
 
 
 def _require_something(rows: Sequence[Row], units: Sequence[Unit], obstacles: Mapping[str, str | None]) -> None:

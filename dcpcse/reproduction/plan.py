@@ -101,6 +101,22 @@ def obstacle(row: Row, setting: Setting) -> str | None:
     return None
 
 
+def looked_at(row: Row) -> set[str]:
+    """The options of the command that a row's commands are made from, beside those that every row has."""
+    if row.cited:
+        return set()
+    if row.glove:
+        return {"vectors"}
+    found = {"base", _text_option(row)} if row.preset or row.fitted else {"base"}
+    if row.trained:
+        found.add("seeds")
+    if row.preset:
+        found |= {"limit", "set"}
+    if row.preset in presets.names() and "generator_name" in presets.load(row.preset).options:
+        found.add("generator")
+    return found
+
+
 def _missing(path: str | None, what: str) -> str | None:
     if path is None:
         return f"needs your {what}"
@@ -109,9 +125,12 @@ def _missing(path: str | None, what: str) -> str | None:
 
 def _text_of(row: Row, setting: Setting) -> str:
     """The text that a row is trained on; whitening and flow are fitted to NLI sentences, as published."""
-    if row.preset and "/unsup-" in row.preset:
-        return setting.unsup_file or presets.load(row.preset).options["train_file"]
-    return setting.sup_file or presets.load(row.preset or "simcse/sup-bert-base").options["train_file"]
+    given = getattr(setting, _text_option(row))
+    return given or presets.load(row.preset or "simcse/sup-bert-base").options["train_file"]
+
+
+def _text_option(row: Row) -> str:
+    return "unsup_file" if row.preset and "/unsup-" in row.preset else "sup_file"
 
 
 def _unit(row: Row, seed: int | None, setting: Setting, root: Path) -> Unit:

@@ -21,10 +21,16 @@ UNTRAINED = ["promptbert/table5/static-avg", "promptbert/table5/first-last-avg"]
 
 
 @pytest.fixture(scope="module")
-def options(tiny, train_txt, tmp_path_factory) -> list[str]:
-    """What somebody has who reproduces on next to nothing."""
+def untrained(tiny, tmp_path_factory) -> list[str]:
+    """What rows without training need."""
     data = write_tiny_data(tmp_path_factory.mktemp("tiny-data"))
-    words = ["--base", tiny("bert"), "--unsup_file", train_txt, "--data_dir", str(data), "--custom_data"]
+    return ["--base", tiny("bert"), "--data_dir", str(data), "--custom_data"]
+
+
+@pytest.fixture(scope="module")
+def options(untrained, train_txt) -> list[str]:
+    """What somebody has who reproduces on next to nothing."""
+    words = [*untrained, "--unsup_file", train_txt]
     return [*words, "--limit", "2", "--set", "per_device_train_batch_size", "4", "--set", "learning_rate", "0.001"]
 
 
@@ -84,7 +90,9 @@ def test_a_row_that_fails_lets_the_others_go_on(options, tool, tmp_path):
     assert "static-avg" in outcome.out and set(units(tmp_path)) == {f"{UNTRAINED[0]}/once"}
 
 
-def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_alone(cluster, options, tool, tmp_path):
+def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_alone(
+    cluster, untrained, tool, tmp_path
+):
     killed = []
 
     def kill_one_at_work() -> None:
@@ -94,12 +102,13 @@ def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_al
 
     killer = threading.Thread(target=kill_one_at_work)
     killer.start()
-    outcome = tool(reproduce, [*UNTRAINED, *options, "--output_dir", str(tmp_path), "--ray", cluster])
+    argv = [*UNTRAINED, *untrained, "--output_dir", str(tmp_path)]
+    outcome = tool(reproduce, [*argv, "--ray", cluster])
     assert outcome.code == 0, outcome.err
     assert set(units(tmp_path)) == {f"{name}/once" for name in UNTRAINED}
     killer.join()
     assert killed
-    again = tool(reproduce, [*UNTRAINED, *options, "--output_dir", str(tmp_path)])
+    again = tool(reproduce, argv)
     assert outcome.out.endswith(again.out)  # Ray speaks of the killed worker before
 
 
@@ -121,6 +130,10 @@ def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_al
         (["promptbert/table6/unsupervised/IS-BERT-base"], ["none of the rows can be run", "cited only"]),
         ([DCPCSE], ["there is no file data/wiki1m_for_simcse.txt"]),
         ([DCPCSE, "--sead", "1"], ["--sead"]),
+        ([DCPCSE, "--base", "x", "--generator", "x"], [f"--generator has no part in {DCPCSE}"]),
+        ([*UNTRAINED, "--base", "x", "--limit", "5"], ["--limit has no part in", *UNTRAINED]),
+        ([*UNTRAINED, "--base", "x", "--set", "temp", "1"], ["--set has no part in"]),
+        ([*UNTRAINED, "--base", "x", "--seeds", "0..2"], ["--seeds has no part in"]),
     ],
 )
 def test_mistakes_get_one_line_and_leave_nothing(words, said, tool, tmp_path, monkeypatch):

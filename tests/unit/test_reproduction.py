@@ -19,7 +19,7 @@ from dcpcse.methods import settle
 from dcpcse.reproduction import show, work
 from dcpcse.reproduction.answer import Answer, Cell, collect, compare, figures
 from dcpcse.reproduction.command import planned
-from dcpcse.reproduction.plan import Setting, obstacle, plan, seeds_of
+from dcpcse.reproduction.plan import Setting, looked_at, obstacle, plan, seeds_of
 from dcpcse.reproduction.rows import AVERAGE, all_rows, find
 from dcpcse.reproduction.work import FailedUnit, is_finished, run_unit
 
@@ -118,6 +118,32 @@ def test_every_row_that_can_be_run_becomes_commands_that_are_understood(name, se
         columns = ["anchor", "positive", "negative"] if "/sup-" in row.preset else ["anchor"]
         settle(model, columns)
         assert args.model_name_or_path == run.output_dir
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if not row.cited])
+def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(name, setting, tmp_path):
+    row = ROWS[name]
+    if row.preset and row.preset not in presets.names():
+        return
+    setting = replace(setting, base="some-encoder")
+    other = tmp_path / "other"
+    other.write_text("One sentence.\n", encoding="utf-8")
+    given = {
+        "base": "b",
+        "generator": "g",
+        "limit": 7,
+        **dict.fromkeys(("unsup_file", "sup_file", "vectors"), str(other)),
+    }
+    changed = {name: replace(setting, **{name: value}) for name, value in given.items()}
+    changed["set"] = replace(setting, changes={"temp": "0.1"})
+
+    def commands(setting, seed=0):
+        return plan([row], [seed], setting, tmp_path)[0].commands
+
+    found = {name for name, other in changed.items() if commands(other) != commands(setting)}
+    if commands(setting, 1) != commands(setting):
+        found.add("seeds")
+    assert looked_at(row) == found
 
 
 def test_a_row_without_chance_has_one_unit_and_a_trained_one_a_unit_a_seed(setting):
