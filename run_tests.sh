@@ -14,4 +14,4 @@ fi
 "$python" -m ruff format --check .
 # A process a core, each with one thread: tests are many small products, which two threads do no faster than one.
 workers=$(( $(nproc) < 4 ? $(nproc) : 4 ))
-OMP_NUM_THREADS=1 exec "$python" -m pytest --numprocesses "$workers" --dist loadfile "$@"
+OMP_NUM_THREADS=1 exec "$python" -m pytest --numprocesses "$workers" --dist worksteal "$@"
