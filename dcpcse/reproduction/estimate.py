@@ -40,7 +40,7 @@ DEV_TOKENS = 59_000
 """Of the dev sets of STS-B and SICK-R."""
 
 BESIDE_PRODUCTS = 1.4
-"""A step takes so many times its matrix products (README, "A training step")."""
+"""A step takes so many times its matrix products (docs/results.md, "A training step")."""
 
 BYTES_PER_TOKEN, LIBRARIES_MB = 32 * 4, 500
 """Activations of a layer for each number of a token's hidden state, by measured peaks; libraries when idle."""

@@ -39,7 +39,7 @@ def test_the_published_scores_of_minilm_come_out_to_the_second_decimal(minilm, r
 
 
 def test_25_steps_raise_the_dev_score_of_cls(minilm, real_data, wikipedia, train):
-    """Measured with 75 steps: 79.73 before, 84.71 to 85.08 after (README, Results)."""
+    """Measured with 75 steps: 79.73 before, 84.71 to 85.08 after (docs/results.md)."""
     run = train(
         minilm,
         wikipedia,
