@@ -1,0 +1,95 @@
+"""Python blocks of README and docs run, on tiny stand-ins for what they name; the site builds without a warning."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import senteval
+from senteval import engine
+from senteval_tiny import unofficial, write_tiny_data
+
+from dcpcse.backbones import load_backbone
+from dcpcse.cli import parse_training
+from dcpcse.encoding import encode_file
+from dcpcse.evaluation_arguments import EncoderArguments, EncodingArguments
+from dcpcse.methods import build_method
+
+ROOT = Path(__file__).parent.parent
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
+BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>.+) -->\n)?```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
+WITH_BLOCKS = sorted(name for name, page in PAGES.items() if "```python" in page)
+
+NOT_RUN: dict[str, int] = {}
+"""Page → how many of its blocks are marked as not run here, as they need the hub."""
+
+WRITTEN: set[str] = set()
+"""Results that blocks make themselves, by the names that they have there: nothing stands in for them."""
+
+
+@pytest.fixture(scope="session")
+def trained(tiny, tmp_path_factory) -> Path:
+    """A result with deep prompts, as train.py leaves it."""
+    folder = tmp_path_factory.mktemp("docs") / "result"
+    (model, _, _), _ = parse_training(["--preset", "dcpcse/unsup-bert-base", "--output_dir", str(folder)])
+    build_method(load_backbone(tiny("bert")), model, ["anchor"]).model.save(folder)
+    return folder
+
+
+@pytest.fixture
+def desk(trained, tiny, sentences, tmp_path, monkeypatch) -> Path:
+    """The folder that a reader works in, with what the pages name: encoders, data, a corpus and its vectors."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("bert-base-uncased", "sentence-transformers/all-MiniLM-L6-v2"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(tiny("bert"))
+    write_tiny_data(tmp_path / "SentEval/data")
+    for name in ("corpus.txt", "sentences.txt"):
+        (tmp_path / name).write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    for name, options in {"corpus.npy": {}, "corpus.arrow": {"with_sentences": True}}.items():
+        encode_file(str(trained), "corpus.txt", EncodingArguments(output=name, **options), EncoderArguments())
+    return tmp_path
+
+
+@pytest.fixture
+def tiny_data_is_right(monkeypatch):
+    """The official sizes are not asked for."""
+    evaluate = senteval.evaluate
+    small = lambda encode, tasks, data, mode: evaluate(encode, tasks, data, settings=unofficial(mode))  # noqa: E731
+    monkeypatch.setattr(senteval, "evaluate", small)
+    monkeypatch.setattr(engine, "DEFAULTS", {**engine.DEFAULTS, "official": False})
+
+
+@pytest.mark.parametrize("name", WITH_BLOCKS)
+def test_the_python_blocks_of_a_page_run_one_after_another(name, desk, trained, tiny_data_is_right):
+    namespace = {"__name__": "__main__"}
+    for block in BLOCK.finditer(PAGES[name]):
+        code = compile(block["code"], f"{name}.md", "exec")
+        if block["reason"]:
+            continue
+        for place in set(re.findall(r"[\"'](result/[\w-]+)[\"']", block["code"])) - WRITTEN:
+            (desk / place).parent.mkdir(exist_ok=True)
+            if not (desk / place).exists():
+                (desk / place).symlink_to(trained)
+        exec(code, namespace)
+
+
+def test_every_block_that_is_not_run_is_counted():
+    found = {name: sum(bool(block["reason"]) for block in BLOCK.finditer(page)) for name, page in PAGES.items()}
+    assert {name: count for name, count in found.items() if count} == NOT_RUN
+    assert sum(len([*BLOCK.finditer(page)]) for page in PAGES.values()) == sum(
+        page.count("```python\n") for page in PAGES.values()
+    )
+
+
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
+    pytest.importorskip("sphinx", reason="needs Sphinx, myst-parser and furo (pip install -e .[docs])")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(ROOT / "docs"), "site"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in (tmp_path / "site").glob("*.html")}
+    assert set(PAGES) - {"README"} <= set(pages)
+    assert "dcpcse.load" in pages["api"] and "Load an output folder of train.py" in pages["api"]
+    for name, text in pages.items():
+        assert not re.findall(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)=["'](?:https?:)?//""", text), name
