@@ -2,16 +2,21 @@
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-from .models import SentenceEncoder
+from . import folder as model_folder
+from .tuned import read_backbone
 
 
-def identity(model: SentenceEncoder) -> dict[str, Any]:
-    """Everything that the embeddings of a model follow from, JSON-ready; alike in all models that encode alike."""
+def identity(model: torch.nn.Module) -> dict[str, Any]:
+    """Everything that the embeddings of a model follow from, JSON-ready; alike in all models that encode alike.
+
+    model: a `SentenceEncoder`, which is built above this module.
+    """
     return {
         "base": model.source.fingerprint,
         "dtype": str(model.encoder.backbone.dtype),
@@ -28,7 +33,24 @@ def identity(model: SentenceEncoder) -> dict[str, Any]:
     }
 
 
-def _trained(model: SentenceEncoder) -> list[dict[str, torch.Tensor]]:
+def trained_digest(folder: str | Path) -> str:
+    """`identity(model)["trained"]` of the model in a folder, from its files alone: no encoder is loaded."""
+    contents = model_folder.read(folder)
+    tensors = {
+        # A projection lies in the file without the name of the table that it computes.
+        f"prompt.table.{rest}" if part == "prompt" else f"{part}.{rest}": tensor
+        for name, tensor in contents.trained.items()
+        for part, _, rest in [name.partition(".")]
+    }
+    if contents.prompts is not None and not any(name.startswith("prompt.") for name in tensors):
+        tensors["prompt.table.weight"] = contents.prompts
+    if contents.record["backbone"] is not None:
+        own = read_backbone(Path(folder), contents.record["backbone"])
+        tensors |= {f"backbone.{name}": tensor for name, tensor in own.items() if not name.startswith("pooler.")}
+    return _digest(tensors)
+
+
+def _trained(model: torch.nn.Module) -> list[dict[str, torch.Tensor]]:
     encoder = model.encoder
     parts = {"head": model.head, "prompt": encoder.prompt, "shallow": encoder.shallow}
     parts["cls_prompt"] = encoder.cls_prompt

@@ -1,0 +1,36 @@
+"""Models of every method on tiny encoders, as training leaves them, for the tests beside this file."""
+
+import torch
+
+from dcpcse.arguments import ModelArguments
+from dcpcse.backbones import load_backbone
+from dcpcse.methods import build_method
+from dcpcse.models import SentenceEncoder
+
+RECIPES = {
+    "dcpcse": ("bert", {"method": "dcpcse", "pre_seq_len": 3}),
+    "dcpcse, head at inference": ("roberta", {"method": "dcpcse", "pre_seq_len": 3, "mlp_only_train": False}),
+    "dcpcse, projection": ("bert", {"method": "dcpcse", "pre_seq_len": 3, "prefix_projection": True}),
+    "scpcse": ("bert", {"method": "scpcse"}),
+    "promptbert": ("roberta", {"method": "promptbert"}),
+    "promptbert, deep": ("roberta", {"method": "promptbert", "tuning": "deep", "pre_seq_len": 3}),
+    "conpvp": ("bert", {"method": "conpvp"}),
+    "simcse": ("bert", {"method": "simcse"}),
+    "d2cse": ("roberta", {"method": "d2cse", "pre_seq_len": 3}),
+    "diffcse": ("bert", {"method": "diffcse"}),
+}
+"""Name → kind of encoder, options of train.py."""
+
+
+def model_of(recipe: str, tiny, seed: int = 1) -> SentenceEncoder:
+    """A model whose trained numbers lie elsewhere than at the start."""
+    kind, options = RECIPES[recipe]
+    if options["method"] in ("d2cse", "diffcse"):
+        options = {**options, "generator_name": tiny(kind)}
+    model = build_method(load_backbone(tiny(kind)), ModelArguments(**options), ["anchor"]).model
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+    return model.requires_grad_(False).eval()
