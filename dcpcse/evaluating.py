@@ -1,8 +1,10 @@
 """What evaluation.py does: load a model, settle its representation, measure, print, write."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from senteval import Evaluation, Result, Settings, Suite, load_suite, settings_of_mode
 from senteval.pairs import PairsTask
@@ -15,6 +17,7 @@ from .evaluation_arguments import EvaluationArguments, PublishedEvaluationArgume
 from .evaluator import measure
 from .loading import load_model
 from .models import SentenceEncoder
+from .mteb_tasks import MtebResult, load_tasks, measure_tasks
 from .paths import require_output, require_writable
 from .postprocessing import POSTPROCESSORS, Fitting
 from .report import Report, write_similarities
@@ -22,6 +25,9 @@ from .tables import headline, tables
 
 TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
 """Options of the papers' evaluation scripts that only ever mattered in training."""
+
+NO_BENCHMARK: Mapping[str, Any] = MappingProxyType({})
+"""No task of mteb."""
 
 
 def evaluation(argv: Sequence[str]) -> None:
@@ -38,13 +44,15 @@ def evaluate_with(args: EvaluationArguments, published: PublishedEvaluationArgum
             say(f"--{name} belongs to training and has no effect on a score")
     # Before the encoder is loaded: a missing file should not cost a minute.
     own = [PairsTask(Path(args.pairs))] if args.pairs else []
-    suite = load_suite(args.chosen_tasks(), args.data_dir, settings, extra=own)
+    chosen = args.chosen_tasks()
+    suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
+    benchmark = load_tasks(args.mteb, args.mteb_data_dir) if args.mteb else {}
     join_launched()
     args = replace(args, device=own_device(args.device))
     fitting = fitting_of(args)
     model = load_model(args.model_name_or_path, args, published)
     report = Report(args.output_file, model, args.mode, settings, fitting) if args.output_file and is_first() else None
-    measured = measure_and_say(args, model, suite, report, fitting)
+    measured = measure_and_say(args, model, suite, report, fitting, benchmark)
     if is_first():
         print(tables(measured.results, args.mode))
         _say_closing(measured)
@@ -80,26 +88,34 @@ def measure_and_say(
     suite: Suite,
     report: Report | None,
     fitting: Fitting | None = None,
+    benchmark: Mapping[str, Any] = NO_BENCHMARK,
 ) -> Evaluation:
-    """Measure all tasks; each result is said, and written to the report, when it is there."""
-    results: dict[str, Result] = {}
+    """Measure all tasks; each result is said, and written to the report, when it is there.
 
-    def on_result(result: Result) -> None:
+    benchmark: tasks of mteb, which come last.
+    """
+    results: dict[str, Result | MtebResult] = {}
+
+    def on_result(result: Result | MtebResult) -> None:
         results[result.task] = result
         say(f"{result.task}: {headline(result)}")
         if report:
             report.write(results)
 
+    options = {
+        "batch_size": args.batch_size,
+        "cache_dir": _kept_embeddings(args) if args.cache_dir else None,
+        "show_progress": True,
+        "on_result": on_result,
+    }
     with logging_redirect_tqdm():
-        return measure(
-            model,
-            suite,
-            batch_size=args.batch_size,
-            cache_dir=_kept_embeddings(args) if args.cache_dir else None,
-            fitting=fitting,
-            show_progress=True,
-            on_result=on_result,
-        )
+        measured = Evaluation({}, suite.settings, 0)
+        if suite.tasks:
+            measured = measure(model, suite, fitting=fitting, **options)
+        if not benchmark:
+            return measured
+        found, seconds = measure_tasks(model, benchmark, **options)
+    return replace(measured, results=measured.results | found, seconds=measured.seconds | seconds)
 
 
 def settings_of(args: EvaluationArguments) -> Settings:
@@ -133,6 +149,9 @@ def _kept_embeddings(args: EvaluationArguments) -> Path:
 
 def _say_closing(measured: Evaluation) -> None:
     """Time, and files that are not those whose figures are known."""
+    if "encode" not in measured.seconds:  # mteb alone, which encodes task by task
+        say(f"tasks in {sum(measured.seconds.values()):.1f} s")
+        return
     scoring = sum(seconds for name, seconds in measured.seconds.items() if name != "encode")
     say(
         f"{measured.sentences:,} distinct sentences: encoded in {measured.seconds['encode']:.1f} s, "

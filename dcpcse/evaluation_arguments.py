@@ -143,6 +143,16 @@ class EvaluationArguments(EncoderArguments):
     pairs: str | None = option(
         None, "A file of your own, scored like an STS task: sentence, sentence, score, tab-separated, no header."
     )
+    mteb: list[str] | None = option(
+        None,
+        "Tasks of MTEB, by name (STSBenchmark, ...), or FILE.py[:CLASS] with tasks of your own, which is run. Without "
+        "--task_set nothing else is measured. Needs mteb.",
+    )
+    mteb_data_dir: str | None = option(
+        None,
+        "Folder with a copy of each data set of --mteb under the last part of its hub id; without it the cache of "
+        "datasets, or the hub.",
+    )
     data_dir: str = option("SentEval/data", "Folder that holds downstream/ (and clustering/).")
     custom_data: bool = option(
         False, "The files are your own in SentEval's format: do not ask for the official counts."
@@ -209,19 +219,20 @@ class EvaluationArguments(EncoderArguments):
             )
         self._require_used()
         self._require_postprocess()
+        self._require_mteb()
 
     def chosen_tasks(self) -> tuple[str, ...]:
-        """Names of the tasks of `--task_set` or `--tasks`; none where there is only `--pairs`.
+        """Names of the tasks of `--task_set` or `--tasks`; none where there are only `--pairs` or `--mteb`.
 
         UserError where these contradict each other, DataError for a set without a task in this mode.
         """
         if self.task_set == "na":
-            if not (self.tasks or self.pairs):
+            if not (self.tasks or self.pairs or self.mteb):
                 raise UserError("--task_set na measures the tasks of --tasks; give some")
             return tuple(self.tasks or ())
         if self.tasks:
             raise UserError(f"--tasks {' '.join(self.tasks)} only counts with --task_set na; add it")
-        if self.pairs and not self.task_set:
+        if (self.pairs or self.mteb) and not self.task_set:
             return ()
         return tasks_of_set(self.task_set or "sts", "dev" if self.mode == "dev" else "test")
 
@@ -236,6 +247,17 @@ class EvaluationArguments(EncoderArguments):
             raise UserError("--similarities_file holds the pairs of STS tasks, and none is measured; leave it out")
         if "geometry_sample" in changed and not self.geometry_sentences:
             raise UserError("--geometry_sample draws from --geometry_sentences; give that file, or leave it out")
+
+    def _require_mteb(self) -> None:
+        """UserError for options that do not go with the tasks of MTEB, or speak of nothing without them."""
+        if not self.mteb:
+            if self.mteb_data_dir:
+                raise UserError("--mteb_data_dir holds the data of --mteb; give some tasks, or leave it out")
+            return
+        if self.mode == "dev":
+            raise UserError("--mteb: the tasks of MTEB have splits of their own; leave --mode dev out")
+        if self.postprocess:
+            raise UserError(f"--postprocess {self.postprocess}: mteb measures an encoder as it is; leave one out")
 
     def _require_postprocess(self) -> None:
         """UserError for options of a map that is not asked for, and for impossible values."""

@@ -4,7 +4,7 @@ import logging
 import platform
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -52,7 +52,7 @@ def measure(
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
 
     def work(encode: Encode) -> Evaluation:
-        with _kept(encode, model, cache_dir) as kept, _Bars(show_progress) as bars:
+        with with_kept(encode, model, cache_dir) as kept, _Bars(show_progress) as bars:
             inside = _Inside(model, encode) if fitting is None else None
             finish = fitting.finish(kept) if fitting else None
             return suite.measure(kept, inside=inside, finish=finish, progress=bars, on_result=on_result)
@@ -89,7 +89,7 @@ def versions() -> dict[str, str]:
 
 
 @contextmanager
-def _kept(encode: Callable, model: SentenceEncoder, cache_dir: Path | None):  # noqa: ANN202
+def with_kept(encode: Callable, model: SentenceEncoder, cache_dir: Path | None) -> Iterator[Callable]:
     """The encode function, with embeddings kept in a folder if there is one."""
     if cache_dir is None:
         yield encode

@@ -36,6 +36,7 @@ from .heads import (
     build_head,
     head_record,
 )
+from .in_mteb import InMteb, takes_mteb_batches
 from .packing import Packing
 from .pooling import POOLERS, Pooler
 from .prepacking import prepacked
@@ -78,7 +79,7 @@ WORTH_PREPACKING = 4_096
 """Tokens from which on `encode` lays out the weights anew for them (`prepacked`)."""
 
 
-class SentenceEncoder(nn.Module):
+class SentenceEncoder(InMteb, nn.Module):
     """Encoder, pooling and head: sentences → vectors. What methods train and folders hold."""
 
     def __init__(
@@ -190,6 +191,7 @@ class SentenceEncoder(nn.Module):
         hidden = self.encoder(input_ids, attention_mask, slots=slots, all_layers=pooler.needs_all_layers, **options)
         return pooler(hidden, attention_mask, slots)
 
+    @takes_mteb_batches
     def encode(
         self,
         sentences: Sequence[str],

@@ -50,6 +50,13 @@ def _pairs(results: Sequence[Result], mode: str) -> str:
     return _row(["file", "pairs", "Spearman x 100"], *rows, title="pairs of your own")
 
 
+def _mteb(results: Sequence[Result], mode: str) -> str:
+    rows = [[result.task.partition("/")[2], result.split, result.metric, f"{result.points:.2f}"] for result in results]
+    average = np.mean([result.points for result in results])
+    rows.append(["Avg.", "", "", f"{average:.2f}"])
+    return _row(["task", "split", "main score", "x 100"], *rows, title="MTEB")
+
+
 def _finetune(results: Sequence[Result], mode: str) -> str:
     names = [result.task.removesuffix("-finetune") for result in results]
     scores = [f"{result.points:.2f}" for result in results]
@@ -155,4 +162,5 @@ SHOW: Mapping[str, Callable[[Sequence[Result], str], str]] = {
     "clustering": _clustering,
     "retrieval": _retrieval,
     "geometry": _geometry,
+    "mteb": _mteb,
 }

@@ -41,6 +41,7 @@ def trained(tiny, tmp_path_factory) -> Path:
 def desk(trained, tiny, sentences, tmp_path, monkeypatch) -> Path:
     """The folder that a reader works in, with what the pages name: encoders, data, a corpus and its vectors."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     for name in ("bert-base-uncased", "sentence-transformers/all-MiniLM-L6-v2"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(tiny("bert"))
@@ -72,6 +73,9 @@ def test_the_python_blocks_of_a_page_run_one_after_another(name, desk, trained, 
             (desk / place).parent.mkdir(exist_ok=True)
             if not (desk / place).exists():
                 (desk / place).symlink_to(trained)
+        if own := re.match(r"# (\w+\.py)\n", block["code"]):  # a file of the reader's, which other blocks import
+            (desk / own[1]).write_text(block["code"], encoding="utf-8")
+            continue
         exec(code, namespace)
 
 

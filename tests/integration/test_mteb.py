@@ -1,0 +1,126 @@
+"""evaluation.py --mteb: tasks of one's own, data of one's own, and what it refuses."""
+
+import json
+import re
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from method_models import model_of
+from mteb_tiny import PAIRS
+from runs import ROOT, refused
+from scipy.stats import spearmanr
+
+from dcpcse.backbones import load_backbone
+from dcpcse.evaluating import evaluation
+from dcpcse.models import SentenceEncoder, plain_encoder
+
+TASKS = Path(__file__).parents[1] / "mteb_tiny.py"
+
+
+@pytest.fixture
+def words(tiny) -> list[str]:
+    return ["--model_name_or_path", tiny("bert"), "--pooler", "avg"]
+
+
+@pytest.fixture
+def expected(tiny) -> float:
+    """Spearman × 100 of `PAIRS`."""
+    encoder = plain_encoder(load_backbone(tiny("bert")), "avg")
+    first, second = (encoder.encode([pair[side] for pair in PAIRS], normalize=True) for side in (0, 1))
+    return 100 * spearmanr((first * second).sum(1), [gold for *_, gold in PAIRS]).statistic
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "datasets"))
+
+
+def test_tasks_of_a_file_are_measured_printed_and_written(words, expected, tool, tmp_path):
+    path = tmp_path / "s.json"
+    outcome = tool(evaluation, [*words, "--mteb", str(TASKS), "--output_file", str(path)])
+    assert outcome.code == 0, outcome.err
+    assert f"| {expected:.2f} |" in outcome.out.replace("|  ", "| ").replace("  |", " |")
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert written["complete"] is True
+    assert set(written["scores_x100"]) == {"mteb/TinySTS", "mteb/TinyRetrieval"}
+    assert written["scores_x100"]["mteb/TinySTS"] == pytest.approx(expected, abs=1e-3)
+    assert written["averages_x100"] == {"mteb": pytest.approx(sum(written["scores_x100"].values()) / 2)}
+    task = written["tasks"]["mteb/TinySTS"]
+    assert task["family"] == "mteb"
+    assert task["metric"] == "cosine_spearman"
+    assert task["scores"]["test"][0]["cosine_spearman"] == pytest.approx(expected / 100, abs=1e-5)
+
+
+def test_beside_other_tasks_each_family_has_its_table(words, sts_data, tool, tmp_path):
+    path = tmp_path / "s.json"
+    own = ["--task_set", "na", "--tasks", "STSBenchmark", "--data_dir", sts_data, "--custom_data"]
+    cached = ["--cache_dir", str(tmp_path / "cache")]
+    argv = [*words, *own, *cached, "--mteb", f"{TASKS}:TinySTS", "--output_file", str(path)]
+    for _ in range(2):  # the second time from the kept embeddings
+        outcome = tool(evaluation, argv)
+        assert outcome.code == 0, outcome.err
+        assert "| STSBenchmark |" in outcome.out and "MTEB" in outcome.out
+        assert set(json.loads(path.read_text())["scores_x100"]) == {"STSBenchmark", "mteb/TinySTS"}
+
+
+def test_a_task_of_mteb_is_measured_on_a_copy_of_its_data(words, expected, tool, tmp_path):
+    folder = tmp_path / "data/stsbenchmark-sts"
+    folder.mkdir(parents=True)
+    rows = [{"sentence1": a, "sentence2": b, "score": gold} for a, b, gold in PAIRS]
+    (folder / "test.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    argv = [*words, "--mteb", "STSBenchmark", "--mteb_data_dir", str(tmp_path / "data")]
+    outcome = tool(evaluation, [*argv, "--output_file", str(tmp_path / "s.json")])
+    assert outcome.code == 0, outcome.err
+    task = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["tasks"]["mteb/STSBenchmark"]
+    assert task["scores"]["test"][0]["main_score"] == pytest.approx(expected / 100, abs=1e-5)
+    assert task["dataset_revision"] == "local"
+    refused(tool, evaluation, [*argv, "--mteb", "STS12"], "sts12-sts", "no such folder")
+
+
+def test_data_that_are_not_here_are_one_line_before_the_encoder_is_loaded(tool):
+    argv = ["--model_name_or_path", "/no/such/encoder", "--mteb", "STS13"]
+    refused(tool, evaluation, argv, "the data of the mteb task STS13 cannot be had", "--mteb_data_dir")
+
+
+def test_the_blocks_of_the_page_run_as_they_stand(tiny, tool, tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs/mteb.md").read_text(encoding="utf-8")
+    tasks, program = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "my_tasks.py").write_text(tasks, encoding="utf-8")
+    model_of("dcpcse", tiny).save(tmp_path / "result/my-model")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    exec(program, {})
+    printed = float(capsys.readouterr().out)
+    argv = ["--model_name_or_path", "result/my-model", "--mteb", "my_tasks.py:MySTS", "--output_file", "s.json"]
+    assert tool(evaluation, argv).code == 0
+    assert json.loads(Path("s.json").read_text())["scores_x100"] == {"mteb/MySTS": pytest.approx(100 * printed)}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--mteb", "STSBenchmar"], "Did you mean: 'STSBenchmark'"),
+        (["--mteb", "nowhere.py"], "no such file"),
+        (["--mteb", f"{TASKS}:Other"], "no task Other"),
+        (["--mteb", str(TASKS), f"{TASKS}:TinySTS"], "named twice"),
+        (["--mteb", str(TASKS), "--mode", "dev"], "--mode dev"),
+        (["--mteb", str(TASKS), "--postprocess", "whitening"], "--postprocess whitening"),
+        (["--mteb_data_dir", "data"], "--mteb_data_dir"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(argv, message, words, tool):
+    refused(tool, evaluation, [*words, *argv], message)
+
+
+def test_a_file_that_fails_is_named(words, tool, tmp_path):
+    path = tmp_path / "tasks.py"
+    path.write_text("import nothing_of_that_name\n", encoding="utf-8")
+    refused(tool, evaluation, [*words, "--mteb", str(path)], "cannot be run", "nothing_of_that_name")
+
+
+def test_embeddings_that_are_all_alike_have_no_score(words, tool, monkeypatch):
+    monkeypatch.setattr(SentenceEncoder, "_encode_texts", lambda self, texts, *_: np.ones((len(texts), 32)))
+    refused(tool, evaluation, [*words, "--mteb", f"{TASKS}:TinySTS"], "is not a number")
