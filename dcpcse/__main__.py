@@ -15,6 +15,7 @@ COMMANDS = {
     "runs": ("runs", "runs", "list and compare training runs"),
     "report": ("reporting.command", "report", "one HTML page of a run, or of several side by side"),
     "plot": ("pictures.command", "plot", "a picture of encoders, scores or runs"),
+    "demo": ("demo.command", "demo", "a page on this machine: the nearest sentences under several models"),
     "encode": ("encode", "encode", "a text file to vectors"),
     "predict": ("predict", "predict", "words that a template's [MASK] stands for"),
     "corrupt": ("corrupt", "corrupt", "write a corpus with replaced tokens ahead of training"),

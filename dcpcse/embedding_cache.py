@@ -23,6 +23,11 @@ QUERY = 500
 Encode = Callable[[list[str]], np.ndarray]
 
 
+def kept_in(cache_dir: str) -> Path:
+    """Where the embeddings of a command's --cache_dir lie, beside its downloads."""
+    return Path(cache_dir) / "embeddings"
+
+
 class EmbeddingCache:
     """An encode function that encodes only what it has not seen; close it after use.
 

@@ -13,6 +13,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from .cli import parse_evaluation, say
 from .data import distinct_sentences
 from .distributed import is_first, join_launched, leave_launched, own_device
+from .embedding_cache import kept_in
 from .evaluation_arguments import EvaluationArguments, PublishedEvaluationArguments
 from .evaluator import measure
 from .loading import load_model
@@ -104,7 +105,7 @@ def measure_and_say(
 
     options = {
         "batch_size": args.batch_size,
-        "cache_dir": _kept_embeddings(args) if args.cache_dir else None,
+        "cache_dir": kept_in(args.cache_dir) if args.cache_dir else None,
         "show_progress": True,
         "on_result": on_result,
     }
@@ -140,11 +141,7 @@ def _require_places(args: EvaluationArguments) -> None:
         if (given := getattr(args, option)) is not None:
             require_output(Path(given), f"--{option}")
     if args.cache_dir:
-        require_writable(_kept_embeddings(args), f"--cache_dir {args.cache_dir}")
-
-
-def _kept_embeddings(args: EvaluationArguments) -> Path:
-    return Path(args.cache_dir) / "embeddings"
+        require_writable(kept_in(args.cache_dir), f"--cache_dir {args.cache_dir}")
 
 
 def _say_closing(measured: Evaluation) -> None:

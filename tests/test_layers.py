@@ -33,7 +33,7 @@ LAYERS = (
     {"training", "evaluating", "encoding", "pictures", "comparison"},
     {"quickstart", "predict", "template_search", "corrupt", "hyperparameter_search", "encode", "runs"},
     {"reporting"},
-    {"__main__"},
+    {"__main__", "demo"},
     {"reproduction"},
 )
 """Lowest first; a name is a module of dcpcse or a package in it, inside which imports are free."""

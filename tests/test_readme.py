@@ -13,6 +13,7 @@ from transformers import TrainingArguments
 from dcpcse.arguments import DataArguments, ModelArguments, RunArguments
 from dcpcse.cli import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.corrupt import corrupt_parser
+from dcpcse.demo.command import demo_parser
 from dcpcse.encode import encode_parser
 from dcpcse.hyperparameter_search import search_parser as hyperparameter_parser
 from dcpcse.legacy import RENAMED
@@ -109,7 +110,7 @@ def test_every_command_about_runs_parses_and_every_option_is_named(command, pars
     assert not [name for name in known if name != "-h" and name not in PAGES["runs"]]
 
 
-DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {}
+DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {"demo": ("demo", demo_parser)}
 """Command of `dcpcse` → the page of docs/ that describes it, and its parser."""
 
 

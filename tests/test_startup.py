@@ -78,12 +78,15 @@ def test_evaluation_reads_its_options_without_torch(call, words, message):
 def test_the_other_commands_import_nothing_of_their_work(call, tmp_path):
     script = tmp_path / "commands.py"
     names = ("predict", "template_search", "corrupt", "hyperparameter_search")
-    lines = f"from dcpcse import {', '.join(names)}\nfrom dcpcse.pictures import command\ncommand.plot_parser()"
+    lines = (
+        f"from dcpcse import {', '.join(names)}\nfrom dcpcse.pictures import command\ncommand.plot_parser()\n"
+        "from dcpcse.demo.command import demo_parser\ndemo_parser()"
+    )
     script.write_text(lines, encoding="utf-8")
     imported, done = call(str(script))
     assert done.returncode == 0
-    assert {*(f"dcpcse.{name}" for name in names), "dcpcse.pictures.cosines"} <= imported
-    assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS | {"matplotlib"})
+    assert {*(f"dcpcse.{name}" for name in names), "dcpcse.pictures.cosines", "dcpcse.demo.command"} <= imported
+    assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS | {"matplotlib", "gradio"})
 
 
 def test_runs_are_listed_and_compared_without_torch(call, tmp_path):

@@ -1,6 +1,6 @@
 """What a report needs of a run's model: cosines of the pairs of STS-B, alignment and uniformity, neighbours."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,9 @@ from .material import TASK, Material
 from .neighbours import Neighbour, nearest
 
 if TYPE_CHECKING:
+    from senteval.embeddings import Embeddings, Encode
     from senteval.geometry import PairGeometry
+    from senteval.lines import Located
 
     from ..models import SentenceEncoder
 
@@ -53,8 +55,20 @@ def measure_all(
 
 def measure(label: str, model: "SentenceEncoder", material: Material, batch_size: int, count: int) -> OfModel:
     """Encode each distinct sentence once; DataError for embeddings without a cosine."""
-    from senteval.embeddings import encode_all
     from senteval.geometry import measure_pairs
+
+    embed = embed_all(label, partial(model.encode, batch_size=batch_size), material.located())
+    queries, corpus = material.queries, material.corpus
+    found = nearest(embed(queries), embed(corpus), corpus, count, queries) if queries and corpus else []
+    pairs = material.pairs
+    if pairs is None:
+        return OfModel(None, found)
+    return OfModel(measure_pairs(TASK, pairs, embed(pairs.first), embed(pairs.second)), found)
+
+
+def embed_all(label: str, encode: "Encode", located: "Iterable[Located]") -> "Embeddings":
+    """`senteval.embeddings.encode_all` with a bar of progress that is called as the model."""
+    from senteval.embeddings import encode_all
     from tqdm import tqdm
 
     with tqdm(desc=label, unit=" sentences") as bar:
@@ -63,10 +77,4 @@ def measure(label: str, model: "SentenceEncoder", material: Material, batch_size
             bar.total = total
             bar.update(done - bar.n)
 
-        embed = encode_all(partial(model.encode, batch_size=batch_size), material.located(), progress)
-    queries, corpus = material.queries, material.corpus
-    found = nearest(embed(queries), embed(corpus), corpus, count, queries) if queries and corpus else []
-    pairs = material.pairs
-    if pairs is None:
-        return OfModel(None, found)
-    return OfModel(measure_pairs(TASK, pairs, embed(pairs.first), embed(pairs.second)), found)
+        return encode_all(encode, located, progress, chunk=512)

@@ -38,12 +38,14 @@ def nearest(
     from senteval.scores import unit_rows
 
     cosines = unit_rows(queries) @ unit_rows(corpus).T
-    found = []
-    for query, row in zip(own, cosines, strict=True):
-        # One more than asked for: the query itself may be among them.
-        first = [int(place) for place in np.argsort(-row, kind="stable")[: count + 1] if sentences[place] != query]
-        found.append([Neighbour(sentences[place], float(row[place])) for place in first[:count]])
-    return found
+    return [closest(row, sentences, count, query) for query, row in zip(own, cosines, strict=True)]
+
+
+def closest(cosines: np.ndarray, sentences: Sequence[str], count: int, query: str) -> list[Neighbour]:
+    """The sentences of the largest cosines (C,), without the query and without those whose cosine is -inf."""
+    # One more than asked for: the query itself may be among them.
+    first = [int(place) for place in np.argsort(-cosines, kind="stable")[: count + 1] if sentences[place] != query]
+    return [Neighbour(sentences[place], float(cosines[place])) for place in first[:count] if cosines[place] > -np.inf]
 
 
 def read_sentences(path: Path, option: str) -> list[str]:
