@@ -24,9 +24,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging as transformers_logging
 
 from .errors import UserError
-
-MODEL_FOLDER_FILE = "dcpcse.json"
-"""The file that makes a folder one of ours."""
+from .manifest import MODEL_FOLDER_FILE
 
 
 @dataclass(frozen=True)

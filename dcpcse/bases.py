@@ -7,7 +7,7 @@ from typing import Any
 
 from .backbones import Backbone, LoadOptions, Source, load_backbone
 from .errors import UserError
-from .tuned import place_of
+from .manifest import place_of
 
 
 class _OtherEncoderError(UserError):

@@ -20,21 +20,23 @@ from typing import Any
 from torch import Tensor
 
 from . import tuned
-from .backbones import MODEL_FOLDER_FILE
 from .errors import UserError
+from .manifest import (
+    FORMAT,
+    MODEL_FOLDER_FILE,
+    OURS,
+    PEFT_CONFIG,
+    PEFT_PROMPTS,
+    PROMPT_KEY,
+    PROMPTS,
+    TRAINED,
+    is_model_folder,
+    read_record,
+)
 from .tensors import load_tensors, save_tensors, write_json
 from .tuned import TunedBackbone
 
-FORMAT = 2
-"""Raised when templates and trained encoders came: earlier versions would load a folder without them."""
-PROMPTS = "prompts.safetensors"
-PEFT_PROMPTS = "adapter_model.safetensors"
-PEFT_CONFIG = "adapter_config.json"
-TRAINED = "trained.safetensors"
-PROMPT_KEY = "prompt_embeddings"
-_OURS = (MODEL_FOLDER_FILE, PROMPTS, PEFT_PROMPTS, PEFT_CONFIG, TRAINED)
-_FIRST = {"format", "method", "pooling", "head", "prompt", "position_offset", "base", "vocabulary", "prompts_file"}
-_REQUIRED = _FIRST | {"shallow", "template", "denoising", "backbone"}
+__all__ = ["PEFT_PROMPTS", "TRAINED", "Contents", "clear", "holds_another_encoder", "is_model_folder", "read", "write"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def clear(folder: Path) -> None:
     """Remove the files of a model from a folder; everything else stays, another's encoder too."""
     if _holds_own_encoder(folder):
         tuned.clear_backbone(folder)
-    for name in _OURS:
+    for name in OURS:
         (folder / name).unlink(missing_ok=True)
 
 
@@ -100,7 +102,7 @@ def _holds_own_encoder(folder: Path) -> bool:
 def read(folder: str | Path) -> Contents:
     """Read and check a model folder; UserError names the file and what is wrong with it."""
     folder = Path(folder)
-    record = _read_record(folder)
+    record = read_record(folder)
     trained = load_tensors(folder / TRAINED) if (folder / TRAINED).is_file() else {}
     return Contents(record, _read_prompts(folder, record["prompts_file"]), trained)
 
@@ -112,29 +114,3 @@ def _read_prompts(folder: Path, name: str | None) -> Tensor | None:
     if set(prompts) != {PROMPT_KEY}:
         raise UserError(f"{folder / name} holds {sorted(prompts)}; exactly '{PROMPT_KEY}' is expected")
     return prompts[PROMPT_KEY]
-
-
-def is_model_folder(path: str | Path) -> bool:
-    """Whether a path is a folder that this program wrote."""
-    return (Path(path) / MODEL_FOLDER_FILE).is_file()
-
-
-def _read_record(folder: Path) -> dict[str, Any]:
-    path = folder / MODEL_FOLDER_FILE
-    if not path.is_file():
-        what = "is not a folder" if not folder.is_dir() else f"holds no {MODEL_FOLDER_FILE}"
-        raise UserError(f"{folder} {what}; give the output folder of train.py")
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not readable JSON ({error}); copy the folder again") from error
-    found = record.get("format") if isinstance(record, dict) else None
-    if found not in (1, FORMAT):
-        raise UserError(f"{path} has format {found!r}; this version reads formats 1 and {FORMAT}")
-    if found == 1:
-        record = {**dict.fromkeys(_REQUIRED - _FIRST), **record}
-    if missing := _REQUIRED - set(record):
-        raise UserError(f"{path} lacks {sorted(missing)}; copy the folder again")
-    if record["prompts_file"] not in (None, PROMPTS, PEFT_PROMPTS):
-        raise UserError(f"{path} names the prompts file {record['prompts_file']!r}; {PROMPTS} or {PEFT_PROMPTS}")
-    return record

@@ -15,13 +15,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .errors import UserError
+from .manifest import BESIDE, CONFIG, MODULES, WEIGHTS, place_of
 from .tensors import load_tensors, save_tensors, write_json
 
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-MODULES = "modules.json"
-BESIDE = "backbone"
 _POOLING, _DENSE = "1_Pooling", "2_Dense"
 _WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 """Model types whose pooler is dense and tanh on [CLS], as SimCSE's MLP."""
@@ -91,13 +87,6 @@ class TunedBackbone:
 def read_backbone(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
     """Weights of the backbone in a model folder; record: of `TunedBackbone.write`. UserError if they are damaged."""
     return load_tensors(place_of(folder, record) / WEIGHTS)
-
-
-def place_of(folder: Path, record: Mapping[str, Any]) -> Path:
-    """Where the backbone lies in a model folder; UserError for a place that no folder has."""
-    if record["folder"] not in (".", BESIDE):
-        raise UserError(f"{folder}: dcpcse.json names the place {record['folder']!r} for the encoder; . or {BESIDE}")
-    return folder / record["folder"]
 
 
 def holds_encoder(folder: Path) -> bool:

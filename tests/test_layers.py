@@ -12,7 +12,7 @@ SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
     {"errors", "packing", "prepacking"},
-    {"options", "devices", "flex", "postprocessing", "cluster"},
+    {"options", "devices", "flex", "postprocessing", "cluster", "manifest"},
     {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates", "tensors", "masking"},
     {"tokens", "template_generation", "tuned", "corpus", "together", "sharding", "lines", "records"},
     {"pooling", "denoising"},
