@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from .errors import UserError
 from .manifest import MODEL_FOLDER_FILE
+from .tensors import require_same_tensors
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,26 @@ def load_backbone(
     require(source)
     words = _fitting_tokenizer(tokenizer or name_or_path, name_or_path, model, options)
     return Backbone(model, words, source, pooler, head)
+
+
+def build_backbone(
+    place: str, weights: Mapping[str, Tensor], *, tokenizer: str | None = None, options: LoadOptions | None = None
+) -> Backbone:
+    """An encoder of the configuration that lies in a folder, with weights that were read from elsewhere, in float32.
+
+    weights: all of the encoder's, and no others, by name. tokenizer: another place to take it from. Raises UserError
+    as `load_backbone` does.
+    """
+    options = options or LoadOptions()
+    settings = _config(place, options)
+    with _quiet():
+        model = AutoModel.from_config(settings, dtype=torch.float32)
+    _take_pooler(model)
+    require_same_tensors(f"{place}: the encoder", model.state_dict(), weights)
+    model.load_state_dict(weights)
+    name = str(Path(place).resolve())
+    source = Source(name, None, settings.model_type, settings.hidden_size, fingerprint(model))
+    return Backbone(model.eval(), _fitting_tokenizer(tokenizer or place, place, model, options), source)
 
 
 def fingerprint(model: nn.Module) -> str:

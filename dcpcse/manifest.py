@@ -40,11 +40,8 @@ def read_record(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         what = "is not a folder" if not folder.is_dir() else f"holds no {MODEL_FOLDER_FILE}"
         raise UserError(f"{folder} {what}; give the output folder of train.py")
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not readable JSON ({error}); copy the folder again") from error
-    found = record.get("format") if isinstance(record, dict) else None
+    record = read_object(path)
+    found = record.get("format")
     if found not in (1, FORMAT):
         raise UserError(f"{path} has format {found!r}; this version reads formats 1 and {FORMAT}")
     if found == 1:
@@ -54,6 +51,19 @@ def read_record(folder: Path) -> dict[str, Any]:
     if record["prompts_file"] not in (None, PROMPTS, PEFT_PROMPTS):
         raise UserError(f"{path} names the prompts file {record['prompts_file']!r}; {PROMPTS} or {PEFT_PROMPTS}")
     return record
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; UserError for anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not readable JSON ({error}); copy the folder again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a JSON object; copy the folder again")
+    return content
 
 
 def place_of(folder: Path, record: Mapping[str, Any]) -> Path:

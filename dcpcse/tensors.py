@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,15 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         tensors = load_file(path)
     except SafetensorError as error:
         raise UserError(f"{path} is damaged ({error}); copy the folder again") from error
+    require_finite(path, tensors)
+    return tensors
+
+
+def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """UserError that names the file and the first tensor in it with NaN or infinite numbers."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise UserError(f"{path} holds NaN or infinite numbers in '{name}'; the training that wrote it failed")
-    return tensors
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -41,14 +46,20 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def require_same_tensors(what: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
     """UserError unless both hold the same names with the same shapes."""
     if missing := set(expected) - set(found):
-        raise UserError(f"{what} lacks {sorted(missing)}; copy the folder again")
+        raise UserError(f"{what} lacks {listed(missing)}; copy the folder again")
     if extra := set(found) - set(expected):
-        raise UserError(f"{what} holds {sorted(extra)}, which this model does not have")
+        raise UserError(f"{what} holds {listed(extra)}, which this model does not have")
     for name, tensor in expected.items():
         if tensor.shape != found[name].shape:
             raise UserError(
                 f"{what}: '{name}' has shape {tuple(found[name].shape)}; {tuple(tensor.shape)} is expected"
             )
+
+
+def listed(names: Collection[str], most: int = 4) -> str:
+    """Names in order for a message of one line, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{sorted(names)[:most]}{more}"
 
 
 def write_json(path: Path, content: Any) -> None:

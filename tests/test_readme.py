@@ -16,6 +16,7 @@ from dcpcse.corrupt import corrupt_parser
 from dcpcse.demo.command import demo_parser
 from dcpcse.encode import encode_parser
 from dcpcse.hyperparameter_search import search_parser as hyperparameter_parser
+from dcpcse.importing.command import import_parser
 from dcpcse.legacy import RENAMED
 from dcpcse.methods import settle
 from dcpcse.pictures.command import KINDS, plot_parser
@@ -110,7 +111,10 @@ def test_every_command_about_runs_parses_and_every_option_is_named(command, pars
     assert not [name for name in known if name != "-h" and name not in PAGES["runs"]]
 
 
-DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {"demo": ("demo", demo_parser)}
+DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
+    "demo": ("demo", demo_parser),
+    "import": ("import", import_parser),
+}
 """Command of `dcpcse` → the page of docs/ that describes it, and its parser."""
 
 

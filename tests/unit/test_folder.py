@@ -337,7 +337,7 @@ def test_an_unknown_format_is_refused_with_the_known_one(saved, changes):
 )
 def test_a_broken_record_is_refused_by_name(saved, content):
     (saved / "dcpcse.json").write_text(content)
-    with pytest.raises(UserError, match=r"dcpcse\.json (is not readable JSON|has format None)"):
+    with pytest.raises(UserError, match=r"dcpcse\.json (is not readable JSON|is not a JSON object|has format None)"):
         SentenceEncoder.load(saved)
 
 
