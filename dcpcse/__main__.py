@@ -18,6 +18,7 @@ COMMANDS = {
     "demo": ("demo.command", "demo", "a page on this machine: the nearest sentences under several models"),
     "encode": ("encode", "encode", "a text file to vectors"),
     "import": ("importing.command", "import_", "a checkpoint of other code to a model folder"),
+    "info": ("info", "info", "what lies in a folder: method, base, sizes, scores"),
     "predict": ("predict", "predict", "words that a template's [MASK] stands for"),
     "corrupt": ("corrupt", "corrupt", "write a corpus with replaced tokens ahead of training"),
     "search-templates": ("template_search", "search", "templates by their score on STS-B dev"),

@@ -17,6 +17,7 @@ from dcpcse.demo.command import demo_parser
 from dcpcse.encode import encode_parser
 from dcpcse.hyperparameter_search import search_parser as hyperparameter_parser
 from dcpcse.importing.command import import_parser
+from dcpcse.info import info_parser
 from dcpcse.legacy import RENAMED
 from dcpcse.methods import settle
 from dcpcse.pictures.command import KINDS, plot_parser
@@ -114,6 +115,7 @@ def test_every_command_about_runs_parses_and_every_option_is_named(command, pars
 DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
     "demo": ("demo", demo_parser),
     "import": ("import", import_parser),
+    "info": ("import", info_parser),
 }
 """Command of `dcpcse` → the page of docs/ that describes it, and its parser."""
 

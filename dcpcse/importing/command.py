@@ -29,7 +29,7 @@ def import_(argv: Sequence[str]) -> None:
         overwrite=args.overwrite,
         options=options,
     )
-    say(f"the model is in {Path(args.output)}")
+    say(f"the model is in {Path(args.output)}; dcpcse info {args.output} shows it")
 
 
 def import_parser() -> Parser:
