@@ -24,7 +24,18 @@ EXTRAS = {
 }
 EXTRAS["dev"] = [*(line for lines in EXTRAS.values() for line in lines), *TOOLS]
 
-PARTS = ("encoding", "methods", "objectives", "pictures", "postprocessing", "presets", "reporting", "reproduction")
+PARTS = (
+    "demo",
+    "encoding",
+    "importing",
+    "methods",
+    "objectives",
+    "pictures",
+    "postprocessing",
+    "presets",
+    "reporting",
+    "reproduction",
+)
 
 setup(
     name="dcpcse",

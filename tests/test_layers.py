@@ -114,3 +114,14 @@ if TYPE_CHECKING:
     from ..i import x
 """
     assert parts_imported(path, ast.parse(source)) == {*"abcdefhi", "objectives"}
+
+
+def test_an_installed_package_has_every_part():
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    listed = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
+    (parts,) = (
+        ast.literal_eval(node.value)
+        for node in listed.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PARTS"
+    )
+    assert set(parts) == packages
