@@ -1,12 +1,14 @@
 """Knowing a model again: all that its embeddings follow from."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from tokenizers import Tokenizer
 
 from . import folder as model_folder
 from .tuned import read_backbone
@@ -25,7 +27,7 @@ def identity(model: torch.nn.Module) -> dict[str, Any]:
         "position_offset": model.encoder.position_offset,
         "reading": model.reading(),
         "trained": _digest({name: tensor for part in _trained(model) for name, tensor in part.items()}),
-        "tokenizer": hashlib.sha256(model.tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
+        "tokenizer": _tokenizer_digest(model.tokenizer.backend_tokenizer),
         "max_tokens": model.encoder.max_tokens,
         "device": model.device.type,
         "torch": torch.__version__,
@@ -48,6 +50,12 @@ def trained_digest(folder: str | Path) -> str:
         own = read_backbone(Path(folder), contents.record["backbone"])
         tensors |= {f"backbone.{name}": tensor for name, tensor in own.items() if not name.startswith("pooler.")}
     return _digest(tensors)
+
+
+def _tokenizer_digest(tokenizer: Tokenizer) -> str:
+    # Cutting and padding are those of the last call: a model would not be itself any more once it has encoded.
+    content = json.loads(tokenizer.to_str()) | {"truncation": None, "padding": None}
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _trained(model: torch.nn.Module) -> list[dict[str, torch.Tensor]]:

@@ -19,3 +19,18 @@ def test_the_digest_tells_models_apart(tiny, tmp_path):
     for seed in (1, 2):
         model_of("dcpcse", tiny, seed).save(tmp_path / str(seed))
     assert trained_digest(tmp_path / "1") != trained_digest(tmp_path / "2")
+
+
+def test_a_model_is_itself_after_it_has_encoded(tiny, sentences):
+    """Its tokenizer keeps how the last texts were cut."""
+    model = model_of("dcpcse", tiny)
+    fresh = identity(model)
+    model.encode(sentences, max_length=7)
+    assert identity(model) == fresh
+
+
+def test_another_tokenizer_is_another_model(tiny):
+    model = model_of("dcpcse", tiny)
+    before = identity(model)
+    model.tokenizer.add_tokens(["zither"])
+    assert {name for name, value in identity(model).items() if value != before[name]} == {"tokenizer"}
