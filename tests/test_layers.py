@@ -15,7 +15,7 @@ LAYERS = (
     {"options", "devices", "flex", "postprocessing", "cluster", "manifest"},
     {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates", "tensors", "masking"},
     {"tokens", "template_generation", "tuned", "corpus", "together", "sharding", "lines", "records"},
-    {"pooling", "denoising"},
+    {"pooling", "denoising", "textfile"},
     {"legacy", "views", "positions", "prompts", "backbones", "data"},
     {"heads", "promptable", "bases", "folder"},
     {"encoder", "identity"},

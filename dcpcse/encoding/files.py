@@ -12,12 +12,12 @@ from tqdm.auto import tqdm
 from ..errors import UserError
 from ..evaluation_arguments import EncoderArguments, EncodingArguments
 from ..paths import require_writable
+from ..textfile import TextFile
 from .chunks import Job, Vectors
 from .formats import Format, format_of
 from .journal import GrowingFile
 from .on_ray import RayCluster
 from .places import Here, Processes
-from .text import TextFile
 
 
 @dataclass(frozen=True)

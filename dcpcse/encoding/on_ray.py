@@ -14,9 +14,9 @@ import numpy as np
 
 from ..cluster import connected, machines
 from ..errors import UserError
+from ..textfile import TextFile
 from .chunks import ChunkEncoder, Job, Vectors
 from .places import Facts
-from .text import TextFile
 
 
 class RayCluster(contextlib.AbstractContextManager):

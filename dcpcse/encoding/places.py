@@ -20,8 +20,8 @@ from ..devices import pick_device
 from ..errors import UserError
 from ..identity import identity
 from ..models import SentenceEncoder
+from ..textfile import TextFile
 from .chunks import ChunkEncoder, Job, Vectors
-from .text import TextFile
 
 
 class Facts(NamedTuple):

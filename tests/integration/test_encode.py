@@ -29,10 +29,10 @@ from dcpcse.encode import encode
 from dcpcse.encoding import on_ray
 from dcpcse.encoding.chunks import Job
 from dcpcse.encoding.places import Facts, _serve
-from dcpcse.encoding.text import TextFile
 from dcpcse.errors import UserError
 from dcpcse.evaluation_arguments import EncoderArguments
 from dcpcse.models import SentenceEncoder, plain_encoder
+from dcpcse.textfile import TextFile
 
 LINES = 60
 CHUNK = 8

@@ -1,4 +1,4 @@
-"""The text file that is encoded: one sentence a line, checked once, then read in chunks of lines from anywhere."""
+"""A text file that is encoded: one sentence a line, checked once, then read in chunks of lines from anywhere."""
 
 import hashlib
 import os
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ..errors import UserError
-from ..lines import decode_line, line_error
+from .errors import UserError
+from .lines import decode_line, line_error
 
 
 @dataclass(frozen=True)
