@@ -1,18 +1,23 @@
 """DCPCSE: sentence embeddings by deep continuous prompts on frozen encoders."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import UserError
 
 if TYPE_CHECKING:
     from .models import SentenceEncoder
+    from .searching.index import SentenceIndex
 
 __version__ = "0.1.0"
-__all__ = ["UserError", "__version__", "load"]
+__all__ = ["SentenceIndex", "UserError", "__version__", "load"]
+
+_ELSEWHERE = {"SentenceIndex": "searching.index"}
+"""Classes by the modules that they are in, which are imported when they are asked for: torch takes seconds."""
 
 
 def load(folder: str, base: str | None = None, *, device: Any = None) -> "SentenceEncoder":
-    """Load an output folder of train.py, ready to `encode`; nothing has to be repeated.
+    """Load an output folder of train.py, ready to `encode` and `search`; nothing has to be repeated.
 
     base: where the frozen encoder is now, if not where it was in training (checked by fingerprint).
     device: default cuda if there is one. Raises UserError for a wrong base or a damaged folder.
@@ -20,3 +25,9 @@ def load(folder: str, base: str | None = None, *, device: Any = None) -> "Senten
     from .models import SentenceEncoder
 
     return SentenceEncoder.load(folder, base, device=device)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_ELSEWHERE[name]}", __name__), name)

@@ -13,6 +13,9 @@ from tokenizers import Tokenizer
 from . import folder as model_folder
 from .tuned import read_backbone
 
+OF_THE_PLACE = ("device", "torch", "transformers")
+"""Facts that move vectors by rounding only."""
+
 
 def identity(model: torch.nn.Module) -> dict[str, Any]:
     """Everything that the embeddings of a model follow from, JSON-ready; alike in all models that encode alike.
@@ -50,6 +53,11 @@ def trained_digest(folder: str | Path) -> str:
         own = read_backbone(Path(folder), contents.record["backbone"])
         tensors |= {f"backbone.{name}": tensor for name, tensor in own.items() if not name.startswith("pooler.")}
     return _digest(tensors)
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of the facts by which the embeddings of two identities differ, more than by rounding."""
+    return [name for name in sorted({*one, *other} - set(OF_THE_PLACE)) if one.get(name) != other.get(name)]
 
 
 def _tokenizer_digest(tokenizer: Tokenizer) -> str:

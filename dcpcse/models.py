@@ -42,6 +42,7 @@ from .pooling import POOLERS, Pooler
 from .prepacking import prepacked
 from .promptable import PEFT_SAME, peft_config
 from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
+from .searching.mixin import Searching
 from .templates import Slots, Template, TokenTemplate
 from .tensors import DTYPES, require_same_tensors, set_dtype
 from .tokens import Rows, batches, read_rows, require_sentences
@@ -79,8 +80,8 @@ WORTH_PREPACKING = 4_096
 """Tokens from which on `encode` lays out the weights anew for them (`prepacked`)."""
 
 
-class SentenceEncoder(InMteb, nn.Module):
-    """Encoder, pooling and head: sentences → vectors. What methods train and folders hold."""
+class SentenceEncoder(Searching, InMteb, nn.Module):
+    """Encoder, pooling and head: sentences → vectors, and search. What methods train and folders hold."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ LAYERS = (
     {"heads", "promptable", "bases", "folder"},
     {"encoder", "identity"},
     {"generator", "in_mteb"},
-    {"arguments", "evaluation_arguments"},
+    {"arguments", "evaluation_arguments", "searching"},
     {"models"},
     {"static", "topk"},
     {"representations", "word_vectors"},
