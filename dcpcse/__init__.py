@@ -8,11 +8,12 @@ from .errors import UserError
 if TYPE_CHECKING:
     from .models import SentenceEncoder
     from .searching.index import SentenceIndex
+    from .simcse import SimCSE
 
 __version__ = "0.1.0"
-__all__ = ["SentenceIndex", "UserError", "__version__", "load"]
+__all__ = ["SentenceIndex", "SimCSE", "UserError", "__version__", "load"]
 
-_ELSEWHERE = {"SentenceIndex": "searching.index"}
+_ELSEWHERE = {"SentenceIndex": "searching.index", "SimCSE": "simcse"}
 """Classes by the modules that they are in, which are imported when they are asked for: torch takes seconds."""
 
 

@@ -30,7 +30,7 @@ LAYERS = (
     {"evaluator", "checkpoints", "tables", "gradient_cache"},
     {"report", "loading", "recording", "mteb_tasks"},
     {"trainer", "history"},
-    {"training", "evaluating", "encoding", "importing", "pictures", "comparison"},
+    {"training", "evaluating", "encoding", "importing", "pictures", "comparison", "simcse"},
     {"contents"},
     {"quickstart", "predict", "info", "template_search", "corrupt", "hyperparameter_search", "encode", "runs"},
     {"reporting"},
