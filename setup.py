@@ -35,6 +35,7 @@ PARTS = (
     "presets",
     "reporting",
     "reproduction",
+    "searching",
 )
 
 setup(

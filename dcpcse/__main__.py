@@ -19,6 +19,8 @@ COMMANDS = {
     "encode": ("encode", "encode", "a text file to vectors"),
     "import": ("importing.command", "import_", "a checkpoint of other code to a model folder"),
     "info": ("info", "info", "what lies in a folder: method, base, sizes, scores"),
+    "similarity": ("similarity", "similarity", "cosines of sentences"),
+    "search": ("search", "search", "the most similar sentences of a file, or of a saved index"),
     "predict": ("predict", "predict", "words that a template's [MASK] stands for"),
     "corrupt": ("corrupt", "corrupt", "write a corpus with replaced tokens ahead of training"),
     "search-templates": ("template_search", "search", "templates by their score on STS-B dev"),

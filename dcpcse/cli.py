@@ -105,6 +105,17 @@ class CommandParser(argparse.ArgumentParser):
 class Parser(CommandParser, HfArgumentParser):
     """The parser of dataclasses; it names the nearest known option."""
 
+    def parse_texts(self, argv: Sequence[str], name: str) -> tuple[Any, ...]:
+        """As `parse_args_into_dataclasses`, with texts for the positional `name` before and after options."""
+        *parsed, places, left = self.parse_args_into_dataclasses(
+            list(argv), return_remaining_strings=True, look_for_args_file=False
+        )
+        # argparse takes the first run of them only.
+        late = [word for word in left if not word.startswith("-")]
+        self.refuse_unknown([word for word in left if word not in late])
+        setattr(places, name, [*getattr(places, name), *late])
+        return (*parsed, places)
+
     def refuse_unknown(self, words: Sequence[str]) -> None:
         """UserError for left-over words, with the nearest known option."""
         if not words:

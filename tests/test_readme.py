@@ -27,6 +27,8 @@ from dcpcse.reporting.command import report_parser
 from dcpcse.reproduction.command import reproduce_parser
 from dcpcse.reproduction.rows import find
 from dcpcse.runs import runs_parser
+from dcpcse.search import search_parser as lookup_parser
+from dcpcse.similarity import similarity_parser
 from dcpcse.template_search import search_parser
 
 ROOT = Path(__file__).parent.parent
@@ -116,6 +118,8 @@ DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
     "demo": ("demo", demo_parser),
     "import": ("import", import_parser),
     "info": ("import", info_parser),
+    "similarity": ("search", similarity_parser),
+    "search": ("search", lookup_parser),
 }
 """Command of `dcpcse` → the page of docs/ that describes it, and its parser."""
 

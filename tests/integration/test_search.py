@@ -1,0 +1,201 @@
+"""`dcpcse search` and `dcpcse similarity`: what they print, what they keep, and what they refuse."""
+
+import json
+
+import numpy as np
+import pytest
+from method_models import RECIPES, model_of
+from runs import files, refused
+
+import dcpcse
+from dcpcse.backbones import load_backbone
+from dcpcse.encode import encode
+from dcpcse.models import SentenceEncoder, plain_encoder
+from dcpcse.search import search
+from dcpcse.similarity import similarity
+
+QUERIES = ["A man plays the flute.", "Rain."]
+
+
+@pytest.fixture(scope="module")
+def text(sentences, tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def cosines(tiny, sentences) -> np.ndarray:
+    """Of both queries to all sentences, in float64."""
+    model = plain_encoder(load_backbone(tiny("bert")), "avg")
+    a, b = (model.encode(texts).astype(np.float64) for texts in (QUERIES, sentences))
+    return (a / np.linalg.norm(a, axis=1, keepdims=True)) @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T
+
+
+@pytest.fixture
+def command(tiny):
+    """command(*words) → a command line on the tiny encoder."""
+    return lambda *words: [tiny("bert"), *map(str, words), "--pooler", "avg", "--device", "cpu"]
+
+
+def found(outcome) -> list[dict]:
+    assert outcome.code == 0, outcome.err
+    return [json.loads(line) for line in outcome.out.splitlines()]
+
+
+def test_search_prints_the_nearest_sentences_of_each_query(command, tool, text, sentences, cosines):
+    outcome = tool(search, command(QUERIES[0], "--sentences", text, "--top_k", 2, QUERIES[1]))
+    assert outcome.code == 0, outcome.err
+    expected = []
+    for query, own in zip(QUERIES, cosines, strict=True):
+        expected += [query, *(f"  {own[row]:7.4f}  {sentences[row]}" for row in np.argsort(-own)[:2])]
+    assert outcome.out.splitlines() == expected
+    nothing = tool(search, command(QUERIES[0], "--sentences", text, "--threshold", 0.9999)).out
+    assert nothing.splitlines() == [QUERIES[0], "  nothing of cosine 0.9999 or more"]
+
+
+@pytest.mark.parametrize("backend", ["auto", "numpy", "faiss", "ivf"])
+def test_json_holds_all_that_the_limits_allow(backend, command, tool, text, sentences, cosines, tmp_path):
+    (tmp_path / "queries.txt").write_text("\n".join(QUERIES), encoding="utf-8")
+    threshold, words = float(np.median(cosines)), ["--num_cells_in_search", 100] if backend == "ivf" else []
+    argv = command("--sentences", text, "--queries", tmp_path / "queries.txt", "--json", "--backend", backend, *words)
+    rows = found(tool(search, [*argv, "--threshold", str(threshold), "--top_k", "100"]))
+    assert [row["query"] for row in rows] == QUERIES
+    for row, own in zip(rows, cosines, strict=True):
+        expected = [i for i in np.argsort(-own).tolist() if own[i] >= threshold]
+        assert [hit["row"] for hit in row["found"]] == expected
+        assert [hit["sentence"] for hit in row["found"]] == [sentences[i] for i in expected]
+        np.testing.assert_allclose([hit["score"] for hit in row["found"]], own[expected], atol=1e-5)
+
+
+def test_an_index_is_built_once_and_used_again(command, tool, text, tmp_path, monkeypatch):
+    folder, encoded, original = tmp_path / "index", [], SentenceEncoder.encode
+
+    def counting(self, sentences, *args, **kwargs):
+        encoded.append(len(sentences))
+        return original(self, sentences, *args, **kwargs)
+
+    monkeypatch.setattr(SentenceEncoder, "encode", counting)
+    first = found(tool(search, command(QUERIES[0], "--sentences", text, "--index", folder, "--json")))
+    before = files(tmp_path)
+    for words in (["--sentences", text], []):
+        assert found(tool(search, command(QUERIES[0], *words, "--index", folder, "--json"))) == first
+    assert encoded == [12, 1, 1, 1]
+    assert files(tmp_path) == before
+    assert tool(search, command("--sentences", text, "--index", tmp_path / "only")).out == ""
+    assert files(tmp_path / "only") == files(folder)
+
+
+def test_cells_of_a_saved_index_are_used_and_told(command, tool, text, tmp_path):
+    argv = command(QUERIES[0], "--sentences", text, "--index", tmp_path / "index", "--json")
+    tool(search, [*argv, "--backend", "ivf", "--num_cells", "4", "--num_cells_in_search", "1"])
+    again = tool(search, argv)
+    assert "looks into 1 of its 4 cells, and may miss" in again.said
+    assert len(found(again)[0]["found"]) < 12
+    every = tool(search, [*argv, "--num_cells_in_search", "4", "--top_k", "12"])
+    assert found(every) == found(tool(search, [*argv, "--backend", "numpy", "--top_k", "12"]))
+    refused(tool, search, [*argv, "--num_cells", "5"], "--num_cells 5", "has 4")
+
+
+def test_vectors_of_the_encode_command_need_no_second_encoding(command, tool, text, tmp_path, monkeypatch):
+    tool(encode, command(text, "--output", tmp_path / "text.npy"))
+    words = command("--sentences", text, "--vectors", tmp_path / "text.npy", "--index", tmp_path / "index")
+    with monkeypatch.context() as patch:
+        patch.setattr(SentenceEncoder, "encode", None)
+        assert tool(search, words).code == 0
+    argv = command(QUERIES[0], "--json")
+    assert [hit["row"] for hit in found(tool(search, [*argv, "--index", str(tmp_path / "index")]))[0]["found"]] == [
+        hit["row"] for hit in found(tool(search, [*argv, "--sentences", str(text)]))[0]["found"]
+    ]
+
+
+MISTAKES = {  # words → what the error names
+    "nothing to look in": (["x"], ["--sentences FILE is missing"]),
+    "no query": (["--sentences", "text.txt"], ["give a query"]),
+    "an index that is not there": (["x", "--index", "nowhere"], ["nowhere holds no index yet", "--sentences"]),
+    "no file": (["x", "--sentences", "nowhere.txt"], ["nowhere.txt", "does not exist"]),
+    "no queries": (["--sentences", "text.txt", "--queries", "nowhere.txt"], ["nowhere.txt"]),
+    "a blank line": (["x", "--sentences", "blank.txt"], ["blank.txt, line 2"]),
+    "top_k": (["x", "--sentences", "text.txt", "--top_k", "0"], ["--top_k 0"]),
+    "threshold": (["x", "--sentences", "text.txt", "--threshold", "60"], ["--threshold 60", "between -1 and 1"]),
+    "not a number": (["x", "--sentences", "text.txt", "--threshold", "nan"], ["--threshold nan"]),
+    "backend": (["x", "--sentences", "text.txt", "--backend", "hnsw"], ["'hnsw'", "ivf"]),
+    "cells without ivf": (["x", "--sentences", "text.txt", "--num_cells", "4"], ["--num_cells", "--backend ivf"]),
+    "vectors alone": (["x", "--vectors", "a.npy", "--index", "i"], ["--vectors", "--sentences"]),
+    "overwriting nothing": (["x", "--sentences", "text.txt", "--overwrite"], ["--overwrite", "--index"]),
+    "a folder that is no index": (["x", "--sentences", "text.txt", "--index", "mine"], ["mine is there", "no index"]),
+    "misspelt": (["x", "--sentences", "text.txt", "--treshold", "0.5"], ["--threshold"]),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_of_a_search_get_one_line_and_leave_nothing(case, command, tool, text, tmp_path, monkeypatch):
+    words, parts = MISTAKES[case]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_bytes(text.read_bytes())
+    (tmp_path / "blank.txt").write_text("one\n\nthree\n")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes").write_text("mine")
+    before = files(tmp_path)
+    refused(tool, search, command(*words), *parts)
+    assert files(tmp_path) == before
+
+
+def test_an_index_of_another_model_or_text_is_refused_and_overwritten_if_asked(command, tool, tiny, text, tmp_path):
+    argv = command("x", "--sentences", text, "--index", tmp_path / "index")
+    tool(search, argv)
+    other = [tiny("bert", seed=7), *argv[1:]]
+    refused(tool, search, other, "another model")
+    changed = tmp_path / "changed.txt"
+    changed.write_text("one\ntwo\n")
+    argv[argv.index(str(text))] = str(changed)
+    refused(tool, search, argv, "was not built of", "--overwrite")
+    assert len(tool(search, [*argv, "--overwrite"]).out.splitlines()) == 3
+
+
+def test_similarity_compares_the_first_sentence_to_the_others(command, tool, sentences, cosines):
+    outcome = tool(similarity, command(QUERIES[0], *sentences))
+    expected = [f"{own:7.4f}  {QUERIES[0]} | {s}" for own, s in zip(cosines[0], sentences, strict=True)]
+    assert outcome.out.splitlines() == expected
+
+
+def test_similarity_of_the_pairs_of_a_file(command, tool, sentences, cosines, tmp_path, monkeypatch):
+    monkeypatch.setattr("dcpcse.similarity.PAIRS", 5)
+    (tmp_path / "pairs.tsv").write_text("\n".join(f"{QUERIES[0]}\t{s}" for s in [*sentences, QUERIES[0]]))
+    rows = found(tool(similarity, command("--pairs", tmp_path / "pairs.tsv", "--json")))
+    assert [row["sentences"] for row in rows] == [[QUERIES[0], s] for s in [*sentences, QUERIES[0]]]
+    np.testing.assert_allclose([row["score"] for row in rows], [*cosines[0], 1], atol=1e-5)
+    assert rows[-1]["score"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([], ["give two sentences or more", "--pairs"]),
+        (["one"], ["one sentence is given"]),
+        (["one", "two", "--pairs", "pairs.tsv"], ["--pairs"]),
+        (["--pairs", "pairs.tsv"], ["pairs.tsv, line 2", "one tab"]),
+        (["--pairs", "nowhere.tsv"], ["nowhere.tsv"]),
+    ],
+)
+def test_mistakes_of_a_comparison_get_one_line(words, parts, command, tool, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.tsv").write_text("a\tb\na b\n")
+    refused(tool, similarity, command(*words), *parts)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_folders_of_all_methods_are_searched_as_they_were_trained(recipe, tiny, tool, text, sentences, tmp_path):
+    model = model_of(recipe, tiny)
+    model.eval().save(tmp_path / "model")
+    argv = [str(tmp_path / "model"), sentences[3], "--sentences", str(text), "--device", "cpu", "--json"]
+    (row,) = found(tool(search, [*argv, "--index", str(tmp_path / "index"), "--top_k", "12"]))
+    vectors = model.encode(sentences).astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = vectors @ vectors[3]
+    assert row["found"][0]["sentence"] == sentences[3]
+    assert {hit["row"] for hit in row["found"]} == set(range(12))
+    rows = [hit["row"] for hit in row["found"]]
+    np.testing.assert_allclose([hit["score"] for hit in row["found"]], cosines[rows], atol=1e-5)
+    reloaded = dcpcse.load(tmp_path / "model", device="cpu")
+    assert len(reloaded.load_index(tmp_path / "index")) == 12
