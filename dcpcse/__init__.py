@@ -17,15 +17,25 @@ _ELSEWHERE = {"SentenceIndex": "searching.index", "SimCSE": "simcse"}
 """Classes by the modules that they are in, which are imported when they are asked for: torch takes seconds."""
 
 
-def load(folder: str, base: str | None = None, *, device: Any = None) -> "SentenceEncoder":
-    """Load an output folder of train.py, ready to `encode` and `search`; nothing has to be repeated.
+def load(
+    folder: str,
+    base: str | None = None,
+    *,
+    device: Any = None,
+    revision: str | None = None,
+    cache_dir: str | None = None,
+    token: str | bool | None = None,
+) -> "SentenceEncoder":
+    """Load an output folder of train.py, here or on the hub, ready to use; nothing has to be repeated.
 
     base: where the frozen encoder is now, if not where it was in training (checked by fingerprint).
-    device: default cuda if there is one. Raises UserError for a wrong base or a damaged folder.
+    device: default cuda if there is one. revision: branch, tag or commit of a folder on the hub; of a folder here,
+    that of its base. cache_dir, token: as in transformers. Raises UserError for a wrong base or a damaged folder.
     """
+    from .backbones import LoadOptions
     from .models import SentenceEncoder
 
-    return SentenceEncoder.load(folder, base, device=device)
+    return SentenceEncoder.load(folder, base, device=device, options=LoadOptions(revision, cache_dir, token))
 
 
 def __getattr__(name: str) -> Any:

@@ -36,7 +36,18 @@ from .manifest import (
 from .tensors import load_tensors, save_tensors, write_json
 from .tuned import TunedBackbone
 
-__all__ = ["PEFT_PROMPTS", "TRAINED", "Contents", "clear", "holds_another_encoder", "is_model_folder", "read", "write"]
+__all__ = [
+    "PEFT_PROMPTS",
+    "TRAINED",
+    "Contents",
+    "clear",
+    "file_names",
+    "holds_another_encoder",
+    "is_model_folder",
+    "read",
+    "read_record",
+    "write",
+]
 
 
 @dataclass(frozen=True)
@@ -114,3 +125,10 @@ def _read_prompts(folder: Path, name: str | None) -> Tensor | None:
     if set(prompts) != {PROMPT_KEY}:
         raise UserError(f"{folder / name} holds {sorted(prompts)}; exactly '{PROMPT_KEY}' is expected")
     return prompts[PROMPT_KEY]
+
+
+def file_names(record: Mapping[str, Any]) -> set[str]:
+    """Relative paths of the files that a model of this record may have; none leads out of its folder."""
+    prompts = {PROMPTS: {PROMPTS}, PEFT_PROMPTS: {PEFT_PROMPTS, PEFT_CONFIG}}.get(record["prompts_file"], set())
+    backbone = set() if record["backbone"] is None else tuned.file_names(record["backbone"])
+    return {MODEL_FOLDER_FILE, TRAINED} | prompts | backbone

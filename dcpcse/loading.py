@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from . import checkpoints
+from . import checkpoints, hub
 from .backbones import LoadOptions, load_backbone, require_trained_head
 from .cli import say
 from .devices import pick_device, require_flex_attention
@@ -39,16 +39,23 @@ def _load(name: str, args: EncoderArguments, published: PublishedEvaluationArgum
     options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
     if Path(name).is_file():
         return _word_vectors(name, args, published)
+    given, (name, options) = name, hub.resolve(name, options)
     if not is_model_folder(name):
         _refuse_unfinished(Path(name))
         _refuse_folder_options(name, args, published)
         return _untrained(name, args, options)
-    _refuse_untrained_options(name, args)
+    _refuse_untrained_options(given, args)
     model = SentenceEncoder.load(name, args.base, device=args.device, options=options)
     _require_agreement(model, published)
-    _require_same_reading(model, name, args)
+    _require_same_reading(model, given, args)
     _settle_representation(model, args.pooler_type, published.mlp_only_train)
     return model
+
+
+def is_trained(name: str, args: EncoderArguments) -> bool:
+    """Whether a name means an output folder of train.py, here or on the hub."""
+    options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
+    return is_model_folder(hub.resolve(name, options)[0])
 
 
 def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:

@@ -34,8 +34,9 @@ def is_model_folder(path: str | Path) -> bool:
     return (Path(path) / MODEL_FOLDER_FILE).is_file()
 
 
-def read_record(folder: Path) -> dict[str, Any]:
+def read_record(folder: str | Path) -> dict[str, Any]:
     """What `dcpcse.json` of a folder holds; UserError where it is not there, damaged or of a later version."""
+    folder = Path(folder)
     path = folder / MODEL_FOLDER_FILE
     if not path.is_file():
         what = "is not a folder" if not folder.is_dir() else f"holds no {MODEL_FOLDER_FILE}"

@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from . import folder as model_folder
+from . import hub
 from .backbones import Backbone, LMHead, LoadOptions, Source, fingerprint, vocabulary_fingerprint
 from .bases import load_recorded
 from .denoising import NO_DENOISING, WAYS, Denoising, own_tokens, template_only
@@ -325,12 +326,13 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
         device: str | torch.device | None = None,
         options: LoadOptions | None = None,
     ) -> "SentenceEncoder":
-        """Load a folder that `save` wrote, in eval mode; nothing has to be repeated.
+        """Load a folder that `save` wrote, here or on the hub, in eval mode; nothing has to be repeated.
 
         base: where the frozen encoder is now, if not where it was; it must be the same one, by fingerprint.
         device: default cuda if there is one. Raises UserError for another base, damaged files, NaN weights,
         missing or extra tensors.
         """
+        folder, options = hub.require(folder, options)
         contents = model_folder.read(folder)
         record = contents.record
         _require_known(folder, record)

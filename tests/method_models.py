@@ -8,7 +8,7 @@ from dcpcse.methods import build_method
 from dcpcse.models import SentenceEncoder
 
 RECIPES = {
-    "dcpcse": ("bert", {"method": "dcpcse", "pre_seq_len": 3}),
+    "dcpcse": ("bert", {"method": "dcpcse", "pre_seq_len": 3, "mlp_only_train": True}),
     "dcpcse, head at inference": ("roberta", {"method": "dcpcse", "pre_seq_len": 3, "mlp_only_train": False}),
     "dcpcse, projection": ("bert", {"method": "dcpcse", "pre_seq_len": 3, "prefix_projection": True}),
     "scpcse": ("bert", {"method": "scpcse"}),

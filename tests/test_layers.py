@@ -18,7 +18,7 @@ LAYERS = (
     {"pooling", "denoising", "textfile"},
     {"legacy", "views", "positions", "prompts", "backbones", "data"},
     {"heads", "promptable", "bases", "folder"},
-    {"encoder", "identity"},
+    {"encoder", "identity", "hub"},
     {"generator", "in_mteb"},
     {"arguments", "evaluation_arguments", "searching"},
     {"models"},

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from .. import folder as model_folder
+from .. import hub
 from ..arguments import ModelArguments
-from ..backbones import Backbone
+from ..backbones import Backbone, LoadOptions
 from ..encoder import set_frozen_dtype
 from ..errors import UserError
 from ..models import SentenceEncoder
@@ -152,14 +154,16 @@ def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str
     settled = settle(args, columns)
     method = METHODS[settled.method].build(backbone, settled, columns)
     if settled.init_from:
-        _require_begins_alike(method.model, settled.init_from)
-        method.model.load_trained(settled.init_from)
+        options = LoadOptions.asked(settled.cache_dir, settled.use_auth_token)
+        folder, _ = hub.require(settled.init_from, options)
+        _require_begins_alike(method.model, folder)
+        method.model.load_trained(folder)
     for module in (method.model, *(term.objective for term in method.terms.values())):
         set_frozen_dtype(module, DTYPES[settled.encoder_dtype])
     return method
 
 
-def _require_begins_alike(model: SentenceEncoder, folder: str) -> None:
+def _require_begins_alike(model: SentenceEncoder, folder: str | Path) -> None:
     """UserError for the folder of a model whose trained numbers mean something else."""
     saved, ours = model_folder.read(folder).record, model.record()
     texts = [record["template"] and record["template"]["text"] for record in (saved, ours)]

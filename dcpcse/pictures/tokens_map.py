@@ -3,7 +3,7 @@
 import argparse
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,8 +133,7 @@ def gather(args: argparse.Namespace) -> Tokens:
     from sklearn.decomposition import PCA
 
     from ..evaluator import token_embeddings
-    from ..folder import is_model_folder
-    from ..loading import load_model
+    from ..loading import is_trained, load_model
     from ..static import biased_tokens
 
     if args.lines < 1:
@@ -143,8 +142,9 @@ def gather(args: argparse.Namespace) -> Tokens:
     lines = read_lines(text, args.lines)
     ((label, place),) = sources.labelled([args.model]).items()
     # The embedding matrix is the same whatever the pooling; this one asks nothing of an encoder as it is.
-    pooler = None if is_model_folder(place) else "cls_before_pooler"
-    model = load_model(place, EncoderArguments(pooler_type=pooler, base=args.base, cache_dir=args.cache_dir))
+    encoder = EncoderArguments(base=args.base, cache_dir=args.cache_dir)
+    pooler = None if is_trained(place, encoder) else "cls_before_pooler"
+    model = load_model(place, replace(encoder, pooler_type=pooler))
     matrix = token_embeddings(model)
     ranks = frequency_ranks(model.tokenizer, lines, len(matrix))
     # Rows beyond the vocabulary only fill the matrix up; special tokens are no words.

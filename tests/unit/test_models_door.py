@@ -8,6 +8,7 @@ from torch import nn
 
 import dcpcse
 from dcpcse import heads, models, pooling, prompts
+from dcpcse.backbones import LoadOptions
 
 PARTS = ("dcpcse.heads", "dcpcse.prompts", "dcpcse.models")
 
@@ -72,4 +73,4 @@ def test_load_of_the_package_is_load_of_the_model(tiny, tmp_path, monkeypatch):
         models.SentenceEncoder, "load", lambda *args, **kwargs: asked.append((args, kwargs)) or "model"
     )
     assert dcpcse.load("folder", "base", device="cpu") == "model"
-    assert asked == [(("folder", "base"), {"device": "cpu"})]
+    assert asked == [(("folder", "base"), {"device": "cpu", "options": LoadOptions()})]
