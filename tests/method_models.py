@@ -27,8 +27,8 @@ def model_of(recipe: str, tiny, seed: int = 1) -> SentenceEncoder:
     kind, options = RECIPES[recipe]
     if options["method"] in ("d2cse", "diffcse"):
         options = {**options, "generator_name": tiny(kind)}
-    model = build_method(load_backbone(tiny(kind)), ModelArguments(**options), ["anchor"]).model
     torch.manual_seed(seed)
+    model = build_method(load_backbone(tiny(kind)), ModelArguments(**options), ["anchor"]).model
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:

@@ -30,6 +30,7 @@ LAYERS = (
     {"evaluator", "checkpoints", "tables", "gradient_cache"},
     {"report", "loading", "recording", "mteb_tasks"},
     {"trainer", "history"},
+    {"card"},
     {"training", "evaluating", "encoding", "importing", "pictures", "comparison"},
     {"simcse", "similarity", "search", "contents"},
     {"quickstart", "predict", "info", "template_search", "corrupt", "hyperparameter_search", "encode", "runs"},
