@@ -49,7 +49,7 @@ NOT_READ = "nothing here reads it"
 UNTESTED = "it is not tested with frozen encoders and prompts"
 DEAD = "the public PromptBERT code declares it and never looks at it"
 UNPUBLISHED = "no published figure hangs on it, and it is not offered here"
-NO_HUB = "folders are not pushed to the hub by this version"
+NO_HUB = "nothing but the finished folder is pushed to the hub (--push_to_hub)"
 
 _DEAD_OF_TEMPLATES = (
     "infomax",
@@ -74,8 +74,8 @@ REFUSED = {
     **dict.fromkeys(("fsdp", "fsdp_config"), "give --shard_encoder, which splits the frozen encoder over processes"),
     **dict.fromkeys(("use_liger_kernel", "liger_kernel_config", "neftune_noise_alpha"), UNTESTED),
     **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), "scores are measured in float32"),
-    **dict.fromkeys(("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id"), NO_HUB),
-    **dict.fromkeys(("hub_strategy", "hub_always_push", "hub_revision"), NO_HUB),
+    "hub_token": "others on the machine would read it; log in with hf auth login, or set HF_TOKEN",
+    **dict.fromkeys(("hub_strategy", "hub_always_push"), NO_HUB),
     **dict.fromkeys(("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"), NO_HUB),
     **dict.fromkeys(("prediction_loss_only", "eval_do_concat_batches", "eval_use_gather_object"), NOT_READ),
     **dict.fromkeys(("eval_accumulation_steps", "include_for_metrics", "batch_eval_metrics"), NOT_READ),

@@ -28,6 +28,7 @@ from .gradient_cache import require_cachable, require_repeatable
 from .methods import Method, build_method
 from .methods import settle as settle_method
 from .paths import require_writable
+from .publishing import Target, push, remove_old_card, require_pushable
 from .recording import write_environment
 from .records import RUN_FILE
 from .trainer import ContrastiveTrainer, clear_run, planned_steps, summary
@@ -37,7 +38,10 @@ logger = logging.getLogger(__name__)
 SETTLED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "do_train", "fp16")
 """Options of a run that `run.yaml` always holds."""
 
-OF_ONE_CALL = ("resume_from_checkpoint", "overwrite_output_dir")
+OF_HUB = ("hub_model_id", "hub_private_repo", "hub_revision")
+"""Options that say where `--push_to_hub` pushes to."""
+
+OF_ONE_CALL = ("resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *OF_HUB)
 """Options that `run.yaml` never holds: what a call did with its folder is not part of the run."""
 
 
@@ -51,6 +55,9 @@ def train_with(options: tuple[ModelArguments, DataArguments, RunArguments], give
     model_args, data_args, run_args = options
     settle(run_args, data_args, given)
     check_output(run_args, model_args.model_name_or_path, given)
+    target = take_target(run_args, given)
+    if target and run_args.process_index == 0:  # what cannot be pushed should not cost a training
+        require_pushable(run_args.output_dir, target)
     checkpoint = checkpoints.find(run_args.resume_from_checkpoint, run_args.output_dir, range(run_args.world_size))
     require_given(model_args, data_args)
     settle_method(model_args, ["anchor"])  # what contradicts itself should not cost the reading of a large file
@@ -80,8 +87,36 @@ def train_with(options: tuple[ModelArguments, DataArguments, RunArguments], give
         _train(trainer, checkpoint)
     if run_args.do_eval:
         _report(trainer, "eval", trainer.evaluate())
+    if target and trainer.is_world_process_zero():
+        _push(Path(run_args.output_dir), target)
     trainer.accelerator.wait_for_everyone()  # processes that leave the group one by one may abort the others
     trainer.accelerator.end_training()
+
+
+def take_target(run: RunArguments, given: Collection[str]) -> Target | None:
+    """Where the folder is pushed to at the end, None without `--push_to_hub`, which is taken away from transformers.
+
+    It would push every checkpoint, with optimiser states and pickles.
+    """
+    if not run.push_to_hub:
+        if unread := [name for name in OF_HUB if name in given]:
+            raise UserError(f"--{unread[0]} only counts with --push_to_hub; add it, or leave it out")
+        return None
+    if not run.hub_model_id:
+        raise UserError("--push_to_hub: where to is missing; give --hub_model_id ORGANISATION/NAME")
+    if not run.do_train:
+        raise UserError("--push_to_hub pushes what is trained, and nothing is; dcpcse push FOLDER ORGANISATION/NAME")
+    run.push_to_hub = False
+    return Target(run.hub_model_id, run.hub_revision or "main", run.hub_private_repo or None)
+
+
+def _push(folder: Path, target: Target) -> None:
+    try:
+        say(f"pushed: {push(folder, target)}")
+    except UserError as error:
+        raise UserError(
+            f"the model is in {folder}, but not on the hub: {error}; try again: dcpcse push {folder} {target.repo_id}"
+        ) from error
 
 
 def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
@@ -308,6 +343,7 @@ def _prepare(
     if not trainer.is_world_process_zero():
         return
     output = Path(trainer.args.output_dir)
+    remove_old_card(output)
     if not checkpoint:
         clear_run(output)
     write_run(output / RUN_FILE, resolved(model_args, data_args, trainer.args, given))

@@ -1,11 +1,32 @@
 """A small stand-in for the Hugging Face hub: repositories in memory, served as its clients ask for them."""
 
+import contextlib
 import hashlib
 import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+from huggingface_hub.errors import LocalTokenNotFoundError
+
+
+@contextlib.contextmanager
+def serving(monkeypatch, cache):
+    """A server that huggingface_hub asks instead of the hub, with a cache of its own."""
+    served = HubServer()
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", served.endpoint)
+    template = served.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", served.endpoint)
+    yield served
+    served.close()
 
 
 class HubServer:
@@ -110,3 +131,45 @@ class HubServer:
                 pass
 
         return Handler
+
+
+def writable(served: HubServer, monkeypatch) -> SimpleNamespace:
+    """Let HfApi write into the server's repositories; what it did, and whether somebody is logged in."""
+    state = SimpleNamespace(logged_in=True, private=set(), messages=[], uploaded=[])
+
+    class WritableApi(huggingface_hub.HfApi):
+        def whoami(self):
+            if not state.logged_in:
+                raise LocalTokenNotFoundError("no token")
+            return {"name": "someone"}
+
+        def model_info(self, repo_id, **options):
+            info = super().model_info(repo_id, **options)
+            info.private = repo_id in state.private
+            return info
+
+        def create_repo(self, repo_id, *, private, exist_ok):
+            if repo_id not in served.repositories:
+                served.hold(repo_id, {".gitattributes": b""})
+                state.private |= {repo_id} if private else set()
+
+        def create_branch(self, repo_id, *, branch, exist_ok):
+            held = served.repositories[repo_id]
+            held.setdefault(branch, held["main"])
+
+        def create_commit(self, repo_id, operations, *, commit_message, revision, parent_commit):
+            files = served.repositories[repo_id][revision]
+            assert served.repositories[repo_id][parent_commit] is files
+            files = dict(files)
+            for operation in operations:
+                if isinstance(operation, CommitOperationAdd):
+                    files[operation.path_in_repo] = Path(operation.path_or_fileobj).read_bytes()
+                    state.uploaded.append(operation.path_in_repo)
+                elif isinstance(operation, CommitOperationDelete):
+                    del files[operation.path_in_repo]
+            state.messages.append(commit_message)
+            commit = served.hold(repo_id, files, revision)
+            return SimpleNamespace(oid=commit, commit_url=f"{served.endpoint}/{repo_id}/commit/{commit}")
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", WritableApi)
+    return state

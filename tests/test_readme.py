@@ -15,6 +15,7 @@ from dcpcse.cli import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.corrupt import corrupt_parser
 from dcpcse.demo.command import demo_parser
 from dcpcse.encode import encode_parser
+from dcpcse.hub_commands import card_parser, pull_parser, push_parser
 from dcpcse.hyperparameter_search import search_parser as hyperparameter_parser
 from dcpcse.importing.command import import_parser
 from dcpcse.info import info_parser
@@ -120,6 +121,9 @@ DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
     "info": ("import", info_parser),
     "similarity": ("search", similarity_parser),
     "search": ("search", lookup_parser),
+    "card": ("hub", card_parser),
+    "pull": ("hub", pull_parser),
+    "push": ("hub", push_parser),
 }
 """Command of `dcpcse` → the page of docs/ that describes it, and its parser."""
 

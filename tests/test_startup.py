@@ -77,7 +77,7 @@ def test_evaluation_reads_its_options_without_torch(call, words, message):
 
 def test_the_other_commands_import_nothing_of_their_work(call, tmp_path):
     script = tmp_path / "commands.py"
-    names = ("predict", "template_search", "corrupt", "hyperparameter_search", "search", "similarity")
+    names = ("predict", "template_search", "corrupt", "hyperparameter_search", "hub_commands", "search", "similarity")
     lines = (
         f"from dcpcse import {', '.join(names)}\nfrom dcpcse.pictures import command\ncommand.plot_parser()\n"
         "from dcpcse.demo.command import demo_parser\ndemo_parser()"

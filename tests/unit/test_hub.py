@@ -7,7 +7,7 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
-from hub_server import HubServer
+from hub_server import serving
 from method_models import RECIPES, model_of
 
 import dcpcse
@@ -25,16 +25,8 @@ ID = "someone/prompts"
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-    served = HubServer()
-    constants = huggingface_hub.constants
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", served.endpoint)
-    template = served.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
-    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", served.endpoint)
-    yield served
-    served.close()
+    with serving(monkeypatch, tmp_path / "hub-cache") as served:
+        yield served
 
 
 @pytest.fixture

@@ -1,0 +1,100 @@
+"""train.py --push_to_hub, and the commands push, pull and card, as they are typed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hub_server import serving, writable
+from runs import refused
+
+import dcpcse
+from dcpcse.hub_commands import card, pull, push
+from dcpcse.training import train as train_main
+
+ID = "someone/prompts"
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    with serving(monkeypatch, tmp_path / "hub-cache") as served:
+        yield served
+
+
+@pytest.fixture
+def api(server, monkeypatch):
+    return writable(server, monkeypatch)
+
+
+def test_what_was_trained_is_pushed_at_the_end_without_what_training_needed(
+    api, server, train, tiny, train_txt, sentences
+):
+    options = {"save_strategy": "steps", "save_steps": 2, "push_to_hub": True, "hub_model_id": ID}
+    run = train(tiny("bert"), train_txt, hub_private_repo="True", **options)
+    assert list(run.folder.glob("checkpoint-*/optimizer.pt"))
+    held = server.repositories[ID]["main"]
+    assert len(api.messages) == 1  # checkpoints are not pushed
+    assert not [name for name in held if "optimizer" in name or name.endswith((".bin", ".pt", ".pth"))]
+    assert api.private == {ID}
+    loaded = dcpcse.load(ID, device="cpu")
+    assert np.array_equal(loaded.encode(sentences), dcpcse.load(run.folder, device="cpu").encode(sentences))
+    assert not {"push_to_hub", "hub_model_id", "hub_private_repo"} & set(yaml.safe_load(held["run.yaml"]))
+    again = train(tiny("bert"), train_txt, folder=run.folder, overwrite_output_dir=True, seed=7, **options)
+    assert "| seed | 7 |" in (again.folder / "README.md").read_text(encoding="utf-8")
+    assert server.repositories[ID]["main"]["README.md"] == (again.folder / "README.md").read_bytes()
+
+
+def test_what_cannot_be_pushed_is_told_before_anything_is_trained(api, server, train, tool, tiny, train_txt, tmp_path):
+    server.hold(ID, {"model.safetensors": b"another's"})
+
+    def argv(**options):
+        return train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
+
+    refused(tool, train_main, argv(push_to_hub=True, hub_model_id=ID), "holds something else")
+    refused(tool, train_main, argv(push_to_hub=True), "--hub_model_id")
+    refused(tool, train_main, argv(hub_model_id=ID), "only counts with --push_to_hub")
+    refused(tool, train_main, argv(push_to_hub=True, hub_model_id=ID, hub_token="x"), "hf auth login")
+    refused(tool, train_main, argv(push_to_hub=True, hub_model_id=ID, hub_strategy="end"), "--hub_strategy")
+    api.logged_in = False
+    refused(tool, train_main, argv(push_to_hub=True, hub_model_id="someone/new"), "hf auth login")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_could_not_be_pushed_is_kept(api, server, train, tool, tiny, train_txt, tmp_path, monkeypatch):
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", push_to_hub=True, hub_model_id=ID)
+    # The network goes while the model trains.
+    monkeypatch.setattr("dcpcse.trainer.ContrastiveTrainer.save_model", _then_fail(server))
+    refused(tool, train_main, argv, f"the model is in {tmp_path / 'out'}, but not on the hub", "dcpcse push")
+    dcpcse.load(tmp_path / "out", device="cpu")
+
+
+def _then_fail(server):
+    from dcpcse.trainer import ContrastiveTrainer
+
+    save = ContrastiveTrainer.save_model
+
+    def save_model(self, *args, **options):
+        save(self, *args, **options)
+        server.failing = True
+
+    return save_model
+
+
+def test_the_commands_push_pull_and_card(api, server, unsupervised, tool, tmp_path):
+    folder = tmp_path / "folder"
+    assert tool(card, [str(unsupervised.folder), "--output", str(tmp_path / "card.md"), "--name", "mine"]).code == 0
+    assert 'dcpcse.load("mine")' in (tmp_path / "card.md").read_text(encoding="utf-8")
+    refused(tool, card, [str(unsupervised.folder), "--output", str(tmp_path / "card.md")], "--overwrite")
+    folder.mkdir()
+    for path in unsupervised.folder.iterdir():
+        if path.is_file():
+            (folder / path.name).write_bytes(path.read_bytes())
+    assert "pushed: http" in tool(push, [str(folder), ID, "--message", "first", "--private"]).said
+    assert (api.messages, api.private) == (["first"], {ID})
+    refused(tool, push, [str(unsupervised.folder), ID], "--overwrite")
+    assert tool(pull, [ID, "--output", str(tmp_path / "pulled")]).code == 0
+    assert json.loads((tmp_path / "pulled/dcpcse.json").read_text())["method"] == "dcpcse"
+    refused(tool, pull, [ID, "--output", str(tmp_path / "pulled")], "is there already")
+    refused(tool, pull, ["someone/nothing", "--output", str(tmp_path / "new")], "no model of that name")
+    assert not Path(tmp_path / "new").exists()
