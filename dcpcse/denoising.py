@@ -63,16 +63,14 @@ def template_only(
     With `shifted` everything after the sentence keeps its place, so that the positions are those of the full input
     at every length.
     """
-    chosen = [templates[number] for number in which.tolist()]
-    rows = [template.wrap([]) for template in chosen]
-    ids, mask = pad([row.ids for row in rows], pad_id)
-    index = torch.arange(ids.shape[1]).repeat(len(rows), 1)
+    device, rows = lengths.device, [template.wrap([]) for template in templates]
+    ids, mask = (tensor.to(device)[which] for tensor in pad([row.ids for row in rows], pad_id))
+    index = torch.arange(ids.shape[1], device=device).expand_as(ids)
     if shifted:
-        starts = torch.tensor([[row.start] for row in rows])
-        index += torch.where(index >= starts, lengths.cpu().unsqueeze(1), 0) * mask
-    device = lengths.device
-    slots = Slots.of(rows, which.tolist()).to(device)
-    return Alone(ids.to(device), mask.to(device), index.to(device), slots)
+        starts = torch.tensor([[row.start] for row in rows], device=device)[which]
+        index = index + torch.where(index >= starts, lengths.unsqueeze(1), 0) * mask
+    slots = Slots.of(rows, range(len(rows))).to(device).map(lambda tensor: tensor[which])
+    return Alone(ids, mask, index, slots)
 
 
 def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, attention_mask: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ class Encoder(nn.Module):
         given = self._input(input_ids, slots, as_encoder) | self._place(input_ids, index)
         given, first = self._laid_out(given, attention_mask, packing)
         if self.prompt is not None:
-            given["prefix"] = self.draw_prefix(len(input_ids)) if prefix is None else prefix
+            given["prefix"] = self.draw_prefix(input_ids.shape[0]) if prefix is None else prefix
         if all_layers:
             given["output_hidden_states"] = True
         with self._conditioned(condition, first):
