@@ -16,6 +16,7 @@ from .packing import Packing
 from .positions import positions_of
 from .promptable import (
     PACKABLE,
+    PEFT_SAME,
     last_embedding_module,
     require_prompt_arrives,
     require_room,
@@ -176,6 +177,22 @@ class Encoder(nn.Module):
             yield
         finally:
             handle.remove()
+
+    def peft_obstacles(self) -> list[str]:
+        """Why peft's prefix tuning would give other hidden states than this encoder; empty where it does not."""
+        kind, dtype = self.backbone.config.model_type, self.backbone.dtype
+        length = 0 if self.prompt is None else self.prompt.shape.length
+        reasons = {
+            "it has no deep prompts": self.prompt is None,
+            "its encoder was trained too": self.tuned,
+            f"peft does not compute {kind} encoders as they are computed here": kind not in PEFT_SAME,
+            f"its encoder is kept in {str(dtype).removeprefix('torch.')}": dtype != torch.float32,
+            "it has a [CLS] prompt": self.cls_prompt is not None,
+            f"its texts start at position {self.position_offset}, and with peft at {length}, the prompt length": (
+                length and self.position_offset != length
+            ),
+        }
+        return [reason for reason, there in reasons.items() if there]
 
     def record(self) -> dict[str, Any]:
         """What `dcpcse.json` holds of the encoder: what it takes to build it again around a backbone."""

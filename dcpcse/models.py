@@ -41,13 +41,13 @@ from .in_mteb import InMteb, takes_mteb_batches
 from .packing import Packing
 from .pooling import POOLERS, Pooler
 from .prepacking import prepacked
-from .promptable import PEFT_SAME, peft_config
+from .promptable import peft_config
 from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
 from .searching.mixin import Searching
 from .templates import Slots, Template, TokenTemplate
 from .tensors import DTYPES, require_same_tensors, set_dtype
 from .tokens import Rows, batches, read_rows, require_sentences
-from .tuned import TunedBackbone, read_backbone
+from .tuned import TunedBackbone, plain_obstacles, read_backbone
 
 __all__ = [
     "HEADS",
@@ -297,7 +297,7 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
             None if prompt is None else prompt.table(),
             self._other_trained(),
             peft_config=self._peft_config(),
-            backbone=self._backbone() if encoder.tuned else None,
+            backbone=self.tuned_backbone() if encoder.tuned else None,
         )
         self.tokenizer.save_pretrained(folder)
 
@@ -411,20 +411,24 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
             tensors |= {f"head.{name}": tensor for name, tensor in self.head.state_dict(keep_vars=True).items()}
         return tensors | self.encoder.trained()
 
-    def _backbone(self) -> TunedBackbone:
-        """The trained backbone, and how other libraries come to the same vectors with it, where they do."""
-        plain = (
-            not self.templates
-            and self.encoder.prompt is None
-            and self.encoder.position_offset == 0
-            and self.pooling in TunedBackbone.POOLINGS
-            and (isinstance(self.head, TanhMLP) or not self.head_at_inference)
+    def plain_obstacles(self) -> list[str]:
+        """Why AutoModel and sentence-transformers alone would come to other vectors; empty where they do not."""
+        return plain_obstacles(
+            pooling=self.pooling,
+            tuned=self.encoder.tuned,
+            templates=bool(self.templates),
+            prompts=self.encoder.prompt is not None,
+            position_offset=self.encoder.position_offset,
+            other_head=self.head_at_inference and not isinstance(self.head, TanhMLP),
         )
+
+    def tuned_backbone(self) -> TunedBackbone:
+        """The trained backbone, and how other libraries come to the same vectors with it, where they do."""
         head = self.head if isinstance(self.head, TanhMLP) else None
         return TunedBackbone(
             self.encoder.backbone,
             fingerprint(self.encoder.backbone),
-            pooling=self.pooling if plain else None,
+            pooling=None if self.plain_obstacles() else self.pooling,
             dense=head.dense if head else None,
             dense_at_inference=self.head_at_inference,
             max_tokens=self.encoder.max_tokens,
@@ -432,21 +436,10 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
 
     def _peft_config(self) -> dict[str, Any] | None:
         """peft's adapter_config.json where peft alone gives the very same [CLS] vectors, else None."""
-        prompt = self.encoder.prompt
-        same = (
-            prompt is not None
-            and not self.encoder.tuned
-            and self.encoder.backbone.dtype == torch.float32
-            and not self.templates
-            and self.encoder.cls_prompt is None
-            and self.source.model_type in PEFT_SAME
-            and POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
-            and not self.head_at_inference
-            and self.encoder.position_offset == prompt.shape.length
-        )
-        if not same:
+        is_cls = POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
+        if self.templates or self.head_at_inference or not is_cls or self.encoder.peft_obstacles():
             return None
-        return peft_config(prompt.shape, self.source.name_or_path, self.source.revision)
+        return peft_config(self.encoder.prompt.shape, self.source.name_or_path, self.source.revision)
 
 
 def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Denoising, final_period: bool) -> None:

@@ -20,7 +20,7 @@ from .tensors import load_tensors, save_tensors, write_json
 
 _POOLING, _DENSE = "1_Pooling", "2_Dense"
 _SENTENCE_CONFIG = "sentence_bert_config.json"
-_WITH_POOLER = ("bert", "roberta", "xlm-roberta")
+WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 """Model types whose pooler is dense and tanh on [CLS], as SimCSE's MLP."""
 
 
@@ -57,7 +57,7 @@ class TunedBackbone:
     def _tensors(self) -> dict[str, Tensor]:
         tensors = dict(self.model.state_dict())
         # As in the published SimCSE checkpoints: the MLP is AutoModel's pooler.
-        if self.pooling and self.dense is not None and self.model.config.model_type in _WITH_POOLER:
+        if self.pooling and self.dense is not None and self.model.config.model_type in WITH_POOLER:
             tensors |= {f"pooler.dense.{name}": tensor for name, tensor in self.dense.state_dict().items()}
         return tensors
 
@@ -83,6 +83,26 @@ class TunedBackbone:
             for i, (kind, path) in enumerate(kinds.items())
         ]
         write_json(folder / MODULES, modules)
+
+
+def plain_obstacles(
+    *, pooling: str, tuned: bool, templates: bool, prompts: bool, position_offset: int, other_head: bool
+) -> list[str]:
+    """Why AutoModel and sentence-transformers alone would come to other vectors; empty where they do not.
+
+    tuned: the encoder was trained. other_head: inference uses one that is not the tanh MLP.
+    """
+    reasons = {
+        "its encoder is frozen, and belongs to whoever gave it": not tuned,
+        "its sentences stand in a template": templates,
+        "it has deep prompts": prompts,
+        f"its texts start at position {position_offset}": position_offset != 0,
+        f"its pooling, {pooling}, is neither [CLS] nor the mean of the last layer": (
+            pooling not in TunedBackbone.POOLINGS
+        ),
+        "its head at inference is not a tanh MLP": other_head,
+    }
+    return [reason for reason, there in reasons.items() if there]
 
 
 def read_backbone(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
