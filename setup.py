@@ -27,6 +27,8 @@ EXTRAS["dev"] = [*(line for lines in EXTRAS.values() for line in lines), *TOOLS]
 PARTS = (
     "demo",
     "encoding",
+    "exporting",
+    "exporting",
     "importing",
     "methods",
     "objectives",

@@ -24,6 +24,7 @@ COMMANDS = {
     "info": ("info", "info", "what lies in a folder: method, base, sizes, scores"),
     "similarity": ("similarity", "similarity", "cosines of sentences"),
     "search": ("search", "search", "the most similar sentences of a file, or of a saved index"),
+    "export": ("exporting.command", "export", "a trained folder for peft, sentence-transformers, ONNX, transformers"),
     "predict": ("predict", "predict", "words that a template's [MASK] stands for"),
     "corrupt": ("corrupt", "corrupt", "write a corpus with replaced tokens ahead of training"),
     "search-templates": ("template_search", "search", "templates by their score on STS-B dev"),

@@ -118,7 +118,7 @@ def build_backbone(
     """
     options = options or LoadOptions()
     settings = _config(place, options)
-    with _quiet():
+    with quiet():
         model = AutoModel.from_config(settings, dtype=torch.float32)
     _take_pooler(model)
     require_same_tensors(f"{place}: the encoder", model.state_dict(), weights)
@@ -229,7 +229,7 @@ def _fitting_tokenizer(
 
 def _load(auto: type, name_or_path: str, config: PretrainedConfig, options: LoadOptions) -> tuple[Any, set[str]]:
     """A model in float32 and the weights that its checkpoint lacks (drawn at random by transformers)."""
-    with _user_errors(name_or_path, "encoder"), _quiet():
+    with _user_errors(name_or_path, "encoder"), quiet():
         # float32 whatever the checkpoint's type: transformers follows the file, and scores would move with it.
         model, info = auto.from_pretrained(
             name_or_path, config=config, dtype=torch.float32, output_loading_info=True, **options.kwargs()
@@ -288,7 +288,7 @@ def _other_lm_head(lm_head: str, model: PreTrainedModel, options: LoadOptions) -
 
 def _new_masked_lm(model: PreTrainedModel) -> PreTrainedModel:
     """A masked LM with a fresh head whose decoder starts from the encoder's word embeddings."""
-    with _quiet():
+    with quiet():
         masked_lm = AutoModelForMaskedLM.from_config(model.config)
     decoder, words = masked_lm.get_output_embeddings().weight, model.get_input_embeddings().weight
     if decoder.shape == words.shape:
@@ -354,7 +354,7 @@ def _first_line(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' load report and bars: what it would say is checked here, and raised."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)

@@ -46,7 +46,7 @@ from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, Shall
 from .searching.mixin import Searching
 from .templates import Slots, Template, TokenTemplate
 from .tensors import DTYPES, require_same_tensors, set_dtype
-from .tokens import Rows, batches, read_rows, require_sentences
+from .tokens import CUT_WARNING, Rows, batches, read_rows, require_sentences
 from .tuned import TunedBackbone, plain_obstacles, read_backbone
 
 __all__ = [
@@ -71,8 +71,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-CUT_WARNING = "%d of %d texts are longer than the %d tokens that the encoder has room for, and were cut"
 
 CPU_TOKENS, GPU_TOKENS = 2_048, 65_536
 """Tokens that `encode` takes at once, at most: what a CPU's caches hold, or enough for a GPU to be busy."""
@@ -250,15 +248,19 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
     def _read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
         limit = self.encoder.max_tokens
         wanted = limit if max_length is None else max_length
-        least = 3 if self.template is None else self.template.length + 1
-        if not least <= wanted <= limit:
-            raise UserError(f"max_length {wanted} is not between {least} and the {limit} tokens of this encoder")
+        self.require_length(wanted)
         if not len(sentences):
             return Rows([], 0)
         texts = read_rows(self.tokenizer, self.template, sentences, wanted, without, final_period=self.final_period)
         if texts.cut and max_length is None:
             logger.warning(CUT_WARNING, texts.cut, len(texts), wanted)
         return texts
+
+    def require_length(self, max_length: int) -> None:
+        """UserError for a length to cut texts at that leaves no text, or that the encoder has no room for."""
+        least, limit = 3 if self.template is None else self.template.length + 1, self.encoder.max_tokens
+        if not least <= max_length <= limit:
+            raise UserError(f"max_length {max_length} is not between {least} and the {limit} tokens of this encoder")
 
     def _encode_batch(self, texts: Rows, rows: Sequence[int], normalize: bool) -> np.ndarray:
         input_ids, mask, slots = texts.batch(rows, self.tokenizer.pad_token_id)

@@ -1,7 +1,9 @@
 """Places to write to: tried before the work whose result goes there, and written whole."""
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import UserError
@@ -35,3 +37,23 @@ def write_whole(path: Path, content: str | bytes) -> None:
     aside.parent.mkdir(parents=True, exist_ok=True)
     aside.write_bytes(content.encode() if isinstance(content, str) else content)
     os.replace(aside, path)
+
+
+def require_new_folder(folder: Path, option: str) -> None:
+    """UserError unless a folder can be made at this place, where nothing is yet but an empty one."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{option} {folder} is not empty; nothing is written over: give a new place")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{option} {folder} is a file; give a new place")
+    require_writable(folder.parent, f"{option} {folder}")
+
+
+@contextlib.contextmanager
+def folder_whole(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which takes its place once all is written; what fails leaves nothing behind."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+        aside = Path(beside) / folder.name
+        aside.mkdir()  # inside, as temporary folders can be read by nobody else
+        yield aside
+        os.replace(aside, folder)

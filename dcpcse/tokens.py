@@ -1,14 +1,19 @@
 """From sentences to padded token ids."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from .errors import UserError
 from .templates import Rendered, Slots, TokenTemplate, token_ids, with_final_period
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+CUT_WARNING = "%d of %d texts are longer than the %d tokens that the encoder has room for, and were cut"
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,8 @@ def batches(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[int
 
 def pad(ids: Sequence[Sequence[int]], pad_id: int, length: int | None = None) -> tuple[Tensor, Tensor]:
     """Input ids and mask, both (N, L) of int64; L is the longest row, or `length`."""
+    import torch  # which an ONNX file's encoder does not need
+
     width = length or max(map(len, ids))
     input_ids = torch.full((len(ids), width), pad_id, dtype=torch.long)
     mask = torch.zeros((len(ids), width), dtype=torch.long)

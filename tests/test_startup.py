@@ -80,7 +80,8 @@ def test_the_other_commands_import_nothing_of_their_work(call, tmp_path):
     names = ("predict", "template_search", "corrupt", "hyperparameter_search", "hub_commands", "search", "similarity")
     lines = (
         f"from dcpcse import {', '.join(names)}\nfrom dcpcse.pictures import command\ncommand.plot_parser()\n"
-        "from dcpcse.demo.command import demo_parser\ndemo_parser()"
+        "from dcpcse.demo.command import demo_parser\ndemo_parser()\n"
+        "from dcpcse.exporting.command import export_parser\nexport_parser()"
     )
     script.write_text(lines, encoding="utf-8")
     imported, done = call(str(script))
