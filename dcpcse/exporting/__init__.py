@@ -67,7 +67,7 @@ class Exported:
 
 
 def export(folder: str | Path, to: str, output: str | Path, *, base: str | None = None) -> Exported:
-    """Write an output folder of train.py in another format, into a new folder; whole or not at all.
+    """Write an output folder of train.py, or of the hub, in another format, into a new folder; whole or not at all.
 
     base: where the frozen encoder is now, if not where it was; an exported adapter names this place.
     UserError for an unknown format, one that cannot hold the model (with all reasons), a place where something is,

@@ -22,7 +22,7 @@ def export_parser() -> CommandParser:
         description="Write a trained folder in the format of another library, and compare the vectors it gives.",
         allow_abbrev=False,
     )
-    parser.add_argument("folder", metavar="FOLDER", help="Output folder of train.py.")
+    parser.add_argument("folder", metavar="FOLDER", help="Output folder of train.py, or its hub id.")
     formats = "; ".join(f"{name}: {target.help}" for name, target in TARGETS.items())
     parser.add_argument("--to", required=True, choices=TARGETS, help=f"Format. {formats}.")
     parser.add_argument("--output", required=True, metavar="OUT", help="New folder; nothing is written over.")
