@@ -36,6 +36,7 @@ def prefix_attention(
     attention_mask: Tensor | None,
     *,
     prefix: Prefix | None = None,
+    prefix_mask: Tensor | None = None,
     packing: Packing | None = None,
     one_row: TextsInOneRow | None = None,
     sliding_window: int | None = None,
@@ -45,6 +46,7 @@ def prefix_attention(
 
     query, key, value (N, heads, L, head_dim); attention_mask boolean (N, 1, L, L) or None for "all". Prompts
     have neither a query nor a position; every token sees all of them, whatever the mask or window says.
+    prefix_mask: boolean (N, P), which prompts are a row's own where rows have different numbers; None for "all".
     packing: query, key and value are (1, heads, T, head_dim), the texts one after another, without a mask.
     one_row: the same packed texts, to be left in one row where no dropout falls on attention weights.
     sliding_window: the least distance at which tokens of a text no longer see each other; a mask holds it already.
@@ -52,7 +54,7 @@ def prefix_attention(
     layer = getattr(module, "layer_idx", None)
     own = None if prefix is None else prefix.get(layer)
     if one_row is not None and not kwargs.get("dropout"):
-        return one_row.attend(query, key, value, own, sliding_window, kwargs.get("scaling")), None
+        return one_row.attend(query, key, value, own, prefix_mask, sliding_window, kwargs.get("scaling")), None
     if packing is not None:
         query, key, value = (_to_rows(states, packing) for states in (query, key, value))
         attention_mask = packing.real[:, None, None]
@@ -63,8 +65,7 @@ def prefix_attention(
         # The prompts stay in fp32 when the backbone, or autocast, works in half precision.
         key = _prepend(prefix_key, key)
         value = _prepend(prefix_value, value)
-        if attention_mask is not None:
-            attention_mask = F.pad(attention_mask, (prefix_key.shape[2], 0), value=True)
+        attention_mask = _with_prompts(attention_mask, prefix_mask, prefix_key.shape[2], query.shape[2])
     output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)  # (N, L, heads, head_dim)
     return (output if packing is None else packing.from_rows(output).unsqueeze(0)), None
 
@@ -81,6 +82,16 @@ def _within(window: int, length: int, mask: Tensor | None, device: torch.device)
     place = torch.arange(length, device=device)
     near = ((place.unsqueeze(1) - place).abs() < window)[None, None]
     return near if mask is None else mask & near
+
+
+def _with_prompts(mask: Tensor | None, own: Tensor | None, prompts: int, length: int) -> Tensor | None:
+    """The mask, broadcast to (N, 1, length, length), the prompts before it: all of them, or a row's own."""
+    if own is None:
+        return None if mask is None else F.pad(mask, (prompts, 0), value=True)
+    if mask is None:
+        mask = own.new_ones(len(own), 1, 1, length)
+    of_prompts = own[:, None, None].expand(-1, 1, mask.shape[2], -1)
+    return torch.cat([of_prompts, mask.expand(len(own), -1, -1, -1)], dim=3)
 
 
 def _prepend(prefix: Tensor, states: Tensor) -> Tensor:

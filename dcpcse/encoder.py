@@ -101,18 +101,43 @@ class Encoder(nn.Module):
         the static one. packing: that of the mask, made before; made here by default. pads: compute pads as well, as an
         encoder that is not packed does. Raises UserError if L exceeds the positions.
         """
-        self._require_room_for(input_ids.shape[1])
-        packing = self._packing(attention_mask, packing) if self.packed and not pads else None
-        given = self._input(input_ids, slots, as_encoder) | self._place(input_ids, index)
-        given, first = self._laid_out(given, attention_mask, packing)
+        given = self.inputs(input_ids, slots, index=index, as_encoder=as_encoder)
+        prompts = {}
         if self.prompt is not None:
-            given["prefix"] = self.draw_prefix(input_ids.shape[0]) if prefix is None else prefix
+            prompts["prefix"] = self.draw_prefix(input_ids.shape[0]) if prefix is None else prefix
+        how = {"condition": condition, "all_layers": all_layers, "packing": packing, "pads": pads}
+        return self.states(given, attention_mask, prompts, **how)
+
+    def inputs(
+        self, input_ids: Tensor, slots: Slots | None = None, *, index: Tensor | None = None, as_encoder: bool = True
+    ) -> dict[str, Tensor]:
+        """What the backbone is given of rows (N, L) besides mask and prefix, each tensor (N, L, ...).
+
+        See `forward`. UserError if L exceeds the positions.
+        """
+        self._require_room_for(input_ids.shape[1])
+        return self._input(input_ids, slots, as_encoder) | self._place(input_ids, index)
+
+    def states(
+        self,
+        given: Mapping[str, Tensor],
+        attention_mask: Tensor,
+        prompts: Mapping[str, Any],
+        *,
+        condition: Tensor | None = None,
+        all_layers: bool = False,
+        packing: Packing | None = None,
+        pads: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """The backbone's pass over what `inputs` gave, as `forward` ends; prompts: for `prefix_attention`."""
+        packing = self._packing(attention_mask, packing) if self.packed and not pads else None
+        laid_out, first = self._laid_out(given, attention_mask, packing)
         if all_layers:
-            given["output_hidden_states"] = True
+            laid_out["output_hidden_states"] = True
         with self._conditioned(condition, first):
-            output = self.backbone(**given)
+            output = self.backbone(**laid_out, **prompts)
         states = tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
-        return tuple(_finished(state, packing, input_ids.shape[1]) for state in states)
+        return tuple(_finished(state, packing, attention_mask.shape[1]) for state in states)
 
     def _require_room_for(self, tokens: int) -> None:
         if tokens > self.max_tokens:

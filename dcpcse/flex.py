@@ -32,25 +32,27 @@ class TextsInOneRow:
         key: Tensor,
         value: Tensor,
         prefix: tuple[Tensor, Tensor] | None,
+        prefix_mask: Tensor | None,
         window: int | None,
         scale: float | None,
     ) -> Tensor:
         """Queries, keys, values (1, heads, T, head_dim), and keys and values of prompts (N, heads, P, head_dim) →
-        (1, T, heads, head_dim). window: see `dcpcse.attention.prefix_attention`."""
+        (1, T, heads, head_dim). prefix_mask, the same in all layers of a pass, and window: see
+        `dcpcse.attention.prefix_attention`."""
         prompts, shared = 0, True
         if prefix is not None:
-            prompts, shared = prefix[0].shape[2], prefix[0].stride(0) == 0
+            prompts, shared = prefix[0].shape[2], prefix[0].stride(0) == 0 and prefix_mask is None
             key, value = (
                 torch.cat([_in_one_row(part, shared).to(states), states], dim=2)
                 for part, states in zip(prefix, (key, value), strict=True)
             )
-        mask = self._mask(prompts, shared, window)
+        mask = self._mask(prompts, shared, prefix_mask, window)
         return _attention(query.is_cuda)(query, key, value, block_mask=mask, scale=scale).transpose(1, 2)
 
-    def _mask(self, prompts: int, shared: bool, window: int | None) -> BlockMask:
+    def _mask(self, prompts: int, shared: bool, own: Tensor | None, window: int | None) -> BlockMask:
         asked = (prompts, shared, window)
         if asked not in self._masks:
-            owner, before = self._owners(prompts, shared)
+            owner, before = self._owners(prompts, shared, own)
             self._masks[asked] = _block_mask(owner.is_cuda)(
                 _visible(owner, self.text_of, before, window),
                 *(None, None),
@@ -60,13 +62,15 @@ class TextsInOneRow:
             )
         return self._masks[asked]
 
-    def _owners(self, prompts: int, shared: bool) -> tuple[Tensor, int]:
+    def _owners(self, prompts: int, shared: bool, own: Tensor | None) -> tuple[Tensor, int]:
         """The text that each key belongs to, -1 for all of them; and how many of the keys are prompts."""
         if shared:
             of_prompts = self.text_of.new_full((prompts,), -1)
         else:
             numbers = torch.arange(self.texts, device=self.text_of.device)
             of_prompts = numbers.repeat_interleave(prompts)
+        if own is not None:
+            of_prompts = of_prompts.where(own.flatten(), self.texts)  # of a text that there is not: nobody sees it
         return torch.cat([of_prompts, self.text_of]), len(of_prompts)
 
 

@@ -1,5 +1,6 @@
 """Continuous prompts: trainable keys and values for every layer (deep), or input vectors (shallow)."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -81,13 +82,8 @@ class DeepPrompt(nn.Module):
 
     def forward(self, rows: int) -> Prefix:
         """Prefix for `rows` sequences: layer → keys and values, each (rows, heads, P, head_dim)."""
-        shape = self.shape
         # Dropped out per row, as the published code does: the two views of a sentence see different prefixes.
-        drawn = self.dropout(self.table().expand(rows, -1, -1))
-        drawn = drawn.reshape(rows, shape.length, 2 * shape.layers, shape.heads, shape.head_dim)
-        # At once: taken one by one, each would have a gradient of the size of all in the backward pass.
-        drawn = drawn.permute(2, 0, 3, 1, 4).unbind()  # 2·layers of (rows, heads, P, head_dim)
-        return {layer: (drawn[2 * layer], drawn[2 * layer + 1]) for layer in range(shape.layers)}
+        return _by_layer(self.dropout(self.table().expand(rows, -1, -1)), self.shape)
 
     def record(self) -> dict[str, Any]:
         """What `dcpcse.json` holds of the prompt."""
@@ -97,6 +93,53 @@ class DeepPrompt(nn.Module):
             "projection": self.projection,
             "dropout": self.dropout.p,
         }
+
+    def settled(self) -> "DeepPrompt":
+        """The same prompts as a table of their own, without the MLP that computes it."""
+        if self.projection is None:
+            return self
+        plain = DeepPrompt(self.shape, dropout=self.dropout.p)
+        plain.table.weight = nn.Parameter(self.table().detach(), requires_grad=False)
+        return plain
+
+
+def _by_layer(tables: Tensor, shape: PromptShape) -> dict[int, tuple[Tensor, Tensor]]:
+    """Tables (N, P, width) → layer → keys and values, each (N, heads, P, head_dim)."""
+    rows, length = tables.shape[:2]
+    tables = tables.reshape(rows, length, 2 * shape.layers, shape.heads, shape.head_dim)
+    # At once: taken one by one, each would have a gradient of the size of all in the backward pass.
+    halves = tables.permute(2, 0, 3, 1, 4).unbind()  # 2·layers of (N, heads, P, head_dim)
+    return {layer: (halves[2 * layer], halves[2 * layer + 1]) for layer in range(shape.layers)}
+
+
+class MixedPrefix(Mapping[int, tuple[Tensor, Tensor]]):
+    """The prefix of a batch whose rows have different prompts, in eval mode: no dropout falls on them.
+
+    A layer's keys and values are put into rows when they are asked for, as those of all layers at once are large.
+    mask, boolean (N, P): which prompts are a row's own; P is the length of the longest.
+    """
+
+    def __init__(self, prompts: Sequence[DeepPrompt | None], rows: Sequence[int], device: torch.device) -> None:
+        """prompts: those of the first rows[0] rows, of the next rows[1], …; None for rows without, not for all."""
+        present = [prompt for prompt in prompts if prompt is not None]
+        self._layers = _by_layer(torch.cat([prompt.table() for prompt in present]).unsqueeze(0), present[0].shape)
+        lengths = torch.tensor([0 if prompt is None else prompt.shape.length for prompt in prompts])
+        places = torch.arange(int(lengths.max()))
+        mask = places < lengths.unsqueeze(1)
+        index = torch.where(mask, places + (lengths.cumsum(0) - lengths).unsqueeze(1), 0)
+        self._index, self.mask = (
+            part.repeat_interleave(torch.tensor(rows), dim=0).to(device) for part in (index, mask)
+        )
+
+    def __getitem__(self, layer: int) -> tuple[Tensor, Tensor]:
+        keys, values = (half[0].transpose(0, 1)[self._index].transpose(1, 2) for half in self._layers[layer])
+        return keys, values
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
 
 
 class ShallowPrompt(nn.Module):

@@ -19,7 +19,7 @@ LAYERS = (
     {"legacy", "views", "positions", "prompts", "backbones", "data"},
     {"heads", "promptable", "bases", "folder"},
     {"encoder", "identity", "hub"},
-    {"generator", "in_mteb"},
+    {"generator", "in_mteb", "mixing"},
     {"arguments", "evaluation_arguments", "searching"},
     {"models"},
     {"static", "topk", "st"},

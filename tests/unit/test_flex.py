@@ -12,6 +12,7 @@ from dcpcse.packing import Packing
 from dcpcse.prompts import DeepPrompt, PromptShape
 
 HEADS, WIDTH, PROMPTS, SIZES = 2, 8, 3, (5, 1, 9, 4)
+OF_EACH = torch.tensor([2, 0, 3, 1])
 
 
 def mask_of(sizes: tuple[int, ...]) -> torch.Tensor:
@@ -22,24 +23,26 @@ class Layer:
     layer_idx, training, is_causal = 0, False, False
 
 
-def attended(states, prefix, window, one_row):
+def attended(states, prefix, window, one_row, prefix_mask=None):
     packing = Packing.of(mask_of(SIZES))
     query, key, value = states
-    given = {"prefix": {0: prefix} if prefix else None, "packing": packing, "sliding_window": window}
+    given = {"prefix": {0: prefix} if prefix else None, "prefix_mask": prefix_mask}
+    given |= {"packing": packing, "sliding_window": window}
     given |= {"one_row": TextsInOneRow(packing)} if one_row else {}
     return prefix_attention(Layer(), query, key, value, None, scaling=0.3, dropout=0.0, **given)[0]
 
 
 @pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("prompts", ["none", "shared", "own"])
+@pytest.mark.parametrize("prompts", ["none", "shared", "own", "so many of each"])
 @torch.no_grad()  # flex attention has no backward pass on a CPU
 def test_values_are_those_of_rows(prompts, window):
     torch.manual_seed(0)
     states = torch.randn(3, 1, HEADS, sum(SIZES), WIDTH, dtype=torch.float64)
-    rows = len(SIZES) if prompts == "own" else 1
+    rows = len(SIZES) if prompts in ("own", "so many of each") else 1
     table = torch.randn(2, rows, HEADS, PROMPTS, WIDTH, dtype=torch.float64)
     prefix = None if prompts == "none" else tuple(part.expand(len(SIZES), -1, -1, -1) for part in table)
-    rows, row = (attended(states, prefix, window, one_row) for one_row in (False, True))
+    own = torch.arange(PROMPTS) < OF_EACH.unsqueeze(1) if prompts == "so many of each" else None
+    rows, row = (attended(states, prefix, window, one_row, own) for one_row in (False, True))
     torch.testing.assert_close(row, rows, rtol=1e-9, atol=1e-11)
 
 
