@@ -104,7 +104,7 @@ def load_backbone(
         fingerprint=fingerprint(model),
     )
     require(source)
-    words = _fitting_tokenizer(tokenizer or name_or_path, name_or_path, model, options)
+    words = fitting_tokenizer(tokenizer or name_or_path, name_or_path, model, options)
     return Backbone(model, words, source, pooler, head)
 
 
@@ -125,7 +125,7 @@ def build_backbone(
     model.load_state_dict(weights)
     name = str(Path(place).resolve())
     source = Source(name, None, settings.model_type, settings.hidden_size, fingerprint(model))
-    return Backbone(model.eval(), _fitting_tokenizer(tokenizer or place, place, model, options), source)
+    return Backbone(model.eval(), fitting_tokenizer(tokenizer or place, place, model, options), source)
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -208,9 +208,10 @@ def load_tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokeniz
         return AutoTokenizer.from_pretrained(name_or_path, **options.kwargs())
 
 
-def _fitting_tokenizer(
+def fitting_tokenizer(
     place: str, encoder: str, model: PreTrainedModel, options: LoadOptions
 ) -> PreTrainedTokenizerBase:
+    """The tokenizer at a place; UserError where it does not belong to the encoder, or cannot fill up batches."""
     words, rows = load_tokenizer(place, options), model.get_input_embeddings().num_embeddings
     if len(words) > rows:
         raise UserError(
@@ -252,7 +253,7 @@ def load_masked_lm(name_or_path: str, options: LoadOptions) -> tuple[PreTrainedM
     """A whole masked language model in float32, all weights from its checkpoint, and its tokenizer."""
     masked_lm, missing = _load_masked_lm(name_or_path, _config(name_or_path, options), options)
     _require_none_missing(name_or_path, missing, "masked language model")
-    return masked_lm, _fitting_tokenizer(name_or_path, name_or_path, masked_lm, options)
+    return masked_lm, fitting_tokenizer(name_or_path, name_or_path, masked_lm, options)
 
 
 def _load_with_lm_head(

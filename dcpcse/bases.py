@@ -35,6 +35,16 @@ def load_recorded(
     return load_backbone(str(place), tokenizer=str(folder), options=options, require=require_same)
 
 
+def require_recorded(folder: str | Path, recorded: Mapping[str, Any], source: Source, where: str, remedy: str) -> None:
+    """UserError, with what to do, unless the encoder that lies at `where` is the one recorded as the folder's base."""
+    if source.fingerprint != recorded["fingerprint"]:
+        raise _OtherEncoderError(
+            f"{where} ({source.model_type}, hidden size {source.hidden_size}) is not the encoder that {folder} "
+            f"was trained on ({recorded['model_type']}, hidden size {recorded['hidden_size']}, "
+            f"{recorded['name_or_path']}): the fingerprints of the weights differ; {remedy}"
+        )
+
+
 def _load_base(
     folder: str | Path, recorded: Mapping[str, Any], base: str | None, options: LoadOptions | None
 ) -> Backbone:
@@ -44,13 +54,7 @@ def _load_base(
         options = replace(options, revision=recorded["revision"])
 
     def require_same(source: Source) -> None:
-        if source.fingerprint != recorded["fingerprint"]:
-            raise _OtherEncoderError(
-                f"{where} ({source.model_type}, hidden size {source.hidden_size}) is not the encoder that {folder} "
-                f"was trained on ({recorded['model_type']}, hidden size {recorded['hidden_size']}, "
-                f"{recorded['name_or_path']}): the fingerprints of the weights differ; give that one with base= "
-                "(evaluation.py: --base)"
-            )
+        require_recorded(folder, recorded, source, where, "give that one with base= (evaluation.py: --base)")
 
     try:
         return load_backbone(where, tokenizer=str(folder), options=options, require=require_same)

@@ -138,6 +138,10 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
         return self.encoder.backbone.config.hidden_size
 
     @property
+    def pooler(self) -> Pooler:
+        return POOLERS[self.pooling]
+
+    @property
     def longest_template(self) -> int:
         """Tokens that stand around a sentence at most, special ones included; 0 without templates."""
         return max((template.length for template in self.templates), default=0)
@@ -156,9 +160,16 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
 
         drawn: prefix and packing, where they were made before (`Encoder.forward`).
         """
+        hidden = self._hidden(input_ids, attention_mask, slots, **drawn)
+        return self.from_hidden(hidden, input_ids, attention_mask, slots)
+
+    def from_hidden(
+        self, hidden: Sequence[Tensor], input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What `pooled_and_embeddings` gives, from the hidden states (N, L, H) that the encoder gave of these rows."""
         head = self.head if self.head is not None and (self.training or self.head_at_inference) else nn.Identity()
         on_both = isinstance(head, MLMTransform)  # PromptBERT's org_mlp: before subtracting, all others after
-        vector = self._pool(input_ids, attention_mask, slots, **drawn)
+        vector = self.pooler(hidden, attention_mask, slots)
         vector = head(vector) if on_both else vector
         if self.denoising.training if self.training else self.denoising.inference:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self.denoising.freeze):
@@ -187,9 +198,13 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
         return self._pool(alone.input_ids, alone.attention_mask, alone.slots, index=alone.index)[place]
 
     def _pool(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None, **options: Any) -> Tensor:
-        pooler = POOLERS[self.pooling]
-        hidden = self.encoder(input_ids, attention_mask, slots=slots, all_layers=pooler.needs_all_layers, **options)
-        return pooler(hidden, attention_mask, slots)
+        return self.pooler(self._hidden(input_ids, attention_mask, slots, **options), attention_mask, slots)
+
+    def _hidden(
+        self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None, **options: Any
+    ) -> tuple[Tensor, ...]:
+        all_layers = self.pooler.needs_all_layers
+        return self.encoder(input_ids, attention_mask, slots=slots, all_layers=all_layers, **options)
 
     @takes_mteb_batches
     def encode(
@@ -209,43 +224,17 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
         at the end of the position table. Cut texts are counted in one warning. without: token ids that are taken out
         of every text; special tokens stay.
         """
-        if batch_size < 1:
-            raise UserError(f"batch_size {batch_size} is not at least 1")
+        require_batch_size(batch_size)
         require_sentences(sentences)
-        texts = self._read(sentences, max_length, without)
-        was_training = self.training
-        self.eval()
-        try:
-            with tqdm(total=len(texts), desc="encode", mininterval=1, disable=not show_progress) as bar:
-                return self._encode_texts(texts, batch_size, normalize, bar.update)
-        finally:
-            self.train(was_training)
+        texts = self.read(sentences, max_length, without)
 
-    def _encode_texts(
-        self, texts: Rows, batch_size: int, normalize: bool, done: Callable[[int], object]
-    ) -> np.ndarray:
-        """Embeddings of texts as read; `done` is told of each batch how many it holds."""
-        embeddings = np.empty((len(texts), self.dimension), dtype=np.float32)
-        lengths, kind = list(map(len, texts.ids)), self.device.type
-        jobs = list(batches(lengths, batch_size, CPU_TOKENS if kind == "cpu" else GPU_TOKENS))
-        dtype, cast = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        def encode_batch(rows: Sequence[int]) -> np.ndarray:
+            return self._encode_batch(texts, rows, normalize)
 
-        def work(rows: Sequence[int]) -> None:
-            # Both hold for one thread only.
-            with torch.inference_mode(), torch.autocast(kind, dtype, enabled=cast):
-                embeddings[rows] = self._encode_batch(texts, rows, normalize)
+        return encode_in_batches(self, list(map(len, texts.ids)), encode_batch, batch_size, show_progress)
 
-        passes = itertools.count(1)
-
-        def finished(rows: Sequence[int]) -> None:
-            release_memory(next(passes))
-            done(len(rows))
-
-        with torch.no_grad(), prepacked(self, sum(lengths) > WORTH_PREPACKING):
-            each(jobs, work, finished, in_threads=kind == "cpu")
-        return embeddings
-
-    def _read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
+    def read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
+        """Sentences as ids, as `encode` reads them; UserError for a length that leaves no room."""
         limit = self.encoder.max_tokens
         wanted = limit if max_length is None else max_length
         self.require_length(wanted)
@@ -266,8 +255,8 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
         input_ids, mask, slots = texts.batch(rows, self.tokenizer.pad_token_id)
         packing = Packing.of(mask).to(self.device)
         slots = None if slots is None else slots.to(self.device)
-        embeddings = self(input_ids.to(self.device), mask.to(self.device), slots, packing=packing).float()
-        return (F.normalize(embeddings, dim=-1) if normalize else embeddings).cpu().numpy()
+        embeddings = self(input_ids.to(self.device), mask.to(self.device), slots, packing=packing)
+        return as_numbers(embeddings, normalize)
 
     @contextlib.contextmanager
     def denoised(self, inference: bool) -> Iterator[None]:
@@ -335,21 +324,30 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
         missing or extra tensors.
         """
         folder, options = hub.require(folder, options)
-        contents = model_folder.read(folder)
+        contents = read_known(folder)
+        backbone = load_recorded(folder, contents.record, base, options)
+        model = cls.restore(folder, contents, backbone, vocabulary_fingerprint(backbone.tokenizer))
+        if not model.encoder.tuned:
+            set_dtype(backbone.model, DTYPES[dtype_of(contents.record)])
+        return model.to(pick_device(device))
+
+    @classmethod
+    def restore(
+        cls, folder: str | Path, contents: model_folder.Contents, backbone: Backbone, vocabulary: str
+    ) -> "SentenceEncoder":
+        """The model of a folder as read, around its encoder, in eval mode and without gradients.
+
+        vocabulary: fingerprint of the backbone's tokenizer. Raises UserError for damaged files.
+        """
         record = contents.record
-        _require_known(folder, record)
-        backbone = load_recorded(folder, record, base, options)
-        if vocabulary_fingerprint(backbone.tokenizer) != record["vocabulary"]:
+        if vocabulary != record["vocabulary"]:
             raise UserError(f"the tokenizer in {folder} is not the one that was trained with; copy the folder again")
         try:
             model = cls._build(backbone, record)
         except (TypeError, KeyError, RuntimeError) as error:
             raise UserError(f"{folder}: dcpcse.json is damaged ({error}); copy the folder again") from error
         model.load_trained(folder, contents)
-        if not model.encoder.tuned:
-            set_dtype(backbone.model, DTYPES[record.get("dtype", "float32")])
-        model.requires_grad_(False)
-        return model.eval().to(pick_device(device))
+        return model.requires_grad_(False).eval()
 
     @classmethod
     def _build(cls, backbone: Backbone, record: Mapping[str, Any]) -> "SentenceEncoder":
@@ -444,6 +442,62 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
         return peft_config(self.encoder.prompt.shape, self.source.name_or_path, self.source.revision)
 
 
+def require_batch_size(batch_size: int) -> None:
+    """UserError for a batch of no sentence."""
+    if batch_size < 1:
+        raise UserError(f"batch_size {batch_size} is not at least 1")
+
+
+def encode_in_batches(
+    model: SentenceEncoder,
+    lengths: Sequence[int],
+    encode_batch: Callable[[Sequence[int]], np.ndarray],
+    batch_size: int,
+    show_progress: bool,
+) -> np.ndarray:
+    """Embeddings (N, H) of N texts of these lengths in tokens; `encode_batch` gives those of some rows of them.
+
+    The model is in eval mode meanwhile, without gradients, its weights laid out for many texts, and on a CPU each of
+    many batches has a thread of its own.
+    """
+    embeddings = np.empty((len(lengths), model.dimension), dtype=np.float32)
+    kind = model.device.type
+    jobs = list(batches(lengths, batch_size, CPU_TOKENS if kind == "cpu" else GPU_TOKENS))
+    dtype, cast = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+
+    def work(rows: Sequence[int]) -> None:
+        # Both hold for one thread only.
+        with torch.inference_mode(), torch.autocast(kind, dtype, enabled=cast):
+            embeddings[rows] = encode_batch(rows)
+
+    passes = itertools.count(1)
+    bar = tqdm(total=len(lengths), desc="encode", mininterval=1, disable=not show_progress)
+
+    def finished(rows: Sequence[int]) -> None:
+        release_memory(next(passes))
+        bar.update(len(rows))
+
+    with bar, _evaluating(model), torch.no_grad(), prepacked(model, sum(lengths) > WORTH_PREPACKING):
+        each(jobs, work, finished, in_threads=kind == "cpu")
+    return embeddings
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def as_numbers(embeddings: Tensor, normalize: bool) -> np.ndarray:
+    """Embeddings (N, H) in float32 on the CPU, of unit length with `normalize`."""
+    embeddings = embeddings.float()
+    return (F.normalize(embeddings, dim=-1) if normalize else embeddings).cpu().numpy()
+
+
 def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Denoising, final_period: bool) -> None:
     """UserError for a pooling, templates and denoising that do not go together."""
     if POOLERS[pooling].needs_template and not templates:
@@ -498,10 +552,21 @@ def plain_encoder(
     return model.requires_grad_(False).eval()
 
 
+def dtype_of(record: Mapping[str, Any]) -> str:
+    """Name of the type that the frozen encoder's weights have in the model of a record."""
+    return record.get("dtype", "float32")
+
+
+def read_known(folder: str | Path) -> model_folder.Contents:
+    """A model folder as read; UserError for parts that a later version may write in the same format."""
+    contents = model_folder.read(folder)
+    _require_known(folder, contents.record)
+    return contents
+
+
 def _require_known(folder: str | Path, record: Mapping[str, Any]) -> None:
-    """UserError for parts that a later version may write in the same format."""
     parts = {"pooling": (record["pooling"], POOLERS)}
-    parts["type of weights"] = (record.get("dtype", "float32"), DTYPES)
+    parts["type of weights"] = (dtype_of(record), DTYPES)
     if record["prompt"] is not None:
         parts["kind of prompt"] = (record["prompt"].get("kind"), ["deep"])
     if record["denoising"] is not None:

@@ -1,5 +1,8 @@
 """Which encoders can take prompts, and the check that the prompts really arrive."""
 
+import weakref
+from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +22,9 @@ PACKABLE = (*PROMPTABLE, "distilbert")
 
 PEFT_SAME = ("bert", "roberta", "xlm-roberta", "electra")
 """Model types for which peft's prefix tuning gives the same vectors."""
+
+_ARRIVED: MutableMapping[PreTrainedModel, set[PromptShape]] = weakref.WeakKeyDictionary()
+"""Backbones that prompts were seen to reach, with the prompts' shape but for their number."""
 
 
 def peft_config(shape: PromptShape, base: str, revision: str | None) -> dict[str, Any]:
@@ -59,8 +65,12 @@ def use_prefix_attention(backbone: PreTrainedModel) -> None:
 def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> None:
     """One forward pass over random prefixes: the keys and the values of every layer must reach the output.
 
-    A backbone that never hands `prefix=` to its attention would otherwise train and run without prompts.
+    A backbone that never hands `prefix=` to its attention would otherwise train and run without prompts. Done once for
+    all prompts of a backbone: with many of them it would take most of the time of loading.
     """
+    kind = replace(shape, length=0)
+    if kind in _ARRIVED.get(backbone, ()):
+        return
     if any(getattr(module, "is_causal", False) for module in backbone.modules()):
         raise _cannot_take_prompts(backbone, "it is a decoder")
     ids = torch.full((2 * shape.layers + 1, 4), 5, device=backbone.device)
@@ -80,6 +90,7 @@ def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> Non
     if not arrived.all():
         blind = (~arrived).nonzero().flatten().tolist()
         raise _cannot_take_prompts(backbone, f"the prompts of layers {blind} do not reach the output")
+    _ARRIVED.setdefault(backbone, set()).add(kind)
 
 
 def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:

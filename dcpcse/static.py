@@ -69,8 +69,8 @@ class StaticEncoder(SentenceEncoder):
         # Otherwise the first word would count as the continuation of another.
         self._lead = " " if self.removed and _byte_level(backbone.tokenizer.get_vocab()) else ""
 
-    def _read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
-        texts = super()._read([self._lead + sentence for sentence in sentences], max_length, without)
+    def read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
+        texts = super().read([self._lead + sentence for sentence in sentences], max_length, without)
         if not self.removed:
             return texts
         left_out = self.removed | set(self.tokenizer.all_special_ids)

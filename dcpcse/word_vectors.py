@@ -67,7 +67,7 @@ class WordVectors(StaticEncoder):
         super().__init__(backbone, backbone.model.words.weight)
         self._row_of: Mapping[str, int] = backbone.tokenizer.get_vocab()
 
-    def _read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
+    def read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
         rows = [self._words(sentence, max_length, without) for sentence in sentences]
         if empty := sum(not row for row in rows):
             logger.warning("%d of %d texts have no known word; they take the mean of all vectors", empty, len(rows))

@@ -22,7 +22,7 @@ LAYERS = (
     {"generator", "in_mteb", "mixing"},
     {"arguments", "evaluation_arguments", "searching"},
     {"models"},
-    {"static", "topk", "st"},
+    {"static", "topk", "st", "adapters"},
     {"representations", "word_vectors"},
     {"objectives"},
     {"methods"},
