@@ -12,6 +12,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
+from hub_server import serving, writable
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
@@ -212,3 +213,16 @@ def minilm() -> str:
     folder = Path(given or Path(spec.submodule_search_locations[0]) / "model")
     assert hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() == MINILM_SHA256
     return str(folder)
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    """A server that stands in for the hub while a test lasts; its cache begins empty."""
+    with serving(monkeypatch, tmp_path / "hub-cache") as served:
+        yield served
+
+
+@pytest.fixture
+def api(server, monkeypatch):
+    """What is pushed to that server."""
+    return writable(server, monkeypatch)

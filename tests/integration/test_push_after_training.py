@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 import yaml
-from hub_server import serving, writable
 from runs import refused
 
 import dcpcse
@@ -14,17 +12,6 @@ from dcpcse.hub_commands import card, pull, push
 from dcpcse.training import train as train_main
 
 ID = "someone/prompts"
-
-
-@pytest.fixture
-def server(monkeypatch, tmp_path):
-    with serving(monkeypatch, tmp_path / "hub-cache") as served:
-        yield served
-
-
-@pytest.fixture
-def api(server, monkeypatch):
-    return writable(server, monkeypatch)
 
 
 def test_what_was_trained_is_pushed_at_the_end_without_what_training_needed(

@@ -7,7 +7,6 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
-from hub_server import serving
 from method_models import RECIPES, model_of
 
 import dcpcse
@@ -21,12 +20,6 @@ from dcpcse.methods import build_method
 from dcpcse.models import SentenceEncoder
 
 ID = "someone/prompts"
-
-
-@pytest.fixture
-def server(monkeypatch, tmp_path):
-    with serving(monkeypatch, tmp_path / "hub-cache") as served:
-        yield served
 
 
 @pytest.fixture

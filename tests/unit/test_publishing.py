@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hub_server import serving, writable
 from method_models import RECIPES, model_of
 from past_runs import make_run
 
@@ -15,17 +14,6 @@ from dcpcse.errors import UserError
 from dcpcse.publishing import Target, own_files, pull, push
 
 ID = "someone/prompts"
-
-
-@pytest.fixture
-def server(monkeypatch, tmp_path):
-    with serving(monkeypatch, tmp_path / "hub-cache") as served:
-        yield served
-
-
-@pytest.fixture
-def api(server, monkeypatch):
-    return writable(server, monkeypatch)
 
 
 @pytest.fixture
