@@ -201,6 +201,7 @@ def test_no_option_is_named_that_does_not_exist():
         *("head", "port", "address"),  # of `ray start`
         *("tokenizer", "text"),  # of benchmarks/step_speed.py
         *("adapter", "sentences", "rounds", "processor_time"),  # of benchmarks/adapters.py
+        *("rows", "spread", "repeats"),  # of benchmarks/search.py
         *("over_training", "projection", "count", "lines", "cell", "study", "task", "split"),  # of dcpcse plot
         "no",
         *RENAMED,

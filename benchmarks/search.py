@@ -1,0 +1,183 @@
+"""Search over many vectors: time to build, memory, latency of a query and of a batch, recall of cells against exact.
+
+    python benchmarks/search.py [--rows 1000000] [--vectors REAL.npy] [--spread 0.5] [--dimension 384]
+        [--num_cells 1000] [--num_cells_in_search 1 4 16 64 256] [--folder PLACE] [--output_file search.json]
+
+Rows are drawn around centres: those of --vectors, real embeddings by `dcpcse encode`, or without it 10,000 synthetic
+ones; the noise is `spread` times as long as the centre is far from the mean. Queries are drawn in the same way. Each
+backend runs in a process of its own on an index in a folder, which is mapped; memory is the peak of its private pages
+(anonymous: what has to be there) and of all (resident: with what the system keeps of the file).
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcpcse.searching.index import SentenceIndex
+
+CHUNK = 8_192
+CENTRES = 10_000
+"""Of synthetic rows."""
+
+
+def main() -> None:
+    args = parse()
+    if args.only:
+        print(json.dumps(JOBS[args.only](args)))
+        return
+    with tempfile.TemporaryDirectory(dir=args.folder) as name:
+        args.folder = name
+        results = [measure(args, job) for job in ("built", "cells built", *EXACT, "ivf")]
+    flat = [row for rows in results for row in (rows if isinstance(rows, list) else [rows])]
+    report(flat)
+    if args.output_file:
+        settings = {key: value for key, value in vars(args).items() if key not in ("folder", "only")}
+        settings |= {"cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS"), "numpy": np.__version__}
+        content = json.dumps({"settings": settings, "results": flat}, indent=2)
+        Path(args.output_file).write_text(content + "\n", encoding="utf-8")
+
+
+def measure(args: argparse.Namespace, job: str) -> Any:
+    """A job in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, __file__, *sys.argv[1:], "--folder", args.folder, "--only", job],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        sys.exit(done.stderr)
+    print(f"{job}: done", file=sys.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+class Drawn:
+    """Rows around centres, the same ones in every process; as an encoder, it takes the numbers of rows for texts."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        if args.vectors:
+            self.centres = np.load(args.vectors).astype(np.float32)
+        else:
+            self.centres = np.random.default_rng(0).standard_normal((CENTRES, args.dimension), dtype=np.float32)
+        distance = np.linalg.norm(self.centres - self.centres.mean(0), axis=1).mean()
+        self.scale = args.spread * distance / np.sqrt(self.centres.shape[1])
+
+    def __call__(self, numbers: list[str]) -> np.ndarray:
+        rng = np.random.default_rng(int(numbers[0]) + 1)
+        own = self.centres[rng.integers(len(self.centres), size=len(numbers))]
+        return own + np.float32(self.scale) * rng.standard_normal(own.shape, dtype=np.float32)
+
+    def queries(self, count: int) -> np.ndarray:
+        """Of no row."""
+        return self([str(10**9 + i) for i in range(count)])
+
+
+def build(args: argparse.Namespace, name: str, **options: Any) -> dict[str, Any]:
+    """An index in a folder, from a text file with a number a line; without the time that drawing the vectors takes."""
+    text, drawn, drawing = Path(args.folder, "text.txt"), Drawn(args), []
+    text.write_text("".join(f"{i}\n" for i in range(args.rows)), encoding="utf-8")
+
+    def encode(numbers: list[str]) -> np.ndarray:
+        started = time.perf_counter()
+        vectors = drawn(numbers)
+        drawing.append(time.perf_counter() - started)
+        return vectors
+
+    before, started = private(), time.perf_counter()
+    SentenceIndex.build(text, encode, folder=Path(args.folder, name), **options)
+    seconds = time.perf_counter() - started - sum(drawing)
+    size = sum(path.stat().st_size for path in Path(args.folder, name).iterdir())
+    return {"what": f"build {name}", "seconds": seconds, "disk_mb": size / 1e6, **memory(before)}
+
+
+def search(args: argparse.Namespace, name: str, backend: str, in_search: int | None = None) -> dict[str, Any]:
+    """Latencies on an index that is mapped anew; the first query reads and checks all of it."""
+    drawn = Drawn(args)
+    one, batch = drawn.queries(1), drawn.queries(args.batch)
+    before, started = private(), time.perf_counter()
+    index = SentenceIndex.load(Path(args.folder, name), backend)
+    row = {"what": backend, "load_seconds": time.perf_counter() - started}
+    if in_search:
+        index.num_cells_in_search = in_search
+        row["what"] = f"{backend}, {in_search} of {index.num_cells} cells"
+    row["first_seconds"] = timed(lambda: index.search(one, args.top_k), 1)
+    row["query_seconds"] = timed(lambda: index.search(one, args.top_k), args.repeats)
+    found: list = []
+    row["batch_seconds"] = timed(lambda: found.append(index.search(batch, args.top_k)), 1)
+    rows = np.array([[hit.row for hit in hits] for hits in found[-1]])
+    exact = Path(args.folder, "exact.npy")
+    if not exact.exists():
+        np.save(exact, rows)
+    wanted = np.load(exact)
+    row["recall"] = float(np.mean([len(set(a) & set(b)) / args.top_k for a, b in zip(rows, wanted, strict=True)]))
+    return row | memory(before)
+
+
+EXACT = ("numpy", "faiss", "auto")
+JOBS: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "built": lambda args: build(args, "exact"),
+    "cells built": lambda args: build(args, "cells", backend="ivf", num_cells=args.num_cells),
+    **{name: lambda args, name=name: search(args, "exact", name) for name in EXACT},
+    "ivf": lambda args: [search(args, "cells", "ivf", number) for number in args.num_cells_in_search],
+}
+
+
+def timed(work: Callable[[], object], repeats: int) -> float:
+    """Median of the seconds."""
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def private() -> float:
+    """MB of this process that no file stands behind."""
+    return _status("RssAnon")
+
+
+def memory(before: float) -> dict[str, float]:
+    return {"private_mb": private() - before, "resident_peak_mb": _status("VmHWM")}
+
+
+def _status(name: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1e3 for line in lines if line.startswith(f"{name}:"))
+
+
+def report(rows: list[dict[str, Any]]) -> None:
+    columns = ("seconds", "disk_mb", "load_seconds", "first_seconds", "query_seconds", "batch_seconds", "recall")
+    columns += ("private_mb", "resident_peak_mb")
+    print(f"{'':26}" + "".join(f"{name:>17}" for name in columns))
+    for row in rows:
+        cells = (f"{row[name]:,.0f}" if "mb" in name else f"{row[name]:.4f}" for name in columns if name in row)
+        found = iter(cells)
+        print(f"{row['what']:26}" + "".join(f"{next(found) if name in row else '':>17}" for name in columns))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("rows", 1_000_000), ("dimension", 384), ("top_k", 10), ("batch", 256), ("repeats", 10)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--vectors", help="a .npy file of real embeddings, the centres of the rows")
+    parser.add_argument("--spread", type=float, default=0.5)
+    parser.add_argument("--num_cells", type=int, default=1_000)
+    parser.add_argument("--num_cells_in_search", type=int, nargs="+", default=[1, 4, 16, 64, 256])
+    parser.add_argument("--folder", help="for the indexes, 3.2 GB (default: that of temporary files)")
+    parser.add_argument("--output_file")
+    parser.add_argument("--only", choices=list(JOBS), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
