@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from . import folder as model_folder
 from .backbones import MODEL_FOLDER_FILE, LoadOptions
@@ -41,12 +42,18 @@ class Remote:
 def resolve(name: str, options: LoadOptions) -> tuple[str, LoadOptions]:
     """The local copy of a model folder on the hub, and how its base is reached; any other name stays as it is.
 
-    A revision is that of the folder; the folder knows the one of its base. Where the hub is out of reach and its
-    cache does not tell what a name is, it stays, which is said.
+    A revision is that of the folder; the folder knows the one of its base. Where the hub is out of reach, and its
+    cache holds an encoder of that name, it stays, which is said; UserError where the cache has nothing of it.
     """
     try:
         found = find(name, options)
     except UnreachableError as error:
+        # Asked again, transformers would try for half a minute.
+        if not isinstance(_in_cache(name, "config.json", options), str):
+            raise UserError(
+                f"{name} is not a folder here, and {error}; give an output folder of train.py, a Hugging Face "
+                "folder, or a hub id that was downloaded before"
+            ) from error
         logger.info("%s; %s is taken for a plain encoder, not for an output folder of train.py", error, name)
         return name, options
     return (name, options) if found is None else (str(found), replace(options, revision=None))
@@ -117,14 +124,17 @@ def _download(name: str, remote: Remote, options: LoadOptions, more: Collection[
 
 def _cached(name: str, options: LoadOptions) -> Path | None:
     """The copy in the hub's cache; None where it knows that the repository is no model folder."""
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(
-        name, MODEL_FOLDER_FILE, cache_dir=options.cache_dir, revision=options.revision or "main"
-    )
+    found = _in_cache(name, MODEL_FOLDER_FILE, options)
     if found is None:
         raise UnreachableError(f"the hub is out of reach, and its cache here has no {name}")
     return Path(found).parent if isinstance(found, str) else None
+
+
+def _in_cache(name: str, file: str, options: LoadOptions) -> Any:
+    """The path of a file in the hub's cache; None if nothing is known of it, another object if it is not there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return try_to_load_from_cache(name, file, cache_dir=options.cache_dir, revision=options.revision or "main")
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 from method_models import RECIPES, model_of
+from transformers import AutoConfig
 
 import dcpcse
 from dcpcse import hub
@@ -125,11 +126,21 @@ def test_a_plain_encoder_is_still_loaded_by_its_id(server, tiny, caplog):
     assert not is_trained("someone/plain", EncoderArguments())
 
 
-def test_it_is_said_where_the_hub_cannot_tell_a_plain_encoder_from_a_folder(server, caplog):
+def test_it_is_said_where_the_hub_cannot_tell_a_plain_encoder_from_a_folder(server, tiny, caplog):
+    server.put("someone/plain", Path(tiny("bert")))
+    AutoConfig.from_pretrained("someone/plain")
     server.failing = True
     with caplog.at_level(logging.INFO, "dcpcse"):
         assert hub.resolve("someone/plain", LoadOptions()) == ("someone/plain", LoadOptions())
     assert "taken for a plain encoder" in caplog.text
+
+
+def test_a_name_that_neither_the_hub_nor_its_cache_knows_is_refused_at_once(server):
+    """transformers would ask again for half a minute."""
+    server.failing = True
+    with pytest.raises(UserError, match=r"result/nope is not a folder here, and .* give an output folder"):
+        load_model("result/nope", EncoderArguments(pooler_type="avg"))
+    assert len(server.asked) <= 1
 
 
 def test_a_place_here_is_never_looked_up(server, saved, tmp_path, monkeypatch):
