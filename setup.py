@@ -28,7 +28,6 @@ PARTS = (
     "demo",
     "encoding",
     "exporting",
-    "exporting",
     "importing",
     "methods",
     "objectives",

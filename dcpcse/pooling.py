@@ -53,7 +53,7 @@ class Pooler:
 
 
 POOLERS: dict[str, Pooler] = {
-    "cls": Pooler((-1,), first_token, "[CLS] of the last layer, then the head (MLP, or the checkpoint's own pooler)"),
+    "cls": Pooler((-1,), first_token, "[CLS] of the last layer; of an encoder as it is, through its own pooler"),
     "cls_before_pooler": Pooler((-1,), first_token, "[CLS] of the last layer as it is, without any head"),
     "avg": Pooler((-1,), mean_tokens, "mean over the tokens of the last layer"),
     "avg_top2": Pooler((-1, -2), mean_tokens, "mean over the tokens of the last two layers"),

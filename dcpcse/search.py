@@ -75,6 +75,8 @@ def search(argv: Sequence[str]) -> None:
     encoder, args, places = search_parser().parse_texts(argv, "query")
     if not (places.query or args.queries or (args.index and args.sentences)):
         raise UserError("give a query, or --queries FILE")
+    if not all(query.strip() for query in places.query):
+        raise UserError("a query is blank; give some text")
     # Once the options are right: these take seconds.
     from tqdm.contrib.logging import logging_redirect_tqdm
 

@@ -174,10 +174,14 @@ def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
         before, after = was.get(part), now.get(part)
         for key in sorted({*before, *after}) if isinstance(before, dict) and isinstance(after, dict) else ():
             if before.get(key) != after.get(key):
-                return f"another {part} ({key} {before.get(key)!s:.40}, now {after.get(key)!s:.40})"
+                return f"{_other(part)} ({key} {before.get(key)!s:.40}, now {after.get(key)!s:.40})"
         if before != after:
-            return f"another {part}"
+            return _other(part)
     return None
+
+
+def _other(part: str) -> str:
+    return f"other {part}" if part.endswith("s") else f"another {part}"
 
 
 def _line(content: Mapping[str, Any]) -> bytes:
