@@ -33,11 +33,10 @@ from .models import (
     encode_in_batches,
     plain_encoder,
     read_known,
-    require_batch_size,
 )
 from .packing import Packing
 from .tensors import DTYPES, set_dtype
-from .tokens import Rows, require_sentences
+from .tokens import Rows, require_batch_size, require_sentences
 
 ALONE = "adapters share one frozen encoder; load this folder by itself with dcpcse.load"
 

@@ -23,7 +23,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging as transformers_logging
 
-from .errors import UserError
+from .errors import UserError, first_line
 from .manifest import MODEL_FOLDER_FILE
 from .tensors import require_same_tensors
 
@@ -342,16 +342,12 @@ def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
         if folder.is_file():
             reason = "it is a file; give the folder that holds it"
         elif folder.is_dir():
-            reason = f"the folder holds no readable {what}: {_first_line(error)}"
+            reason = f"the folder holds no readable {what}: {first_line(error)}"
         elif folder.is_absolute() or name_or_path.startswith("."):
             reason = "there is no such folder"
         else:
-            reason = f"there is no such folder, and the hub did not give it: {_first_line(error)}"
+            reason = f"there is no such folder, and the hub did not give it: {first_line(error)}"
         raise UserError(f"cannot load the {what} {name_or_path!r}: {reason}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import folder as model_folder
 from .backbones import MODEL_FOLDER_FILE, LoadOptions
-from .errors import UserError
+from .errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -153,18 +153,14 @@ def explained(name: str) -> Iterator[None]:
             f"{name} is not a folder, and the hub has no model of that name, or a private one: hf auth login"
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise UserError(f"{name} on the hub has no such branch, tag or commit ({_first_line(error)})") from error
+        raise UserError(f"{name} on the hub has no such branch, tag or commit ({first_line(error)})") from error
     except errors.LocalTokenNotFoundError as error:
         raise UserError(f"{name}: the hub wants to know who you are; hf auth login, or set HF_TOKEN") from error
     except errors.HfHubHTTPError as error:
         if error.response.status_code >= 500:
-            raise UnreachableError(f"the hub fails on {name} ({_first_line(error)})") from error
-        raise UserError(f"{name}: the hub refused ({_first_line(error)})") from error
+            raise UnreachableError(f"the hub fails on {name} ({first_line(error)})") from error
+        raise UserError(f"{name}: the hub refused ({first_line(error)})") from error
     except (errors.OfflineModeIsEnabled, errors.HTTPError, errors.LocalEntryNotFoundError) as error:
-        raise UnreachableError(f"the hub is out of reach for {name} ({_first_line(error)})") from error
+        raise UnreachableError(f"the hub is out of reach for {name} ({first_line(error)})") from error
     except errors.HFValidationError as error:
         raise UserError(f"{name} is no name of a repository on the hub: ORGANISATION/NAME") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -46,7 +46,7 @@ from .prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, Shall
 from .searching.mixin import Searching
 from .templates import Slots, Template, TokenTemplate
 from .tensors import DTYPES, require_same_tensors, set_dtype
-from .tokens import CUT_WARNING, Rows, batches, read_rows, require_sentences
+from .tokens import CUT_WARNING, Rows, batches, read_rows, require_batch_size, require_sentences
 from .tuned import TunedBackbone, plain_obstacles, read_backbone
 
 __all__ = [
@@ -440,12 +440,6 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
         if self.templates or self.head_at_inference or not is_cls or self.encoder.peft_obstacles():
             return None
         return peft_config(self.encoder.prompt.shape, self.source.name_or_path, self.source.revision)
-
-
-def require_batch_size(batch_size: int) -> None:
-    """UserError for a batch of no sentence."""
-    if batch_size < 1:
-        raise UserError(f"batch_size {batch_size} is not at least 1")
 
 
 def encode_in_batches(

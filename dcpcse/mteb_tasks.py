@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .distributed import is_first
-from .errors import UserError
+from .errors import UserError, first_line
 from .evaluator import with_kept
 from .in_mteb import InMteb, import_mteb, takes_mteb_batches
 from .models import SentenceEncoder
@@ -197,8 +197,7 @@ def _load_data(task: Any, data_dir: Path | None) -> None:
     try:
         task.load_data()
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"the data of the mteb task {name} cannot be had ({reason}); let them be downloaded once with a network, "
-            "or give --mteb_data_dir with a copy"
+            f"the data of the mteb task {name} cannot be had ({first_line(error)}); let them be downloaded once with "
+            "a network, or give --mteb_data_dir with a copy"
         ) from error

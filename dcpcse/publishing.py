@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from .card import CARD, digest_in, write_card
 from .errors import UserError
 from .hub import Remote
 from .identity import trained_digest
-from .paths import require_writable, write_whole
+from .paths import folder_whole, require_writable, write_whole
 from .records import ENVIRONMENT, METRICS, RUN_FILE
 
 logger = logging.getLogger(__name__)
@@ -118,17 +117,12 @@ def pull(repo_id: str, output: str | Path, options: LoadOptions) -> Path:
     found = hub.find(repo_id, options, BESIDE)
     if found is None:
         raise UserError(f"{repo_id} on the hub holds no folder of train.py")
-    output.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.absolute().parent, prefix=f".{output.name}-") as place:
-        aside = Path(place) / "folder"
-        trained_digest(found)  # reads every weight
+    trained_digest(found)  # reads every weight
+    with folder_whole(output) as aside:
         for name in own_files(found):
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(found / name, aside / name)
         _write_last(aside, Target(repo_id, options.revision or "main"), found.name)
-        if output.is_dir():
-            output.rmdir()
-        aside.rename(output)
     return output
 
 

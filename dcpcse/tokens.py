@@ -76,6 +76,12 @@ def tokenize(
     return ids, len(longer)
 
 
+def require_batch_size(batch_size: int) -> None:
+    """UserError for a batch of no sentence."""
+    if batch_size < 1:
+        raise UserError(f"batch_size {batch_size} is not at least 1")
+
+
 def require_sentences(sentences: Sequence[str]) -> None:
     """UserError unless it is a sequence of strings, and not one string."""
     if isinstance(sentences, str):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..templates import with_final_period
-from ..tokens import CUT_WARNING, batches, require_sentences
+from ..tokens import CUT_WARNING, batches, require_batch_size, require_sentences
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +58,7 @@ class OnnxEncoder:
         texts at so many tokens, special ones and template included; without it only where the encoder has no more
         room, and cut texts are counted in one warning.
         """
-        if batch_size < 1:
-            raise UserError(f"batch_size {batch_size} is not at least 1")
+        require_batch_size(batch_size)
         require_sentences(sentences)
         ids = self._ids(sentences, max_length)
         embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)

@@ -1,6 +1,5 @@
 """From the tensors of a checkpoint to a model, and to the folder of it."""
 
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ..errors import UserError
 from ..heads import HEADS, build_head
 from ..manifest import is_model_folder
 from ..models import SentenceEncoder
-from ..paths import require_writable
+from ..paths import folder_whole, require_writable
 from ..prompts import DeepPrompt, PromptShape, ShallowPrompt
 from ..templates import Template, TokenTemplate
 from ..tensors import listed, require_same_tensors
@@ -327,9 +326,5 @@ def write(model: SentenceEncoder, output: Path) -> None:
         clear_run(output)
         model.save(output)
         return
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as aside:
-        model.save(Path(aside) / "model")
-        if output.is_dir():
-            output.rmdir()
-        (Path(aside) / "model").rename(output)
+    with folder_whole(output) as aside:
+        model.save(aside)
