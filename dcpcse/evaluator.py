@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
 import senteval
-import sklearn
 import torch
 import transformers
 from senteval import Evaluation, Result, Suite, load_suite, settings_of_mode
@@ -84,8 +83,10 @@ def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
 
 def versions() -> dict[str, str]:
     """Of all libraries that a score could depend on."""
-    modules = {"torch": torch, "transformers": transformers, "numpy": np, "scipy": scipy, "scikit-learn": sklearn}
-    return {"python": platform.python_version()} | {name: module.__version__ for name, module in modules.items()}
+    used = {module.__name__: module.__version__ for module in (torch, transformers, np)}
+    # Not imported for it: scikit-learn takes over a second.
+    used |= {name: metadata.version(name) for name in ("scipy", "scikit-learn")}
+    return {"python": platform.python_version()} | used
 
 
 @contextmanager

@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from sklearn.cluster import KMeans
-from sklearn.metrics import normalized_mutual_info_score
-from sklearn.metrics.cluster import contingency_matrix
 
 from senteval.embeddings import Embeddings
 from senteval.files import require_count, require_files
@@ -95,6 +91,9 @@ class LoadedClustering:
 
     def score(self, embed: Embeddings, settings: Settings) -> ClusteringResult:
         """Cluster as often as the settings say, run i with seed + i; embeddings are taken as they are."""
+        from sklearn.cluster import KMeans  # here only: see `senteval.tasks`
+        from sklearn.metrics import normalized_mutual_info_score
+
         vectors, labels = embed(self.examples.texts[0]), self.examples.labels
         clusters = int(labels.max()) + 1
         seeds = [(settings.seed + run) % 2**32 for run in range(settings.kmeans_runs)]
@@ -112,6 +111,9 @@ class LoadedClustering:
 
 def matched_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
     """Share of texts whose cluster is matched to their label, for the best one-to-one matching (Kuhn, 1955)."""
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.metrics.cluster import contingency_matrix
+
     counts = contingency_matrix(labels, clusters)
     rows, columns = linear_sum_assignment(counts, maximize=True)
     return float(counts[rows, columns].sum() / len(labels))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.model_selection import StratifiedKFold
 
 from senteval.embeddings import Embeddings
 from senteval.lines import Located
@@ -103,6 +102,8 @@ def draw_examples(pool: np.ndarray, labels: np.ndarray, shots: int, random: np.r
 
 
 def _fit(probe: SklearnProbe, train: np.ndarray, labels: np.ndarray, settings: Settings) -> Any:
+    from sklearn.model_selection import StratifiedKFold  # here only: see `senteval.tasks`
+
     splitter = StratifiedKFold(min(FOLDS, settings.shots), shuffle=True, random_state=settings.seed)
     folds = [(train[part], train[held_out]) for part, held_out in splitter.split(train, labels[train])]
     fits = probe.fit(folds, probe.grid)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from senteval.data import ScoredPairs
@@ -157,6 +156,8 @@ def _featurize(pairs: ScoredPairs, embed: Embeddings, settings: Settings) -> Ten
 def _train(features: Tensor, targets: Tensor, dev: Tensor, dev_gold: np.ndarray, settings: Settings) -> nn.Module:
     """The model with the best dev Spearman."""
     random = np.random.RandomState(settings.seed)
+    from scipy import stats  # here only: see `senteval.tasks`
+
     with seeded(settings.seed):
         model = nn.Sequential(nn.Linear(features.shape[1], GRADES, dtype=torch.float32), nn.Softmax(dim=-1))
     model.to(features)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.spatial.distance import pdist
 
 from senteval.data import ScoredPairs
 from senteval.embeddings import Embeddings, Inside
@@ -191,6 +190,8 @@ def alignment(first: np.ndarray, second: np.ndarray) -> float:
 
 def uniformity(vectors: np.ndarray) -> float:
     """Log of the mean Gaussian potential over all pairs of rows of vectors (N, H), after normalisation."""
+    from scipy.spatial.distance import pdist  # here only: see `senteval.tasks`
+
     return float(np.log(np.mean(np.exp(-2 * pdist(unit_rows(vectors), "sqeuclidean")))))
 
 

@@ -8,17 +8,18 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold
 
 from senteval.errors import DataError
 from senteval.settings import Settings
 from senteval.stacked import Fit, Fold, fit_folds
+
+if TYPE_CHECKING:  # imported where it is used: see `senteval.tasks`
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold
 
 FOLD_SEED = 1111
 """Of nested cross-validation; SentEval takes its `seed` for the other protocols only."""
@@ -103,7 +104,7 @@ class TorchProbe:
 class SklearnFit:
     """A trained logistic regression and its dev accuracy, a fraction, where there was a dev set."""
 
-    model: LogisticRegression
+    model: "LogisticRegression"
     dev_accuracy: float | None
 
 
@@ -125,10 +126,13 @@ class SklearnProbe:
     def predict(self, fit: SklearnFit, rows: Rows) -> np.ndarray:
         return fit.model.predict(self.features[rows])
 
-    def _scored(self, model: LogisticRegression, dev: Rows) -> SklearnFit:
+    def _scored(self, model: "LogisticRegression", dev: Rows) -> SklearnFit:
         return SklearnFit(model, float(model.score(self.features[dev], self.labels[dev])))
 
-    def _fit(self, rows: Rows, strength: float) -> LogisticRegression:
+    def _fit(self, rows: Rows, strength: float) -> "LogisticRegression":
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+
         # scikit-learn's default of 100 steps stops before the optimum, where that is depends on the solver.
         model = LogisticRegression(C=strength, max_iter=10_000, random_state=self.seed)
         with warnings.catch_warnings():
@@ -147,9 +151,15 @@ def build_probe(features: np.ndarray, labels: np.ndarray, classes: int, settings
     return (TorchProbe if settings.use_torch else SklearnProbe)(features, labels, classes, settings)
 
 
+def _splitter(k: int, seed: int) -> "StratifiedKFold":
+    from sklearn.model_selection import StratifiedKFold
+
+    return StratifiedKFold(k, shuffle=True, random_state=seed)
+
+
 def nested_kfold(probe: Probe, labels: np.ndarray, k: int) -> Outcome:
     """k outer folds give the accuracy; each chooses its penalty by k inner folds of its training part."""
-    splitter = StratifiedKFold(k, shuffle=True, random_state=FOLD_SEED)
+    splitter = _splitter(k, FOLD_SEED)
     outer = list(splitter.split(labels, labels))
     inner = [
         (train[part], train[held_out]) for train, _ in outer for part, held_out in splitter.split(train, labels[train])
@@ -169,7 +179,7 @@ def nested_kfold(probe: Probe, labels: np.ndarray, k: int) -> Outcome:
 
 def kfold(probe: Probe, labels: np.ndarray, train: Rows, test: Rows, k: int, seed: int) -> Outcome:
     """k folds of the training set choose the penalty; the test rows, if any, give the accuracy."""
-    splitter = StratifiedKFold(k, shuffle=True, random_state=seed)
+    splitter = _splitter(k, seed)
     folds = [(train[part], train[held_out]) for part, held_out in splitter.split(train, labels[train])]
     penalty, best = _choose(probe.fit(folds, probe.grid_kfold), probe.grid_kfold)
     if not len(test):

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from senteval.data import ScoredPairs
 from senteval.errors import DataError, quote
@@ -162,6 +161,8 @@ def correlations(owner: str, similarity: np.ndarray, gold: np.ndarray) -> tuple[
             f"{owner}: all {len(similarity)} pairs have the same similarity, {similarity[0]:.6g}, so no "
             f"correlation is defined; check whether the encoder gives every sentence the same embedding"
         )
+    from scipy import stats  # here only: see `senteval.tasks`
+
     return stats.pearsonr(similarity, gold), stats.spearmanr(similarity, gold)
 
 

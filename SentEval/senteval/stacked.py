@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from senteval.errors import DataError, require_whole, shown
-from senteval.optimizers import build_optimizer, keep_first
+from senteval.optimizers import build_optimizer, keep_first, parse_optimizer
 
 BATCH_BYTES = 6 << 20
 """Features of one step over all folds of a stack on a CPU: what its caches hold. Larger stacks were slower."""
@@ -50,7 +50,9 @@ class Classifier:
             require_whole(name, getattr(self, name), bound)
         if not isinstance(self.dropout, Real) or not 0 <= self.dropout < 1:
             raise DataError(f"dropout is {shown(self.dropout)}; a number from 0 to below 1 is needed")
-        build_optimizer(self.optim, [torch.zeros(1, requires_grad=True)])  # raises for what it does not know
+        _, options = parse_optimizer(self.optim)
+        if options:  # else there is nothing to refuse, and building an optimiser imports torch._dynamo
+            build_optimizer(self.optim, [torch.zeros(1, requires_grad=True)])
 
 
 @dataclass(frozen=True, eq=False)

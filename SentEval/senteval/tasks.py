@@ -1,4 +1,8 @@
-"""All tasks by name."""
+"""All tasks by name.
+
+Every kind of task is imported here, but scikit-learn and scipy.stats only where a task of theirs is scored: they take
+a second or two, for which a run that measures something else, or nothing, should not wait.
+"""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import f1_score
 
 from senteval.embeddings import Embeddings, pair_features
 from senteval.errors import DataError
@@ -188,6 +187,8 @@ def _run_kfold(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) ->
     outcome = kfold(probe, labels, rows["train"], test, settings.kfold, settings.seed)
     f1 = None
     if loaded.task.f1 and outcome.predictions is not None:
+        from sklearn.metrics import f1_score  # here only: see `senteval.tasks`
+
         f1 = round(100 * float(f1_score(labels[test], outcome.predictions)), 2)
     return _result(loaded, settings, outcome, len(rows["train"]), len(test), f1)
 
