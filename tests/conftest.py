@@ -1,5 +1,6 @@
 """Tiny encoders and tokenizers built in memory, tiny evaluation data, and the real ones where they are."""
 
+import gc
 import hashlib
 import importlib.util
 import os
@@ -57,6 +58,12 @@ CONFIGS = {
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Every training collects garbage as it begins; what is imported by now need not be looked through each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
