@@ -38,19 +38,19 @@ def test_the_published_scores_of_minilm_come_out_to_the_second_decimal(minilm, r
     assert outcome.table == expected
 
 
-def test_25_steps_raise_the_dev_score_of_cls(minilm, real_data, wikipedia, train):
-    """Measured with 75 steps: 79.73 before, 84.71 to 85.08 after (docs/results.md)."""
+def test_20_steps_raise_the_dev_score_of_cls(minilm, real_data, wikipedia, train):
+    """Measured with 75 steps of 64: 79.73 before, 84.71 to 85.08 after (docs/results.md); here 77.66 and 83.44."""
     run = train(
         minilm,
         wikipedia,
         **{"pre_seq_len": 16, "position_offset": 0, "prompt_dropout": 0, "mlp_only_train": True},
-        **{"max_steps": 25, "per_device_train_batch_size": 64, "learning_rate": 3e-2},
-        **{"eval_strategy": "steps", "eval_steps": 25, "eval_on_start": True, "eval_data_dir": real_data},
+        **{"max_steps": 20, "per_device_train_batch_size": 32, "learning_rate": 3e-2},
+        **{"eval_strategy": "steps", "eval_steps": 20, "eval_on_start": True, "eval_data_dir": real_data},
         eval_tasks=["STSBenchmark"],
     )
     before, after = run.logged("eval_stsb_spearman")[0], run.logged("eval_stsb_spearman")[-1]
     assert before < 0.80  # prompts as drawn, untrained
-    assert after > 0.83
+    assert after > 0.82
     assert dev_score(run.trainer.method, real_data) == pytest.approx(after, abs=1e-6)
 
 
