@@ -35,6 +35,7 @@ from .models import (
     read_known,
 )
 from .packing import Packing
+from .parsing import parse_json
 from .tensors import DTYPES, set_dtype
 from .tokens import Rows, require_batch_size, require_sentences
 
@@ -289,7 +290,7 @@ def _tokenizer_file(path: Path) -> bytes:
     """The bytes of a file, without the last call's truncation and padding, which transformers leaves in it."""
     data = path.read_bytes()
     try:
-        content = json.loads(data)
+        content = parse_json(data)
     except ValueError:  # a list of words, merges or a template; or damaged, which loading it will tell
         return data
     if isinstance(content, dict):

@@ -12,7 +12,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import yaml
 from senteval.errors import DataError
 from transformers import HfArgumentParser
 
@@ -20,6 +19,7 @@ from . import presets
 from .errors import UserError
 from .evaluation_arguments import EvaluationArguments, PublishedEvaluationArguments
 from .legacy import EVALUATION, GONE, REFUSED, told_by_an_option, translate
+from .parsing import parse_json, parse_yaml
 
 if TYPE_CHECKING:
     from .arguments import DataArguments, ModelArguments, RunArguments
@@ -224,9 +224,9 @@ def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_config(parser: Parser, path: Path) -> dict[str, Any]:
     readers: Mapping[str, Callable[[str], Any]] = {
-        ".json": json.loads,
-        ".yaml": yaml.safe_load,
-        ".yml": yaml.safe_load,
+        ".json": parse_json,
+        ".yaml": parse_yaml,
+        ".yml": parse_yaml,
     }
     if path.suffix not in readers:
         raise UserError(f"{path} is neither an option (--name) nor a file of options (.json, .yaml)")
@@ -234,7 +234,7 @@ def _read_config(parser: Parser, path: Path) -> dict[str, Any]:
         content = readers[path.suffix](path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read the options file {path}: {error.strerror}") from error
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is not readable as {path.suffix[1:]}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold option names and values")

@@ -5,7 +5,6 @@ corrupted.npy  ids (rows, views, L), padded
 """
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from .errors import UserError
+from .parsing import parse_json
 from .tensors import write_json
 
 RECORD = "corpus.json"
@@ -60,7 +60,7 @@ class Corpus:
                 "dcpcse.corrupt"
             )
         try:
-            record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+            record = parse_json((folder / RECORD).read_text(encoding="utf-8"))
             ids = np.load(folder / IDS, mmap_mode="r")
             whole = list(ids.shape) == record["shape"]
         except (OSError, ValueError, KeyError, TypeError) as error:

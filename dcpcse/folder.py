@@ -11,7 +11,6 @@ backbone/, or config.json, model.safetensors, modules.json, ...
 tokenizer files
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from .manifest import (
     is_model_folder,
     read_record,
 )
+from .parsing import parse_json
 from .tensors import load_tensors, save_tensors, write_json
 from .tuned import TunedBackbone
 
@@ -104,7 +104,7 @@ def holds_another_encoder(folder: Path) -> bool:
 
 def _holds_own_encoder(folder: Path) -> bool:
     try:
-        record = json.loads((folder / MODEL_FOLDER_FILE).read_text(encoding="utf-8"))
+        record = parse_json((folder / MODEL_FOLDER_FILE).read_text(encoding="utf-8"))
         return record.get("backbone") is not None
     except (OSError, ValueError, AttributeError):
         return False

@@ -1,11 +1,11 @@
 """What a model folder says of itself, in `dcpcse.json`, and where its files lie; read without torch."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError
+from .parsing import parse_json
 
 MODEL_FOLDER_FILE = "dcpcse.json"
 """The file that makes a folder one of ours."""
@@ -57,7 +57,7 @@ def read_record(folder: str | Path) -> dict[str, Any]:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; UserError for anything else."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:

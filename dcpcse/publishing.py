@@ -14,6 +14,7 @@ from .card import CARD, digest_in, write_card
 from .errors import UserError
 from .hub import Remote
 from .identity import trained_digest
+from .parsing import parse_json
 from .paths import folder_whole, require_writable, write_whole
 from .records import ENVIRONMENT, METRICS, RUN_FILE
 
@@ -183,7 +184,7 @@ def _last(target: Target, commit: str) -> dict[str, str]:
 
 def _read_last(folder: Path) -> Any:
     try:
-        return json.loads((folder / LAST).read_text(encoding="utf-8"))
+        return parse_json((folder / LAST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -1,13 +1,11 @@
 """What a run leaves in its folder besides its model, read without torch; `dcpcse.recording` writes it."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .errors import UserError
+from .parsing import parse_json, parse_yaml
 
 RUN_FILE = "run.yaml"
 """Options of a run, in its folder and in each of its checkpoints."""
@@ -27,7 +25,7 @@ RECORDS = (METRICS, ENVIRONMENT)
 def read_options(folder: Path) -> dict[str, Any]:
     """The options in a run's `run.yaml`; UserError without one."""
     path = Path(folder) / RUN_FILE
-    options = _parsed(path, _text(path), yaml.safe_load)
+    options = _parsed(path, _text(path), parse_yaml)
     _require(isinstance(options, dict), path, "no option names and values")
     return options
 
@@ -46,7 +44,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def _metrics_line(path: Path, number: int, line: str) -> dict[str, Any]:
     where = f"{path}, line {number}"
-    values = _parsed(where, line, json.loads)
+    values = _parsed(where, line, parse_json)
     _require(isinstance(values, dict) and isinstance(values.get("step"), int), where, "no numbers of a step")
     return values
 
@@ -56,7 +54,7 @@ def read_environment(folder: Path) -> list[dict[str, Any]]:
     path = Path(folder) / ENVIRONMENT
     if not path.is_file():
         return []
-    calls = _parsed(path, _text(path), json.loads)
+    calls = _parsed(path, _text(path), parse_json)
     ours = isinstance(calls, list) and all(isinstance(call, dict) and "from_step" in call for call in calls)
     _require(ours, path, "no calls that trained a run")
     return calls
@@ -67,14 +65,14 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     path = Path(folder) / STATE
     if not path.is_file():
         return None
-    state = _parsed(path, _text(path), json.loads)
+    state = _parsed(path, _text(path), parse_json)
     _require(isinstance(state, dict) and isinstance(state.get("global_step"), int), path, "no global_step")
     return state
 
 
 def read_scores(path: Path) -> dict[str, Any] | None:
     """The file of an evaluation (`evaluation.py --output_file`); None for JSON of another kind."""
-    report = _parsed(path, _text(path), json.loads)
+    report = _parsed(path, _text(path), parse_json)
     if not isinstance(report, dict) or not isinstance(report.get("scores_x100"), Mapping):
         return None
     return report
@@ -92,7 +90,7 @@ def _text(path: Path) -> str:
 def _parsed(where: Path | str, text: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(text)
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise UserError(f"{where} is damaged: {' '.join(str(error).split())}") from error
 
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from prettytable import PrettyTable
 
 from .cli import CommandParser, run
 from .errors import UserError
+from .parsing import parse_json, parse_yaml
 from .paths import require_writable
 from .templates import MASK, SENTENCE, Template
 
@@ -84,7 +84,7 @@ class Scores:
         if whole != lines:
             self.path.write_text("".join(whole), encoding="utf-8")
         try:
-            rows = [json.loads(line) for line in whole]
+            rows = [parse_json(line) for line in whole]
         except ValueError as error:
             raise UserError(f"{self.path} is damaged ({error}); delete it, or give another --output_dir") from error
         return rows or [{}]
@@ -172,10 +172,10 @@ def read_candidates(path: str | None) -> tuple[list[str], list[str]]:
     if path is None:
         return list(RELATIONSHIPS), list(PREFIXES)
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"--candidates {path}: cannot be read ({error.strerror})") from error
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise UserError(f"--candidates {path}: not readable as YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or set(content) != {"relationships", "prefixes"}:
         raise UserError(f"--candidates {path}: two lists are needed, relationships and prefixes")

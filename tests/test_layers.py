@@ -11,7 +11,7 @@ PACKAGE = ROOT / "dcpcse"
 SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
-    {"errors", "packing", "prepacking"},
+    {"errors", "packing", "parsing", "prepacking"},
     {"options", "devices", "flex", "postprocessing", "cluster", "manifest"},
     {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates", "tensors", "masking"},
     {"tokens", "template_generation", "tuned", "corpus", "together", "sharding", "lines", "records"},

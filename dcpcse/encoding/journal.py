@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..parsing import parse_json
 from .formats import Bytes
 
 logger = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ def _read(journal: Any) -> _Record | None:
     rows, length = [], 0
     for line in journal:
         try:
-            rows.append(json.loads(line) if line.endswith(b"\n") else None)
+            rows.append(parse_json(line) if line.endswith(b"\n") else None)
         except ValueError:
             rows.append(None)
         if not isinstance(rows[-1], dict):

@@ -1,7 +1,6 @@
 """Sentences → vectors by an exported ONNX graph; takes onnxruntime, tokenizers and numpy, neither torch nor
 transformers."""
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..parsing import parse_json
 from ..templates import with_final_period
 from ..tokens import CUT_WARNING, batches, require_batch_size, require_sentences
 
@@ -100,7 +100,7 @@ class OnnxEncoder:
             if not (self.folder / name).is_file():
                 raise UserError(f"{self.folder} holds no {name}; give a folder that dcpcse export --to onnx wrote")
         try:
-            settings = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))
+            settings = parse_json((self.folder / SETTINGS).read_text(encoding="utf-8"))
         except ValueError as error:
             raise UserError(f"{self.folder / SETTINGS} is not readable JSON ({error}); export again") from error
         found = settings.get("format") if isinstance(settings, dict) else None

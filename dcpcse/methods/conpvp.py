@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..arguments import ModelArguments
 from ..backbones import Backbone
 from ..errors import UserError
 from ..objectives import Term
+from ..parsing import parse_yaml
 from ..templates import MASK, PROMPT, SENTENCE, Template
 from ..views import View, require_anchor
 from .parts import contrastive, mlm_terms, parse_template, sentence_encoder
@@ -110,10 +109,10 @@ def _template_sets(args: ModelArguments) -> Mapping[str, Sequence[str]]:
 def _read_sets(path: Path) -> Mapping[str, Sequence[str]]:
     wanted = f"a YAML file with the lists positive and negative, or one of {', '.join(TEMPLATE_SETS)}"
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"--prototype_templates {path}: {error.strerror}; give {wanted}") from error
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise UserError(f"--prototype_templates {path} is not readable YAML; give {wanted}") from error
     lists = content if isinstance(content, dict) else {}
     if set(lists) != {"positive", "negative"} or not all(lists.values()):

@@ -1,7 +1,6 @@
 """Where pictures take their numbers from: encoders, files of scores, folders of runs."""
 
 import argparse
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,6 +12,7 @@ import numpy as np
 from ..cli import say
 from ..errors import UserError
 from ..evaluation_arguments import EncoderArguments
+from ..parsing import parse_json
 
 if TYPE_CHECKING:
     from senteval import ScoredPairs
@@ -55,7 +55,7 @@ def _name(place: str) -> str:
 def read_json(path: Path) -> Any:
     """The content of a file; UserError where there is none, or no JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:

@@ -16,6 +16,7 @@ from typing import Any
 from .. import checkpoints
 from ..errors import UserError
 from ..folder import is_model_folder
+from ..parsing import parse_json
 from ..paths import write_whole
 from ..recording import environment
 from .plan import SCORES, Unit
@@ -104,7 +105,7 @@ def _last_line(unit: Unit) -> str:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return parse_json(path.read_text(encoding="utf-8")) if path.is_file() else None
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); delete it, and its unit is done again") from error
 

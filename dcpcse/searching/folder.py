@@ -11,7 +11,6 @@ Numbers and text only: nothing in a folder is ever run or unpickled.
 
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import zlib
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import UserError
+from ..parsing import parse_json
 from ..paths import require_writable
 from ..tensors import write_json
 from .rows import BLOCK
@@ -211,7 +211,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
         what = f"holds no {RECORD}" if folder.is_dir() else "is not a folder"
         raise UserError(f"{folder} {what}; give a folder that an index was saved in")
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise damaged(path, str(error)) from error
     found = record.get("format") if isinstance(record, dict) else None

@@ -1,6 +1,5 @@
 """Where the sentences of an index come from: a list or a text file, with vectors that are made or were made before."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ..errors import UserError
+from ..parsing import parse_json
 from ..textfile import TextFile
 from ..tokens import require_sentences
 from .rows import BLOCK
@@ -68,7 +68,7 @@ class Made:
             raise UserError(f"cannot read the vectors {path}: {error}") from error
         try:
             with journal.open("rb") as file:
-                made_of = json.loads(file.readline())
+                made_of = parse_json(file.readline())
             return cls(array, made_of["model"], made_of["text"]["sha256"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
