@@ -16,7 +16,7 @@ from senteval.errors import DataError
 from transformers import HfArgumentParser
 
 from . import presets
-from .errors import UserError
+from .errors import UserError, printable
 from .evaluation_arguments import EvaluationArguments, PublishedEvaluationArguments
 from .legacy import EVALUATION, GONE, REFUSED, told_by_an_option, translate
 from .parsing import parse_json, parse_yaml
@@ -36,7 +36,9 @@ def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     argv, debug = _take_debug(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Printable("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # Of several processes the first one speaks.
     first = os.environ.get("RANK", "0") == "0"
     logging.getLogger("dcpcse").setLevel(logging.INFO if first else logging.ERROR)
@@ -52,7 +54,7 @@ def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
             raise
         if not first:
             _wait_for_the_end()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_in_a_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         if debug:
@@ -65,9 +67,25 @@ def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
             raise
         _wait_for_the_end()
         cause = str(error).splitlines()[0]
-        print(f"error: another process of this run has ended, or is out of reach: {cause}", file=sys.stderr)
+        print(f"error: another process of this run has ended, or is out of reach: {printable(cause)}", file=sys.stderr)
         return 1
     return 0
+
+
+class _Printable(logging.Formatter):
+    """Lines that cannot command the terminal, whatever the names in them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _in_a_line(error: Exception) -> str:
+    return printable(" ".join(str(error).splitlines()))
+
+
+def answer(text: str) -> None:
+    """What a command was asked for, on stdout; names and sentences of others cannot command the terminal."""
+    print(printable(text))
 
 
 def _wait_for_the_end() -> None:

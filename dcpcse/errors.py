@@ -1,4 +1,6 @@
-"""The one exception that means: the user can mend this."""
+"""The one exception that means: the user can mend this; and texts of others made fit to be shown."""
+
+import re
 
 
 class UserError(ValueError):
@@ -12,3 +14,12 @@ class UserError(ValueError):
 def first_line(error: Exception) -> str:
     """What an error says in one line: its first, or its name where it says nothing."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+# C0 and C1 but tab and line feed, the marks that force the direction of a text, and halves of surrogate pairs.
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """A text that a terminal shows and does not obey; the characters it would obey as in JSON (\\u001b)."""
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

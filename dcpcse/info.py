@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .cli import CommandParser, say
+from .cli import CommandParser, answer, say
 from .contents import Facts, describe
 from .pooling import POOLERS
 
@@ -14,7 +14,7 @@ def info(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     args = info_parser().parse_args(list(argv))
     facts = describe(Path(args.folder), say)
-    print(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else show(facts))
+    answer(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else show(facts))
 
 
 def show(facts: Facts) -> str:

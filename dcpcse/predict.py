@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from prettytable import PrettyTable
 
-from .cli import CommandParser, run
+from .cli import CommandParser, answer, run
 from .errors import UserError
 from .templates import Template
 
@@ -33,7 +33,7 @@ def predict(argv: Sequence[str]) -> None:
     require_trained_head(args.lm_head)
     backbone = load_backbone(args.model_name_or_path, lm_head=args.lm_head)
     model = plain_encoder(backbone, "mask", template)
-    print(show(model, backbone.lm_head, args.sentences, args.top_k))
+    answer(show(model, backbone.lm_head, args.sentences, args.top_k))
 
 
 def show(model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], k: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from prettytable import PrettyTable
 
 from . import comparison
-from .cli import CommandParser, run, say
+from .cli import CommandParser, answer, run, say
 from .errors import UserError
 from .history import Run, find_runs, find_scores, labels, read_run
 from .paths import require_output, write_whole
@@ -77,7 +77,7 @@ def _list(args: argparse.Namespace, problems: _Problems) -> None:
         raise UserError(f"no run of train.py (a folder with {RUN_FILE}) in {', '.join(map(str, roots))}")
     facts = [{name: tell(one) for name, tell in FACTS.items()} for one in found]
     facts = sort(facts, args.sort or DEFAULT_SORT, args.reverse)
-    print(table(facts))
+    answer(table(facts))
     _write(args, facts, [*FACTS], [tuple(fact.values()) for fact in facts])
 
 
@@ -95,7 +95,7 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
         "environments that differ": [row for row in comparison.environments(found) if row.differs],
     }
     for title, rows in sections.items():
-        print(_section(title, names, rows))
+        answer(_section(title, names, rows))
     listed = [(title, row.name, row.values) for title, rows in sections.items() for row in rows]
     as_json = [
         {"section": title, "name": name, "values": dict(zip(names, values, strict=True))}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .cli import Parser, run, say
+from .cli import Parser, answer, run, say
 from .errors import UserError
 from .evaluation_arguments import EncoderArguments
 from .options import option, require
@@ -93,7 +93,7 @@ def search(argv: Sequence[str]) -> None:
     for queries in (*chunks, *(file.chunk(i) for i in range(file.chunks if file else 0))):
         found = model.search(queries, args.top_k, args.threshold, batch_size=encoder.batch_size)
         for query, hits in zip(queries, found, strict=True):
-            print(_as_json(query, hits) if args.json else _as_text(query, hits, args.threshold))
+            answer(_as_json(query, hits) if args.json else _as_text(query, hits, args.threshold))
 
 
 def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int) -> "SentenceIndex":

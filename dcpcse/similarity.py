@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .cli import Parser, run
+from .cli import Parser, answer, run
 from .errors import UserError
 from .evaluation_arguments import EncoderArguments
 from .lines import line_error
@@ -50,7 +50,7 @@ def similarity(argv: Sequence[str]) -> None:
     chunks = [own] if file is None else (_pairs(file, number) for number in range(file.chunks))
     for first, second, score in _scored(model, chunks, encoder.batch_size):
         line = {"sentences": [first, second], "score": score}
-        print(json.dumps(line, ensure_ascii=False) if args.json else f"{score:7.4f}  {first} | {second}")
+        answer(json.dumps(line, ensure_ascii=False) if args.json else f"{score:7.4f}  {first} | {second}")
 
 
 def _pairs(file: "TextFile", number: int) -> list[tuple[str, str]]:

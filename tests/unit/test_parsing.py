@@ -19,7 +19,7 @@ LAUGHS = "a0: &a0 [lol, lol]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[" * 100_000 + "]" * 100_000])
 def test_json_nested_beyond_reason_is_a_value_error(text):
-    with pytest.raises(ValueError, match="nested too deeply|delimiter|Expecting"):
+    with pytest.raises(ValueError, match=r"nested too deeply|delimiter|Expecting"):
         parse_json(text)
 
 
@@ -48,7 +48,7 @@ def test_yaml_that_says_nothing_sane_is_a_value_error(text):
     if not text:
         assert parse_yaml(text) is None
         return
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         parse_yaml(text)
 
 
