@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from .errors import UserError, first_line
 from .manifest import MODEL_FOLDER_FILE
+from .plain import NO_CODE, NO_PICKLES, WITH_ADAPTER, require_plain_config, require_plain_folder
 from .tensors import require_same_tensors
 
 
@@ -119,7 +120,7 @@ def build_backbone(
     options = options or LoadOptions()
     settings = _config(place, options)
     with quiet():
-        model = AutoModel.from_config(settings, dtype=torch.float32)
+        model = AutoModel.from_config(settings, dtype=torch.float32, **NO_CODE)
     _take_pooler(model)
     require_same_tensors(f"{place}: the encoder", model.state_dict(), weights)
     model.load_state_dict(weights)
@@ -185,7 +186,11 @@ class _PassThrough(nn.Module):
 
 def _refuse_own_folder(name_or_path: str) -> None:
     folder = Path(name_or_path)
-    if (folder / MODEL_FOLDER_FILE).is_file() and not (folder / "config.json").is_file():
+    try:
+        own = (folder / MODEL_FOLDER_FILE).is_file() and not (folder / "config.json").is_file()
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL; a closed folder
+        raise UserError(f"cannot load the encoder {name_or_path[:200]!r}: {first_line(error)}") from error
+    if own:
         raise UserError(
             f"{name_or_path} is a trained model folder without an encoder of its own; load it with dcpcse.load or "
             "evaluation.py, or go on training with --resume_from_checkpoint"
@@ -194,18 +199,19 @@ def _refuse_own_folder(name_or_path: str) -> None:
 
 def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
     with _user_errors(name_or_path, "encoder"):
-        config = AutoConfig.from_pretrained(name_or_path, **options.kwargs())
+        config = AutoConfig.from_pretrained(name_or_path, **options.kwargs(), **NO_CODE)
     if not hasattr(config, "hidden_size") or config.is_encoder_decoder:
         raise UserError(
             f"{name_or_path} is a {config.model_type} model; a single encoder is needed (BERT, RoBERTa, …)"
         )
+    require_plain_config(name_or_path, config)
     return config
 
 
 def load_tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokenizerBase:
     """The tokenizer of a checkpoint; UserError where there is none."""
     with _user_errors(name_or_path, "tokenizer"):
-        return AutoTokenizer.from_pretrained(name_or_path, **options.kwargs())
+        return AutoTokenizer.from_pretrained(name_or_path, **options.kwargs(), **NO_CODE)
 
 
 def fitting_tokenizer(
@@ -230,11 +236,20 @@ def fitting_tokenizer(
 
 def _load(auto: type, name_or_path: str, config: PretrainedConfig, options: LoadOptions) -> tuple[Any, set[str]]:
     """A model in float32 and the weights that its checkpoint lacks (drawn at random by transformers)."""
+    require_plain_folder(Path(name_or_path))
     with _user_errors(name_or_path, "encoder"), quiet():
         # float32 whatever the checkpoint's type: transformers follows the file, and scores would move with it.
         model, info = auto.from_pretrained(
-            name_or_path, config=config, dtype=torch.float32, output_loading_info=True, **options.kwargs()
+            name_or_path,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            use_safetensors=True,
+            **options.kwargs(),
+            **NO_CODE,
         )
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise UserError(WITH_ADAPTER.format(name_or_path))
     return model, set(info["missing_keys"])
 
 
@@ -290,7 +305,7 @@ def _other_lm_head(lm_head: str, model: PreTrainedModel, options: LoadOptions) -
 def _new_masked_lm(model: PreTrainedModel) -> PreTrainedModel:
     """A masked LM with a fresh head whose decoder starts from the encoder's word embeddings."""
     with quiet():
-        masked_lm = AutoModelForMaskedLM.from_config(model.config)
+        masked_lm = AutoModelForMaskedLM.from_config(model.config, **NO_CODE)
     decoder, words = masked_lm.get_output_embeddings().weight, model.get_input_embeddings().weight
     if decoder.shape == words.shape:
         decoder.data.copy_(words.data)
@@ -330,6 +345,10 @@ def _require_none_missing(name_or_path: str, missing: set[str], what: str = "enc
         )
 
 
+_OF_FOREIGN_FILES = (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
+"""What transformers raises for a configuration or a tokenizer with absurd values; RecursionError is among the last."""
+
+
 @contextlib.contextmanager
 def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
     """Turn what transformers raises for a wrong path, id or file into one line."""
@@ -337,9 +356,11 @@ def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+    except (*_OF_FOREIGN_FILES, SafetensorError) as error:
         folder = Path(name_or_path)
-        if folder.is_file():
+        if "use_safetensors" in str(error):
+            reason = NO_PICKLES
+        elif folder.is_file():
             reason = "it is a file; give the folder that holds it"
         elif folder.is_dir():
             reason = f"the folder holds no readable {what}: {first_line(error)}"

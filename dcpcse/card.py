@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors import SafetensorError, safe_open
 
 from . import folder as model_folder
 from .errors import UserError
@@ -16,6 +15,7 @@ from .history import Run, find_scores, read_run
 from .identity import trained_digest
 from .records import RUN_FILE, read_scores
 from .tuned import WEIGHTS, place_of
+from .weights import read_header
 
 CARD = "README.md"
 """What the hub shows of a repository."""
@@ -106,11 +106,7 @@ def _sizes(path: Path) -> dict[str, int]:
     """Numbers in each tensor of a safetensors file; nothing where there is no file."""
     if not path.is_file():
         return {}
-    try:
-        with safe_open(path, framework="np") as tensors:
-            return {name: prod(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise UserError(f"{path} is damaged ({error}); copy the folder again") from error
+    return {name: prod(shape) for name, (shape, _) in read_header(path).items()}
 
 
 def digest_in(card: str) -> str | None:

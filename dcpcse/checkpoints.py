@@ -1,6 +1,5 @@
 """Checkpoints of a run: which one to go on from, and whether it can be, before anything is written."""
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import get_last_checkpoint
 
 from . import folder as model_folder
@@ -15,7 +15,7 @@ from .arguments import RunArguments
 from .errors import UserError
 from .models import SentenceEncoder
 from .records import RUN_FILE, STATE, read_options, read_state
-from .tensors import load_tensors, save_tensors
+from .tensors import BROKEN_PICKLE, load_tensors, save_tensors
 
 OBJECTIVES = "objectives.safetensors"
 """Trained weights of the objectives: part of checkpoints, which training resumes from, not of results."""
@@ -35,6 +35,8 @@ _MAY_CHANGE = {
 """Options that may differ when a run goes on: places (the encoder is known by its fingerprint), lengths, reports."""
 
 _PICKLED = ("optimizer.pt", "scheduler.pt")
+_MAY_BE_THERE = ("scaler.pt",)
+"""Of training in float16."""
 _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -149,7 +151,7 @@ def _read(folder: Path, what: str, ranks: Sequence[int]) -> Checkpoint:
     if missing := [name for name in (STATE, *_PICKLED, *rng) if not (folder / name).is_file()]:
         hint = "; was it written by another number of processes?" if set(missing) <= set(rng) else ""
         raise UserError(f"{what} lacks {missing} and is no whole checkpoint{hint}; give another …/checkpoint-N")
-    for name in _PICKLED:
+    for name in (*_PICKLED, *rng, *(name for name in _MAY_BE_THERE if (folder / name).is_file())):
         _require_readable(folder / name)
     return Checkpoint(folder, _whole(read_state, folder)["global_step"])
 
@@ -163,7 +165,9 @@ def _whole(read: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, An
 
 
 def _require_readable(path: Path) -> None:
+    """UserError for a pickle that is damaged, or holds more than numbers; nothing in it is run."""
     try:
-        torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise UserError(f"{path} is damaged; {_ANOTHER}") from error
+        with safe_globals():  # of numpy, for the random state; as Trainer reads it
+            torch.load(path, map_location="cpu", weights_only=True)
+    except (*BROKEN_PICKLE, OSError) as error:
+        raise UserError(f"{path} is damaged, or holds more than a checkpoint does; {_ANOTHER}") from error

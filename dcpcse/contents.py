@@ -11,7 +11,6 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
-from safetensors import SafetensorError, safe_open
 
 from .errors import UserError
 from .history import find_scores, newest_checkpoint, read_run
@@ -30,11 +29,9 @@ from .manifest import (
     read_record,
 )
 from .records import METRICS, RUN_FILE, STATE
+from .weights import DTYPES, Tensors, read_header
 
 Facts = dict[str, Any]
-
-DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""Types in files of weights, and their names elsewhere."""
 
 _NO_PARAMETER = re.compile(r".*(running_mean|running_var|num_batches_tracked|position_ids|token_type_ids)")
 """Names of buffers in files of weights."""
@@ -104,7 +101,7 @@ def _trained_parts(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
     """Trained numbers by the part that they are in; a projected table is computed and does not count."""
     parts: dict[str, int] = {}
     if record["prompts_file"] and record["prompt"]["projection"] is None:
-        parts["prompt"] = _count(_header(folder / record["prompts_file"]))
+        parts["prompt"] = _count(read_header(folder / record["prompts_file"]))
     trained = _parameters(folder / TRAINED) if (folder / TRAINED).is_file() else {}
     for part in dict.fromkeys(name.split(".")[0] for name in trained):
         parts[part] = _count({name: of for name, of in trained.items() if name.split(".")[0] == part})
@@ -196,25 +193,8 @@ def _run_without_model(folder: Path) -> Facts:
     return {"kind": "run of train.py without a model yet", "newest_checkpoint": newest and newest.name}
 
 
-Tensors = Mapping[str, tuple[list[int], str]]
-"""Tensor → shape and type."""
-
-
-def _header(path: Path) -> Tensors:
-    """What the head of a safetensors file tells; UserError names the file."""
-    if not path.is_file():
-        raise UserError(f"{path} is missing; the folder is not complete")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            names = file.keys()
-            slices = {name: file.get_slice(name) for name in names}
-            return {name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged ({error}); copy the folder again") from error
-
-
 def _parameters(path: Path) -> Tensors:
-    return {name: of for name, of in _header(path).items() if not _NO_PARAMETER.fullmatch(name)}
+    return {name: of for name, of in read_header(path).items() if not _NO_PARAMETER.fullmatch(name)}
 
 
 def _count(tensors: Tensors) -> int:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from .arrays import open_array
 from .errors import UserError
 from .parsing import parse_json
 from .tensors import write_json
@@ -61,7 +62,7 @@ class Corpus:
             )
         try:
             record = parse_json((folder / RECORD).read_text(encoding="utf-8"))
-            ids = np.load(folder / IDS, mmap_mode="r")
+            ids = open_array(folder / IDS)
             whole = list(ids.shape) == record["shape"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"--corrupted_corpus {folder} is damaged ({error}); write it again") from error

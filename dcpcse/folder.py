@@ -33,6 +33,7 @@ from .manifest import (
     read_record,
 )
 from .parsing import parse_json
+from .paths import require_inside
 from .tensors import load_tensors, save_tensors, write_json
 from .tuned import TunedBackbone
 
@@ -114,6 +115,8 @@ def read(folder: str | Path) -> Contents:
     """Read and check a model folder; UserError names the file and what is wrong with it."""
     folder = Path(folder)
     record = read_record(folder)
+    for name in sorted(file_names(record)):
+        require_inside(folder, name)
     trained = load_tensors(folder / TRAINED) if (folder / TRAINED).is_file() else {}
     return Contents(record, _read_prompts(folder, record["prompts_file"]), trained)
 

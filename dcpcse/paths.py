@@ -57,3 +57,16 @@ def folder_whole(folder: Path) -> Iterator[Path]:
         aside.mkdir()  # inside, as temporary folders can be read by nobody else
         yield aside
         os.replace(aside, folder)
+
+
+def require_inside(folder: Path, name: str) -> None:
+    """UserError for the name of a file that leads out of its folder, by its words or by a link.
+
+    In the hub's cache, where the files of a repository are links, they may lead into its `blobs`.
+    """
+    place, home = (folder / name).resolve(), folder.resolve()
+    allowed = [home]
+    if home.parent.name == "snapshots":
+        allowed.append(home.parent.parent / "blobs")
+    if not any(place.is_relative_to(one) for one in allowed):
+        raise UserError(f"{folder / name} leads out of its folder, to {place}; put the file itself there")

@@ -15,7 +15,7 @@ from .errors import UserError
 from .hub import Remote
 from .identity import trained_digest
 from .parsing import parse_json
-from .paths import folder_whole, require_writable, write_whole
+from .paths import folder_whole, require_inside, require_writable, write_whole
 from .records import ENVIRONMENT, METRICS, RUN_FILE
 
 logger = logging.getLogger(__name__)
@@ -45,10 +45,13 @@ class Target:
 
 
 def own_files(folder: str | Path) -> list[str]:
-    """Relative paths of the files of a folder that go to the hub."""
+    """Relative paths of the files of a folder that go to the hub; UserError for a link that leads out of it."""
     folder = Path(folder)
     names = {*model_folder.file_names(model_folder.read_record(folder)), *hub.TOKENIZER_FILES, *BESIDE}
-    return sorted(name for name in names if (folder / name).is_file())
+    found = sorted(name for name in names if (folder / name).is_file())
+    for name in found:
+        require_inside(folder, name)  # else a link would publish a file of this machine
+    return found
 
 
 def require_pushable(folder: str | Path, target: Target, *, overwrite: bool = False) -> Remote | None:
@@ -83,6 +86,7 @@ def push(folder: str | Path, target: Target, *, message: str | None = None, over
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     folder = Path(folder)
+    own_files(folder)  # before the card tells what lies in them
     digest = trained_digest(folder)  # reads every weight
     remote = require_pushable(folder, target, overwrite=overwrite)
     _require_card(folder, digest, target.repo_id)

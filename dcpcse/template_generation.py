@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import UserError
+from .plain import NO_CODE
 from .templates import MASK, SENTENCE, Template
 
 GAPS = ("<extra_id_0>", "<extra_id_1>", "<extra_id_2>")
@@ -49,8 +50,10 @@ def read_definitions(path: str | Path) -> list[Example]:
 def load_t5(name_or_path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A T5 and its tokenizer; UserError for a model that has no gap marks."""
     try:
-        model = AutoModelForSeq2SeqLM.from_pretrained(name_or_path, dtype=torch.float32).eval()
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        model = AutoModelForSeq2SeqLM.from_pretrained(
+            name_or_path, dtype=torch.float32, use_safetensors=True, **NO_CODE
+        ).eval()
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **NO_CODE)
     except (OSError, ValueError) as error:
         raise UserError(f"--t5 {name_or_path} cannot be loaded: {str(error).splitlines()[0]}") from error
     if any(tokenizer.convert_tokens_to_ids(gap) == tokenizer.unk_token_id for gap in GAPS):

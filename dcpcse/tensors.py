@@ -2,6 +2,9 @@
 
 import json
 import os
+import pickle
+import struct
+import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,15 +15,21 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .errors import UserError
+from .weights import read_header
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 """Types that the weights of a frozen encoder may have."""
+
+BROKEN_PICKLE = (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
+BROKEN_PICKLE += (AssertionError, MemoryError, struct.error, pickle.UnpicklingError, zipfile.BadZipFile)
+"""What `torch.load(weights_only=True)` raises for files that torch.save did not write whole, with tensors alone."""
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """Tensors of a safetensors file, all finite; UserError names the file."""
     if not path.is_file():
         raise UserError(f"{path} is missing; the model folder is not complete")
+    read_header(path)
     try:
         tensors = load_file(path)
     except SafetensorError as error:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .manifest import BESIDE, CONFIG, MODULES, WEIGHTS, place_of
+from .paths import require_inside
 from .tensors import load_tensors, save_tensors, write_json
 
 _POOLING, _DENSE = "1_Pooling", "2_Dense"
@@ -45,6 +46,8 @@ class TunedBackbone:
     def write(self, folder: Path) -> dict[str, str]:
         """Write weights and configuration into a model folder; gives what `dcpcse.json` says of them."""
         place = folder if self.pooling else folder / BESIDE
+        for name in (BESIDE, _POOLING, _DENSE):
+            require_inside(folder, name)
         place.mkdir(exist_ok=True)
         if self.pooling:
             self._write_modules(folder)

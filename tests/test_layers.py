@@ -11,11 +11,11 @@ PACKAGE = ROOT / "dcpcse"
 SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
-    {"errors", "packing", "parsing", "prepacking"},
-    {"options", "devices", "flex", "postprocessing", "cluster", "manifest"},
-    {"losses", "attention", "distributed", "presets", "paths", "embedding_cache", "templates", "tensors", "masking"},
-    {"tokens", "template_generation", "tuned", "corpus", "together", "sharding", "lines", "records"},
-    {"pooling", "denoising", "textfile"},
+    {"errors", "arrays", "packing", "parsing", "prepacking"},
+    {"options", "weights", "paths", "devices", "flex", "postprocessing", "cluster", "manifest"},
+    {"losses", "attention", "distributed", "presets", "embedding_cache", "templates", "tensors", "masking"},
+    {"tokens", "plain", "tuned", "corpus", "together", "sharding", "lines", "records"},
+    {"pooling", "denoising", "textfile", "template_generation"},
     {"legacy", "views", "positions", "prompts", "backbones", "data"},
     {"heads", "promptable", "bases", "folder"},
     {"encoder", "identity", "hub"},

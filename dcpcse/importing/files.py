@@ -2,7 +2,6 @@
 
 import pickle
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..manifest import CONFIG, MODULES, PEFT_CONFIG, PEFT_PROMPTS, WEIGHTS, is_model_folder, read_object
-from ..tensors import load_tensors, require_finite
+from ..tensors import BROKEN_PICKLE, load_tensors, require_finite
 
 PICKLE = "pytorch_model.bin"
 FILES = {False: (WEIGHTS, PICKLE), True: (PEFT_PROMPTS, "adapter_model.bin")}
@@ -85,7 +84,7 @@ def load_pickle(path: Path) -> dict[str, Tensor]:
         raise UserError(
             f"{path} {what}; it was not opened, as that could run code of whoever made it; ask for {WEIGHTS}"
         ) from error
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except (*BROKEN_PICKLE, OSError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} is damaged, or was not written by torch.save ({first}); copy it again") from error
     return _tensors_of(path, content)

@@ -14,13 +14,14 @@ import itertools
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from ..arrays import open_array
 from ..errors import UserError
 from ..parsing import parse_json
 from ..paths import require_writable
@@ -233,23 +234,19 @@ def _require_counts(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def _mapped(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    return _require_array(path, shape, dtype, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
-
-
-def _small(path: Path, shape: tuple[int, ...], dtype: type, checksum: int) -> np.ndarray:
-    array = _require_array(path, shape, dtype, lambda: np.load(path, allow_pickle=False))
-    if zlib.crc32(np.ascontiguousarray(array)) != checksum:
-        raise damaged(path, "its numbers are not those that were written")
-    return array
-
-
-def _require_array(path: Path, shape: tuple[int, ...], dtype: type, load: Callable[[], np.ndarray]) -> np.ndarray:
     try:
-        array = load()
-    except (OSError, ValueError, EOFError) as error:
+        array = open_array(path)
+    except (OSError, ValueError) as error:
         raise damaged(path, str(error)) from error
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
         raise damaged(path, f"{array.dtype} {array.shape}; {np.dtype(dtype)} {shape} is expected")
+    return array
+
+
+def _small(path: Path, shape: tuple[int, ...], dtype: type, checksum: int) -> np.ndarray:
+    array = np.array(_mapped(path, shape, dtype))
+    if zlib.crc32(np.ascontiguousarray(array)) != checksum:
+        raise damaged(path, "its numbers are not those that were written")
     return array
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
+from ..arrays import open_array
 from ..errors import UserError
 from ..parsing import parse_json
 from ..textfile import TextFile
@@ -63,8 +64,8 @@ class Made:
             raise UserError(f"vectors are read from a .npy file, as `dcpcse encode` writes it; {path} is another")
         journal = path.with_name(f"{path.name}.journal")
         try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+            array = open_array(path)
+        except (OSError, ValueError) as error:
             raise UserError(f"cannot read the vectors {path}: {error}") from error
         try:
             with journal.open("rb") as file:
