@@ -12,8 +12,9 @@ class UserError(ValueError):
 
 
 def first_line(error: Exception) -> str:
-    """What an error says in one line: its first, or its name where it says nothing."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """What an error says in one line: its first, and the next after a colon; its name where it says nothing."""
+    first, *others = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{first} {others[0].strip()}" if first.endswith(":") and others else first
 
 
 # C0 and C1 but tab and line feed, the marks that force the direction of a text, and halves of surrogate pairs.
