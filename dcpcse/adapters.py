@@ -8,7 +8,6 @@ which each row has its own prompts (`dcpcse.mixing`); pooling, head and template
 import contextlib
 import difflib
 import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +18,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from . import folder as model_folder
 from . import hub
 from .backbones import Backbone, LoadOptions, fitting_tokenizer, vocabulary_fingerprint
 from .bases import load_recorded, require_recorded
 from .devices import pick_device
 from .errors import UserError
 from .folder import Contents
+from .manifest import TOKENIZER_FILES, sha256_of
 from .mixing import Part, hidden_states, joint_mask
 from .models import (
     SentenceEncoder,
@@ -32,10 +33,8 @@ from .models import (
     dtype_of,
     encode_in_batches,
     plain_encoder,
-    read_known,
 )
 from .packing import Packing
-from .parsing import parse_json
 from .tensors import DTYPES, set_dtype
 from .tokens import Rows, require_batch_size, require_sentences
 
@@ -273,7 +272,7 @@ def _require_a_name_each(sentences: Sequence[str], names: Sequence[str]) -> None
 
 
 def _read_folder(folder: str | Path) -> Contents:
-    contents = read_known(folder)
+    contents = model_folder.read(folder)
     if contents.record["backbone"] is not None:
         raise UserError(f"{folder} holds an encoder of its own ({contents.record['method']}); {ALONE}")
     return contents
@@ -281,21 +280,9 @@ def _read_folder(folder: str | Path) -> Contents:
 
 def _tokenizer_files(folder: str | Path) -> str:
     """sha256 over all files in a folder that a tokenizer is read from."""
-    paths = [path for name in hub.TOKENIZER_FILES if (path := Path(folder) / name).is_file()]
-    digests = [f"{path.name} {hashlib.sha256(_tokenizer_file(path)).hexdigest()}" for path in paths]
+    paths = [path for name in TOKENIZER_FILES if (path := Path(folder) / name).is_file()]
+    digests = [f"{path.name} {sha256_of(path)}" for path in paths]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
-
-
-def _tokenizer_file(path: Path) -> bytes:
-    """The bytes of a file, without the last call's truncation and padding, which transformers leaves in it."""
-    data = path.read_bytes()
-    try:
-        content = parse_json(data)
-    except ValueError:  # a list of words, merges or a template; or damaged, which loading it will tell
-        return data
-    if isinstance(content, dict):
-        content = {name: part for name, part in content.items() if name not in ("truncation", "padding")}
-    return json.dumps(content).encode()
 
 
 def _for_inference(model: SentenceEncoder) -> SentenceEncoder:

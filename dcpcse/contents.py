@@ -3,6 +3,7 @@
 Nothing is loaded, so nothing is proved either: that a frozen encoder is the right one is seen when a model is loaded.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
@@ -27,6 +28,8 @@ from .manifest import (
     place_of,
     read_object,
     read_record,
+    require_unchanged,
+    shape_faults,
 )
 from .records import METRICS, RUN_FILE, STATE
 from .weights import DTYPES, Tensors, read_header
@@ -57,25 +60,15 @@ def describe(folder: Path, on_problem: Callable[[str], None]) -> Facts:
         raise UserError(f"{folder} holds none of {', '.join(tell)}: no model, run or checkpoint that is known here")
     try:
         facts = tell[found](folder)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OSError) as error:
         raise UserError(f"{folder / found} is damaged ({error}); copy the folder again") from error
     return {"folder": str(folder), **facts, "files": _files(folder), "scores": _scores(folder, on_problem)}
 
 
-_IN_RECORDS = {
-    "base": ("name_or_path", "revision", "model_type", "hidden_size"),
-    "head": ("kind", "at_inference"),
-    "template": ("text", "continuous", "final_period"),
-    "prompt": ("length", "layers", "heads", "head_dim", "projection"),
-}
-"""What the parts of a record hold, where they are there at all."""
-
-
 def _model(folder: Path) -> Facts:
     record = read_record(folder)
-    for part, names in _IN_RECORDS.items():
-        if record[part] is not None and (missing := set(names) - set(record[part])):
-            raise KeyError(f"{part} lacks {sorted(missing)}")
+    require_unchanged(folder, record)
+    require_shapes(folder, record)
     denoising = record["denoising"]
     parts = _trained_parts(folder, record)
     return {
@@ -95,6 +88,16 @@ def _model(folder: Path) -> Facts:
         "position_offset": record["position_offset"],
         "dtype": record.get("dtype", "float32"),
     }
+
+
+def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
+    """UserError where tensors are not those that the record tells of."""
+    files = [name for name in (record["prompts_file"], TRAINED) if name and (folder / name).is_file()]
+    found = {
+        name: {tensor: tuple(shape) for tensor, (shape, _) in read_header(folder / name).items()} for name in files
+    }
+    if problem := next(shape_faults(folder, record, found), None):
+        raise UserError(problem)
 
 
 def _trained_parts(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
@@ -123,7 +126,7 @@ def _base_of(folder: Path, record: Mapping[str, Any]) -> Facts:
 def _find_encoder(wanted: Mapping[str, Any]) -> Facts:
     """Whether there is such an encoder at the place that a record names; None: it would be downloaded."""
     name = wanted["name_or_path"]
-    if not Path(name).is_dir():
+    if not os.path.isdir(name):  # Path.is_dir raises for a name that is too long
         return _find_on_hub(name, wanted["revision"])
     if not (Path(name) / CONFIG).is_file():
         return {"found": False, "where": f"the folder is there, but holds no {CONFIG}"}
@@ -135,7 +138,7 @@ def _find_encoder(wanted: Mapping[str, Any]) -> Facts:
 
 
 def _find_on_hub(name: str, revision: str | None) -> Facts:
-    missing = {"found": False, "where": "there is no such folder; give its place with base= (evaluation.py: --base)"}
+    missing = {"found": False, "where": "there is no such folder; give its place with --base (in Python: base=)"}
     if Path(name).is_absolute() or name.startswith("."):
         return missing
     try:

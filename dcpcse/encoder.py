@@ -62,8 +62,9 @@ class Encoder(nn.Module):
         self.in_one_row = False
         if self.packable or prompt is not None:
             use_prefix_attention(backbone)
-        if prompt is not None:
+        if prompt is not None or self.position_offset:
             require_room(backbone, self.max_tokens, self.position_offset)
+        if prompt is not None:
             require_prompt_arrives(backbone, prompt.shape)
         if shallow is not None or cls_prompt is not None:
             require_shallow_prompt_arrives(backbone)
@@ -231,7 +232,11 @@ class Encoder(nn.Module):
 
     @classmethod
     def build(cls, backbone: PreTrainedModel, record: Mapping[str, Any]) -> "Encoder":
-        """The encoder of a record, its prompts still without their values. KeyError, TypeError for a damaged one."""
+        """The encoder of a record, its prompts still without their values.
+
+        UserError for prompts that are not of the backbone's size.
+        """
+        _require_size(backbone, record)
         return cls(
             backbone,
             None if record["prompt"] is None else _build_prompt(record["prompt"]),
@@ -252,6 +257,18 @@ class Encoder(nn.Module):
         if self.cls_prompt is not None:
             tensors["cls_prompt.weight"] = self.cls_prompt.weight
         return tensors
+
+
+def _require_size(backbone: PreTrainedModel, record: Mapping[str, Any]) -> None:
+    """UserError where the prompts of a record are not of the size that this backbone takes."""
+    words = backbone.get_input_embeddings().embedding_dim
+    sizes = {part: (record[part]["width"], words) for part in ("shallow", "cls_prompt") if record.get(part)}
+    if prompt := record["prompt"]:
+        fitting = PromptShape.fit(backbone.config, prompt["length"]).as_dict()
+        sizes |= {f"prompt.{name}": (prompt[name], size) for name, size in fitting.items()}
+    for part, (found, size) in sizes.items():
+        if found != size:
+            raise UserError(f"{part} is {found}, and the encoder takes {size}")
 
 
 def _finished(state: Tensor, packing: Packing | None, length: int) -> Tensor:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from . import tuned
 from .errors import UserError
@@ -29,8 +30,12 @@ from .manifest import (
     PROMPT_KEY,
     PROMPTS,
     TRAINED,
+    checksums,
+    file_names,
     is_model_folder,
     read_record,
+    require_unchanged,
+    shape_faults,
 )
 from .parsing import parse_json
 from .paths import require_inside
@@ -68,8 +73,11 @@ def write(
     *,
     peft_config: Mapping[str, Any] | None = None,
     backbone: TunedBackbone | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
     """Write the files of a model. With `peft_config` the prompts take the names that peft opens.
+
+    The record has the sha256 of every other file, the tokenizer's too: all that vectors follow from.
 
     `dcpcse.json` is written last and files of an earlier model are removed first, so a folder that was cut off
     while it was written does not load as a mixture.
@@ -87,7 +95,10 @@ def write(
     if trained:
         save_tensors(folder / TRAINED, trained)
     own = None if backbone is None else backbone.write(folder)
-    write_json(folder / MODEL_FOLDER_FILE, {"format": FORMAT, **record, "prompts_file": name, "backbone": own})
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    record = {"format": FORMAT, **record, "prompts_file": name, "backbone": own}
+    write_json(folder / MODEL_FOLDER_FILE, {**record, "sha256": checksums(folder, record)})
 
 
 def clear(folder: Path) -> None:
@@ -117,8 +128,22 @@ def read(folder: str | Path) -> Contents:
     record = read_record(folder)
     for name in sorted(file_names(record)):
         require_inside(folder, name)
+    require_unchanged(folder, record)
     trained = load_tensors(folder / TRAINED) if (folder / TRAINED).is_file() else {}
-    return Contents(record, _read_prompts(folder, record["prompts_file"]), trained)
+    prompts = _read_prompts(folder, record["prompts_file"])
+    _require_shapes(folder, record, prompts, trained)
+    return Contents(record, prompts, trained)
+
+
+def _require_shapes(
+    folder: Path, record: Mapping[str, Any], prompts: Tensor | None, trained: Mapping[str, Tensor]
+) -> None:
+    """UserError where tensors are not those that the record tells of, by which the model will be built."""
+    found = {TRAINED: {name: tuple(tensor.shape) for name, tensor in trained.items()}}
+    if prompts is not None:
+        found[record["prompts_file"]] = {PROMPT_KEY: tuple(prompts.shape)}
+    if problem := next(shape_faults(folder, record, found), None):
+        raise UserError(problem)
 
 
 def _read_prompts(folder: Path, name: str | None) -> Tensor | None:
@@ -128,10 +153,3 @@ def _read_prompts(folder: Path, name: str | None) -> Tensor | None:
     if set(prompts) != {PROMPT_KEY}:
         raise UserError(f"{folder / name} holds {sorted(prompts)}; exactly '{PROMPT_KEY}' is expected")
     return prompts[PROMPT_KEY]
-
-
-def file_names(record: Mapping[str, Any]) -> set[str]:
-    """Relative paths of the files that a model of this record may have; none leads out of its folder."""
-    prompts = {PROMPTS: {PROMPTS}, PEFT_PROMPTS: {PEFT_PROMPTS, PEFT_CONFIG}}.get(record["prompts_file"], set())
-    backbone = set() if record["backbone"] is None else tuned.file_names(record["backbone"])
-    return {MODEL_FOLDER_FILE, TRAINED} | prompts | backbone

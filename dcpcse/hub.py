@@ -14,12 +14,6 @@ from .errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
 
-TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spm.model", "tokenizer.model"),
-)
-"""What a tokenizer's save_pretrained writes, for any encoder that prompts are trained on."""
-
 TIMEOUT = 20
 """Seconds to wait for the hub's answer about a repository."""
 
@@ -116,7 +110,7 @@ def _download(name: str, remote: Remote, options: LoadOptions, more: Collection[
     at_commit = {**options.kwargs(), "revision": folder.name}
     if folder.name != remote.commit:  # pushed to in this moment
         remote = look(name, replace(options, revision=folder.name))
-    wanted = {*model_folder.file_names(model_folder.read_record(folder)), *TOKENIZER_FILES, *more}
+    wanted = {*model_folder.file_names(model_folder.read_record(folder)), *more}
     for file in sorted(wanted & remote.files):
         hf_hub_download(name, file, **at_commit)
     return folder

@@ -23,10 +23,10 @@ from . import folder as model_folder
 from . import hub
 from .backbones import Backbone, LMHead, LoadOptions, Source, fingerprint, vocabulary_fingerprint
 from .bases import load_recorded
-from .denoising import NO_DENOISING, WAYS, Denoising, own_tokens, template_only
+from .denoising import NO_DENOISING, Denoising, own_tokens, template_only
 from .devices import each, pick_device, release_memory
 from .encoder import Encoder
-from .errors import UserError
+from .errors import UserError, first_line
 from .heads import (
     HEADS,
     BatchNormMLP,
@@ -289,8 +289,8 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
             self._other_trained(),
             peft_config=self._peft_config(),
             backbone=self.tuned_backbone() if encoder.tuned else None,
+            tokenizer=self.tokenizer,
         )
-        self.tokenizer.save_pretrained(folder)
 
     def record(self) -> dict[str, Any]:
         """What `dcpcse.json` says of this model: all but the weights that it takes to build it again."""
@@ -324,7 +324,7 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
         missing or extra tensors.
         """
         folder, options = hub.require(folder, options)
-        contents = read_known(folder)
+        contents = model_folder.read(folder)
         backbone = load_recorded(folder, contents.record, base, options)
         model = cls.restore(folder, contents, backbone, vocabulary_fingerprint(backbone.tokenizer))
         if not model.encoder.tuned:
@@ -344,8 +344,10 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
             raise UserError(f"the tokenizer in {folder} is not the one that was trained with; copy the folder again")
         try:
             model = cls._build(backbone, record)
-        except (TypeError, KeyError, RuntimeError) as error:
-            raise UserError(f"{folder}: dcpcse.json is damaged ({error}); copy the folder again") from error
+        except (UserError, TypeError, KeyError, RuntimeError) as error:
+            raise UserError(
+                f"{folder}: dcpcse.json is damaged ({first_line(error)}); copy the folder again"
+            ) from error
         model.load_trained(folder, contents)
         return model.requires_grad_(False).eval()
 
@@ -549,24 +551,3 @@ def plain_encoder(
 def dtype_of(record: Mapping[str, Any]) -> str:
     """Name of the type that the frozen encoder's weights have in the model of a record."""
     return record.get("dtype", "float32")
-
-
-def read_known(folder: str | Path) -> model_folder.Contents:
-    """A model folder as read; UserError for parts that a later version may write in the same format."""
-    contents = model_folder.read(folder)
-    _require_known(folder, contents.record)
-    return contents
-
-
-def _require_known(folder: str | Path, record: Mapping[str, Any]) -> None:
-    parts = {"pooling": (record["pooling"], POOLERS)}
-    parts["type of weights"] = (dtype_of(record), DTYPES)
-    if record["prompt"] is not None:
-        parts["kind of prompt"] = (record["prompt"].get("kind"), ["deep"])
-    if record["denoising"] is not None:
-        parts["way of denoising"] = (record["denoising"].get("by"), WAYS)
-    if record["head"] is not None:
-        parts["head"] = (record["head"].get("kind"), HEADS)
-    for what, (found, known) in parts.items():
-        if found not in known:
-            raise UserError(f"{folder} has an unknown {what} {found!r}; this version knows {sorted(known)}")

@@ -47,7 +47,7 @@ class Target:
 def own_files(folder: str | Path) -> list[str]:
     """Relative paths of the files of a folder that go to the hub; UserError for a link that leads out of it."""
     folder = Path(folder)
-    names = {*model_folder.file_names(model_folder.read_record(folder)), *hub.TOKENIZER_FILES, *BESIDE}
+    names = {*model_folder.file_names(model_folder.read_record(folder)), *BESIDE}
     found = sorted(name for name in names if (folder / name).is_file())
     for name in found:
         require_inside(folder, name)  # else a link would publish a file of this machine

@@ -15,12 +15,11 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .manifest import BESIDE, CONFIG, MODULES, WEIGHTS, place_of
+from .manifest import BESIDE, CONFIG, MODULES, SENTENCE_CONFIG, WEIGHTS, place_of
 from .paths import require_inside
 from .tensors import load_tensors, save_tensors, write_json
 
 _POOLING, _DENSE = "1_Pooling", "2_Dense"
-_SENTENCE_CONFIG = "sentence_bert_config.json"
 WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 """Model types whose pooler is dense and tanh on [CLS], as SimCSE's MLP."""
 
@@ -72,7 +71,7 @@ class TunedBackbone:
         mode = self.POOLINGS[self.pooling]
         pooling = {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
         write_json(folder / _POOLING / CONFIG, {"word_embedding_dimension": size, **pooling})
-        write_json(folder / _SENTENCE_CONFIG, {"max_seq_length": self.max_tokens, "do_lower_case": False})
+        write_json(folder / SENTENCE_CONFIG, {"max_seq_length": self.max_tokens, "do_lower_case": False})
         if self.dense is not None and self.dense_at_inference:
             kinds["Dense"] = _DENSE
             (folder / _DENSE).mkdir(exist_ok=True)
@@ -113,14 +112,6 @@ def read_backbone(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
     return load_tensors(place_of(folder, record) / WEIGHTS)
 
 
-def file_names(record: Mapping[str, Any]) -> set[str]:
-    """Relative paths of what `TunedBackbone.write` writes, for the record that it gives."""
-    if place_of(Path(), record) != Path():
-        return {f"{BESIDE}/{CONFIG}", f"{BESIDE}/{WEIGHTS}"}
-    dense = {f"{_DENSE}/{CONFIG}", f"{_DENSE}/{WEIGHTS}"}
-    return {CONFIG, WEIGHTS, MODULES, _SENTENCE_CONFIG, f"{_POOLING}/{CONFIG}"} | dense
-
-
 def holds_encoder(folder: Path) -> bool:
     """Whether there is an encoder at one of the places that `TunedBackbone.write` writes to."""
     return any((folder / place / name).exists() for place in (".", BESIDE) for name in (CONFIG, WEIGHTS))
@@ -128,7 +119,7 @@ def holds_encoder(folder: Path) -> bool:
 
 def clear_backbone(folder: Path) -> None:
     """Remove what `TunedBackbone.write` writes."""
-    for name in (CONFIG, WEIGHTS, MODULES, _SENTENCE_CONFIG):
+    for name in (CONFIG, WEIGHTS, MODULES, SENTENCE_CONFIG):
         (folder / name).unlink(missing_ok=True)
     for name in (BESIDE, _POOLING, _DENSE):
         shutil.rmtree(folder / name, ignore_errors=True)

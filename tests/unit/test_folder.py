@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from model_folders import edit_record, without_checksums
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
@@ -68,15 +69,12 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def edit_record(folder: Path, **changes) -> None:
-    path = folder / "dcpcse.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 def edit_tensors(path: Path, change) -> None:
     tensors = load_file(path)
     change(tensors)
     save_file(tensors, path)
+    if is_model_folder(path.parent):
+        without_checksums(path.parent)
 
 
 # Saved and loaded
@@ -286,9 +284,12 @@ def test_a_file_cut_short_is_refused_by_name(saved, name, size):
 @pytest.mark.parametrize("name", ["dcpcse.json", "prompts.safetensors", "trained.safetensors", "tokenizer.json"])
 def test_a_missing_file_is_refused(saved, name):
     (saved / name).unlink()
-    complaint = "lacks" if name == "trained.safetensors" else "tokenizer" if name == "tokenizer.json" else name
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=name):
         SentenceEncoder.load(saved)
+    if name != "dcpcse.json":
+        complaint = {"trained.safetensors": "lacks", "tokenizer.json": "tokenizer"}.get(name, name)
+        with pytest.raises(UserError, match=complaint):
+            SentenceEncoder.load(without_checksums(saved))
 
 
 @pytest.mark.parametrize(
@@ -302,12 +303,12 @@ def test_a_missing_file_is_refused(saved, name):
         (
             "prompts",
             lambda t: t.update(prompt_embeddings=t["prompt_embeddings"][:3].clone()),
-            r"prompts of shape \(3, 192\); \(4, 192\)",
+            r"has shape \(3, 192\); \(4, 192\) is expected",
         ),
         (
             "prompts",
             lambda t: t.update(prompt_embeddings=t["prompt_embeddings"].T.contiguous()),
-            r"prompts of shape \(192, 4\)",
+            r"has shape \(192, 4\)",
         ),
         ("prompts", lambda t: t["prompt_embeddings"][0, 0].add_(1), "not what the saved projection gives"),
     ],
@@ -352,14 +353,14 @@ def test_a_record_without_one_of_its_fields_is_refused(saved, name):
     record = json.loads((saved / "dcpcse.json").read_text())
     del record[name]
     (saved / "dcpcse.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match=rf"dcpcse\.json lacks \['{name}'\]"):
+    with pytest.raises(UserError, match=rf"dcpcse\.json is damaged.* lacks \['{name}'\]"):
         SentenceEncoder.load(saved)
 
 
 @pytest.mark.parametrize("name", ["../other.safetensors", "/etc/passwd", "trained.safetensors"])
 def test_a_record_cannot_point_to_another_file(saved, name):
     edit_record(saved, prompts_file=name)
-    with pytest.raises(UserError, match="names the prompts file"):
+    with pytest.raises(UserError, match="unknown prompts file"):
         SentenceEncoder.load(saved)
 
 
@@ -478,8 +479,10 @@ def test_a_tokenizer_of_another_vocabulary_of_the_same_size_is_refused(saved):
     path = saved / "tokenizer.json"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('"garden"', '"nedrag"'), encoding="utf-8")
-    with pytest.raises(UserError, match=r"tokenizer in .* is not the one"):
+    with pytest.raises(UserError, match=r"tokenizer\.json is damaged: it has changed since it was written"):
         SentenceEncoder.load(saved)
+    with pytest.raises(UserError, match=r"tokenizer in .* is not the one"):
+        SentenceEncoder.load(without_checksums(saved))
 
 
 @pytest.mark.parametrize("sentences", [(text for text in ["a"]), {"a": 1}, 3, "text"])

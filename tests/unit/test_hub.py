@@ -151,13 +151,15 @@ def test_a_place_here_is_never_looked_up(server, saved, tmp_path, monkeypatch):
     assert server.asked == []
 
 
-@pytest.mark.parametrize("change", [{"prompts_file": "../../secret"}, {"backbone": {"folder": "../.."}}])
+@pytest.mark.parametrize(
+    "change", [{"prompts_file": "../../secret"}, {"backbone": {"folder": "../..", "fingerprint": "x"}}]
+)
 def test_a_record_names_no_file_outside_of_its_folder(change, server, saved):
     folder, _ = saved()
     path = folder / "dcpcse.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     server.put(ID, folder)
-    with pytest.raises(UserError, match=r"names the (prompts file|place)"):
+    with pytest.raises(UserError, match=r"unknown (prompts file|place of the encoder)"):
         dcpcse.load(ID)
     assert server.downloads() == {"dcpcse.json"}
 

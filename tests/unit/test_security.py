@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from method_models import model_of
+from model_folders import without_checksums
 from safetensors.torch import load_file, save_file
 
 import dcpcse
@@ -196,11 +197,10 @@ def test_an_encoder_that_needs_code_is_refused_without_a_question(place, encoder
 def test_code_beside_prompts_is_not_run(folder, attacked, sentences):
     (folder / "attack.py").write_text(f"import os\nos.makedirs({str(attacked)!r})\n", encoding="utf-8")
     change(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["attack.Kind", "attack.Kind"]})
+    assert main(["info", str(folder)]) == 2  # the folder knows the sha256 of its files
+    without_checksums(folder)  # as an attacker would
     assert main(["info", str(folder)]) == 0
-    try:
-        dcpcse.load(str(folder), device="cpu").encode(sentences[:1])
-    except UserError as error:  # where the folder knows the sha256 of its files
-        assert "tokenizer_config.json" in str(error)
+    dcpcse.load(str(folder), device="cpu").encode(sentences[:1])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from model_folders import without_checksums
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
@@ -145,6 +146,7 @@ def test_a_base_is_refused_where_the_folder_holds_its_own(saved, tiny):
 
 def test_damage_is_named(saved, tiny):
     folder, _ = saved(method="promptbert")
+    without_checksums(folder)
     weights = folder / "backbone/model.safetensors"
     tensors = load_file(weights)
     name = "encoder.layer.0.attention.self.query.weight"
@@ -164,14 +166,17 @@ def test_damage_is_named(saved, tiny):
         dcpcse.load(folder)
 
 
+PLAINLY = dict.fromkeys(("training", "inference", "shifted", "freeze"), False)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"backbone": {"folder": "../elsewhere", "fingerprint": "x"}}, "names the place"),
+        ({"backbone": {"folder": "../elsewhere", "fingerprint": "x"}}, "unknown place of the encoder '../elsewhere'"),
         ({"template": {"text": "no slots", "continuous": False, "final_period": False}}, "slots for the sentence"),
-        ({"denoising": {"by": "magic"}}, "unknown way of denoising 'magic'"),
+        ({"denoising": {**PLAINLY, "by": "magic"}}, "unknown way of denoising 'magic'"),
         ({"template": {"text": "{sentence} [MASK]"}}, "dcpcse.json is damaged"),
-        ({"template": None}, "needs a template"),
+        ({"template": None, "denoising": None}, "needs a template"),
     ],
 )
 def test_a_damaged_record_is_one_line(change, message, saved):
