@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .errors import UserError
 from .lines import decode_line
+from .repeats import Repeats, RepeatsFound
 
 if TYPE_CHECKING:  # importing these takes over a second, which `train.py --help` should not wait for
     import pyarrow as pa
@@ -31,7 +32,7 @@ if TYPE_CHECKING:  # importing these takes over a second, which `train.py --help
 logger = logging.getLogger(__name__)
 
 ROLES = ("anchor", "positive", "negative")
-READER_VERSION = 1  # raise it when the same file would give other rows: it makes old cache files unused
+READER_VERSION = 2  # raise it when the same file would give other rows: it makes old cache files unused
 BATCH_ROWS = 10_000
 DROPPED_SHOWN = 5
 
@@ -46,12 +47,14 @@ class TrainingData:
     columns: the names that the file itself gives them (a txt file: `text`).
     dropped: number of rows left out for a blank cell; dropped_lines: where the first few of them start, as
     line numbers from 1 (in a JSON array: item numbers from 1).
+    repeats: rows that are false negatives, or teach nothing (`dcpcse.repeats`).
     """
 
     dataset: Dataset
     columns: tuple[str, ...]
     dropped: int
     dropped_lines: tuple[int, ...]
+    repeats: RepeatsFound
 
 
 def load_training_file(
@@ -65,15 +68,16 @@ def load_training_file(
     written.
     """
     path = Path(path)
-    reader = _reader_of(path)
+    reader_of(path)  # before anything else: is it there, and of a known kind?
     cached = _cache_folder(cache_dir) / f"{_fingerprint(path)}.arrow"
-    summary = (None if refresh else _read_summary(cached)) or _write_cache(cached, _Source(path), reader)
+    summary = (None if refresh else _read_summary(cached)) or _write_cache(cached, Source(path))
     _warn_of_dropped(path, **summary)
     return TrainingData(
         dataset=_memory_map(cached),
         columns=tuple(summary["columns"]),
         dropped=summary["dropped"],
         dropped_lines=tuple(summary["dropped_lines"]),
+        repeats=RepeatsFound.of(summary["repeats"]),
     )
 
 
@@ -93,8 +97,12 @@ def _warn_of_dropped(path: Path, *, dropped: int, dropped_lines: list[int], unit
 
 
 @dataclass
-class _Source:
-    """A file while it is read: says where an error is, and keeps account of the dropped rows."""
+class Source:
+    """A file while it is read: says where an error is, and keeps account of the dropped rows.
+
+    A reader hands every fault to `refuse`, which raises it; where it returns instead (`dcpcse.doctor`), the reader
+    leaves the row out and goes on.
+    """
 
     path: Path
     unit: str = "line"
@@ -103,6 +111,10 @@ class _Source:
 
     def error(self, number: int, problem: str) -> UserError:
         return UserError(f"{self.path}, {self.unit} {number}: {problem}")
+
+    def refuse(self, number: int, error: UserError) -> None:
+        """What becomes of a fault in a row."""
+        raise error
 
     def drop(self, number: int) -> None:
         self.dropped += 1
@@ -118,10 +130,10 @@ class _Source:
         }
 
 
-Reader = Callable[[_Source], Iterator[Row]]
+Reader = Callable[[Source], Iterator[Row]]
 
 
-def _reader_of(path: Path) -> Reader:
+def reader_of(path: Path) -> Reader:
     """The reader for the extension; raises UserError if that is unknown or the file is not there."""
     # os.path, since Path.exists raises for a name that is too long or lies in a closed folder
     if not os.path.exists(path):
@@ -134,7 +146,14 @@ def _reader_of(path: Path) -> Reader:
     return READERS[path.suffix.lower()]
 
 
-def _take_columns(source: _Source, rows: Iterator[Row]) -> list[str]:
+def read_rows(source: Source) -> tuple[list[str], Iterator[Row]]:
+    """The names of a file's columns, and its rows: the stripped cells of each that has no blank one."""
+    rows = reader_of(source.path)(source)
+    columns = _take_columns(source, rows)
+    return columns, _complete_rows(source, columns, rows)
+
+
+def _take_columns(source: Source, rows: Iterator[Row]) -> list[str]:
     """The names in the first row that is not a blank line, 1 to 3 of them and none empty."""
     for number, cells in rows:
         if not cells:
@@ -147,7 +166,7 @@ def _take_columns(source: _Source, rows: Iterator[Row]) -> list[str]:
     raise UserError(f"training file {source.path} is empty: it holds {found}; give at least one sentence")
 
 
-def _check_columns(source: _Source, number: int, columns: list[str]) -> None:
+def _check_columns(source: Source, number: int, columns: list[str]) -> None:
     if not all(columns):
         raise source.error(number, f"the header {columns} has an empty name; name every column")
     if len(columns) > len(ROLES):
@@ -164,18 +183,18 @@ def _check_columns(source: _Source, number: int, columns: list[str]) -> None:
         raise source.error(number, f"{problem}; columns are separated by commas (csv) or tabs (tsv)")
 
 
-def _complete_rows(source: _Source, columns: list[str], rows: Iterable[Row]) -> Iterator[list[str]]:
-    """Yield the stripped cells of each row that has no blank one; raises UserError at a ragged row."""
+def _complete_rows(source: Source, columns: list[str], rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the stripped cells of each row that has no blank one; a ragged row is refused."""
     for number, cells in rows:
         sentences = [_clean(cell) for cell in cells]
         if any(sentences) and len(sentences) != len(columns):
-            raise source.error(
-                number,
+            problem = (
                 f"expected {len(columns)} cells, one for each of {columns}, but found {len(sentences)}; "
-                'give every row all of them, and put one that holds the delimiter in double quotes ("...")',
+                'give every row all of them, and put one that holds the delimiter in double quotes ("...")'
             )
-        if sentences and all(sentences):
-            yield sentences
+            source.refuse(number, source.error(number, problem))
+        elif sentences and all(sentences):
+            yield number, sentences
         else:
             source.drop(number)
 
@@ -190,122 +209,158 @@ def _clean(cell: str) -> str:
 # The formats: a reader yields the column names as its first row that is not a blank line
 
 
-def _numbered_lines(source: _Source) -> Iterator[tuple[int, str]]:
+def _numbered_lines(source: Source) -> Iterator[tuple[int, str]]:
     r"""Yield (number from 1, text) of each line; only \n and \r\n end one.
 
-    Raises UserError at a line that is not UTF-8 or holds a NUL.
+    A line that is not UTF-8, or holds a NUL, is refused. Raises UserError where the file cannot be read.
     """
     try:
         # As bytes: text mode also ends lines at a lone \r, and str.splitlines at U+2028 and its like.
         with open(source.path, "rb") as file:
             for number, line in enumerate(file, start=1):
-                yield number, decode_line(source.path, number, line)
+                try:
+                    text = decode_line(source.path, number, line)
+                except UserError as error:
+                    source.refuse(number, error)
+                    continue
+                yield number, text
     except OSError as error:
         raise UserError(f"cannot read training file {source.path}: {error.strerror}") from error
 
 
-def _read_text(source: _Source) -> Iterator[Row]:
+def _read_text(source: Source) -> Iterator[Row]:
+    named = False
     for number, line in _numbered_lines(source):
-        if number == 1:
+        if not named:
             yield number, ["text"]  # as the loader of `datasets` names it
+            named = True
         yield number, [line]
 
 
-def _read_delimited(source: _Source) -> Iterator[Row]:
+def _read_delimited(source: Source) -> Iterator[Row]:
     """Rows of a csv or tsv file, quoted as in RFC 4180; a row is numbered by the line on which it starts."""
     delimiter = "\t" if "tsv" in source.path.name.lower() else ","  # the published rule
     # A lone \r is white space here; the csv module would take it for the end of a row.
     lines = (line.replace("\r", " ") + "\n" for _, line in _numbered_lines(source))
     records = csv.reader(lines, delimiter=delimiter, strict=True)
-    start = 1
-    try:
-        for cells in records:
-            yield start, [] if len(cells) == 1 and cells[0].isspace() else cells
-            start = records.line_num + 1
-    except csv.Error as error:
-        raise source.error(
-            start,
-            'a quote (") opened in the row that starts here is not closed, or text follows the closing one '
-            f'({error}); close it, and write a quote inside a quoted cell twice ("")',
-        ) from error
+    while True:
+        start = records.line_num + 1
+        try:
+            cells = next(records)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problem = (
+                'a quote (") opened in the row that starts here is not closed, or text follows the closing one '
+                f'({error}); close it, and write a quote inside a quoted cell twice ("")'
+            )
+            source.refuse(start, source.error(start, problem))
+            continue
+        yield start, [] if len(cells) == 1 and cells[0].isspace() else cells
 
 
-def _read_json(source: _Source) -> Iterator[Row]:
+def _read_json(source: Source) -> Iterator[Row]:
     """Rows of a json file: an array if it opens with `[`, else JSON lines."""
     first = next((line for _, line in _numbered_lines(source) if line.strip()), "")
     return (_read_json_array if first.lstrip().startswith("[") else _read_json_lines)(source)
 
 
-def _read_json_array(source: _Source) -> Iterator[Row]:
+def _read_json_array(source: Source) -> Iterator[Row]:
     """Rows of an array of objects, numbered as its items; the only format that is held in memory whole."""
-    items = _parse_json(source, "\n".join(line for _, line in _numbered_lines(source)))
+    try:
+        items = _parse_json("\n".join(line for _, line in _numbered_lines(source)))
+    except _RowError as error:
+        source.refuse(error.number, source.error(error.number, str(error)))
+        return iter(())
     source.unit = "item"
     return _object_rows(source, enumerate(items, start=1))
 
 
-def _read_json_lines(source: _Source) -> Iterator[Row]:
+def _read_json_lines(source: Source) -> Iterator[Row]:
     def values() -> Iterator[tuple[int, Any]]:
         for number, line in _numbered_lines(source):
-            yield number, _parse_json(source, line, number) if line.strip() else None
+            try:
+                value = _parse_json(line, number) if line.strip() else None
+            except _RowError as error:
+                source.refuse(error.number, source.error(error.number, str(error)))
+                continue
+            yield number, value
 
     return _object_rows(source, values())
+
+
+class _RowError(ValueError):
+    """A fault in the row of this number."""
+
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(problem)
+        self.number = number
 
 
 # An object becomes a tuple of pairs, not a dict, in which a key that occurs twice would be lost unseen.
 _DECODER = json.JSONDecoder(object_pairs_hook=tuple)
 
 
-def _parse_json(source: _Source, text: str, first_line: int = 1) -> Any:
+def _parse_json(text: str, first_line: int = 1) -> Any:
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         line = first_line + error.lineno - 1
-        raise source.error(line, f"broken JSON: {error.msg} (column {error.colno}); mend it") from error
+        raise _RowError(line, f"broken JSON: {error.msg} (column {error.colno}); mend it") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; thousands of brackets
-        raise source.error(first_line, f"unreadable JSON: {error}; give objects that hold strings") from error
+        raise _RowError(first_line, f"unreadable JSON: {error}; give objects that hold strings") from error
 
 
-def _object_rows(source: _Source, values: Iterable[tuple[int, Any]]) -> Iterator[Row]:
+def _object_rows(source: Source, values: Iterable[tuple[int, Any]]) -> Iterator[Row]:
     """Yield the keys of the first object, then each object's cells in that order; None is a blank line."""
     keys: list[str] = []
     for number, value in values:
         if value is None:
             yield number, []
             continue
-        cells = _as_object(source, number, value)
+        try:
+            cells = _as_object(number, value)
+            texts = _in_order(number, cells, keys or list(cells))
+        except _RowError as error:
+            source.refuse(number, source.error(number, str(error)))
+            continue
         if not keys:
             keys = list(cells)
             yield number, keys
-        if cells.keys() != set(keys):
-            problem = f"expected the keys {keys}, as in the first row, but found {list(cells)}"
-            raise source.error(number, f"{problem}; give every row the same keys")
-        yield number, [_as_text(source, number, key, cells[key]) for key in keys]
+        yield number, texts
 
 
-def _as_object(source: _Source, number: int, value: Any) -> dict[str, Any]:
+def _as_object(number: int, value: Any) -> dict[str, Any]:
     example = 'give an object such as {"anchor": "...", "positive": "..."}'
     if not isinstance(value, tuple):
-        raise source.error(number, f"expected an object but found {_describe(value)}; {example}")
+        raise _RowError(number, f"expected an object but found {_describe(value)}; {example}")
     cells = dict(value)
     if not cells:
-        raise source.error(number, f"found an object without keys; {example}")
+        raise _RowError(number, f"found an object without keys; {example}")
     if len(cells) != len(value):
-        raise source.error(number, f"a key occurs twice in {[key for key, _ in value]}; keep one of them")
+        raise _RowError(number, f"a key occurs twice in {[key for key, _ in value]}; keep one of them")
     return cells
+
+
+def _in_order(number: int, cells: dict[str, Any], keys: list[str]) -> list[str]:
+    if cells.keys() != set(keys):
+        problem = f"expected the keys {keys}, as in the first row, but found {list(cells)}"
+        raise _RowError(number, f"{problem}; give every row the same keys")
+    return [_as_text(number, key, cells[key]) for key in keys]
 
 
 # What JSON can escape (\u0000, \ud800) but neither a tokenizer nor Arrow can take.
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
-def _as_text(source: _Source, number: int, key: str, value: Any) -> str:
+def _as_text(number: int, key: str, value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise source.error(number, f"key {key!r}: expected a string but found {_describe(value)}; quote it")
+        raise _RowError(number, f"key {key!r}: expected a string but found {_describe(value)}; quote it")
     if found := _NO_TEXT.search(value):
         escape = f"\\u{ord(found[0]):04x}"
-        raise source.error(number, f"key {key!r}: found {escape}, which is no character; remove it")
+        raise _RowError(number, f"key {key!r}: found {escape}, which is no character; remove it")
     return value
 
 
@@ -346,14 +401,14 @@ def _fingerprint(path: Path) -> str:
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
-def _write_cache(cached: Path, source: _Source, reader: Reader) -> dict[str, Any]:
+def _write_cache(cached: Path, source: Source) -> dict[str, Any]:
     """Read the source into `cached`, which appears whole or not at all; gives the summary."""
     # A name of its own for each process: all ranks of torchrun may be here at once, and the last one wins.
     temporary = cached.with_name(f"{cached.name}.{uuid.uuid4().hex}.tmp")
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "xb") as file:
-            summary = _write_stream(file, source, reader)
+            summary = _write_stream(file, source)
         os.replace(temporary, cached)
         return summary
     except OSError as error:
@@ -366,20 +421,20 @@ def _write_cache(cached: Path, source: _Source, reader: Reader) -> dict[str, Any
             temporary.unlink()
 
 
-def _write_stream(file: BinaryIO, source: _Source, reader: Reader) -> dict[str, Any]:
+def _write_stream(file: BinaryIO, source: Source) -> dict[str, Any]:
     import pyarrow as pa
 
-    rows = reader(source)
-    columns = _take_columns(source, rows)
-    complete = _complete_rows(source, columns, rows)
+    columns, complete = read_rows(source)
+    repeats = Repeats(len(columns))
     schema = pa.schema([(role, pa.string()) for role in ROLES[: len(columns)]])
     with pa.ipc.new_stream(file, schema) as writer:
         while batch := list(islice(complete, BATCH_ROWS)):
-            writer.write_batch(_record_batch(zip(*batch, strict=True), schema))
+            repeats.add(batch)
+            writer.write_batch(_record_batch(zip(*(cells for _, cells in batch), strict=True), schema))
         if not writer.stats.num_record_batches:
             raise _no_rows_error(source, columns)
         # Not in the schema's metadata: a stream opens with the schema, before the dropped rows are known.
-        summary = source.summary(columns)
+        summary = {**source.summary(columns), "repeats": repeats.found().as_dict()}
         end = _record_batch([[] for _ in columns], schema)
         writer.write_batch(end, custom_metadata={"summary": json.dumps(summary)})
     return summary
@@ -391,7 +446,7 @@ def _record_batch(columns: Iterable[Sequence[str]], schema: pa.Schema) -> pa.Rec
     return pa.record_batch([pa.array(cells, pa.string()) for cells in columns], schema)
 
 
-def _no_rows_error(source: _Source, columns: list[str]) -> UserError:
+def _no_rows_error(source: Source, columns: list[str]) -> UserError:
     found = "no row follows the header"
     if source.dropped:
         found = f"all of its {source.dropped} rows are blank or partly blank"

@@ -64,6 +64,7 @@ def train_with(options: tuple[ModelArguments, DataArguments, RunArguments], give
     dev = load_dev_tasks(data_args) if wants_dev_scores(run_args) else None
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
     _require_enough(data, run_args)
+    _warn_of_repeats(data, data_args.train_file, run_args)
     model_args = settle_method(model_args, data.dataset.column_names)
     require_shardable(model_args, run_args)
     if run_args.gradient_cache_chunk:
@@ -243,6 +244,26 @@ def _require_enough(data: TrainingData, run: RunArguments) -> None:
         raise UserError(f"{rows} training examples for {run.world_size} processes: each needs one; launch fewer")
     if rows < batch:
         logger.warning("%d examples are fewer than a batch of %d: every batch holds them all", rows, batch)
+
+
+def _warn_of_repeats(data: TrainingData, file: str, run: RunArguments) -> None:
+    """One line where rows of the file are each other's false negatives, or teach nothing."""
+    found, batch = data.repeats, run.per_device_train_batch_size * run.world_size
+    what = {
+        "occurred before": found.duplicates,
+        "have the same text as anchor and positive": found.identical,
+        "have the same text as anchor and negative": found.contradictory,
+    }
+    told = [
+        f"{of.count:,} {words} (line {of.lines[0]}{', …' if of.count > 1 else ''})"
+        for words, of in what.items()
+        if of.count
+    ]
+    if told:
+        logger.warning(
+            "%s: of %s rows %s; %.1f %% of batches of %d hold a false negative; more: dcpcse doctor %s",
+            *(file, f"{found.rows:,}", ", ".join(told), 100 * found.share(batch), batch, file),
+        )
 
 
 def require_shardable(model: ModelArguments, run: RunArguments) -> None:

@@ -1,0 +1,130 @@
+"""Rows that occur twice, and pairs that teach nothing: what makes false negatives of a training file.
+
+Rows are known by 64 bits of a hash, 16 bytes each: a file of a million rows takes 16 MB, whatever its length.
+"""
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SHOWN = 5
+"""Line numbers that are kept of each kind."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """How many rows there are of a kind, and where the first of them are."""
+
+    count: int = 0
+    lines: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class RepeatsFound:
+    """What repeats in a file.
+
+    duplicates: rows that occurred before, in all their columns. identical: anchor and positive are the same.
+    contradictory: anchor and negative are the same. rows: of the file. pairs: pairs of rows whose anchors are the
+    same, and pairs whose positives are: in one batch each is the other's false negative.
+    """
+
+    duplicates: Found
+    identical: Found
+    contradictory: Found
+    rows: int
+    pairs: int
+
+    def share(self, batch: int) -> float:
+        """Expected share of random batches of so many rows in which there is such a pair.
+
+        Pairs fall into a batch nearly independently of each other, so that their number is nearly Poisson's.
+        """
+        batch = min(batch, self.rows)
+        if self.rows < 2:
+            return 0.0
+        expected = self.pairs * batch * (batch - 1) / (self.rows * (self.rows - 1))
+        return -math.expm1(-expected)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> "RepeatsFound":
+        """From what `as_dict` gave."""
+        kinds = ("duplicates", "identical", "contradictory")
+        found = {kind: Found(saved[kind]["count"], tuple(saved[kind]["lines"])) for kind in kinds}
+        return cls(**found, rows=saved["rows"], pairs=saved["pairs"])
+
+
+class Repeats:
+    """Counts while a file is read."""
+
+    def __init__(self, columns: int) -> None:
+        """columns: 1 to 3, anchor, positive, negative."""
+        self._numbers = array("q")
+        self._rows = array("q")
+        # The anchors' and the positives'; of a file of one column, rows are anchors.
+        self._sides = [array("q"), array("q")] if columns > 1 else []
+        self._identical, self._contradictory = Counter(), Counter()
+
+    def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
+        """Take in rows: the number of the line on which each starts, and its cells."""
+        self._numbers.extend([number for number, _ in rows])
+        self._rows.extend([hash(tuple(cells)) for _, cells in rows])
+        for place, side in enumerate(self._sides):
+            side.extend([hash(cells[place]) for _, cells in rows])
+        if self._sides:
+            for number, cells in rows:
+                if cells[0] == cells[1]:
+                    self._identical.add(number)
+                if cells[0] == cells[-1] and len(cells) == 3:
+                    self._contradictory.add(number)
+
+    def found(self) -> RepeatsFound:
+        """The counts of all rows so far."""
+        return RepeatsFound(
+            duplicates=self._duplicates(),
+            identical=self._identical.found(),
+            contradictory=self._contradictory.found(),
+            rows=len(self._rows),
+            pairs=sum(_pairs(side) for side in self._sides or [self._rows]),
+        )
+
+    def _duplicates(self) -> Found:
+        import numpy as np  # here: `dcpcse --help` does not need it
+
+        if not self._rows:
+            return Found()
+        hashes, numbers = np.frombuffer(self._rows, np.int64), np.frombuffer(self._numbers, np.int64)
+        order = np.argsort(hashes, kind="stable")
+        again = hashes[order][1:] == hashes[order][:-1]
+        lines = np.sort(numbers[order[1:][again]])
+        return Found(len(lines), tuple(map(int, lines[:SHOWN])))
+
+
+class Counter:
+    """Counts line numbers, and keeps the first of them."""
+
+    def __init__(self) -> None:
+        self._count, self._lines = 0, []
+
+    def add(self, number: int) -> None:
+        self._count += 1
+        if len(self._lines) < SHOWN:
+            self._lines.append(number)
+
+    def found(self) -> Found:
+        return Found(self._count, tuple(self._lines))
+
+
+def _pairs(hashes: array) -> int:
+    """Pairs of equal values."""
+    import numpy as np
+
+    if not hashes:
+        return 0
+    _, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
+    return int((counts * (counts - 1) // 2).sum())
