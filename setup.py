@@ -8,6 +8,9 @@ from setuptools import setup
 ROOT = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "dcpcse/__init__.py").read_text(encoding="utf-8"))[1]
 
+SUPPORTED = (ROOT / "dcpcse/doctor/supported.txt").read_text(encoding="utf-8").split()
+"""What `dcpcse doctor` compares the environment with."""
+
 TOOLS = ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.17", "selenium>=4"]
 EXTRAS = {
     "demo": ["gradio>=6,<7"],
@@ -26,6 +29,7 @@ EXTRAS["dev"] = [*(line for lines in EXTRAS.values() for line in lines), *TOOLS]
 
 PARTS = (
     "demo",
+    "doctor",
     "encoding",
     "exporting",
     "importing",
@@ -46,29 +50,18 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    python_requires=">=3.11",
+    python_requires=next(line for line in SUPPORTED if line.startswith("python")).removeprefix("python"),
     packages=["dcpcse", *(f"dcpcse.{name}" for name in PARTS), "senteval"],
     package_dir={"senteval": "SentEval/senteval"},
     package_data={
         "dcpcse": ["py.typed"],
+        "dcpcse.doctor": ["supported.txt"],
         "dcpcse.presets": ["*/*.yaml"],
         "dcpcse.reporting": ["style.css"],
         "dcpcse.reproduction": ["tables/*.yaml"],
         "senteval": ["py.typed", "known_files.txt"],
     },
     entry_points={"console_scripts": ["dcpcse = dcpcse.__main__:main"]},
-    install_requires=[
-        "torch>=2.13,<3",
-        "transformers>=5.8,<5.24",
-        "accelerate>=1.10",
-        "datasets>=4,<6",
-        "safetensors>=0.4.3",
-        "numpy>=2",
-        "scipy>=1.13",
-        "scikit-learn>=1.5",
-        "prettytable>=3.10",
-        "pyyaml>=6",
-        "tqdm>=4.66",
-    ],
+    install_requires=[line for line in SUPPORTED if not line.startswith("python")],
     extras_require=EXTRAS,
 )

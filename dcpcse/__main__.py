@@ -12,6 +12,7 @@ COMMANDS = {
     "train": ("__main__", "train", "train a method (as train.py)"),
     "evaluate": ("__main__", "evaluate", "measure an encoder (as evaluation.py)"),
     "reproduce": ("reproduction.command", "reproduce", "rows of the papers' tables over seeds, beside their figures"),
+    "doctor": ("doctor.command", "doctor", "what is wrong or odd in data, models, runs, the environment"),
     "runs": ("runs", "runs", "list and compare training runs"),
     "report": ("reporting.command", "report", "one HTML page of a run, or of several side by side"),
     "plot": ("pictures.command", "plot", "a picture of encoders, scores or runs"),
@@ -38,17 +39,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(_dispatch, argv)
 
 
-def _dispatch(argv: Sequence[str]) -> None:
+def _dispatch(argv: Sequence[str]) -> int | None:
     name, *words = argv or ["--help"]
     if name in ("-h", "--help"):
         print(_help())
-        return
+        return 0
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise UserError(f"dcpcse {name}: {hint}the commands are {', '.join(COMMANDS)}")
     module, function, _ = COMMANDS[name]
-    getattr(importlib.import_module(f".{module}", __package__), function)(words)
+    return getattr(importlib.import_module(f".{module}", __package__), function)(words)
 
 
 def train(argv: Sequence[str]) -> None:

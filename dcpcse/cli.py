@@ -29,10 +29,10 @@ logger = logging.getLogger(__name__)
 _UNSET = object()
 
 
-def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
-    """Run a tool; a mistake of the user's gives one line on stderr and 2. `--debug` shows its traceback.
+def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> int:
+    """Run a tool, which may give an exit code of its own; a mistake of the user's gives one line on stderr and 2.
 
-    Of several processes the first that fails speaks: see `_wait_for_the_end`.
+    `--debug` shows its traceback. Of several processes the first that fails speaks: see `_wait_for_the_end`.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     argv, debug = _take_debug(argv)
@@ -43,7 +43,7 @@ def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
     first = os.environ.get("RANK", "0") == "0"
     logging.getLogger("dcpcse").setLevel(logging.INFO if first else logging.ERROR)
     try:
-        main(argv)
+        code = main(argv)
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever reads (`| head`) has seen enough. Python itself would complain when it flushes at the end.
@@ -69,7 +69,7 @@ def run(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None
         cause = str(error).splitlines()[0]
         print(f"error: another process of this run has ended, or is out of reach: {printable(cause)}", file=sys.stderr)
         return 1
-    return 0
+    return code or 0
 
 
 class _Printable(logging.Formatter):

@@ -76,7 +76,7 @@ def _model(folder: Path) -> Facts:
         "format": record["format"],
         "method": record["method"],
         "arguments": record.get("arguments") or {},
-        "base": record["base"] | _base_of(folder, record),
+        "base": record["base"] | find_base(folder, record),
         "parameters": {"trained": sum(parts.values()), "of_these": parts},
         "pooling": record["pooling"],
         "head": record["head"],
@@ -115,7 +115,7 @@ def _trained_parts(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
     return parts
 
 
-def _base_of(folder: Path, record: Mapping[str, Any]) -> Facts:
+def find_base(folder: Path, record: Mapping[str, Any]) -> Facts:
     """Whether the encoder of a model is where its record says, and the words for that."""
     if record["backbone"] is None:
         return _find_encoder(record["base"])

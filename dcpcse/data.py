@@ -241,22 +241,56 @@ def _read_delimited(source: Source) -> Iterator[Row]:
     """Rows of a csv or tsv file, quoted as in RFC 4180; a row is numbered by the line on which it starts."""
     delimiter = "\t" if "tsv" in source.path.name.lower() else ","  # the published rule
     # A lone \r is white space here; the csv module would take it for the end of a row.
-    lines = (line.replace("\r", " ") + "\n" for _, line in _numbered_lines(source))
+    lines = _Replayed((number, line.replace("\r", " ") + "\n") for number, line in _numbered_lines(source))
     records = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
-        start = records.line_num + 1
+        lines.mark()
         try:
             cells = next(records)
         except StopIteration:
             return
         except csv.Error as error:
+            start = lines.start
             problem = (
                 'a quote (") opened in the row that starts here is not closed, or text follows the closing one '
                 f'({error}); close it, and write a quote inside a quoted cell twice ("")'
             )
             source.refuse(start, source.error(start, problem))
+            # The row ends with its first line: what an open quote has swallowed is read again.
+            lines.rewind()
+            records = csv.reader(lines, delimiter=delimiter, strict=True)
             continue
-        yield start, [] if len(cells) == 1 and cells[0].isspace() else cells
+        yield lines.start, [] if len(cells) == 1 and cells[0].isspace() else cells
+
+
+class _Replayed:
+    """Lines one by one, which can go back to the second of those since a mark."""
+
+    def __init__(self, lines: Iterator[tuple[int, str]]) -> None:
+        self._lines = lines
+        self._since: list[tuple[int, str]] = []
+        self._again: list[tuple[int, str]] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._again.pop() if self._again else next(self._lines)
+        self._since.append(line)
+        return line[1]
+
+    @property
+    def start(self) -> int:
+        """Number of the first line since the mark."""
+        return self._since[0][0]
+
+    def mark(self) -> None:
+        """A row begins here."""
+        self._since = []
+
+    def rewind(self) -> None:
+        """Give all lines since the mark but the first once more."""
+        self._again += reversed(self._since[1:])
 
 
 def _read_json(source: Source) -> Iterator[Row]:

@@ -186,14 +186,24 @@ def _runs_below(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]
 
 
 def _is_checkpoint_of_a_run(folder: Path) -> bool:
-    folder = folder.absolute()
-    return bool(_CHECKPOINT.fullmatch(folder.name)) and (folder.parent / RUN_FILE).is_file()
+    return is_checkpoint(folder) and (folder.absolute().parent / RUN_FILE).is_file()
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has the name of a checkpoint."""
+    return bool(_CHECKPOINT.fullmatch(folder.absolute().name))
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """The checkpoints of a run, the one with the fewest steps first."""
+    found = {int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))}
+    return [found[step] for step in sorted(found)]
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """The checkpoint of a run with the most steps, or None."""
-    found = {int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))}
-    return found[max(found)] if found else None
+    found = checkpoints_of(folder)
+    return found[-1] if found else None
 
 
 def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, dict[str, Any]]:

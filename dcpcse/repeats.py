@@ -106,13 +106,16 @@ class Repeats:
 
 
 class Counter:
-    """Counts line numbers, and keeps the first of them."""
+    """Counts rows by the numbers of their lines, which never fall, and keeps the first of them."""
 
     def __init__(self) -> None:
-        self._count, self._lines = 0, []
+        self._count, self._lines, self._last = 0, [], None
 
     def add(self, number: int) -> None:
-        self._count += 1
+        """Count a row; one that was counted last is not counted again."""
+        if number == self._last:
+            return
+        self._count, self._last = self._count + 1, number
         if len(self._lines) < SHOWN:
             self._lines.append(number)
 

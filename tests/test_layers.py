@@ -35,7 +35,7 @@ LAYERS = (
     {"training", "evaluating", "encoding", "exporting", "importing", "pictures", "comparison"},
     {"simcse", "similarity", "search", "contents"},
     {"quickstart", "predict", "info", "template_search", "corrupt", "hyperparameter_search", "encode", "runs"},
-    {"hub_commands"},
+    {"hub_commands", "doctor"},
     {"reporting"},
     {"__main__", "demo"},
     {"reproduction"},

@@ -14,6 +14,7 @@ from dcpcse.arguments import DataArguments, ModelArguments, RunArguments
 from dcpcse.cli import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.corrupt import corrupt_parser
 from dcpcse.demo.command import demo_parser
+from dcpcse.doctor.command import doctor_parser
 from dcpcse.encode import encode_parser
 from dcpcse.exporting.command import export_parser
 from dcpcse.hub_commands import card_parser, pull_parser, push_parser
@@ -118,6 +119,7 @@ def test_every_command_about_runs_parses_and_every_option_is_named(command, pars
 
 DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
     "demo": ("demo", demo_parser),
+    "doctor": ("doctor", doctor_parser),
     "export": ("export", export_parser),
     "import": ("import", import_parser),
     "info": ("import", info_parser),

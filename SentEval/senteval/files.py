@@ -15,13 +15,22 @@ DOWNLOAD = (
 KNOWN = Path(__file__).parent / "known_files.txt"
 
 
+class MissingFilesError(DataError):
+    """Files of a task are not there; `all_of_them`: not one is."""
+
+    def __init__(self, message: str, all_of_them: bool) -> None:
+        super().__init__(message)
+        self.all_of_them = all_of_them
+
+
 def require_files(task: str, folder: Path, names: Sequence[str], advice: str = DOWNLOAD) -> list[Path]:
     """The paths of a task's files; raises DataError naming every one that is not there."""
     if not folder.is_dir():
-        raise DataError(f"{task}: there is no folder {folder}; {advice}")
+        raise MissingFilesError(f"{task}: there is no folder {folder}; {advice}", all_of_them=True)
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
-        raise DataError(f"{task}: {', '.join(missing)} not found in {folder}; {advice}")
+        message = f"{task}: {', '.join(missing)} not found in {folder}; {advice}"
+        raise MissingFilesError(message, all_of_them=len(missing) == len(names))
     return [folder / name for name in names]
 
 

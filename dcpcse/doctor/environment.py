@@ -1,0 +1,61 @@
+"""What the program runs on: versions against the supported ones, devices, room, and the hub."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from .asked import Asked
+from .findings import Findings, fault, note, ok, warning
+
+SUPPORTED = Path(__file__).parent / "supported.txt"
+"""A requirement a line; setup.py reads the same file."""
+
+ROOM = 5
+"""GB of free disk below which a warning is given: a full training state of BERT-base takes 1.3."""
+
+_FLAGS = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "HF_ENDPOINT")
+
+
+def examine(path: Path, asked: Asked) -> Findings:
+    """The whole environment; path: where there must be room."""
+    for line in SUPPORTED.read_text(encoding="utf-8").splitlines():
+        if line:
+            yield from _version(Requirement(line))
+    yield from _devices()
+    free = shutil.disk_usage(path).free / 1e9
+    yield (ok if free >= ROOM else warning)("disk", f"{free:,.0f} GB are free in {path.resolve()}")
+    flags = [f"{name}={os.environ[name]}" for name in _FLAGS if os.environ.get(name)]
+    if flags:
+        yield note("hub", ", ".join(flags))
+    else:
+        yield ok("hub", "no offline flag is set")
+
+
+def _version(wanted: Requirement) -> Findings:
+    if wanted.name == "python":
+        found = platform.python_version()
+    else:
+        try:
+            found = importlib.metadata.version(wanted.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield fault(wanted.name, f"is not installed; {wanted} is needed")
+            return
+    if wanted.specifier.contains(found, prereleases=True):
+        yield ok(wanted.name, f"{found} ({wanted.specifier})")
+    else:
+        yield fault(wanted.name, f"{found} is not supported; {wanted} is needed")
+
+
+def _devices() -> Findings:
+    import torch
+
+    if torch.cuda.is_available():
+        for i in range(torch.cuda.device_count()):
+            of = torch.cuda.get_device_properties(i)
+            yield ok(f"cuda:{i}", f"{of.name}, {of.total_memory / 1e9:.0f} GB, CUDA {torch.version.cuda}")
+    else:
+        yield note("devices", f"no CUDA device is visible to torch; {os.cpu_count()} CPU cores")

@@ -1,0 +1,54 @@
+"""A SentEval data folder: a line for each task, read and counted as evaluation would, and its files' checksums."""
+
+from pathlib import Path
+
+from senteval.errors import DataError
+from senteval.files import MissingFilesError, identify
+from senteval.names import DEV_TASKS, FAMILIES
+
+from .asked import Asked
+from .findings import Finding, Findings, fault, note, ok, warning
+
+SPLITS = {"test": tuple(name for family in ("sts", "finetune", "transfer", "clustering") for name in FAMILIES[family])}
+SPLITS["dev"] = tuple(name for name in SPLITS["test"] if name in DEV_TASKS)
+"""Tasks that have files of their own, by what is measured on them."""
+
+
+def examine(path: Path, asked: Asked) -> Findings:
+    """Every task that has files of its own: there, of its official size, and byte for byte the known files."""
+    absent = []
+    for name in asked.watched(SPLITS["test"], len(SPLITS["test"]), "tasks"):
+        finding = _task(path, name)
+        if finding is None:
+            absent.append(name)
+        else:
+            yield finding
+    if absent:
+        yield note("not there", f"{', '.join(absent)}: nothing of them is in the folder")
+    if len(absent) == len(SPLITS["test"]):
+        yield fault("empty", "none of the known tasks is there; bash SentEval/data/downstream/download_dataset.sh")
+
+
+def _task(path: Path, name: str) -> Finding | None:
+    """What is to be said of a task; None where the folder has nothing of it."""
+    from senteval.settings import settings_of_mode  # torch
+    from senteval.tasks import TASKS
+
+    loaded = []
+    for mode in ("test", *(["dev"] if name in SPLITS["dev"] else [])):
+        try:
+            loaded.append(TASKS[name].load(path, settings_of_mode(mode)))
+        except MissingFilesError as error:
+            return None if error.all_of_them and not loaded else fault(name, str(error))
+        except DataError as error:
+            return fault(name, str(error))
+    return _known(path, name, loaded)
+
+
+def _known(path: Path, name: str, loaded: list) -> Finding:
+    files = identify([file for one in loaded for file in one.files()], path)
+    if unknown := [file for file, facts in files.items() if not facts["known"]]:
+        text = f"of the official size, but not byte for byte the known file: {', '.join(unknown)}"
+        return warning(name, f"{text}; scores may differ from published ones")
+    places = {(line.path, line.number, text) for one in loaded for text, line in one.located()}
+    return ok(name, f"{len(files)} known files, {len(places):,} sentences")

@@ -1,0 +1,104 @@
+"""A model folder, which may be that of a run, or one of its checkpoints."""
+
+from pathlib import Path
+
+from .. import manifest
+from ..contents import find_base, require_shapes
+from ..errors import UserError
+from ..history import checkpoints_of, find_scores, is_checkpoint, read_run
+from ..records import RUN_FILE, STATE
+from . import tensor_files
+from .asked import Asked
+from .findings import Findings, fault, note, ok, warning
+
+
+def examine(path: Path, asked: Asked) -> Findings:
+    """Record, checksums, tensors, and whether the model loads on its base."""
+    try:
+        record = manifest.read_record(path)
+    except UserError as error:
+        yield fault("record", str(error))
+        return
+    yield ok("record", f"format {record['format']}, method {record['method']}, pooling {record['pooling']}")
+    whole = True
+    for finding in (*_checksums(path, record), *_tensors(path, record)):
+        whole = whole and finding.level != "fault"
+        yield finding
+    yield from _base(path, record, asked, whole)
+    size = sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+    yield ok("size", f"{size / 1e6:,.1f} MB")
+
+
+def _checksums(path: Path, record: dict) -> Findings:
+    changed = list(manifest.changed(path, record))
+    for text in changed:
+        yield fault("checksum", text)
+    if "sha256" not in record:
+        yield note("checksum", "written before checksums were; save the model again to have them")
+    elif not changed:
+        yield ok("checksum", f"{len(record['sha256'])} files are those that were written")
+
+
+def _tensors(path: Path, record: dict) -> Findings:
+    names = [name for name in (record["prompts_file"], manifest.TRAINED) if name]
+    files = [path / name for name in names if (path / name).is_file() or name != manifest.TRAINED]
+    if record["backbone"] is not None:
+        files.append(manifest.place_of(path, record["backbone"]) / manifest.WEIGHTS)
+    for file in files:
+        yield from tensor_files.examine(file, "weights")
+    try:
+        require_shapes(path, record)
+    except UserError as error:
+        yield fault("shapes", str(error))
+
+
+def _base(path: Path, record: dict, asked: Asked, whole: bool) -> Findings:
+    """Whether the model loads, and so whether its base is the one that was trained on, where that is at hand."""
+    base = find_base(path, record)
+    if asked.base is None and base["found"] is not True:
+        level = note if base["found"] is None else warning
+        yield level("base", f"{record['base']['name_or_path']}: {base['where']}; its fingerprint is not compared")
+        return
+    if not whole:
+        yield note("base", "not tried: the folder is damaged")
+        return
+    from ..models import SentenceEncoder  # torch: seconds
+
+    try:
+        SentenceEncoder.load(path, None if record["backbone"] is not None else asked.base, device="cpu")
+    except UserError as error:
+        yield fault("base", str(error))
+        return
+    where = "the encoder in the folder" if record["backbone"] else asked.base or record["base"]["name_or_path"]
+    yield ok("base", f"loads; the fingerprint of {where} is the recorded one")
+
+
+def run(path: Path, asked: Asked) -> Findings:
+    """The records of a run, and each of its checkpoints; nothing where there are none."""
+    if not any((path / name).is_file() for name in (RUN_FILE, STATE)):
+        return
+    found = read_run(path)
+    damaged: list[str] = list(found.problems)
+    find_scores(path, damaged.append)
+    for problem in dict.fromkeys(damaged):
+        yield fault("run record", problem)
+    if (path / RUN_FILE).is_file() and not damaged:
+        planned = "?" if found.steps_planned is None else found.steps_planned
+        end = "finished" if found.finished else "not finished"
+        yield ok("run", f"{found.steps_done} of {planned} steps, {end}")
+    for folder in [path] if is_checkpoint(path) else checkpoints_of(path):
+        yield from _checkpoint(folder)
+
+
+def _checkpoint(folder: Path) -> Findings:
+    from ..checkpoints import find  # torch: pickles are opened by it, tensors and containers alone
+
+    ranks = range(len(list(folder.glob("rng_state*.pth"))) or 1)
+    try:
+        record = manifest.read_record(folder)
+        manifest.require_unchanged(folder, record)
+        step = find(str(folder), "", ranks).step
+    except UserError as error:
+        yield fault("checkpoint", f"training cannot go on from {folder.name}: {error}")
+        return
+    yield ok("checkpoint", f"{folder.name} is whole (step {step})")

@@ -1,0 +1,277 @@
+"""A training file: its bytes in one pass, its rows in another, as training itself reads them; memory is bounded."""
+
+import os
+import re
+import unicodedata
+from collections import Counter as Histogram
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..data import ROLES, Source, read_rows
+from ..errors import UserError
+from ..repeats import Counter, Found, Repeats
+from .asked import Asked
+from .findings import Finding, Findings, fault, note, ok, warning
+
+MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"}
+"""What other loaders take for a missing cell; here it is text."""
+
+CHUNK = 1 << 20
+ROWS = 10_000
+"""Bytes, and rows, that are held at once."""
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff\ufffd]")
+"""Control characters, a byte-order mark inside a text, and what stands for a byte that could not be read."""
+
+
+def examine(path: Path, asked: Asked) -> Findings:
+    """Everything about a training file."""
+    yield from _bytes(path)
+    source = _Listing(path)
+    for finding in _rows(source, asked):
+        yield replace(finding, unit=source.unit)
+
+
+def _rows(source: "_Listing", asked: Asked) -> Findings:
+    rows, path = _Rows(asked), source.path
+    try:
+        columns, complete = read_rows(source)
+        megabytes = os.path.getsize(path) / 1e6
+        for batch in asked.watched(_batches(complete), None, f"{path.name} ({megabytes:.0f} MB)"):
+            rows.add(batch, len(columns))
+    except UserError as error:  # nothing can be read any further
+        yield from _faults(source)
+        text = _without_path(str(error), path)
+        if not source.faults or "is empty" not in text:
+            yield fault("unreadable", text)
+        return
+    yield from _faults(source)
+    yield from _table(path, columns, rows, source)
+    yield from rows.findings(columns)
+
+
+def _batches(rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
+    batch = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == ROWS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+class _Listing(Source):
+    """Keeps account of every fault instead of raising the first."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.faults: dict[str, tuple[str, Counter]] = {}
+        self.blank = Counter()
+
+    def refuse(self, number: int, error: UserError) -> None:
+        text = _without_path(str(error), self.path)
+        # Alike but for numbers and what is quoted: one finding, however many rows have it.
+        kind = re.sub(r"\d+|'[^']*'|\"[^\"]*\"|\[.*?\]|0x\w+", "", text)
+        self.faults.setdefault(kind, (text, Counter()))[1].add(number)
+
+    def drop(self, number: int) -> None:
+        super().drop(number)
+        self.blank.add(number)
+
+
+def _without_path(text: str, path: Path) -> str:
+    return re.sub(rf"^{re.escape(str(path))}(, (line|item) \d+)?: ", "", text)
+
+
+def _faults(source: _Listing) -> Findings:
+    for text, counter in source.faults.values():
+        found = counter.found()
+        yield fault("row refused", text, found.lines, found.count)
+
+
+def _table(path: Path, columns: Sequence[str], rows: "_Rows", source: _Listing) -> Findings:
+    if not rows.repeats or not (number := rows.count):
+        yield fault("no rows", f"no row is left to train on (columns {', '.join(columns)}); add some")
+        return
+    roles = ", ".join(f"{name} ({role})" if name != role else name for name, role in zip(columns, ROLES, strict=False))
+    yield ok("rows", f"{number:,} rows to train on; columns: {roles}")
+    if number < 2:
+        yield fault("one row", "a contrastive loss needs at least 2 rows, to be each other's negatives")
+    if found := _found(source.blank):
+        yield warning("blank", "rows with a blank cell are left out of training", found.lines, found.count)
+    if path.suffix.lower() in (".csv", ".tsv") and (said := next(filter(_is_sentence, columns), None)):
+        text = f"looks like a sentence ({said[:40]!r}), but the first row names the columns and is not trained on"
+        yield warning("header", text)
+
+
+def _found(counter: Counter) -> Found | None:
+    found = counter.found()
+    return found if found.count else None
+
+
+def _is_sentence(name: str) -> bool:
+    return len(name.split()) > 3 or name.endswith((".", "!", "?"))
+
+
+def _bytes(path: Path) -> Findings:
+    """What the bytes tell: byte-order mark, ends of lines, and whether they are text at all."""
+    marks, crlf, lf, lone, last = b"", 0, 0, 0, b""
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            if not marks:
+                marks = chunk[:3]
+            joined = last + chunk
+            crlf += joined.count(b"\r\n") - last.count(b"\r\n")
+            lf += chunk.count(b"\n")
+            lone += chunk.count(b"\r")
+            last = chunk[-1:]
+    size = f"{os.path.getsize(path):,} bytes"
+    yield ok("format", f"{path.suffix.lower()[1:]}, {size}")
+    if marks == b"\xef\xbb\xbf":
+        yield note("BOM", "the file begins with a byte-order mark, which is left out")
+    if crlf == lf and crlf:
+        yield note("line ends", "lines end as on Windows (CR LF), which is fine")
+    elif crlf:
+        yield warning("line ends", f"mixed: {crlf:,} lines end in CR LF, {lf - crlf:,} in LF; was it put together?")
+    if lone - crlf:
+        yield warning("line ends", f"{lone - crlf:,} lone CR stand inside lines, and are read as blanks")
+    if last and last != b"\n" and path.suffix.lower() != ".json":
+        yield note("last line", "the last line has no end; was the file cut off?")
+
+
+class _Rows:
+    """What is counted over all rows."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.repeats: Repeats | None = None
+        self.count = 0
+        self.counters: Mapping[str, Counter] = {name: Counter() for name in _OF_SENTENCES}
+        self.words, self.characters, self.tokens = Histogram(), Histogram(), Histogram()
+        self._special = re.compile("|".join(map(re.escape, asked.special)) or r"(?!)")
+
+    def add(self, batch: Sequence[tuple[int, list[str]]], columns: int) -> None:
+        self.repeats = self.repeats or Repeats(columns)
+        self.repeats.add(batch)
+        self.count += len(batch)
+        for number, cells in batch:
+            for cell in cells:
+                self._look(number, cell)
+        if self.asked.tokenizer:
+            self._count_tokens(batch)
+
+    def _look(self, number: int, cell: str) -> None:
+        words = len(cell.split())
+        self.words[words] += 1
+        self.characters[len(cell)] += 1
+        counters = self.counters
+        if len(cell) < 6 and cell.lower() in MISSING:
+            counters["missing"].add(number)
+        if "\t" in cell:
+            counters["tab"].add(number)
+        if self._special.search(cell):
+            counters["special"].add(number)
+        if _CONTROL.search(cell):
+            counters["control"].add(number)
+        if not cell.isascii() and not unicodedata.is_normalized("NFC", cell):
+            counters["normal form"].add(number)
+        if self.asked.tokenizer is None and words > self.asked.max_seq_length - 2:  # a word is a token at least
+            counters["long"].add(number)
+
+    def _count_tokens(self, batch: Sequence[tuple[int, list[str]]]) -> None:
+        for side in zip(*(cells for _, cells in batch), strict=True):
+            encoded = self.asked.tokenizer.encode_batch(list(side))
+            for (number, _), tokens in zip(batch, encoded, strict=True):
+                self.tokens[len(tokens.ids)] += 1
+                if len(tokens.ids) > self.asked.max_seq_length:
+                    self.counters["long"].add(number)
+
+    def findings(self, columns: Sequence[str]) -> Findings:
+        """A line for each thing that was found; without rows none."""
+        if not self.repeats or not self.count:
+            return
+        yield from self._repeats(columns)
+        for name, counter in self.counters.items():
+            if found := _found(counter):
+                level, what, text = _OF_SENTENCES[name]
+                yield level(what, text(self), found.lines, found.count)
+        yield from self._lengths()
+
+    def _repeats(self, columns: Sequence[str]) -> Findings:
+        found = self.repeats.found()
+        kinds = {
+            "duplicate": (found.duplicates, "rows that occurred before"),
+            "identical": (found.identical, "rows with one text as anchor and positive, which teach nothing"),
+            "contradictory": (found.contradictory, "rows with one text as anchor and negative, which cannot be met"),
+        }
+        for what, (one, text) in kinds.items():
+            if one.count:
+                yield warning(what, text, one.lines, one.count)
+        if found.pairs:
+            side = "a sentence" if len(columns) == 1 else "an anchor, or a positive,"
+            batch = min(self.asked.batch, found.rows)
+            text = f"{100 * found.share(batch):.2g} % of batches of {batch} hold {side} twice"
+            level = warning if found.share(batch) > 0.5 else note
+            yield level("false negatives", f"{text}: each is then the other's negative")
+        else:
+            yield ok("repeats", "no sentence occurs twice")
+
+    def _lengths(self) -> Findings:
+        for name, histogram in (("words", self.words), ("characters", self.characters), ("tokens", self.tokens)):
+            if histogram:
+                least, median, most, longest = _quantiles(histogram)
+                text = f"min {least}, median {median}, 95 % up to {most}, max {longest}"
+                yield ok(name, f"{text} a sentence" + (", special ones included" if name == "tokens" else ""))
+
+
+def _quantiles(histogram: Mapping[int, int]) -> tuple[int, int, int, int]:
+    """Least, median, 95th percentile and greatest of the values that a histogram counts."""
+    total, seen, found = sum(histogram.values()), 0, []
+    wanted = [0, (total - 1) // 2, max(0, -(-95 * total // 100) - 1), total - 1]
+    for value in sorted(histogram):
+        seen += histogram[value]
+        while wanted and wanted[0] < seen:
+            wanted.pop(0)
+            found.append(value)
+    return tuple(found)
+
+
+def _cut(rows: _Rows) -> str:
+    limit = rows.asked.max_seq_length
+    if rows.asked.tokenizer:
+        return f"rows with more than {limit} tokens in a sentence: training cuts them (--max_seq_length)"
+    return f"rows with more than {limit - 2} words in a sentence: training cuts at {limit} tokens (--max_seq_length)"
+
+
+Words = Callable[[_Rows], str]
+_OF_SENTENCES: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
+    "missing": (
+        note,
+        "NA",
+        lambda rows: "rows with a cell such as NA, null, None, nan: kept as text",
+    ),
+    "tab": (
+        warning,
+        "tab",
+        lambda rows: "rows with a tab in a sentence; if tabs are to separate, name it .tsv",
+    ),
+    "special": (
+        warning,
+        "special token",
+        lambda rows: f"rows with {', '.join(rows.asked.special[:3])} or the like, read as special tokens",
+    ),
+    "control": (
+        warning,
+        "control",
+        lambda rows: "rows with control characters, or with U+FFFD, which a wrong encoding leaves behind",
+    ),
+    "normal form": (
+        note,
+        "not NFC",
+        lambda rows: "rows with letters and accents apart: elsewhere the same word may be other tokens",
+    ),
+    "long": (note, "long", _cut),
+}
+"""Finding about single sentences → its level, its name, its words."""

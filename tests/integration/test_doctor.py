@@ -1,0 +1,313 @@
+"""What `dcpcse doctor` promises: each planted fault is found in its line, and none where nothing is wrong."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tracemalloc
+import unicodedata
+from pathlib import Path
+
+import pytest
+import torch
+from model_folders import edit_record, without_checksums
+from safetensors.torch import load_file, save_file
+
+from dcpcse.__main__ import main
+from dcpcse.doctor import environment, evaluation_data, training_file
+from dcpcse.doctor.places import CHECKS
+
+
+@pytest.fixture
+def doctor(capsys):
+    """doctor(words) → exit code, and findings as (level, what) → lines."""
+
+    def call(*words):
+        capsys.readouterr()
+        code = main(["doctor", *map(str, words), "--json"])
+        printed = capsys.readouterr()
+        if code == 2:
+            return code, printed.err
+        places = json.loads(printed.out)["places"]
+        assert {place["kind"] for place in places} <= set(CHECKS)
+        found = [one for place in places for one in place["findings"] if one["level"] != "ok"]
+        return code, {(one["level"], one["what"]): one.get("lines", one["text"]) for one in found}
+
+    return call
+
+
+# Training files, with faults that were planted
+
+
+def clean_rows(count=60):
+    return [[f"the {i}th anchor walks", f"its positive {i} goes", f"nobody {i} sits"] for i in range(count)]
+
+
+def composed(word):
+    assert unicodedata.is_normalized("NFC", word) is False
+    return word
+
+
+PLANTED = {
+    "duplicate": ("warning", lambda row, rows: rows[0]),
+    "identical": ("warning", lambda row, rows: [row[0], row[0], row[2]]),
+    "contradictory": ("warning", lambda row, rows: [row[0], row[1], row[0]]),
+    "blank": ("warning", lambda row, rows: [row[0], "", row[2]]),
+    "NA": ("note", lambda row, rows: [row[0], random.choice(["NA", "null", "None", "nan", "n/a"]), row[2]]),
+    "special token": ("warning", lambda row, rows: [f"{row[0]} [MASK]", *row[1:]]),
+    "control": ("warning", lambda row, rows: [f"{row[0]} \x07", *row[1:]]),
+    "not NFC": ("note", lambda row, rows: [composed(f"cafe\u0301 {row[0]}"), *row[1:]]),
+    "long": ("note", lambda row, rows: [row[0] + " and on" * 20, *row[1:]]),
+    "tab": ("warning", lambda row, rows: [f"{row[0]}\there", *row[1:]]),
+}
+"""Finding → its level, and the row that is planted for a clean one (rows are 60 lines, the header is line 1)."""
+
+
+def write(path, rows, names=("anchor", "positive", "negative")):
+    if path.suffix == ".jsonl":
+        lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
+    else:
+        between = "\t" if path.suffix == ".tsv" else ","
+        lines = [between.join(row) for row in [names, *rows]]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 1 if path.suffix == ".jsonl" else 2
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_every_planted_row_is_found_in_its_line_and_no_other(suffix, doctor, tmp_path):
+    random.seed(len(suffix))
+    rows, path = clean_rows(), tmp_path / f"planted{suffix}"
+    names = [name for name in PLANTED if (name, suffix) != ("tab", ".tsv")]
+    places = random.sample(range(1, 60), 2 * len(names))
+    for i, place in enumerate(places):
+        rows[place] = PLANTED[names[i // 2]][1](rows[place], rows)
+    first = write(path, rows)
+    wanted = {
+        (PLANTED[name][0], name): sorted(place + first for place in places[2 * i : 2 * i + 2])
+        for i, name in enumerate(names)
+    }
+    code, found = doctor(path)
+    assert code == 0
+    repeated = {name: lines for name, lines in found.items() if name[1] == "false negatives"}
+    assert {name: lines for name, lines in found.items() if name not in repeated} == wanted
+    assert repeated  # of the duplicates
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_on_a_clean_file_there_is_nothing_to_say(suffix, doctor, tmp_path):
+    write(path := tmp_path / f"clean{suffix}", clean_rows())
+    assert doctor(path) == (0, {})
+    (text := tmp_path / "clean.txt").write_text("\n".join(row[0] for row in clean_rows()) + "\n", encoding="utf-8")
+    assert doctor(text) == (0, {})
+
+
+def test_all_refused_rows_are_listed_and_not_only_the_first(doctor, tmp_path, capsys):
+    lines = ["anchor,positive", *(f"an anchor {i},a positive {i}" for i in range(30))]
+    lines[4], lines[9] = '"an open quote,and more', "three,of,them"
+    lines[14], lines[19] = '"closed"and on,x', "only one"
+    data = "\n".join(lines).encode() + b"\n"
+    path = tmp_path / "bad.csv"
+    path.write_bytes(data.replace(b"anchor 24", b"anchor \xe9").replace(b"anchor 26", b"\0"))
+    assert main(["doctor", str(path), "--json"]) == 3
+    findings = json.loads(capsys.readouterr().out)["places"][0]["findings"]
+    refused = {tuple(one["lines"]): one["text"] for one in findings if one["level"] == "fault"}
+    assert set(refused) == {(5, 15), (10, 20), (26,), (28,)}
+    assert refused[(5, 15)].startswith('a quote (")') and "0xe9 is not UTF-8" in refused[(26,)]
+    (broken := tmp_path / "bad.jsonl").write_text('{"a": "x"}\n{"a"\n{"a": 1}\n\n[1]\n{"b": "x"}\n{"a": "y"}\n')
+    assert main(["doctor", str(broken), "--json"]) == 3
+    findings = json.loads(capsys.readouterr().out)["places"][0]["findings"]
+    assert sorted(one["lines"] for one in findings if one["level"] == "fault") == [[2], [3], [5], [6]]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("a.txt", b"\xef\xbb\xbfone\ntwo\n", ("note", "BOM")),
+        ("a.txt", b"one\r\ntwo\r\n", ("note", "line ends")),
+        ("a.txt", b"one\r\ntwo\nthree\n", ("warning", "line ends")),
+        ("a.txt", b"one\rtwo\nthree\n", ("warning", "line ends")),
+        ("a.txt", b"one\ntwo", ("note", "last line")),
+        ("a.csv", b"A man plays a flute.\none\ntwo\n", ("warning", "header")),
+        ("a.txt", b"", ("fault", "unreadable")),
+        ("a.csv", b"text\n", ("fault", "no rows")),
+        ("a.csv", b"text\none\n", ("fault", "one row")),
+        ("a.csv", b"a,b,c,d\n1,2,3,4\n", ("fault", "unreadable")),
+        ("a.json", b'[{"a": "x"}, {"a"', ("fault", "row refused")),
+        ("a.txt", "one\ntwo\n".encode("utf-16"), ("fault", "row refused")),
+    ],
+)
+def test_what_bytes_and_headers_tell(name, data, what, doctor, tmp_path):
+    (tmp_path / name).write_bytes(data)
+    code, found = doctor(tmp_path / name)
+    assert what in found
+    assert code == (3 if what[0] == "fault" else 0)
+
+
+def test_line_ends_are_counted_alike_wherever_a_chunk_ends(doctor, tmp_path, monkeypatch):
+    (path := tmp_path / "a.txt").write_bytes(b"one\r\ntwo\r\nthree\r\nfour\r\n")
+    for size in range(3, 12):
+        monkeypatch.setattr(training_file, "CHUNK", size)
+        assert list(doctor(path)[1]) == [("note", "line ends")]
+
+
+def test_tokens_are_counted_by_the_tokenizer_that_is_given(tiny, doctor, tmp_path):
+    from transformers import AutoTokenizer
+
+    (path := tmp_path / "a.txt").write_text("a b\n" + "qqqq qqqq\n" + "a b c\n", encoding="utf-8")
+    tokenizer = AutoTokenizer.from_pretrained(tiny("bert"))
+    lengths = [len(tokenizer(line)["input_ids"]) for line in path.read_text().splitlines()]
+    _, found = doctor(path, "--tokenizer", tiny("bert"), "--max_seq_length", 6)
+    assert found[("note", "long")] == [i for i, length in enumerate(lengths, start=1) if length > 6] == [2]
+    assert "long" not in str(doctor(path, "--max_seq_length", 6)[1])  # by words there is none
+    code, said = doctor(path, "--tokenizer", tmp_path)
+    assert code == 2 and "holds no tokenizer.json" in said
+    code, said = doctor(path, "--max_seq_length", 2)
+    assert code == 2 and "3 or more is needed" in said
+
+
+def test_a_large_file_takes_little_memory(tmp_path, monkeypatch):
+    path = tmp_path / "large.txt"
+    path.write_text("".join(f"sentence number {i} of a large file\n" for i in range(30_000)), encoding="utf-8")
+    monkeypatch.setattr(training_file, "ROWS", 500)
+    monkeypatch.setattr(training_file, "CHUNK", 5000)
+    main(["doctor", str(path)])  # what is imported once
+    tracemalloc.start()
+    main(["doctor", str(path)])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 30_000 * 65  # the file's texts as strings would be 2.6 MB, and take more
+
+
+def test_a_training_file_is_looked_at_without_torch(tmp_path):
+    (path := tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
+    program = f"from dcpcse.__main__ import main\nimport sys\nmain(['doctor', {str(path)!r}])\n"
+    program += "assert not {'torch', 'transformers.modeling_utils', 'sklearn'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_what_a_file_holds_cannot_command_the_terminal(tmp_path, capsys):
+    (path := tmp_path / "a.csv").write_text("\x1b[2Jred,b\n1,2,3\nc,d\n", encoding="utf-8")
+    for words in ([], ["--json"]):
+        assert main(["doctor", str(path), *words]) == 3
+        assert "\x1b" not in capsys.readouterr().out
+
+
+# Folders
+
+
+@pytest.fixture(scope="module")
+def trained(tiny, train, train_txt) -> Path:
+    """A run with two checkpoints; not to be written to."""
+    return train(tiny("bert"), train_txt, max_steps=2, save_strategy="steps", save_steps=1, mlp_only_train=True).folder
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def faults(found):
+    return sorted(what for level, what in found if level == "fault")
+
+
+def test_a_whole_run_has_no_fault(run, doctor):
+    assert doctor(run) == (0, {})
+    assert doctor(run / "checkpoint-1") == (0, {})
+
+
+def test_damage_in_a_run_is_named(run, doctor, tiny):
+    (run / "checkpoint-1/optimizer.pt").write_bytes(b"cut")
+    (run / "environment.json").write_text("{", encoding="utf-8")
+    with open(run / "trained.safetensors", "r+b") as file:
+        file.seek(-3, 2)
+        file.write(b"x")
+    code, found = doctor(run)
+    assert code == 3 and faults(found) == ["checkpoint", "checksum", "run record"]
+    assert "checkpoint-1" in found[("fault", "checkpoint")]
+    assert "trained.safetensors" in found[("fault", "checksum")]
+    assert faults(doctor(run / "checkpoint-1")[1]) == ["checkpoint"]
+
+
+def test_what_no_checksum_tells_is_told_by_the_tensors(run, doctor, tiny):
+    path = next(run.glob("*prompts.safetensors"), run / "adapter_model.safetensors")
+    tensors = load_file(path)
+    tensors["prompt_embeddings"][0, 0] = torch.nan
+    save_file(tensors, path)
+    code, found = doctor(without_checksums(run))
+    assert code == 3 and "NaN" in found[("fault", "weights")]
+    save_file({"prompt_embeddings": tensors["prompt_embeddings"][:2].clone()}, path)
+    assert "shapes" in faults(doctor(run)[1])
+    edit_record(run, method="later", position_offset="x")
+    assert "unknown method 'later'" in doctor(run)[1][("fault", "record")]
+
+
+def test_another_base_is_a_fault_and_one_that_is_gone_a_warning(run, doctor, tiny):
+    assert faults(doctor(run, "--base", tiny("bert", seed=5))[1]) == ["base"]
+    record = json.loads((run / "dcpcse.json").read_text())
+    edit_record(run, base={**record["base"], "name_or_path": str(run / "gone")})
+    code, found = doctor(run)
+    assert code == 0 and ("warning", "base") in found
+    assert doctor(run, "--base", tiny("bert")) == (0, {})
+
+
+def test_an_encoder_folder_is_looked_through(tiny, doctor, tmp_path):
+    folder = Path(shutil.copytree(tiny("bert"), tmp_path / "encoder"))
+    assert doctor(folder) == (0, {})
+    (folder / "tokenizer.json").write_text("{", encoding="utf-8")
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:5000])
+    assert faults(doctor(folder)[1]) == ["tokenizer", "weights"]
+    for name in ("tokenizer.json", "model.safetensors"):
+        (folder / name).unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"pickle")
+    assert "pickled weights" in doctor(folder)[1][("fault", "weights")]
+    (folder / "pytorch_model.bin").unlink()
+    (folder / "config.json").write_text("[]", encoding="utf-8")
+    assert faults(doctor(folder)[1]) == ["config"]
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    assert faults(doctor(folder)[1]) == ["config", "tokenizer", "weights"]
+
+
+def test_evaluation_data_are_counted_and_known_byte_for_byte(real_data, doctor, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation_data, "SPLITS", {"test": ("STSBenchmark", "TREC", "MR"), "dev": ("STSBenchmark",)})
+    for name in ("STS/STSBenchmark", "TREC"):
+        shutil.copytree(Path(real_data) / "downstream" / name, tmp_path / "downstream" / name)
+    code, found = doctor(tmp_path)
+    assert (code, list(found)) == (0, [("note", "not there")]) and "MR:" in found[("note", "not there")]
+    gold, dev = (tmp_path / f"downstream/STS/STSBenchmark/sts-{split}.csv" for split in ("test", "dev"))
+    gold.write_bytes(gold.read_bytes().replace(b"\t", b" \t", 1))
+    assert "sts-test.csv" in doctor(tmp_path)[1][("warning", "STSBenchmark")]
+    dev.write_bytes(dev.read_bytes().split(b"\n", 1)[1])
+    assert "1500" in doctor(tmp_path)[1][("fault", "STSBenchmark")]
+    (tmp_path / "downstream/TREC/TREC_10.label").unlink()
+    code, found = doctor(tmp_path)
+    assert code == 3 and "TREC_10.label not found" in found[("fault", "TREC")]
+
+
+def test_a_folder_of_several_is_looked_through_and_nothing_known_is_a_wrong_request(run, doctor, tmp_path, capsys):
+    write(tmp_path / "a.csv", clean_rows())
+    (tmp_path / "notes.pdf").write_bytes(b"")
+    assert main(["doctor", str(tmp_path)]) == 0
+    page = capsys.readouterr().out
+    assert f"{tmp_path / 'a.csv'}: training file\n" in page and f"{run}: model folder\n" in page
+    assert page.endswith("0 faults, 0 warnings, 0 notes\n")
+    (tmp_path / "empty").mkdir()
+    for place, said in {
+        "nowhere": "is not there",
+        "notes.pdf": "is no training file (.txt, .csv",
+        "empty": "holds nothing that is known here",
+    }.items():
+        code, error = doctor(tmp_path / place)
+        assert code == 2 and said in error and error.count("\n") == 1
+
+
+def test_without_a_place_the_environment_is_told(doctor, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code, found = doctor()
+    assert code == 0 and "HF_HUB_OFFLINE=1" in found[("note", "hub")]
+    real = environment.importlib.metadata.version
+    monkeypatch.setattr(
+        environment.importlib.metadata, "version", lambda name: "4.2.1" if name == "transformers" else real(name)
+    )
+    code, found = doctor()
+    assert code == 3 and "4.2.1 is not supported; transformers" in found[("fault", "transformers")]
