@@ -5,6 +5,7 @@ import difflib
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from transformers import HfArgumentParser
 from . import presets
 from .errors import UserError, printable
 from .evaluation_arguments import EvaluationArguments, PublishedEvaluationArguments
+from .interruption import Interrupted, end_silently, sigterm_raises
 from .legacy import EVALUATION, GONE, REFUSED, told_by_an_option, translate
 from .parsing import parse_json, parse_yaml
 
@@ -43,7 +45,8 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
     first = os.environ.get("RANK", "0") == "0"
     logging.getLogger("dcpcse").setLevel(logging.INFO if first else logging.ERROR)
     try:
-        code = main(argv)
+        with sigterm_raises():
+            code = main(argv)
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever reads (`| head`) has seen enough. Python itself would complain when it flushes at the end.
@@ -56,12 +59,12 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
             _wait_for_the_end()
         print(f"error: {_in_a_line(error)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if debug:
             raise
-        if first:
-            print("interrupted", file=sys.stderr)
-        return 130
+        if first and (str(error) or not _is_launchers_signal(error)):
+            print(str(error) or "interrupted", file=sys.stderr)
+        return getattr(error, "code", 130)
     except RuntimeError as error:
         if debug or not _is_lost_process(error):
             raise
@@ -94,7 +97,13 @@ def _wait_for_the_end() -> None:
     Otherwise each would repeat an error of all, and complain of the one that is gone. Without such a launcher, on
     another machine, or where this one alone has failed, it speaks after all.
     """
+    end_silently()
     time.sleep(_GRACE)
+
+
+def _is_launchers_signal(error: KeyboardInterrupt) -> bool:
+    """Whether it is a SIGTERM of torchrun's, which says itself why it ends the processes of a run."""
+    return isinstance(error, Interrupted) and error.number == signal.SIGTERM and "RANK" in os.environ
 
 
 _GRACE = 5
