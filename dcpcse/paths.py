@@ -9,19 +9,26 @@ from pathlib import Path
 from .errors import UserError
 
 
-def require_writable(folder: Path, option: str) -> None:
-    """UserError unless files can be written into a folder, which need not exist; leaves nothing behind."""
+@contextlib.contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """A folder is there while this lasts; afterwards it is gone again, with parents, where it was not and is empty."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UserError(f"{option}: cannot write into {folder} ({error.strerror}); give another place") from error
+        yield
     finally:
         for place in missing:  # innermost first; what another process has put there meanwhile stays
             if place.is_dir() and not any(place.iterdir()):
                 place.rmdir()
+
+
+def require_writable(folder: Path, option: str) -> None:
+    """UserError unless files can be written into a folder, which need not exist; leaves nothing behind."""
+    try:
+        with made(folder), tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"{option}: cannot write into {folder} ({error.strerror}); give another place") from error
 
 
 def require_output(path: Path, option: str) -> None:
@@ -46,6 +53,15 @@ def require_new_folder(folder: Path, option: str) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{option} {folder} is a file; give a new place")
     require_writable(folder.parent, f"{option} {folder}")
+
+
+def to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk: a power cut leaves what was renamed after that."""
+    held = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(held)
+    finally:
+        os.close(held)
 
 
 @contextlib.contextmanager

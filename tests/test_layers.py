@@ -15,7 +15,7 @@ LAYERS = (
     {"options", "weights", "paths", "devices", "flex", "postprocessing", "cluster", "manifest"},
     {"losses", "attention", "distributed", "presets", "embedding_cache", "templates", "tensors", "masking"},
     {"tokens", "plain", "tuned", "corpus", "together", "sharding", "lines", "records"},
-    {"pooling", "denoising", "textfile", "template_generation"},
+    {"pooling", "denoising", "textfile", "template_generation", "locks"},
     {"legacy", "views", "positions", "prompts", "backbones", "data"},
     {"heads", "promptable", "bases", "folder"},
     {"encoder", "identity", "hub"},
