@@ -278,8 +278,15 @@ class RunArguments(TrainingArguments):
     _argument_group_name = "training (those of transformers.TrainingArguments)"
 
     output_dir: str | None = option(None, "Folder for the result (required); a new or an empty one.")
+    resume: bool = option(
+        False,
+        "Go on from the newest whole checkpoint in --output_dir; begin where there is none yet, and leave a finished "
+        "result as it is. A job that may be cut off can always be given so.",
+    )
     resume_from_checkpoint: str | None = option(
-        None, "True goes on from the last checkpoint in --output_dir, a folder checkpoint-N from that one."
+        None,
+        "True goes on from the newest whole checkpoint in --output_dir, and there must be one; a folder checkpoint-N "
+        "from that one.",
     )
     overwrite_output_dir: bool = option(False, "Replace an earlier result in --output_dir.")
     logging_dir: str | None = option(None, "Folder of TensorBoard's files (with --report_to tensorboard).")
@@ -322,6 +329,8 @@ class RunArguments(TrainingArguments):
             require(value is None or value > 0, f"--{name}", value, "above 0")
         epochs = self.num_train_epochs
         require(self.max_steps > 0 or epochs > 0, "--num_train_epochs", epochs, "above 0")
+        if self.resume and self.resume_from_checkpoint is not None:
+            raise UserError("--resume finds the checkpoint itself: leave --resume_from_checkpoint out, or --resume")
         require(0 <= self.seed < 2**32, "--seed", self.seed, "in 0 .. 2^32 - 1")
         require(self.learning_rate > 0, "--learning_rate", self.learning_rate, "above 0")
         least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1}

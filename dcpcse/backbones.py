@@ -192,7 +192,7 @@ def _refuse_own_folder(name_or_path: str) -> None:
     if own:
         raise UserError(
             f"{name_or_path} is a trained model folder without an encoder of its own; load it with dcpcse.load or "
-            "evaluation.py, or go on training with --resume_from_checkpoint"
+            "evaluation.py, or go on training with --resume"
         )
 
 

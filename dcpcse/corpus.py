@@ -70,6 +70,12 @@ class Corpus:
             raise UserError(f"--corrupted_corpus {folder}: {IDS} has another shape than {RECORD} says; write it again")
         return cls(folder, record, ids)
 
+    def fingerprint(self) -> str:
+        """sha256 of record and ids."""
+        return hashlib.sha256(
+            b"".join(data_fingerprint(self.folder / name).encode() for name in (RECORD, IDS))
+        ).hexdigest()
+
     def require(self, **wanted: Any) -> None:
         """UserError unless it was made of these data, this vocabulary, these views and this length."""
         for name, value in wanted.items():

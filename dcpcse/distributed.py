@@ -206,6 +206,6 @@ def step_sizes(rows: int, per_process: int, processes: int, drop_last: bool) -> 
     return [*sizes, rest]
 
 
-def longest_of_all(length: int) -> int:
-    """The largest of the lengths that all processes have."""
-    return length if world_size() == 1 else max(of_all(length))
+def largest_of_all(number: int) -> int:
+    """The largest of the numbers that all processes have."""
+    return number if world_size() == 1 else max(of_all(number))

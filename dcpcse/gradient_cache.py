@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import TrainingArguments
 
 from .devices import release_memory
-from .distributed import longest_of_all, mean_count
+from .distributed import largest_of_all, mean_count
 from .errors import UserError
 from .heads import BatchNormMLP
 from .objectives import Objective, RowWise, Step
@@ -107,7 +107,7 @@ def run_in_chunks(
     and the weighted terms; told whether it is the last one. precision: of the passes (autocast). Every process has
     equally many chunks.
     """
-    chunks = list(_split(batch, -(-longest_of_all(len(batch["input_ids"])) // chunk)))
+    chunks = list(_split(batch, -(-largest_of_all(len(batch["input_ids"])) // chunk)))
     seeds = torch.randint(2**62, (len(chunks),)).tolist()
     with precision():
         looks = []

@@ -16,6 +16,7 @@ from .records import (
     METRICS,
     RUN_FILE,
     STATE,
+    checkpoints_in,
     read_environment,
     read_metrics,
     read_options,
@@ -31,7 +32,7 @@ DEV_METRICS = ("stsb_spearman", "avg_sts", "sickr_spearman", "avg_transfer")
 DEV_PREFIX = "eval_"
 """Of dev metrics in a log."""
 
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_CHECKPOINT = re.compile(r"checkpoint-\d+|\.checkpoint-\d+\.\w+")
 
 
 @dataclass(frozen=True)
@@ -194,16 +195,9 @@ def is_checkpoint(folder: Path) -> bool:
     return bool(_CHECKPOINT.fullmatch(folder.absolute().name))
 
 
-def checkpoints_of(folder: Path) -> list[Path]:
-    """The checkpoints of a run, the one with the fewest steps first."""
-    found = {int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))}
-    return [found[step] for step in sorted(found)]
-
-
 def newest_checkpoint(folder: Path) -> Path | None:
     """The checkpoint of a run with the most steps, or None."""
-    found = checkpoints_of(folder)
-    return found[-1] if found else None
+    return next(reversed(checkpoints_in(folder).values()), None)
 
 
 def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, dict[str, Any]]:

@@ -118,7 +118,7 @@ def _refuse_unfinished(folder: Path) -> None:
     newest = checkpoints.last(folder)
     if newest and (folder / RUN_FILE).is_file():
         raise UserError(
-            f"the training in {folder} has not ended; go on with --resume_from_checkpoint True, or measure one of "
+            f"the training in {folder} has not ended; go on with --resume, or measure one of "
             f"its checkpoints, such as {newest}"
         )
 

@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from .evaluator import versions
 from .paths import write_whole
-from .records import ENVIRONMENT, METRICS, read_environment, read_metrics
+from .records import ENVIRONMENT, METRICS, read_environment
 
 
 class MetricsFile(TrainerCallback):
@@ -26,10 +26,12 @@ class MetricsFile(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Begin the file anew, or keep what was logged up to the step that the run goes on from."""
-        if not state.is_world_process_zero:
-            return
-        kept = [line for line in read_metrics(self.path.parent) if line["step"] <= state.global_step > 0]
-        write_whole(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        self.follow(state)
+
+    def follow(self, state: TrainerState) -> None:
+        """Hold what the run has logged until this state, and nothing that was lost after it."""
+        if state.is_world_process_zero:
+            write_whole(self.path, "".join(_line(entry["step"], entry) for entry in state.log_history))
 
     def on_log(
         self,
@@ -42,10 +44,13 @@ class MetricsFile(TrainerCallback):
         """Add a line. A number that is not finite is written as null: JSON has no other word for it."""
         if not state.is_world_process_zero or not logs:
             return
-        numbers = {name: value if math.isfinite(value) else None for name, value in logs.items()}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": state.global_step, **numbers}) + "\n")
+            file.write(_line(state.global_step, logs))
+
+
+def _line(step: int, logs: Mapping[str, float]) -> str:
+    numbers = {name: value if math.isfinite(value) else None for name, value in logs.items() if name != "step"}
+    return json.dumps({"step": step, **numbers}) + "\n"
 
 
 def write_environment(folder: Path, step: int) -> None:

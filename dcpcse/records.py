@@ -1,5 +1,6 @@
 """What a run leaves in its folder besides its model, read without torch; `dcpcse.recording` writes it."""
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,16 @@ STATE = "trainer_state.json"
 """transformers' own record: in the folder of a run once it has ended, and in each of its checkpoints."""
 
 RECORDS = (METRICS, ENVIRONMENT)
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+def checkpoints_in(folder: Path) -> dict[int, Path]:
+    """Step → folder of every checkpoint of a run, whole or not, by rising steps."""
+    if not folder.is_dir():
+        return {}
+    found = {int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))}
+    return {step: found[step] for step in sorted(found) if found[step].is_dir()}
 
 
 def read_options(folder: Path) -> dict[str, Any]:

@@ -11,25 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import TrainOutput
 
-from . import checkpoints
+from . import checkpoints, saving
 from . import folder as model_folder
 from .collators import slots_of
 from .devices import release_memory
-from .distributed import SharedBatches, step_sizes, world_size
+from .distributed import SharedBatches, largest_of_all, step_sizes, world_size
 from .encoder import Encoder
 from .errors import UserError
 from .gradient_cache import Replay, joint, row_wise, run_in_chunks
+from .interruption import Interrupted, Stop
 from .methods import Method
 from .objectives import Objective, Step
 from .objectives.base import Counts
 from .packing import Packing
+from .paths import write_whole
 from .prepacking import prepacked
 from .recording import MetricsFile
-from .records import RECORDS, RUN_FILE
+from .records import RECORDS, RUN_FILE, STATE, checkpoints_in
 from .sharding import shard_layers, whole
+from .unlogged import Unlogged
 
 logger = logging.getLogger(__name__)
 
@@ -109,22 +113,35 @@ class ContrastiveTrainer(Trainer):
         self.step_module: TrainingStep = self.model
         self.dev_scores = dev_scores
         self.sharded: list[nn.Module] = []
-        self.add_callback(MetricsFile(Path(args.output_dir)))
+        self.metrics_file = MetricsFile(Path(args.output_dir))
+        self.add_callback(self.metrics_file)
         if args.shard_encoder:
             self.add_callback(_ShardEncoder(self))
-        self._logged_terms: dict[str, Tensor] = {}
-        self._logged_counts: dict[str, Tensor] = {}
-        self._logged_batches = 0
+        self.add_callback(_Course(self))
+        self.stop = Stop()
+        self.made_of: Mapping[str, Any] = {}
+        self._unlogged = Unlogged()
+        self._resumed_from: Path | None = None
+        self._epoch_is_over = False
+        self._saved_step = 0
+        self._limit = args.save_total_limit
         self._passes = 0
         # Otherwise every process would drop out the same units.
         torch.manual_seed(self.args.seed + self.args.process_index)
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+    def train(self, resume_from_checkpoint: str | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """As transformers' own; while it lasts, frozen weights lie as a CPU's matrix products want them."""
         # Compiled graphs and bf16 use the weights as they are; shards come and go.
         uses = self.args.prepack and not (self.args.torch_compile or self.args.bf16 or self.args.shard_encoder)
-        with prepacked(self.step_module, uses):
-            return super().train(*args, **kwargs)
+        self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        start = self.args.eval_on_start
+        # transformers deletes in place, the last checkpoint too. A run that goes on has been measured at its start.
+        self.args.save_total_limit, self.args.eval_on_start = None, start and not resume_from_checkpoint
+        try:
+            with prepacked(self.step_module, uses):
+                return super().train(resume_from_checkpoint, *args, **kwargs)
+        finally:
+            self.args.save_total_limit, self.args.eval_on_start = self._limit, start
 
     def get_train_dataloader(self) -> DataLoader:
         """Several processes take each row of an epoch once, where accelerate repeats some to fill up the last step."""
@@ -187,14 +204,11 @@ class ContrastiveTrainer(Trainer):
 
     def _keep_terms(self, terms: Mapping[str, Tensor]) -> None:
         """For the log."""
-        for name, term in terms.items():
-            self._logged_terms[name] = self._logged_terms.get(name, 0) + term.detach()
-        self._logged_batches += 1
+        self._unlogged.add_terms(terms)
 
     def _keep_counts(self, objectives: Mapping[str, Objective]) -> None:
         """For the log: figures of the batch, or chunk, that these objectives saw last."""
-        for name, count in self._counts(objectives).items():
-            self._logged_counts[name] = self._logged_counts.get(name, 0) + torch.stack(count).float()
+        self._unlogged.add_counts(self._counts(objectives))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with `loss` the mean of each term since the last log and the weight of each scheduled one."""
@@ -211,6 +225,8 @@ class ContrastiveTrainer(Trainer):
         """Dev scores as `eval_<name>`; all processes encode, and all get the first one's, so all agree on the best."""
         if self.dev_scores is None:
             raise UserError("no evaluation data: give --eval_data_dir, or leave --eval_strategy and --do_eval out")
+        if not self.is_in_train:
+            self.metrics_file.follow(self.state)  # an earlier try may have been cut off after it was logged
         with whole(self.sharded):
             metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_scores().items()}
         self.log(dict(metrics))
@@ -221,10 +237,10 @@ class ContrastiveTrainer(Trainer):
         return {name: term.weight_at(self.state.global_step) for name, term in self.step_module.terms.items()}
 
     def _drain_terms(self) -> dict[str, float]:
-        totals = torch.stack([term.float() for term in self._logged_terms.values()]) / self._logged_batches
+        totals = torch.stack([term.float() for term in self._unlogged.terms.values()]) / self._unlogged.batches
         means = self.accelerator.reduce(totals, reduction="mean").tolist()
-        names = list(self._logged_terms)
-        self._logged_terms, self._logged_batches = {}, 0
+        names = list(self._unlogged.terms)
+        self._unlogged.terms, self._unlogged.batches = {}, 0
         if len(names) == 1:  # it is the loss
             return {}
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
@@ -239,29 +255,112 @@ class ContrastiveTrainer(Trainer):
 
     def _drain_counts(self) -> dict[str, float]:
         """Means of the objectives' figures since the last log; one of nothing (no token replaced) is left out."""
-        names, self._logged_counts, counts = list(self._logged_counts), {}, list(self._logged_counts.values())
+        names, counts = list(self._unlogged.counts), list(self._unlogged.counts.values())
+        self._unlogged.counts = {}
         if not counts:
             return {}
         totals = self.accelerator.reduce(torch.stack(counts), reduction="sum").tolist()
         return {name: total / number for name, (total, number) in zip(names, totals, strict=True) if number}
 
+    def take_up(self) -> None:
+        """After `train` has begun: go on with the sums since the last log line of the run that is resumed."""
+        if self._resumed_from is None:
+            return
+        if best := checkpoints.place_of(self.state.best_global_step, Path(self.args.output_dir), self._resumed_from):
+            self.state.best_model_checkpoint = str(best)
+        since = self._unlogged.load(self._resumed_from, self.args.process_index, self._tr_loss)
+        if since is not None:
+            self._globalstep_last_logged = since
+            # The mean loss at the end is of the steps that this call takes.
+            self._total_loss_scalar -= self.accelerator.reduce(self._tr_loss.clone(), reduction="mean").item()
+
     def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Be as after the last step of a run that ended at this checkpoint."""
         self._load_from_checkpoint(str(checkpoint.folder))
-        self.state = TrainerState.load_from_json(str(checkpoint.folder / "trainer_state.json"))
+        self.state = TrainerState.load_from_json(str(checkpoint.folder / STATE))
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
             self._load_best_model()
 
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        folder = Path(output_dir or self.args.output_dir)
+    def restore_result(self) -> None:
+        """Be as after the run that has left its result in the output folder."""
+        output = Path(self.args.output_dir)
+        self.step_module.model.load_trained(output)
+        self.state = TrainerState.load_from_json(str(output / STATE))
+
+    def save_result(self, texts: Mapping[str, str]) -> None:
+        """Put model, state and texts (by file name) into the output folder: whole, or the earlier ones stay."""
         if not self.args.should_save:
             return
-        self.step_module.model.save(folder)
-        if folder.name.startswith(PREFIX_CHECKPOINT_DIR):
-            checkpoints.save_objectives(folder, self.method.trained_objectives())
-            run_file = Path(self.args.output_dir) / RUN_FILE
-            if run_file.is_file():
-                shutil.copy(run_file, folder)
+        with saving.result_whole(Path(self.args.output_dir)) as aside:
+            self.save_model(str(aside), _internal_call=True)
+            self.state.save_to_json(str(aside / STATE))
+            for name, text in texts.items():
+                write_whole(aside / name, text)
+            (Path(self.args.output_dir) / EVALUATED).unlink(missing_ok=True)  # of an earlier result
+        if self.args.load_best_model_at_end and self._limit == 1 and self.state.best_global_step:
+            for step, path in checkpoints_in(Path(self.args.output_dir)).items():
+                if self.state.best_global_step != step <= self.state.global_step:
+                    saving.delete(path)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        if self.args.should_save:
+            self.step_module.model.save(Path(output_dir or self.args.output_dir))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """As transformers' own, but aside, put in place once all processes have written; then old ones go."""
+        output, step, best = Path(self.args.output_dir), self.state.global_step, self.state.best_global_step
+        self.store_flos()
+        if best and (best == step or (output / f"checkpoint-{best}").is_dir()):
+            self.state.best_model_checkpoint = str(output / f"checkpoint-{best}")
+        first, meet = self.args.should_save, self.accelerator.wait_for_everyone
+        with saving.checkpoint_whole(output, step, self.made_of, first=first, meet=meet) as aside:
+            self.save_model(str(aside), _internal_call=True)
+            if first:
+                self._write_course(aside)
+            # What a signal asks for is there to go on from, whatever --save_only_model says.
+            if self.stop.number or not self.args.save_only_model:
+                self._save_optimizer_and_scheduler(str(aside))
+                self._save_scaler(str(aside))
+                self._save_rng_state(str(aside))
+                since = self._globalstep_last_logged
+                self._unlogged.save(aside, self.args.process_index, self._tr_loss, since)
+        self._saved_step = step
+        if first:
+            saving.rotate(output, self._limit, newest=step, best=best)
+
+    def _write_course(self, folder: Path) -> None:
+        """What a checkpoint holds that is the same in all processes, besides weights."""
+        checkpoints.save_objectives(folder, self.method.trained_objectives())
+        run_file = Path(self.args.output_dir) / RUN_FILE
+        if run_file.is_file():
+            shutil.copy(run_file, folder)
+        for part in (*self.callback_handler.callbacks, self.control):
+            if isinstance(part, ExportableState):
+                self.state.stateful_callbacks[type(part).__name__] = part.state()
+        self.state.save_to_json(str(folder / STATE))
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        ends_epoch = float(self.state.epoch).is_integer()
+        if self.state.global_step < self.state.max_steps and self._epoch_is_over == ends_epoch:
+            self._stop_where_asked()
+
+    def _stop_where_asked(self) -> None:
+        """After a signal to any process: save what is not saved yet, and leave; all at the same step."""
+        number = largest_of_all(self.stop.number)
+        if not number:
+            return
+        self.stop.number = number
+        place = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if self._saved_step != self.state.global_step or self.args.save_only_model:
+            self._save_checkpoint(self.model, None)
+        self.accelerator.wait_for_everyone()
+        self.accelerator.end_training()
+        raise Interrupted(
+            number,
+            f"{Interrupted(number).name} after step {self.state.global_step} of {self.state.max_steps}: all of it is "
+            f"in {place}; the same command with --resume goes on from there",
+        )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         self.step_module.model.load_trained(resume_from_checkpoint)
@@ -275,8 +374,38 @@ class ContrastiveTrainer(Trainer):
             self.state.best_metric,
         )
         best = Path(self.state.best_model_checkpoint)
-        # The folder of a run may have been moved since the path was written down.
-        self.step_module.model.load_trained(best if best.is_dir() else Path(self.args.output_dir) / best.name)
+        # The folder of a run may have been moved, or copied, since the path was written down.
+        own = Path(self.args.output_dir) / best.name
+        self.step_module.model.load_trained(own if own.is_dir() else best)
+
+
+class _Course(TrainerCallback):
+    """What a run that is cut off at any step needs to go on as if it had not been."""
+
+    def __init__(self, trainer: ContrastiveTrainer) -> None:
+        self.trainer = trainer
+        self.postponed = False
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
+        """Take up the sums that were not logged yet."""
+        self.trainer.take_up()
+
+    def on_epoch_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.trainer._epoch_is_over = False
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The checkpoint at the last step of an epoch waits for what is measured and logged at the epoch's end."""
+        self.postponed = control.should_save and float(state.epoch).is_integer()
+        control.should_save = control.should_save and not self.postponed
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer._epoch_is_over = True
+        control.should_save = control.should_save or self.postponed
+        self.postponed = False
 
 
 class _ShardEncoder(TrainerCallback):
@@ -345,10 +474,16 @@ def planned_steps(trainer: ContrastiveTrainer) -> int:
 def clear_run(output_dir: Path) -> None:
     """Remove an earlier run's model, checkpoints and reports from a folder that is to be overwritten."""
     model_folder.clear(output_dir)
-    for checkpoint in output_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-        shutil.rmtree(checkpoint)
+    for checkpoint in checkpoints_in(output_dir).values():
+        saving.delete(checkpoint)
+    clear_reports(output_dir)
+
+
+def clear_reports(output_dir: Path) -> None:
+    """Remove what an earlier run has written down in a folder."""
     for name in REPORTS:
         (output_dir / name).unlink(missing_ok=True)
 
 
-REPORTS = (RUN_FILE, "train_results.txt", "eval_results.txt", "trainer_state.json", *RECORDS)
+EVALUATED = "eval_results.txt"
+REPORTS = (RUN_FILE, "train_results.txt", EVALUATED, STATE, *RECORDS)

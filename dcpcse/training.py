@@ -1,7 +1,9 @@
 """What train.py does, step by step: check, build, train, measure, report."""
 
+import contextlib
 import logging
 import os
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,28 +12,32 @@ import torch
 import transformers
 import yaml
 from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
+from torch import nn
 from transformers.integrations import get_available_reporting_integrations
 
-from . import checkpoints
+from . import checkpoints, saving
 from . import folder as model_folder
 from .arguments import DataArguments, ModelArguments, RunArguments
-from .backbones import Backbone, LoadOptions, load_backbone, vocabulary_fingerprint
+from .backbones import Backbone, LoadOptions, fingerprint, load_backbone, vocabulary_fingerprint
 from .cli import parse_training, say
 from .collators import ViewCollator
 from .corpus import Corpus, CorruptedRows, data_fingerprint
 from .data import TrainingData, load_training_file
 from .devices import require_flex_attention
+from .distributed import is_lost_process
 from .encoder import set_packed
 from .errors import UserError
 from .evaluator import METRIC_NAMES, dev_metrics, measure
 from .gradient_cache import require_cachable, require_repeatable
+from .interruption import Interrupted
+from .locks import alone_in, is_held
 from .methods import Method, build_method
 from .methods import settle as settle_method
-from .paths import require_writable
+from .paths import require_writable, write_whole
 from .publishing import Target, push, remove_old_card, require_pushable
 from .recording import write_environment
-from .records import RUN_FILE
-from .trainer import ContrastiveTrainer, clear_run, planned_steps, summary
+from .records import RUN_FILE, read_state
+from .trainer import EVALUATED, REPORTS, ContrastiveTrainer, clear_reports, clear_run, planned_steps, summary
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +47,7 @@ SETTLED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_ep
 OF_HUB = ("hub_model_id", "hub_private_repo", "hub_revision")
 """Options that say where `--push_to_hub` pushes to."""
 
-OF_ONE_CALL = ("resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *OF_HUB)
+OF_ONE_CALL = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *OF_HUB)
 """Options that `run.yaml` never holds: what a call did with its folder is not part of the run."""
 
 
@@ -52,13 +58,24 @@ def train(argv: Sequence[str]) -> None:
 
 def train_with(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
     """What train.py does once its options are read; given: names of those that were."""
+    _, _, run_args = options
+    settle(run_args, options[1], given)
+    require_output_dir(run_args, given)
+    output = Path(run_args.output_dir)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(saving.told(output, lambda: how_to_go_on(output)))
+        if run_args.process_index == 0:
+            stack.enter_context(alone_in(output, f"--output_dir {output}"))
+        _train_with(options, given)
+
+
+def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
     model_args, data_args, run_args = options
-    settle(run_args, data_args, given)
-    check_output(run_args, model_args.model_name_or_path, given)
+    check_output(run_args, model_args.model_name_or_path)
     target = take_target(run_args, given)
     if target and run_args.process_index == 0:  # what cannot be pushed should not cost a training
         require_pushable(run_args.output_dir, target)
-    checkpoint = checkpoints.find(run_args.resume_from_checkpoint, run_args.output_dir, range(run_args.world_size))
+    checkpoint = checkpoints.find(run_args)
     require_given(model_args, data_args)
     settle_method(model_args, ["anchor"])  # what contradicts itself should not cost the reading of a large file
     dev = load_dev_tasks(data_args) if wants_dev_scores(run_args) else None
@@ -77,17 +94,23 @@ def train_with(options: tuple[ModelArguments, DataArguments, RunArguments], give
     _require_fits(method, data_args)
     if run_args.gradient_cache_chunk:
         require_cachable(method.model.head)
+    corpus = _corpus(model_args, data_args, method)
+    made_of = _made_of(data_args, run_args, method, corpus)
     if checkpoint:
         checkpoint.require_same_options(resolved(model_args, data_args, run_args, given))
+        checkpoint.require_same_origin(made_of)
         checkpoint.require_same_run(method.model, method.trained_objectives())
-    corpus = _corpus(model_args, data_args, method)
+        if run_args.load_best_model_at_end:
+            checkpoint.require_best(Path(run_args.output_dir))
     in_dev = bool(model_args.denoise_in_dev)
     trainer = build_trainer(method, data, data_args, run_args, dev, denoise_in_dev=in_dev, corpus=corpus)
-    if run_args.do_train:
+    trainer.made_of = made_of
+    finished = run_args.do_train and _is_finished(trainer, resolved(model_args, data_args, run_args, given))
+    if run_args.do_train and not finished:
         _prepare(trainer, checkpoint, model_args, data_args, given)
         _train(trainer, checkpoint)
-    if run_args.do_eval:
-        _report(trainer, "eval", trainer.evaluate())
+    if run_args.do_eval and not (finished and (Path(run_args.output_dir) / EVALUATED).is_file()):
+        _evaluate(trainer)
     if target and trainer.is_world_process_zero():
         _push(Path(run_args.output_dir), target)
     trainer.accelerator.wait_for_everyone()  # processes that leave the group one by one may abort the others
@@ -191,34 +214,55 @@ def wants_dev_scores(run: RunArguments) -> bool:
     return run.do_eval or run.eval_strategy != "no" or run.eval_on_start
 
 
-def check_output(run: RunArguments, encoder: str | None, given: Collection[str]) -> None:
-    """Refuse to train into a folder that holds something, unless told to overwrite or to go on."""
+def require_output_dir(run: RunArguments, given: Collection[str]) -> None:
+    """UserError unless --output_dir is given, and is a place for files."""
     if "output_dir" not in given:  # transformers would take ./trainer_output
         raise UserError("--output_dir is missing: the folder for the result")
-    if run.process_index:  # the first process looks; what it writes later must not stop a slower one
-        return
     folder = Path(run.output_dir)
+    if run.process_index:  # the first process looks
+        return
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output_dir {folder} is a file; give a folder")
     require_writable(folder, f"--output_dir {run.output_dir}")
-    if encoder and folder.is_dir() and Path(encoder).is_dir() and folder.samefile(encoder):
-        raise UserError(f"--output_dir {folder} is the folder of the encoder; the result needs one of its own")
-    if not run.do_train or _goes_on_in(folder, run.resume_from_checkpoint):
+
+
+def check_output(run: RunArguments, encoder: str | None) -> None:
+    """Refuse to train into a folder that holds something, unless told to overwrite or to go on."""
+    if run.process_index:  # the first process looks; what it writes later must not stop a slower one
         return
-    if folder.is_dir() and any(folder.iterdir()) and not run.overwrite_output_dir:
+    folder = Path(run.output_dir)
+    if encoder and Path(encoder).is_dir() and folder.samefile(encoder):
+        raise UserError(f"--output_dir {folder} is the folder of the encoder; the result needs one of its own")
+    if not run.do_train or _goes_on_in(folder, run):
+        return
+    if any(not saving.is_aside(path) for path in folder.iterdir()) and not run.overwrite_output_dir:
         raise UserError(
             f"--output_dir {folder} is not empty; give another folder, --overwrite_output_dir to replace its result, "
-            "or --resume_from_checkpoint True to go on from its last checkpoint"
+            "or --resume to go on from its last checkpoint"
         )
     if model_folder.holds_another_encoder(folder) and not (folder / RUN_FILE).is_file():
         raise UserError(f"--output_dir {folder} holds an encoder that is no result of train.py; give another folder")
 
 
-def _goes_on_in(folder: Path, resume: str | None) -> bool:
+def _goes_on_in(folder: Path, run: RunArguments) -> bool:
     """Whether a run that lies in this folder already is to go on."""
-    if not checkpoints.wanted(resume):
-        return False
-    return not Path(resume).is_dir() or Path(resume).resolve().parent == folder.resolve()
+    asked = run.resume_from_checkpoint
+    if not checkpoints.wanted(asked):
+        return run.resume and ((folder / RUN_FILE).is_file() or all(map(_is_of_a_run, folder.iterdir())))
+    return not Path(asked).is_dir() or Path(asked).resolve().parent == folder.resolve()
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Whether a run that was killed before its first checkpoint may have left this."""
+    return saving.is_aside(path) or path.name.removesuffix(".part") in REPORTS
+
+
+def how_to_go_on(output: Path) -> str:
+    """For a run that ends before its time: the checkpoint that is left, and what to do."""
+    newest = checkpoints.last(output)
+    if newest is None:
+        return f"there is no checkpoint in {output} yet; the same command with --resume begins again"
+    return f"{newest} is the last checkpoint; the same command with --resume goes on from there"
 
 
 def require_given(model: ModelArguments, data: DataArguments) -> None:
@@ -353,6 +397,43 @@ def build_trainer(
     return trainer
 
 
+def _made_of(data: DataArguments, run: RunArguments, method: Method, corpus: Corpus | None) -> dict[str, Any]:
+    """What a run is made of besides its options and the encoder, by the names that a refusal gives it."""
+    frozen = [parameter for term in method.terms.values() for parameter in term.objective.parameters()]
+    frozen = nn.ParameterList(parameter for parameter in frozen if not parameter.requires_grad)
+    made_of = {"processes": run.world_size, "training file": data_fingerprint(data.train_file)}
+    if len(frozen):
+        made_of["generator or LM head"] = fingerprint(frozen)
+    if corpus:
+        made_of["corrupted corpus"] = corpus.fingerprint()
+    return made_of
+
+
+def _is_finished(trainer: ContrastiveTrainer, options: Mapping[str, Any]) -> bool:
+    """Whether a run that is to go on has left its result already; then that stays, and is what is measured.
+
+    UserError for a result of other options, and for a shorter one without a checkpoint to go on from.
+    """
+    run, output, steps = trainer.args, Path(trainer.args.output_dir), planned_steps(trainer)
+    there = model_folder.is_model_folder(output)
+    if not there or not (run.resume or checkpoints.asks_for_newest(run.resume_from_checkpoint)):
+        return False
+    state = read_state(output) or {"global_step": 0}
+    result = checkpoints.Checkpoint(output, state["global_step"])
+    result.require_same_options(options)
+    if result.step >= steps:
+        result.require_same_run(trainer.step_module.model, None)
+        say(f"{output} is finished: all its {steps} steps are done; its result stays as it is")
+        trainer.restore_result()
+        return True
+    if checkpoints.last(output) is None:
+        raise UserError(
+            f"{output} holds the result of {result.step} steps, and no checkpoint to go on from to {steps}; give "
+            "another folder, or --overwrite_output_dir without --resume"
+        )
+    return False
+
+
 def _prepare(
     trainer: ContrastiveTrainer,
     checkpoint: checkpoints.Checkpoint | None,
@@ -364,9 +445,15 @@ def _prepare(
     if not trainer.is_world_process_zero():
         return
     output = Path(trainer.args.output_dir)
+    saving.tidy(output)
     remove_old_card(output)
-    if not checkpoint:
+    if not checkpoint and trainer.args.resume:
+        say(f"--resume: there is no whole checkpoint in {output} yet; the training begins")
+        clear_reports(output)  # a broken checkpoint stays until a whole one takes its place
+    elif not checkpoint:
         clear_run(output)
+    else:
+        say(f"going on from {checkpoint.folder}, after step {checkpoint.step}")
     write_run(output / RUN_FILE, resolved(model_args, data_args, trainer.args, given))
     write_environment(output, step=checkpoint.step if checkpoint else 0)
     for line in summary(trainer).splitlines():
@@ -374,24 +461,47 @@ def _prepare(
 
 
 def _train(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None) -> None:
-    steps = planned_steps(trainer)
+    output = Path(trainer.args.output_dir)
+    with trainer.stop.awaited():
+        metrics = _metrics_of_training(trainer, checkpoint)
+        trainer.save_result({} if metrics is None else {"train_results.txt": _lines(metrics)})
+        if metrics is not None and trainer.is_world_process_zero():
+            for line in _lines(metrics).splitlines():
+                say(line)
+    if trainer.is_world_process_zero():
+        say(f"the model is in {output}")
+    if number := trainer.stop.number:  # it came in the last step, or while the result was saved
+        raise Interrupted(number, f"{Interrupted(number).name} at the end of the training: the model is in {output}")
+
+
+def _metrics_of_training(
+    trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None
+) -> Mapping[str, float] | None:
+    """Train; None where the checkpoint is the end already."""
+    steps, output = planned_steps(trainer), Path(trainer.args.output_dir)
     if checkpoint and checkpoint.step >= steps:  # transformers would take one step more
         say(f"{checkpoint.folder} is the end of the run: all its {steps} steps are done, none is left to train")
         trainer.restore(checkpoint)
-        metrics = None
-    else:
-        try:
-            metrics = trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
-        except KeyboardInterrupt:
-            if checkpoints.last(Path(trainer.args.output_dir)):
-                say("--resume_from_checkpoint True goes on from the last checkpoint")
-            raise
-    trainer.save_model()
-    if trainer.is_world_process_zero():
-        trainer.state.save_to_json(str(Path(trainer.args.output_dir) / "trainer_state.json"))
-        say(f"the model is in {trainer.args.output_dir}")
-    if metrics is not None:
-        _report(trainer, "train", metrics)
+        return None
+    try:
+        return trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
+    except KeyboardInterrupt as error:
+        if not str(error):  # at once, in the middle of a step
+            say(how_to_go_on(output))
+        raise
+    except RuntimeError as error:
+        if is_lost_process(error):
+            _tell_of_loss(trainer, output)
+        raise
+
+
+def _tell_of_loss(trainer: ContrastiveTrainer, output: Path) -> None:
+    """Another process is gone. The first one says what to do; the second one, where the first is gone."""
+    if number := trainer.stop.number:  # the launcher has seen it too, and ends this process
+        raise Interrupted(number)
+    speaker = 1 if trainer.args.process_index == 1 and not is_held(output) else 0
+    if trainer.args.process_index == speaker:
+        print(f"another process of this run has ended; {how_to_go_on(output)}", file=sys.stderr, flush=True)
 
 
 def resolved(model: ModelArguments, data: DataArguments, run: RunArguments, given: Collection[str]) -> dict[str, Any]:
@@ -404,15 +514,18 @@ def resolved(model: ModelArguments, data: DataArguments, run: RunArguments, give
 
 def write_run(path: Path, options: Mapping[str, Any]) -> None:
     """Write resolved options as a file that train.py reads again."""
-    path.write_text(yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True), encoding="utf-8")
+    write_whole(path, yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True))
 
 
-def _report(trainer: ContrastiveTrainer, name: str, metrics: Mapping[str, Any]) -> None:
-    """`key = value` lines on the terminal and in <output_dir>/<name>_results.txt."""
-    if not trainer.is_world_process_zero():
-        return
-    lines = [f"{key} = {value}" for key, value in sorted(metrics.items())]
-    Path(trainer.args.output_dir).mkdir(parents=True, exist_ok=True)
-    (Path(trainer.args.output_dir) / f"{name}_results.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    for line in lines:
-        say(line)
+def _evaluate(trainer: ContrastiveTrainer) -> None:
+    """Dev scores of the result, on the terminal and in eval_results.txt."""
+    lines = _lines(trainer.evaluate())
+    if trainer.is_world_process_zero():
+        write_whole(Path(trainer.args.output_dir) / EVALUATED, lines)
+        for line in lines.splitlines():
+            say(line)
+
+
+def _lines(metrics: Mapping[str, Any]) -> str:
+    """`key = value`, one a line."""
+    return "".join(f"{key} = {value}\n" for key, value in sorted(metrics.items()))

@@ -201,6 +201,7 @@ def test_no_option_is_named_that_does_not_exist():
         *("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"),
         "no-deps",
         *("head", "port", "address"),  # of `ray start`
+        *("requeue", "signal", "wrap"),  # of sbatch
         *("tokenizer", "text"),  # of benchmarks/step_speed.py
         *("adapter", "sentences", "rounds", "processor_time"),  # of benchmarks/adapters.py
         *("rows", "spread", "repeats"),  # of benchmarks/search.py

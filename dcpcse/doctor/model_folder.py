@@ -5,8 +5,8 @@ from pathlib import Path
 from .. import manifest
 from ..contents import find_base, require_shapes
 from ..errors import UserError
-from ..history import checkpoints_of, find_scores, is_checkpoint, read_run
-from ..records import RUN_FILE, STATE
+from ..history import find_scores, is_checkpoint, read_run
+from ..records import RUN_FILE, STATE, checkpoints_in
 from . import tensor_files
 from .asked import Asked
 from .findings import Findings, fault, note, ok, warning
@@ -86,7 +86,7 @@ def run(path: Path, asked: Asked) -> Findings:
         planned = "?" if found.steps_planned is None else found.steps_planned
         end = "finished" if found.finished else "not finished"
         yield ok("run", f"{found.steps_done} of {planned} steps, {end}")
-    for folder in [path] if is_checkpoint(path) else checkpoints_of(path):
+    for folder in [path] if is_checkpoint(path) else checkpoints_in(path).values():
         yield from _checkpoint(folder)
 
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..corpus import CORRUPTED
-from ..distributed import longest_of_all
+from ..distributed import largest_of_all
 from ..generator import Corruption
 from ..losses import replaced_token_ce, replaced_token_count
 from ..models import Encoder
@@ -95,5 +95,5 @@ class ReplacedTokenDetection(RowWise):
 
 def _as_joined(ids: Tensor, corrupted: Tensor, mask: Tensor, pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
     """Ids (N, L), corrupted ones and mask, as long as in the joined batch: where pads count, so many count."""
-    pads = (0, longest_of_all(ids.shape[1]) - ids.shape[1])
+    pads = (0, largest_of_all(ids.shape[1]) - ids.shape[1])
     return F.pad(ids, pads, value=pad_id), F.pad(corrupted, pads, value=pad_id), F.pad(mask, pads)

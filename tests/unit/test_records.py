@@ -15,8 +15,9 @@ def told(tmp_path):
     """Tells a callback of training what happens, as the Trainer does."""
     callback, control, args = MetricsFile(tmp_path), TrainerControl(), TrainingArguments(str(tmp_path), report_to=[])
 
-    def begin(step=0, first=True):
-        callback.on_train_begin(args, TrainerState(global_step=step, is_world_process_zero=first), control)
+    def begin(step=0, first=True, history=()):
+        state = TrainerState(global_step=step, is_world_process_zero=first, log_history=list(history))
+        callback.on_train_begin(args, state, control)
 
     def log(step, first=True, **numbers):
         state = TrainerState(global_step=step, is_world_process_zero=first)
@@ -41,7 +42,7 @@ def test_a_resumed_run_repeats_no_line_and_a_new_one_keeps_none(told, tmp_path):
     begin()
     for step in (1, 2, 3):
         log(step, loss=float(step))
-    begin(step=2)
+    begin(step=2, history=[{"loss": float(step), "step": step} for step in (1, 2)])
     log(3, loss=30.0)
     assert [line["loss"] for line in read_metrics(tmp_path)] == [1.0, 2.0, 30.0]
     begin()

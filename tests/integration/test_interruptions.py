@@ -1,0 +1,454 @@
+"""Signals, full disks and second runs: what was trained until then is there, and --resume goes on exactly."""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from runs import assert_same_weights, files
+from transformers import TrainerCallback
+
+from dcpcse import interruption, training
+from dcpcse.locks import LOCK, alone_in
+from dcpcse.tensors import save_tensors
+from dcpcse.trainer import ContrastiveTrainer
+from dcpcse.training import train as train_main
+
+# 40 sentences in batches of 8 are 5 steps an epoch.
+STEPS = {"max_steps": 8, "per_device_train_batch_size": 8, "logging_steps": 3}
+EVERY_TWO = {**STEPS, "save_strategy": "steps", "save_steps": 2}
+
+
+def told(folder: Path) -> list[dict]:
+    """The lines of a run's metrics.jsonl without what a clock measured, or of what one call did itself."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if "train_runtime" not in line]
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if "checkpoint" in path.name)
+
+
+class _Once(TrainerCallback):
+    def __init__(self, step: int, action: Callable[[], object]) -> None:
+        self.step, self.action = step, action
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if self.step == state.global_step + 1:
+            self.step = None
+            self.action()
+
+
+@pytest.fixture
+def during(monkeypatch):
+    """during(step, action): do something once, in the middle of a step of the runs that follow."""
+
+    def plan(step: int, action: Callable[[], object]) -> None:
+        build, once = training.build_trainer, _Once(step, action)
+
+        def build_trainer(*args, **kwargs) -> ContrastiveTrainer:
+            trainer = build(*args, **kwargs)
+            trainer.add_callback(once)
+            return trainer
+
+        monkeypatch.setattr(training, "build_trainer", build_trainer)
+
+    return plan
+
+
+@pytest.fixture
+def attempt(train, tiny, train_txt, tool, monkeypatch):
+    """attempt(folder, **options) → how a call of train.py ended, which need not be well."""
+    monkeypatch.setattr(interruption, "_ONE_PRESS", 0.0)
+
+    def call(folder: Path, **options):
+        return tool(train_main, train.argv(tiny("bert"), options.pop("data", train_txt), folder, **options))
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def whole(train, tiny, train_txt):
+    """whole(**options) → folder of a run that nothing interrupts."""
+    made = {}
+
+    def get(**options) -> Path:
+        key = json.dumps(options, sort_keys=True)
+        if key not in made:
+            made[key] = train(tiny("bert"), train_txt, **options).folder
+        return made[key]
+
+    return get
+
+
+@pytest.fixture
+def stopped(whole, tmp_path) -> Path:
+    """A copy of a run with checkpoints 2, 4, 6 and 8 and without its result, as if it had been killed in the end."""
+    folder = shutil.copytree(whole(**EVERY_TWO), tmp_path / "stopped")
+    for name in ("dcpcse.json", "trainer_state.json", "train_results.txt"):
+        (folder / name).unlink()
+    return folder
+
+
+# Signals
+
+
+def press(*numbers: int) -> Callable[[], None]:
+    return lambda: [os.kill(os.getpid(), number) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "options"),
+    [
+        (signal.SIGTERM, 143, {**STEPS, "do_mlm": True}),
+        (signal.SIGINT, 130, {**EVERY_TWO, "gradient_accumulation_steps": 2, "save_only_model": True}),
+    ],
+    ids=["SIGTERM, no checkpoints asked for", "SIGINT, accumulation"],
+)
+def test_a_signal_saves_the_running_step_and_resume_goes_on_exactly(
+    number, code, options, attempt, during, whole, tmp_path
+):
+    """At a step at which nothing is logged or saved, in the middle of an epoch."""
+    during(4, press(number))
+    ended = attempt(tmp_path / "out", **options)
+    assert ended.code == code
+    line = ended.err.splitlines()[-1]
+    assert f"{number.name} after step 4 of 8" in line
+    assert f"{tmp_path / 'out'}/checkpoint-4;" in line
+    assert "--resume" in line
+    assert not (tmp_path / "out/dcpcse.json").exists()
+    again = attempt(tmp_path / "out", **options, resume=True)
+    assert again.code == 0, again.err
+    assert "checkpoint-4, after step 4" in again.said
+    assert_same_weights(whole(**options), tmp_path / "out")
+    assert told(whole(**options)) == told(tmp_path / "out")
+
+
+@pytest.mark.parametrize("strategy", ["epoch", "best"])
+def test_a_signal_in_the_last_step_of_an_epoch_waits_for_the_epochs_measurement(
+    strategy, attempt, during, whole, sts_data, tmp_path
+):
+    options = {**STEPS, "eval_strategy": "epoch", "save_strategy": strategy, "load_best_model_at_end": True}
+    options |= {"metric_for_best_model": "stsb_spearman", "eval_data_dir": sts_data, "custom_eval_data": True}
+    during(5, press(signal.SIGTERM))
+    assert attempt(tmp_path / "out", **options).code == 143
+    assert attempt(tmp_path / "out", **options, resume=True).code == 0
+    assert told(whole(**options)) == told(tmp_path / "out")
+    assert sum("eval_stsb_spearman" in line for line in told(tmp_path / "out")) == 2 + 1  # and of the result
+    assert_same_weights(whole(**options), tmp_path / "out")
+
+
+def test_a_second_signal_leaves_at_once(attempt, during, tmp_path):
+    during(3, press(signal.SIGINT, signal.SIGINT))
+    ended = attempt(tmp_path / "out", **EVERY_TWO)
+    assert ended.code == 130
+    assert checkpoints(tmp_path / "out") == ["checkpoint-2"]
+    assert "checkpoint-2 is the last checkpoint" in ended.said
+    assert "Traceback" not in ended.err
+
+
+def test_a_signal_in_the_last_step_leaves_the_result(attempt, during, whole, tmp_path):
+    during(8, press(signal.SIGTERM))
+    ended = attempt(tmp_path / "out", **EVERY_TWO)
+    assert ended.code == 143
+    assert "the model is in" in ended.err
+    assert_same_weights(whole(**EVERY_TWO), tmp_path / "out")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_the_encoder_is_loaded_leaves_nothing_behind(number, code, attempt, monkeypatch, tmp_path):
+    monkeypatch.setattr(training, "load", lambda args: press(number)())
+    ended = attempt(tmp_path / "out", **STEPS)
+    assert ended.code == code
+    assert ended.err.splitlines() == ["interrupted"]
+    assert not (tmp_path / "out").exists()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+# --resume
+
+
+def test_resume_begins_where_nothing_is_there_yet(attempt, whole, tmp_path):
+    """So that a job can always be given with the same words."""
+    ended = attempt(tmp_path / "out", **EVERY_TWO, resume=True)
+    assert ended.code == 0
+    assert "no whole checkpoint in" in ended.said
+    assert_same_weights(whole(**EVERY_TWO), tmp_path / "out")
+
+
+def test_resume_leaves_a_finished_result_untouched(attempt, whole, tmp_path):
+    folder = shutil.copytree(whole(**EVERY_TWO), tmp_path / "out")
+    before = files(folder)
+    ended = attempt(folder, **EVERY_TWO, resume=True)
+    assert ended.code == 0
+    assert "is finished" in ended.said
+    assert files(folder) == before
+    shutil.rmtree(folder / "checkpoint-8")
+    for name in ("checkpoint-2", "checkpoint-4", "checkpoint-6"):
+        shutil.rmtree(folder / name)
+    assert "--learning_rate" in attempt(folder, **EVERY_TWO, resume=True, learning_rate=0.5).err
+    assert "no checkpoint to go on from" in attempt(folder, **{**EVERY_TWO, "max_steps": 9}, resume=True).err
+
+
+def test_resume_refuses_a_folder_of_something_else(attempt, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    ended = attempt(tmp_path, **EVERY_TWO, resume=True)
+    assert ended.code == 2
+    assert "is not empty" in ended.err
+
+
+def spoil(name: str) -> Callable[[Path], None]:
+    def flip(folder: Path) -> None:
+        content = bytearray((folder / name).read_bytes())
+        content[len(content) // 2] ^= 1
+        (folder / name).write_bytes(content)
+
+    return flip
+
+
+BROKEN = {
+    "half an optimiser": lambda folder: os.truncate(folder / "optimizer.pt", 100),
+    "one bit": spoil("optimizer.pt"),
+    "no random state": lambda folder: (folder / "rng_state.pth").unlink(),
+    "an empty folder": lambda folder: [path.unlink() for path in folder.iterdir()],
+}
+
+
+@pytest.mark.parametrize("asked", [{"resume": True}, {"resume_from_checkpoint": "True"}], ids=["resume", "True"])
+def test_broken_checkpoints_are_left_out_each_with_a_line_that_says_why(asked, attempt, stopped, whole):
+    shutil.copytree(stopped / "checkpoint-2", stopped / "checkpoint-7")
+    kinds = dict(zip((8, 7, 6, 4), BROKEN.items(), strict=True))
+    for step, (_, spoilt) in kinds.items():
+        spoilt(stopped / f"checkpoint-{step}")
+    ended = attempt(stopped, **EVERY_TWO, **asked)
+    assert ended.code == 0, ended.err
+    lines = [line for line in ended.said.splitlines() if line.startswith("left out: ")]
+    assert [f"checkpoint-{step}" in line for step, line in zip(kinds, lines, strict=True)] == [True] * 4
+    assert "optimizer.pt is damaged" in lines[0]
+    assert "rng_state.pth" in lines[2]
+    assert "going on from" in ended.said
+    assert "after step 2" in ended.said
+    assert_same_weights(whole(**EVERY_TWO), stopped)
+    # 4, 6 and 8 were written anew; nothing else was taken away.
+    assert checkpoints(stopped) == [f"checkpoint-{step}" for step in (2, 4, 6, 7, 8)]
+
+
+def test_where_all_are_broken_resume_begins_and_true_is_refused(attempt, stopped):
+    for path in stopped.glob("checkpoint-*"):
+        (path / "optimizer.pt").unlink()
+    assert "no whole checkpoint" in attempt(stopped, **EVERY_TWO, resume_from_checkpoint="True").err
+    ended = attempt(stopped, **{**EVERY_TWO, "max_steps": 1}, resume=True)
+    assert ended.code == 0
+    assert checkpoints(stopped) == [f"checkpoint-{step}" for step in (1, 2, 4, 6, 8)]
+
+
+def test_what_killed_runs_left_aside_is_tidied_up(attempt, stopped):
+    (stopped / ".checkpoint-9.part").mkdir()
+    (stopped / ".result.part").mkdir()
+    os.rename(stopped / "checkpoint-2", stopped / ".checkpoint-2.deleted")
+    shutil.copytree(stopped / "checkpoint-4", stopped / ".checkpoint-4.replaced")
+    os.rename(stopped / "checkpoint-8", stopped / ".checkpoint-8.replaced")
+    (stopped / LOCK).write_text("", encoding="utf-8")
+    assert attempt(stopped, **EVERY_TWO, resume=True).code == 0
+    assert sorted(path.name for path in stopped.iterdir() if path.name.startswith(".")) == []
+    assert checkpoints(stopped) == [f"checkpoint-{step}" for step in (4, 6, 8)]
+
+
+def test_the_limit_spares_the_newest_and_the_best(attempt, sts_data, monkeypatch, tmp_path):
+    """With a limit of one, too, where transformers deletes the last checkpoint before the result is saved."""
+    options = {**EVERY_TWO, "save_total_limit": 1, "eval_strategy": "steps", "eval_steps": 2}
+    options |= {"metric_for_best_model": "stsb_spearman", "eval_data_dir": sts_data, "custom_eval_data": True}
+    scores = iter([0.1, 0.9, 0.3, 0.2, 0.9])
+    monkeypatch.setattr(training, "dev_metrics", lambda results: {"stsb_spearman": next(scores)})
+    seen, save = [], ContrastiveTrainer.save_result
+
+    def save_result(self, texts) -> None:
+        seen.extend(checkpoints(tmp_path / "out"))
+        save(self, texts)
+
+    monkeypatch.setattr(ContrastiveTrainer, "save_result", save_result)
+    assert attempt(tmp_path / "out", **options, load_best_model_at_end=True).code == 0
+    assert seen == ["checkpoint-4", "checkpoint-8"]
+    assert checkpoints(tmp_path / "out") == ["checkpoint-4"]
+
+
+def test_a_run_whose_best_checkpoint_is_gone_does_not_go_on_with_another(attempt, whole, sts_data, tmp_path):
+    options = {**EVERY_TWO, "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    options |= {"metric_for_best_model": "stsb_spearman", "eval_data_dir": sts_data, "custom_eval_data": True}
+    folder = shutil.copytree(whole(**options), tmp_path / "out")
+    (folder / "dcpcse.json").unlink()
+    best = json.loads((folder / "checkpoint-8/trainer_state.json").read_text(encoding="utf-8"))["best_global_step"]
+    others = [step for step in (8, 6) if step != best]
+    shutil.rmtree(folder / f"checkpoint-{best}")
+    ended = attempt(folder, **options, resume_from_checkpoint=folder / f"checkpoint-{others[0]}")
+    assert ended.code == 2
+    assert f"its best step was {best}" in ended.err
+
+
+def test_a_changed_training_file_is_refused(attempt, stopped, train_txt, tmp_path):
+    """Under the same name, or another; the same text elsewhere may be gone on with."""
+    other = tmp_path / "other.txt"
+    text = Path(train_txt).read_text(encoding="utf-8")
+    other.write_text(text.replace("flute", "fiddle"), encoding="utf-8")
+    ended = attempt(stopped, **EVERY_TWO, resume=True, data=str(other))
+    assert ended.code == 2
+    assert "another training file" in ended.err
+    other.write_text(text, encoding="utf-8")
+    assert attempt(stopped, **EVERY_TWO, resume=True, data=str(other)).code == 0
+
+
+def test_another_number_of_processes_is_refused_not_left_out(attempt, stopped):
+    for path in stopped.glob("checkpoint-*"):
+        os.rename(path / "rng_state.pth", path / "rng_state_0.pth")
+        shutil.copy(path / "rng_state_0.pth", path / "rng_state_1.pth")
+        (path / "checkpoint.json").unlink()  # as a version without seals wrote it
+    ended = attempt(stopped, **EVERY_TWO, resume=True)
+    assert ended.code == 2
+    assert "another number of processes, 2; this run has 1" in ended.err
+
+
+def test_a_longer_course_says_that_the_learning_rate_follows_it(attempt, stopped):
+    ended = attempt(stopped, **{**EVERY_TWO, "max_steps": 9}, resume=True, packing="False")
+    assert ended.code == 0
+    assert "--max_steps was 8 and is 9 now: the learning rate follows" in ended.said
+    assert "--packing was True and is False now: the last digits may differ" in ended.said
+
+
+def test_an_epochs_measurement_is_not_lost_between_its_checkpoint_and_its_end(
+    attempt, train, tiny, train_txt, whole, sts_data
+):
+    """Checkpoints by steps, measurements by epochs: the one at an epoch's last step holds its measurement."""
+    options = {**STEPS, "save_strategy": "steps", "save_steps": 5, "eval_strategy": "epoch"}
+    options |= {"eval_data_dir": sts_data, "custom_eval_data": True}
+    folder = train.interrupted(7, tiny("bert"), train_txt, **options)
+    state = json.loads((folder / "checkpoint-5/trainer_state.json").read_text(encoding="utf-8"))
+    assert any("eval_stsb_spearman" in line for line in state["log_history"])
+    assert attempt(folder, **options, resume=True).code == 0
+    assert told(folder) == told(whole(**options))
+
+
+# Two runs in one folder
+
+
+def test_a_second_run_in_a_folder_is_refused_by_a_line_that_names_the_first(attempt, stopped):
+    before = files(stopped)
+    with alone_in(stopped, "here"):
+        ended = attempt(stopped, **EVERY_TWO, resume=True)
+    assert ended.code == 2
+    assert f"process {os.getpid()} on {os.uname().nodename} since 20" in ended.err
+    assert files(stopped) == before
+
+
+# Disks
+
+
+@contextlib.contextmanager
+def full_after(step: int, monkeypatch, during):
+    """From a step on half a file of weights can be written, and no more."""
+
+    def fail(path: Path, tensors) -> None:
+        save_tensors(path, tensors)
+        os.truncate(path, path.stat().st_size // 2)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    during(step, lambda: monkeypatch.setattr("dcpcse.folder.save_tensors", fail))
+    yield
+    monkeypatch.undo()
+
+
+def loads_as_before(folder: Path, before: dict[str, str]) -> None:
+    after = files(folder)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert changed <= {"run.yaml", "environment.json", "metrics.jsonl"}, changed
+
+
+def test_a_full_disk_is_one_line_and_leaves_what_was_there(attempt, during, whole, tmp_path, monkeypatch):
+    with full_after(5, monkeypatch, during):
+        ended = attempt(tmp_path / "out", **EVERY_TWO)
+    assert ended.code == 2
+    line = ended.err.splitlines()[-1]
+    assert line.startswith("error: No space left on device (")
+    assert "MB free" in line
+    assert "checkpoint-4 is the last checkpoint; the same command with --resume" in line
+    assert checkpoints(tmp_path / "out") == ["checkpoint-2", "checkpoint-4"]
+    assert attempt(tmp_path / "out", **EVERY_TWO, resume=True).code == 0
+    assert_same_weights(whole(**EVERY_TWO), tmp_path / "out")
+
+
+def test_a_result_that_cannot_be_written_leaves_the_earlier_one(attempt, during, whole, tmp_path, monkeypatch):
+    folder = shutil.copytree(whole(**EVERY_TWO), tmp_path / "out")
+    before = files(folder)
+    with full_after(9, monkeypatch, during):
+        ended = attempt(folder, **{**EVERY_TWO, "max_steps": 10, "save_strategy": "no"}, resume=True)
+    assert ended.code == 2
+    loads_as_before(folder, before)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 400 kB of its own, where mounting one is allowed."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if (
+        sys.platform != "linux"
+        or os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)], capture_output=True, check=False
+        ).returncode
+    ):
+        pytest.skip("needs the right to mount a tmpfs")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_small_disk_that_fills_up_keeps_its_checkpoints(attempt, small_disk, whole, tmp_path):
+    ended = attempt(small_disk / "out", **EVERY_TWO)
+    assert ended.code == 2
+    assert ended.err.count("error: ") == 1
+    assert ended.err.splitlines()[-1].startswith("error: ")
+    left = checkpoints(small_disk / "out")
+    assert left
+    assert f"{left[-1]} is the last checkpoint" in ended.err
+    moved = shutil.copytree(small_disk / "out", tmp_path / "larger")
+    assert attempt(moved, **EVERY_TWO, resume=True).code == 0
+    assert_same_weights(whole(**EVERY_TWO), moved)
+
+
+def test_a_read_only_folder_is_refused_before_anything_is_loaded(attempt, small_disk, monkeypatch):
+    monkeypatch.setattr(training, "load", lambda args: pytest.fail("too late"))
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    ended = attempt(small_disk / "out", **EVERY_TWO)
+    assert ended.code == 2
+    assert "cannot write into" in ended.err
+    assert "Read-only file system" in ended.err
+
+
+def test_a_disk_that_becomes_read_only_is_one_line(attempt, during, monkeypatch, tmp_path):
+    def refuse(path: Path, *args, **kwargs) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    def close() -> None:
+        monkeypatch.setattr(Path, "mkdir", refuse)
+        monkeypatch.setattr(Path, "unlink", refuse)
+
+    during(3, close)
+    ended = attempt(tmp_path / "out", **EVERY_TWO)
+    assert ended.code == 2
+    assert "error: Read-only file system (" in ended.err
+    assert "checkpoint-2 is the last checkpoint" in ended.err
+
+
+def test_an_output_folder_that_vanishes_is_one_line_and_is_not_made_again(attempt, during, tmp_path):
+    during(3, lambda: shutil.rmtree(tmp_path / "out"))
+    ended = attempt(tmp_path / "out", **EVERY_TWO)
+    assert ended.code == 2
+    assert "error: No such file or directory (" in ended.err
+    assert "cannot be reached" in ended.err
+    assert not (tmp_path / "out").exists()
