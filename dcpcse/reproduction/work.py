@@ -1,6 +1,5 @@
 """Doing a unit of work: training and measuring in processes of their own, so that any end leaves what is finished."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -8,20 +7,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import checkpoints
 from ..errors import UserError
 from ..folder import is_model_folder
+from ..locks import alone_in
 from ..parsing import parse_json
 from ..paths import write_whole
 from ..recording import environment
 from .plan import SCORES, Unit
 
-RECORD, LOG, LOCK = "unit.json", "log.txt", "lock"
+RECORD, LOG = "unit.json", "log.txt"
 
 
 class FailedUnit(UserError):
@@ -48,40 +46,17 @@ def run_unit(unit: Unit) -> None:
     if is_finished(unit):
         return
     unit.folder.mkdir(parents=True, exist_ok=True)
-    with _alone(unit):
+    with alone_in(unit.folder, f"{unit.name} in {unit.folder}"):
         facts = {"name": unit.name, "seed": unit.seed, "digest": unit.digest, "commands": unit.commands}
         facts["environment"] = environment()
         _write(unit.folder / RECORD, facts)
         started = time.monotonic()
         if unit.train and not is_model_folder(unit.model):
-            _call(unit, ["train", *unit.train, *_going_on(unit.model)])
+            _call(unit, ["train", *unit.train, "--resume"])
         _call(unit, ["evaluate", *unit.evaluate])
         for checkpoint in unit.model.glob("checkpoint-*"):  # of a fully tuned encoder each is gigabytes
             shutil.rmtree(checkpoint)
         _write(unit.folder / RECORD, {**facts, "seconds_of_last_try": time.monotonic() - started})
-
-
-def _going_on(model: Path) -> list[str]:
-    """Options for the newest checkpoint that is whole: a try may have been cut off while one was written."""
-    found = sorted(model.glob("checkpoint-*"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for checkpoint in found:
-        try:
-            checkpoints.find(str(checkpoint), str(model))
-        except UserError:
-            continue
-        return ["--resume_from_checkpoint", str(checkpoint)]
-    return ["--overwrite_output_dir"]
-
-
-@contextmanager
-def _alone(unit: Unit) -> Iterator[None]:
-    """Hold the unit's lock, which ends with the process."""
-    with (unit.folder / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"another process is at work on {unit.name} in {unit.folder}; wait for its end") from error
-        yield
 
 
 def _call(unit: Unit, words: Sequence[str]) -> None:
