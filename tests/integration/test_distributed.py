@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -427,6 +428,40 @@ def test_an_error_of_one_process_ends_all_with_one_message(rank, where, tiny, tr
     assert done.stderr.count("error: this process has failed") == done.stderr.count("error: ") == 1
     assert "exitcode  : 2" in done.stderr  # torchrun's own report
     assert "dcpcse/" not in done.stderr  # no traceback
+
+
+def test_two_processes_lose_nothing_when_one_is_killed_or_told_to_stop(tiny, train, train_txt, tmp_path):
+    """A killed one: a line says what is left. One that gets a SIGTERM: both stop after the same step, and save it."""
+    options = {"do_mlm": True, "max_steps": 8, "logging_steps": 3, "save_strategy": "steps", "save_steps": 3}
+
+    def words_for(folder: str) -> list[str]:
+        return train.argv(tiny("bert"), train_txt, tmp_path / folder, **options, resume=True)
+
+    job = [
+        ["whole", words_for("whole"), None, 0, 0],
+        ["killed", words_for("out"), 1, signal.SIGKILL, 5],
+        ["stopped", words_for("out"), 1, signal.SIGTERM, 5],
+        ["ended", words_for("out"), None, 0, 0],
+    ]
+    (tmp_path / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    done = launch(str(Path(__file__).with_name("pairs.py")), tmp_path / "job.json", tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = {name: (tmp_path / f"{name}.rank0.txt").read_text(encoding="utf-8") for name, *_ in job}
+    codes = json.loads((tmp_path / "codes.json").read_text(encoding="utf-8"))
+    assert codes == {"whole": [0, 0], "killed": [1, -9], "stopped": [143, 143], "ended": [0, 0]}, said
+    assert (
+        f"another process of this run has ended; {tmp_path}/out/checkpoint-3 is the last checkpoint" in said["killed"]
+    )
+    assert "after step 3" in said["stopped"]
+    assert "SIGTERM after step 5 of 8: all of it is in" in said["stopped"]
+    assert "after step 5" in said["ended"]
+    assert_same_weights(tmp_path / "whole", tmp_path / "out")
+    assert (tmp_path / "stopped.rank1.txt").read_text(encoding="utf-8").count("SIGTERM") == 0
+    whole, resumed = (
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        for name in ("whole", "out")
+    )
+    assert whole[:-1] == resumed[:-1]  # the last one is of what each call did itself
 
 
 def test_a_mistake_of_all_processes_is_said_once(train, train_txt, tmp_path):
