@@ -11,7 +11,7 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "dcpcse/__init__.py").read_
 SUPPORTED = (ROOT / "dcpcse/doctor/supported.txt").read_text(encoding="utf-8").split()
 """What `dcpcse doctor` compares the environment with."""
 
-TOOLS = ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.17", "selenium>=4"]
+TOOLS = ["coverage>=7.10", "hypothesis>=6.140", "pytest>=8", "pytest-xdist>=3.6", "ruff>=0.17", "selenium>=4"]
 EXTRAS = {
     "demo": ["gradio>=6,<7"],
     "docs": ["sphinx>=8", "myst-parser>=4", "furo>=2025.7"],

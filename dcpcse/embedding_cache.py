@@ -89,7 +89,7 @@ class EmbeddingCache:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last from an error's own text
             raise UserError(
                 f"the kept embeddings {self.path} cannot be used ({error}); delete that file, or leave --cache_dir out"
             ) from error

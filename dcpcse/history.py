@@ -78,7 +78,7 @@ class Run:
     def _is_of_plan(self, state: Mapping[str, Any] | None) -> bool:
         """Whether a state knows of the epochs that the run has now: a run may have been prolonged after its end."""
         epochs = self.options.get("num_train_epochs")
-        return bool(state) and (epochs is None or state.get("num_train_epochs") == math.ceil(epochs))
+        return bool(state) and (not is_number(epochs) or state.get("num_train_epochs") == math.ceil(epochs))
 
     @property
     def finished(self) -> bool:

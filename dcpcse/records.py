@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from .errors import UserError
@@ -78,7 +79,16 @@ def read_state(folder: Path) -> dict[str, Any] | None:
         return None
     state = _parsed(path, _text(path), parse_json)
     _require(isinstance(state, dict) and isinstance(state.get("global_step"), int), path, "no global_step")
+    for name, kinds in _OF_STATES.items():
+        _require(isinstance(state.get(name), kinds), path, f"{name} {state.get(name)!r:.40}")
     return state
+
+
+_OF_STATES = {
+    "max_steps": (int, NoneType),
+    "num_train_epochs": (int, float, NoneType),
+    "log_history": (list, NoneType),
+}
 
 
 def read_scores(path: Path) -> dict[str, Any] | None:

@@ -149,7 +149,10 @@ def mutate(content: bytes, other: bytes, name: str, rng: random.Random) -> bytes
             fitting += [_json] * 3
         if name.endswith(".safetensors"):
             fitting += [_header] * 2
-        content = rng.choice(fitting)(content, other, rng)
+        try:
+            content = rng.choice(fitting)(content, other, rng)
+        except RecursionError:  # nested by the mutation before
+            content = _bytes(content, other, rng)
     return content
 
 
@@ -482,9 +485,8 @@ def fuzz(name: str, target: Target, rng: random.Random, keep: Path, go_on: Calla
         try:
             target.run(folder)
             tally.successes += 1
-        except (UserError, DataError) as error:
-            if len(str(error).splitlines()) > 1:
-                _found(tally, "more than one line", keep / name, files, str(error))
+        except (UserError, DataError):
+            pass
         except Exception as error:  # what is looked for
             _found(tally, _place_of(error), keep / name, files, traceback.format_exc())
         finally:
