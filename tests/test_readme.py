@@ -205,6 +205,7 @@ def test_no_option_is_named_that_does_not_exist():
         *("tokenizer", "text"),  # of benchmarks/step_speed.py
         *("adapter", "sentences", "rounds", "processor_time"),  # of benchmarks/adapters.py
         *("rows", "spread", "repeats"),  # of benchmarks/search.py
+        *("list", "runs", "seconds", "findings", "most"),  # of tests/stress
         *("over_training", "projection", "count", "lines", "cell", "study", "task", "split"),  # of dcpcse plot
         "no",
         *RENAMED,
@@ -240,3 +241,14 @@ def test_every_link_leads_to_a_page_and_a_heading_that_are_there(name):
 def test_the_readme_leads_to_every_page():
     linked = set(re.findall(r"\]\(docs/([\w-]+)\.md", README))
     assert not set(PAGES) - linked - {"index", "api"}  # the site's own front page and reference
+
+
+def test_every_promise_of_security_names_a_test_that_there_is():
+    page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", page))
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    there = {name for source in sources for name in re.findall(r"^def (test_\w+)", source, flags=re.MULTILINE)}
+    assert len(named) >= 30
+    assert not named - there
+    promises = re.search(r"\| promise \| held by \|\n\|---\|---\|\n((?:\|.*\n)+)", page)[1].splitlines()
+    assert all("`test_" in line for line in promises)

@@ -95,6 +95,9 @@ def test_half_precision_embeddings_give_the_float32_loss_of_the_same_numbers(dty
     expected = nt_xent_by_hand(anchors, positives, 0.05, negatives)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(expected, rel=1e-4)
+    # Of no anchor's own, a further row is one more candidate.
+    further = nt_xent(anchors, positives, 0.05, others=[negatives])
+    assert further.item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_float64_is_kept():
