@@ -73,6 +73,9 @@ NAMES |= {
 LEFT_OUT = {"detach", "clone", "float", "long", "clamp", "flatten", "squeeze", "unsqueeze", "expand", "abs", "astype"}
 LEFT_OUT |= {"normalize", "_precise", "rankdata", "unit_rows", "largest_one", "sqrt", "check_rows", "require_count"}
 
+SYMMETRIC = {"isinstance", "getattr", "zip", "max", "min", "allclose", "approx"}
+"""Functions of two arguments that are not exchanged: the same comes out, or never anything."""
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -145,7 +148,7 @@ def _calls(call: ast.Call) -> Iterator[ast.expr]:
             yield call.func.value
         elif call.args:
             yield call.args[0]
-    if len(call.args) == 2 and name not in ("isinstance", "getattr", "zip"):
+    if len(call.args) == 2 and name not in SYMMETRIC:
         yield ast.Call(call.func, call.args[::-1], call.keywords)
 
 
@@ -161,12 +164,14 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _is_code(tree: ast.AST, spot: ast.AST) -> bool:
-    """Whether an expression is run: not an annotation, a message of an error, or part of an import for types."""
+    """Whether an expression is run: not an annotation, a decorator, or the message of an error."""
     for node in ast.walk(tree):
         apart: list[ast.AST | None] = []
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             arguments = [one for one in ast.walk(node.args) if isinstance(one, ast.arg)]
-            apart = [node.returns, *(one.annotation for one in arguments)]
+            apart = [node.returns, *(one.annotation for one in arguments), *node.decorator_list]
+        elif isinstance(node, ast.ClassDef):
+            apart = list(node.decorator_list)
         elif isinstance(node, ast.AnnAssign):
             apart = [node.annotation]
         elif isinstance(node, (ast.JoinedStr, ast.Raise)):
