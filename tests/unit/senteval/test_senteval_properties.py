@@ -92,6 +92,8 @@ def test_a_task_is_scored_by_set_together_and_averaged(sets):
     assume(all(np.ptp(side) > 1e-3 for both in sets for side in both))
     subsets = [pairs(gold, f"set {i}") for i, (_, gold) in enumerate(sets)]
     found = score_task("task", "test", subsets, [similarity for similarity, _ in sets])
+    assert found == score_task("task", "test", subsets, [similarity.copy() for similarity, _ in sets])
+    assert "array" not in repr(found)
     alone = [correlate("x", similarity, gold) for similarity, gold in sets]
     assert list(found.subsets.values()) == alone
     together = [np.concatenate(side) for side in zip(*sets, strict=True)]
