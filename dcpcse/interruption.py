@@ -96,4 +96,24 @@ class Stop:
                 os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, _PATIENCE)
 
 
+class SteadyWorker:
+    """What a loader's worker does first: signals for all processes of a job are its parent's to answer, not its own.
+
+    A worker that ended by one would take the running step with it. before: what else it does first.
+    """
+
+    def __init__(self, before: Callable[[int], None] | None) -> None:
+        self.before = before
+
+    def __call__(self, number: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Not ignored: a parent that ends without telling its workers waits for them.
+        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_END_OF_WORKERS))
+        if self.before:
+            self.before(number)
+
+
+_END_OF_WORKERS = 30
+"""Seconds from a SIGTERM on, as long as torchrun gives its processes."""
+
 _PATIENCE = b"\nthe running step is finished and saved, then this ends; Ctrl-C once more ends it at once\n"

@@ -23,7 +23,7 @@ from .distributed import SharedBatches, largest_of_all, step_sizes, world_size
 from .encoder import Encoder
 from .errors import UserError
 from .gradient_cache import Replay, joint, row_wise, run_in_chunks
-from .interruption import Interrupted, Stop
+from .interruption import Interrupted, SteadyWorker, Stop
 from .methods import Method
 from .objectives import Objective, Step
 from .objectives.base import Counts
@@ -146,6 +146,7 @@ class ContrastiveTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader:
         """Several processes take each row of an epoch once, where accelerate repeats some to fill up the last step."""
         loader = super().get_train_dataloader()
+        loader.base_dataloader.worker_init_fn = SteadyWorker(loader.worker_init_fn)
         if world_size() > 1:
             shard = loader.batch_sampler
             shard.batch_sampler, shard.batch_size = SharedBatches(shard.batch_sampler, world_size()), None

@@ -8,11 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
-from runs import assert_same_weights, files
+from runs import assert_same_weights, files, wait_for
 from transformers import TrainerCallback
 
 from dcpcse import interruption, training
@@ -143,6 +145,26 @@ def test_a_signal_in_the_last_step_of_an_epoch_waits_for_the_epochs_measurement(
     assert told(whole(**options)) == told(tmp_path / "out")
     assert sum("eval_stsb_spearman" in line for line in told(tmp_path / "out")) == 2 + 1  # and of the result
     assert_same_weights(whole(**options), tmp_path / "out")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_to_all_processes_of_a_job_finds_the_loaders_workers_steady(number, attempt, during, tmp_path):
+    """As a terminal and Slurm send them: a worker that ended would take the running step with it."""
+    told = []
+
+    def press_all() -> None:
+        for process in (*psutil.Process().children(recursive=True), psutil.Process()):
+            told.append(process)
+            process.send_signal(number)
+
+    during(3, press_all)
+    started = time.monotonic()
+    ended = attempt(tmp_path / "out", **STEPS, dataloader_num_workers=1)
+    assert len(told) == 2
+    assert ended.code == 128 + number
+    assert "after step 3 of 8" in ended.err
+    wait_for(lambda: not told[0].is_running() or told[0].status() == psutil.STATUS_ZOMBIE, 10)
+    assert time.monotonic() - started < 25
 
 
 def test_a_second_signal_leaves_at_once(attempt, during, tmp_path):
@@ -443,6 +465,17 @@ def test_a_disk_that_becomes_read_only_is_one_line(attempt, during, monkeypatch,
     assert ended.code == 2
     assert "error: Read-only file system (" in ended.err
     assert "checkpoint-2 is the last checkpoint" in ended.err
+
+
+def test_data_that_vanish_while_a_run_lasts_are_not_missed(attempt, during, whole, train_txt, tmp_path):
+    """They were read at the start; a run that is to go on needs them again."""
+    data = shutil.copy(train_txt, tmp_path / "train.txt")
+    during(2, lambda: (os.unlink(data), shutil.rmtree(tmp_path / "cache")))
+    assert attempt(tmp_path / "out", **EVERY_TWO, data=data, cache_dir=tmp_path / "cache").code == 0
+    assert_same_weights(whole(**EVERY_TWO), tmp_path / "out")
+    ended = attempt(tmp_path / "out", **{**EVERY_TWO, "max_steps": 9}, data=data, resume=True)
+    assert ended.code == 2
+    assert str(data) in ended.err
 
 
 def test_an_output_folder_that_vanishes_is_one_line_and_is_not_made_again(attempt, during, tmp_path):
