@@ -331,6 +331,8 @@ class RunArguments(TrainingArguments):
         require(self.max_steps > 0 or epochs > 0, "--num_train_epochs", epochs, "above 0")
         if self.resume and self.resume_from_checkpoint is not None:
             raise UserError("--resume finds the checkpoint itself: leave --resume_from_checkpoint out, or --resume")
+        if self.resume and self.overwrite_output_dir:
+            raise UserError("--resume goes on with what --overwrite_output_dir would replace: give one of them")
         require(0 <= self.seed < 2**32, "--seed", self.seed, "in 0 .. 2^32 - 1")
         require(self.learning_rate > 0, "--learning_rate", self.learning_rate, "above 0")
         least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1}

@@ -1,6 +1,7 @@
 """Places to write to: tried before the work whose result goes there, and written whole."""
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -60,6 +61,9 @@ def to_disk(path: Path) -> None:
     held = os.open(path, os.O_RDONLY)
     try:
         os.fsync(held)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems have it for files only
+            raise
     finally:
         os.close(held)
 

@@ -219,6 +219,13 @@ def test_resume_leaves_a_finished_result_untouched(attempt, whole, tmp_path):
     assert "no checkpoint to go on from" in attempt(folder, **{**EVERY_TWO, "max_steps": 9}, resume=True).err
 
 
+@pytest.mark.parametrize("other", [{"overwrite_output_dir": True}, {"resume_from_checkpoint": "True"}], ids=str)
+def test_resume_beside_an_option_that_means_something_else_is_refused(other, attempt, tmp_path):
+    ended = attempt(tmp_path / "out", **EVERY_TWO, resume=True, **other)
+    assert ended.code == 2
+    assert f"--{next(iter(other))}" in ended.err
+
+
 def test_resume_refuses_a_folder_of_something_else(attempt, tmp_path):
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     ended = attempt(tmp_path, **EVERY_TWO, resume=True)
