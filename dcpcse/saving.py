@@ -187,9 +187,9 @@ def told(folder: Path, how_to_go_on: Callable[[], str]) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _OF_PLACES:
             raise
-        where = f" ({error.filename})" if error.filename else ""
+        place = error.filename or f"while a file in {folder} was written"  # which one, only opening a file tells
         room = _room(folder) if error.errno in _FULL or not folder.is_dir() else ""
-        raise UserError(f"{error.strerror}{where}; {room}{how_to_go_on()}") from error
+        raise UserError(f"{error.strerror} ({place}); {room}{how_to_go_on()}") from error
     except Exception as error:
         # torch's writer of pickles, and the tokenizers' own, have no OSError for it.
         if isinstance(error, UserError) or not any(mark in str(error) for mark in ("inline_container", "os error")):

@@ -444,6 +444,8 @@ def test_a_small_disk_that_fills_up_keeps_its_checkpoints(attempt, small_disk, w
     assert ended.err.splitlines()[-1].startswith("error: ")
     left = checkpoints(small_disk / "out")
     assert left
+    assert "No space left on device (" in ended.err
+    assert f"{small_disk}/out" in ended.err
     assert f"{left[-1]} is the last checkpoint" in ended.err
     moved = shutil.copytree(small_disk / "out", tmp_path / "larger")
     assert attempt(moved, **EVERY_TWO, resume=True).code == 0
