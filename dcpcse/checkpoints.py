@@ -213,6 +213,11 @@ def newest_whole(folder: Path, processes: int = 1) -> Checkpoint | None:
     return None
 
 
+def require_whole(folder: Path) -> Checkpoint:
+    """A checkpoint as those would find it that wrote it, however many processes they were; Broken, as `_read`."""
+    return _read(folder, str(folder), len(list(folder.glob("rng_state*.pth"))) or 1)
+
+
 def _read(folder: Path, what: str, processes: int) -> Checkpoint:
     """A checkpoint, every file of it read; Broken where it is not whole, UserError where it fits no such run."""
     if not model_folder.is_model_folder(folder):

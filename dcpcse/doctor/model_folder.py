@@ -91,13 +91,10 @@ def run(path: Path, asked: Asked) -> Findings:
 
 
 def _checkpoint(folder: Path) -> Findings:
-    from ..checkpoints import find  # torch: pickles are opened by it, tensors and containers alone
+    from ..checkpoints import require_whole  # torch: pickles are opened by it, tensors and containers alone
 
-    ranks = range(len(list(folder.glob("rng_state*.pth"))) or 1)
     try:
-        record = manifest.read_record(folder)
-        manifest.require_unchanged(folder, record)
-        step = find(str(folder), "", ranks).step
+        step = require_whole(folder).step
     except UserError as error:
         yield fault("checkpoint", f"training cannot go on from {folder.name}: {error}")
         return

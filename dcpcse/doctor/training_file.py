@@ -95,7 +95,8 @@ def _table(path: Path, columns: Sequence[str], rows: "_Rows", source: _Listing) 
     if not rows.repeats or not (number := rows.count):
         yield fault("no rows", f"no row is left to train on (columns {', '.join(columns)}); add some")
         return
-    roles = ", ".join(f"{name} ({role})" if name != role else name for name, role in zip(columns, ROLES, strict=False))
+    named = zip((name[:40] for name in columns), ROLES, strict=False)
+    roles = ", ".join(f"{name} ({role})" if name != role else name for name, role in named)
     yield ok("rows", f"{number:,} rows to train on; columns: {roles}")
     if number < 2:
         yield fault("one row", "a contrastive loss needs at least 2 rows, to be each other's negatives")
@@ -116,7 +117,7 @@ def _is_sentence(name: str) -> bool:
 
 
 def _bytes(path: Path) -> Findings:
-    """What the bytes tell: byte-order mark, ends of lines, and whether they are text at all."""
+    """What the bytes tell: byte-order mark and ends of lines."""
     marks, crlf, lf, lone, last = b"", 0, 0, 0, b""
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
@@ -181,12 +182,12 @@ class _Rows:
             counters["long"].add(number)
 
     def _count_tokens(self, batch: Sequence[tuple[int, list[str]]]) -> None:
-        for side in zip(*(cells for _, cells in batch), strict=True):
-            encoded = self.asked.tokenizer.encode_batch(list(side))
-            for (number, _), tokens in zip(batch, encoded, strict=True):
-                self.tokens[len(tokens.ids)] += 1
-                if len(tokens.ids) > self.asked.max_seq_length:
-                    self.counters["long"].add(number)
+        sides = zip(*(cells for _, cells in batch), strict=True)
+        lengths = [[len(found.ids) for found in self.asked.tokenizer.encode_batch(list(side))] for side in sides]
+        for (number, _), of_row in zip(batch, zip(*lengths, strict=True), strict=True):
+            self.tokens.update(of_row)
+            if max(of_row) > self.asked.max_seq_length:
+                self.counters["long"].add(number)
 
     def findings(self, columns: Sequence[str]) -> Findings:
         """A line for each thing that was found; without rows none."""

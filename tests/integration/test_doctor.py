@@ -160,6 +160,9 @@ def test_tokens_are_counted_by_the_tokenizer_that_is_given(tiny, doctor, tmp_pat
     _, found = doctor(path, "--tokenizer", tiny("bert"), "--max_seq_length", 6)
     assert found[("note", "long")] == [i for i, length in enumerate(lengths, start=1) if length > 6] == [2]
     assert "long" not in str(doctor(path, "--max_seq_length", 6)[1])  # by words there is none
+    (pairs := tmp_path / "a.csv").write_text("a,b\nx,y\nq,qqqq qqqq\nqqqq qqqq,qqqqqqqqq\nx y,y\n", encoding="utf-8")
+    _, found = doctor(pairs, "--tokenizer", tiny("bert"), "--max_seq_length", 6)
+    assert found[("note", "long")] == [3, 4]
     code, said = doctor(path, "--tokenizer", tmp_path)
     assert code == 2 and "holds no tokenizer.json" in said
     code, said = doctor(path, "--max_seq_length", 2)

@@ -161,6 +161,8 @@ def test_encoder_and_tokenizer_are_loaded_and_known_once(folders, monkeypatch, t
     own = folders("bert") | {"after a cut": shutil.copytree(folders("bert")["SCPCSE"], tmp_path / "cut")}
     path = tmp_path / "cut/tokenizer.json"
     cut = {"truncation": {"max_length": 9, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}}
+    cut["padding"] = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}
+    cut["padding"] |= {"pad_type_id": 0, "pad_token": "[PAD]"}
     path.write_text(json.dumps(json.loads(path.read_text()) | cut))
     calls = []
     for module, name in (
