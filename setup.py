@@ -32,6 +32,7 @@ PARTS = (
     "doctor",
     "encoding",
     "exporting",
+    "guards",
     "importing",
     "methods",
     "objectives",

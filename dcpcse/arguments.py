@@ -292,7 +292,9 @@ class RunArguments(TrainingArguments):
     logging_dir: str | None = option(None, "Folder of TensorBoard's files (with --report_to tensorboard).")
     # The papers' transformers had no fused optimiser and hid no NaN.
     optim: str = option("adamw_torch", "Optimiser; a name of transformers' OptimizerNames.")
-    logging_nan_inf_filter: bool = option(False, "Hide NaN losses in the log; training stops at one otherwise.")
+    logging_nan_inf_filter: bool = option(
+        False, "Pass over losses that are not finite and do no harm, unseen in the log; training stops otherwise."
+    )
     gradient_cache_chunk: int | None = option(
         None,
         "Encode a batch in chunks of so many examples, each twice: batches of any size in the memory of a chunk, with "

@@ -1,11 +1,13 @@
 """From examples to one padded batch of all views."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from .corpus import stack_corrupted
+from .numbered import stack_numbers
 from .packing import Packing
 from .templates import Slots, TokenTemplate
 from .tokens import pad, tokenize
@@ -44,10 +46,13 @@ class ViewCollator:
         self.length = max_length + longest if pad_to_max_length else None
         self.seed = seed
 
-    def __call__(self, examples: Sequence[Mapping[str, str]]) -> dict[str, Tensor | Packing]:
-        """Examples (column → text) → input_ids and attention_mask, each (B, V, L), packing and slots."""
-        if any(view.templates for view in self.views):
-            return self._in_templates(examples)
+    def __call__(self, examples: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+        """Examples (column → text) → input_ids and attention_mask, each (B, V, L), packing, slots and rows."""
+        templated = any(view.templates for view in self.views)
+        batch = self._in_templates(examples) if templated else self._as_they_are(examples)
+        return batch | stack_numbers(examples)
+
+    def _as_they_are(self, examples: Sequence[Mapping[str, str]]) -> dict[str, Tensor | Packing]:
         columns = dict.fromkeys(view.column for view in self.views)
         texts = [example[column] for column in columns for example in examples]
         ids, _ = tokenize(self.tokenizer, texts, self.max_length)

@@ -81,6 +81,23 @@ def load_training_file(
     )
 
 
+def located(path: str | Path, data: Dataset, rows: Sequence[int]) -> list[dict[str, Any]]:
+    """Where rows of a training file stand in it (`line` from 1, `item` of a JSON array), with number and sentences.
+
+    data: what `load_training_file` made of the file, which is read again; the place is left out where it cannot be.
+    """
+    texts = data.select(list(rows)).to_list()
+    places: dict[int, dict[str, int]] = {}
+    with contextlib.suppress(UserError):
+        source = Source(Path(path))
+        lines = reader_of(source.path)(source)
+        complete = _complete_rows(source, _take_columns(source, lines), lines)
+        wanted = set(rows)
+        numbered = enumerate(islice(complete, max(wanted, default=-1) + 1))
+        places = {row: {source.unit: line} for row, (line, _) in numbered if row in wanted}
+    return [{"row": row, **places.get(row, {}), **text} for row, text in zip(rows, texts, strict=True)]
+
+
 def distinct_sentences(path: str | Path) -> tuple[str, ...]:
     """Every sentence of a training file once, of all its columns; raises as `load_training_file`."""
     data = load_training_file(path).dataset

@@ -23,8 +23,10 @@ from .distributed import SharedBatches, largest_of_all, step_sizes, world_size
 from .encoder import Encoder
 from .errors import UserError
 from .gradient_cache import Replay, joint, row_wise, run_in_chunks
+from .guards import NON_FINITE, Guards, Locate
 from .interruption import Interrupted, SteadyWorker, Stop
 from .methods import Method
+from .numbered import without_numbers
 from .objectives import Objective, Step
 from .objectives.base import Counts
 from .packing import Packing
@@ -102,9 +104,13 @@ class ContrastiveTrainer(Trainer):
         args: TrainingArguments,
         *,
         dev_scores: Callable[[], Mapping[str, float]] | None = None,
+        locate: Locate | None = None,
         **kwargs: Any,
     ) -> None:
-        """dev_scores: called at each evaluation; gives metric name → value without the `eval_` prefix."""
+        """dev_scores: called at each evaluation; gives metric name → value without the `eval_` prefix.
+
+        locate: what is told of rows of the training data where a batch of theirs has gone wrong.
+        """
         # Each process draws its own dropout (below), but all must share out one and the same order of examples.
         args.data_seed = args.seed if args.data_seed is None else args.data_seed
         # The Trainer refuses to evaluate without a dataset; ours are senteval's, read in `evaluate`.
@@ -125,6 +131,8 @@ class ContrastiveTrainer(Trainer):
         self._epoch_is_over = False
         self._saved_step = 0
         self._limit = args.save_total_limit
+        self.guards = Guards(self.step_module, method, args, locate)
+        self._terms: dict[str, Tensor] = {}
         self._passes = 0
         # Otherwise every process would drop out the same units.
         torch.manual_seed(self.args.seed + self.args.process_index)
@@ -175,8 +183,19 @@ class ContrastiveTrainer(Trainer):
         """Forward and backward of a batch, at once or with `--gradient_cache_chunk` in chunks; the loss."""
         self._passes += 1
         release_memory(self._passes)
-        if self.args.gradient_cache_chunk is None:
-            return super().training_step(model, inputs, num_items_in_batch)
+        batch, rows = without_numbers(inputs)
+        run = self._at_once if self.args.gradient_cache_chunk is None else self._in_chunks
+        loss = run(model, batch, num_items_in_batch)
+        self.guards.saw(rows, batch, self._terms)
+        if self.accelerator.sync_gradients:
+            scaled = self.accelerator.scaler is not None
+            self.guards.before_optimizer(self.state.global_step + 1, self._settings(), scaled=scaled)
+        return loss
+
+    def _at_once(self, *args: Any) -> Tensor:
+        return super().training_step(*args)
+
+    def _in_chunks(self, model: nn.Module, inputs: Mapping[str, Tensor], _: Any) -> Tensor:
         model.train()
         if hasattr(self.optimizer, "train") and callable(self.optimizer.train):  # schedule-free optimisers
             self.optimizer.train()
@@ -204,8 +223,9 @@ class ContrastiveTrainer(Trainer):
         return sum(weights[name] * term for name, term in terms.items())
 
     def _keep_terms(self, terms: Mapping[str, Tensor]) -> None:
-        """For the log."""
-        self._unlogged.add_terms(terms)
+        """For the log, and for those who watch."""
+        self._terms = {name: term.detach() for name, term in terms.items()}
+        self._unlogged.add_terms(self._terms)
 
     def _keep_counts(self, objectives: Mapping[str, Objective]) -> None:
         """For the log: figures of the batch, or chunk, that these objectives saw last."""
@@ -213,11 +233,8 @@ class ContrastiveTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with `loss` the mean of each term since the last log and the weight of each scheduled one."""
+        self.guards.settle()
         if "loss" in logs:
-            if not math.isfinite(logs["loss"]):
-                raise UserError(
-                    f"the loss is {logs['loss']} at step {self.state.global_step}; try a lower --learning_rate"
-                )
             logs |= self._drain_terms() | self._drain_counts()
             logs |= {f"weight_{n}": self._weights()[n] for n, t in self.step_module.terms.items() if t.schedule}
         super().log(logs, start_time)
@@ -228,6 +245,7 @@ class ContrastiveTrainer(Trainer):
             raise UserError("no evaluation data: give --eval_data_dir, or leave --eval_strategy and --do_eval out")
         if not self.is_in_train:
             self.metrics_file.follow(self.state)  # an earlier try may have been cut off after it was logged
+        self.guards.settle()
         with whole(self.sharded):
             metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_scores().items()}
         self.log(dict(metrics))
@@ -274,6 +292,15 @@ class ContrastiveTrainer(Trainer):
             self._globalstep_last_logged = since
             # The mean loss at the end is of the steps that this call takes.
             self._total_loss_scalar -= self.accelerator.reduce(self._tr_loss.clone(), reduction="mean").item()
+
+    def _settings(self) -> dict[str, Any]:
+        """Of the step that is being computed."""
+        return {"learning_rate": float(self.optimizer.param_groups[0]["lr"]), "weights": self._weights()}
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As transformers' own; never of weights that are not finite."""
+        self.guards.before_saving(self.state.global_step)
+        super().save_model(output_dir, _internal_call)
 
     def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Be as after the last step of a run that ended at this checkpoint."""
@@ -482,6 +509,8 @@ def clear_run(output_dir: Path) -> None:
 
 def clear_reports(output_dir: Path) -> None:
     """Remove what an earlier run has written down in a folder."""
+    for folder in output_dir.glob(NON_FINITE):
+        shutil.rmtree(folder)
     for name in REPORTS:
         (output_dir / name).unlink(missing_ok=True)
 

@@ -22,7 +22,7 @@ from .backbones import Backbone, LoadOptions, fingerprint, load_backbone, vocabu
 from .cli import parse_training, say
 from .collators import ViewCollator
 from .corpus import Corpus, CorruptedRows, data_fingerprint
-from .data import TrainingData, load_training_file
+from .data import TrainingData, load_training_file, located
 from .devices import require_flex_attention
 from .distributed import is_lost_process
 from .encoder import set_packed
@@ -33,6 +33,7 @@ from .interruption import Interrupted
 from .locks import alone_in, is_held
 from .methods import Method, build_method
 from .methods import settle as settle_method
+from .numbered import NumberedRows
 from .paths import require_writable, write_whole
 from .publishing import Target, push, remove_old_card, require_pushable
 from .recording import write_environment
@@ -386,12 +387,14 @@ def build_trainer(
         seed=run_args.seed,
         pad_to_max_length=data_args.pad_to_max_length,
     )
+    rows = NumberedRows(data.dataset)
     trainer = ContrastiveTrainer(
         method,
         run_args,
         dev_scores=dev_scores if dev else None,
+        locate=lambda numbers: located(data_args.train_file, data.dataset, numbers),
         data_collator=collator,
-        train_dataset=data.dataset if corpus is None else CorruptedRows(data.dataset, corpus),
+        train_dataset=rows if corpus is None else CorruptedRows(rows, corpus),
     )
     set_packed(trainer.step_module, run_args.packing, run_args.flex_attention)
     return trainer

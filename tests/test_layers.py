@@ -12,7 +12,7 @@ SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
     {"errors", "arrays", "packing", "parsing", "prepacking", "repeats", "schema", "interruption"},
-    {"options", "weights", "paths", "devices", "flex", "postprocessing", "cluster", "manifest"},
+    {"options", "weights", "paths", "devices", "flex", "postprocessing", "cluster", "manifest", "numbered"},
     {"losses", "attention", "distributed", "presets", "embedding_cache", "templates", "tensors", "masking"},
     {"tokens", "plain", "tuned", "corpus", "together", "sharding", "lines", "records"},
     {"pooling", "denoising", "textfile", "template_generation", "unlogged", "locks"},
@@ -28,7 +28,7 @@ LAYERS = (
     {"methods"},
     {"collators", "cli"},
     {"evaluator", "checkpoints", "tables", "gradient_cache"},
-    {"report", "loading", "recording", "mteb_tasks"},
+    {"report", "loading", "recording", "mteb_tasks", "guards"},
     {"trainer", "history"},
     {"card"},
     {"publishing"},

@@ -1,0 +1,40 @@
+"""All that watches a training, told by the Trainer what happens."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import TrainingArguments
+
+from ..methods import Method
+from .finite import FiniteSteps, Locate, Pass, require_finite_weights
+
+
+class Guards:
+    """The guards of a run."""
+
+    def __init__(self, module: nn.Module, method: Method, args: TrainingArguments, locate: Locate | None) -> None:
+        """module: the training step of the method. locate: see `Locate`."""
+        self.method = method
+        self.trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+        self.finite = FiniteSteps(self.trained, Path(args.output_dir), locate, args.logging_nan_inf_filter)
+
+    def saw(self, rows: Sequence[int], batch: Mapping[str, Any], terms: Mapping[str, Tensor]) -> None:
+        """A forward and backward pass is done; rows: of the training data; terms: without gradients."""
+        self.finite.saw(Pass(rows, batch["input_ids"], terms))
+
+    def before_optimizer(self, number: int, settings: Mapping[str, Any], *, scaled: bool) -> None:
+        """The gradients of a step are complete, and not clipped yet; see `FiniteSteps.require`."""
+        self.finite.require(number, settings, scaled=scaled)
+
+    def settle(self) -> None:
+        """UserError if a step so far was not finite; before anything is logged, measured or written."""
+        self.finite.settle()
+
+    def before_saving(self, step: int) -> None:
+        """UserError if what is about to be written is not finite."""
+        self.settle()
+        head = self.method.model.head
+        buffers = {} if head is None else {f"head.{name}": buffer for name, buffer in head.named_buffers()}
+        require_finite_weights({**self.trained, **buffers}, step)

@@ -1,0 +1,39 @@
+"""Examples that know their row in the training data, so that what a batch held can be found again."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch.utils.data import Dataset
+
+ROW = "row"
+"""Name of the number among an example's columns."""
+
+ROWS = "rows"
+"""Name of the numbers in a batch: plain ones, which are never sent to a device."""
+
+
+class NumberedRows(Dataset):
+    """Examples of a table with their row beside the texts."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        examples = self.rows.__getitems__(list(indices))
+        return [{**example, ROW: i} for example, i in zip(examples, indices, strict=True)]
+
+
+def stack_numbers(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """The rows of a batch, where its examples know theirs."""
+    return {ROWS: [example[ROW] for example in examples]} if ROW in examples[0] else {}
+
+
+def without_numbers(batch: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    """A batch as the model takes it, and the rows of its examples; none where they do not know theirs."""
+    return {name: value for name, value in batch.items() if name != ROWS}, batch.get(ROWS, [])

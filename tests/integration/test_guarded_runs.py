@@ -1,0 +1,190 @@
+"""What training watches, from train.py: each fault planted in a run is caught, and what is left is whole.
+
+That healthy runs pass, of every method, option and number of processes, is what all other runs of these tests show.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from runs import launch, refused
+from safetensors.torch import load_file
+
+import dcpcse
+from dcpcse.objectives import Contrastive, MaskedLM, ReplacedTokenDetection
+from dcpcse.trainer import ContrastiveTrainer
+from dcpcse.training import train as train_main
+
+NEVER = {"logging_steps": 1000}
+"""What is caught is not caught by the log."""
+
+
+def spoil(monkeypatch, objective: type, call: int, change) -> None:
+    """Let an objective's value of its call-th pass be changed."""
+    forward, calls = objective.forward, []
+
+    def spoilt(self, *args):
+        calls.append(None)
+        term = forward(self, *args)
+        return change(term) if len(calls) == call else term
+
+    monkeypatch.setattr(objective, "forward", spoilt)
+
+
+def kept(folder: Path, step: int) -> tuple[dict, list[dict]]:
+    """The summary and the examples that a run has kept of a step."""
+    place = folder / f"non-finite/step-{step}"
+    lines = (place / "batch.jsonl").read_text(encoding="utf-8").splitlines()
+    return json.loads((place / "step.json").read_text(encoding="utf-8")), [json.loads(line) for line in lines]
+
+
+# Losses and gradients that are not finite
+
+
+def test_a_loss_that_is_not_finite_stops_at_its_step_and_the_batch_is_kept(tiny, train, tmp_path, tool, monkeypatch):
+    data = tmp_path / "train.txt"
+    sentences = [f"The cat sleeps on stone {i}." for i in range(20)]
+    data.write_text("\n".join([sentences[0], "", *sentences[1:]]) + "\n", encoding="utf-8")  # line 2 is blank
+    spoil(monkeypatch, Contrastive, 3, lambda loss: loss * float("nan"))
+    out = tmp_path / "out"
+    argv = train.argv(tiny("bert"), data, out, **NEVER, save_strategy="steps", save_steps=1)
+    refused(tool, train_main, argv, "contrastive", "step 3", f"{out}/non-finite/step-3", "checkpoint-2")
+    summary, examples = kept(out, 3)
+    assert summary["step"] == 3 and summary["losses"] == [{"contrastive": "nan"}]
+    assert summary["learning_rate"] == pytest.approx(0.03 / 2)  # linear, of four steps
+    assert summary["not_finite"]["losses"] == ["contrastive"]
+    assert "model.encoder.prompt.table.weight" in summary["not_finite"]["gradients"]
+    lines = data.read_text(encoding="utf-8").splitlines()
+    assert len(examples) == 4 and len({example["row"] for example in examples}) == 4
+    tokenizer = dcpcse.load(out / "checkpoint-2", device="cpu").tokenizer
+    for example in examples:
+        assert example["anchor"] == sentences[example["row"]] == lines[example["line"] - 1]
+        ids = [[i for i in view if i != tokenizer.pad_token_id] for view in example["input_ids"]]
+        assert ids == [tokenizer(example["anchor"])["input_ids"]] * 2
+    assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
+    assert not (out / "dcpcse.json").exists()
+
+
+PASSES = {
+    "at once": ({}, 2, [4]),
+    "in chunks": ({"gradient_cache_chunk": 2}, 2, [4]),
+    "accumulated": ({"gradient_accumulation_steps": 3}, 5, [4, 4, 4]),
+    "recomputed": ({"gradient_checkpointing": True}, 2, [4]),
+}
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_it_stops_at_the_same_step_however_a_step_is_computed(
+    name, tiny, train, train_txt, tmp_path, tool, monkeypatch
+):
+    options, call, sizes = PASSES[name]
+    spoil(monkeypatch, Contrastive, call, lambda loss: loss + float("inf"))
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER, **options)
+    refused(tool, train_main, argv, "contrastive", "step 2")
+    summary, examples = kept(tmp_path / "out", 2)
+    assert [len([e for e in examples if e["pass"] == i]) for i in range(len(sizes))] == sizes
+    assert [terms["contrastive"] == "inf" for terms in summary["losses"]].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("objective", "term", "options"),
+    [(MaskedLM, "mlm", {"do_mlm": True}), (ReplacedTokenDetection, "crtd", {"method": "d2cse"})],
+)
+def test_the_term_that_is_not_finite_is_named(
+    objective, term, options, tiny, train, train_txt, tmp_path, tool, monkeypatch
+):
+    if term == "crtd":
+        options = {**options, "generator_name": tiny("bert")}
+    spoil(monkeypatch, objective, 2, lambda loss: loss * float("nan"))
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER, **options)
+    refused(tool, train_main, argv, f"the loss {term} is not finite at step 2")
+
+
+def test_a_gradient_that_is_not_finite_stops_too(tiny, train, train_txt, tmp_path, tool, monkeypatch):
+    """Infinite in one parameter; clipping, which would spread it to all, has not been."""
+    step = ContrastiveTrainer.compute_loss
+
+    def compute_loss(self, *args, **kwargs):
+        weight = self.step_module.model.head.dense.bias
+        if self.state.global_step == 1:
+            weight.register_hook(lambda gradient: gradient * float("inf"))
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(ContrastiveTrainer, "compute_loss", compute_loss)
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER)
+    refused(tool, train_main, argv, "gradient", "model.head.dense.bias", "step 2")
+    assert kept(tmp_path / "out", 2)[0]["not_finite"] == {
+        "losses": [],
+        "gradients": ["model.head.dense.bias"],
+        "weights": [],
+    }
+
+
+def test_with_the_filter_a_loss_without_harm_is_passed_over(tiny, train, train_txt, monkeypatch):
+    """A constant leaves the gradient as it is."""
+    spoil(monkeypatch, Contrastive, 2, lambda loss: loss + float("nan"))
+    result = train(tiny("bert"), train_txt, logging_nan_inf_filter=True)
+    assert len(result.logged("loss")) == 4
+    assert not (result.folder / "non-finite").exists()
+
+
+def test_weights_that_are_not_finite_are_never_written(tiny, train, train_txt, tmp_path, tool):
+    """The first step's loss and gradients are; Adam divides zero by zero for words that it has not seen."""
+    options = {"method": "simcse", "adam_epsilon": 0, "save_strategy": "steps", "save_steps": 1}
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
+    refused(tool, train_main, argv, "after step 1", "model.encoder.backbone.embeddings.word_embeddings.weight")
+    assert not list((tmp_path / "out").rglob("*.safetensors"))
+
+
+def test_no_checkpoint_of_a_run_that_diverges_has_a_number_that_is_not_finite(tiny, train, train_txt, tmp_path, tool):
+    argv = train.argv(
+        tiny("bert"), train_txt, tmp_path / "out", learning_rate=1e20, save_strategy="steps", save_steps=1
+    )
+    refused(tool, train_main, argv, "--learning_rate")
+    written = list((tmp_path / "out").rglob("*.safetensors"))
+    assert written
+    assert all(tensor.isfinite().all() for path in written for tensor in load_file(path).values())
+
+
+def test_overwriting_takes_kept_batches_away(tiny, train, train_txt, tmp_path, tool, monkeypatch):
+    with monkeypatch.context() as patch:
+        spoil(patch, Contrastive, 1, lambda loss: loss * float("nan"))
+        refused(tool, train_main, train.argv(tiny("bert"), train_txt, tmp_path / "out"), "no checkpoint")
+    train(tiny("bert"), train_txt, folder=tmp_path / "out", overwrite_output_dir=True)
+    assert not (tmp_path / "out/non-finite").exists()
+
+
+PROGRAM = """
+import os, sys
+from dcpcse import training
+from dcpcse.cli import run
+from dcpcse.objectives import Contrastive
+
+forward, calls = Contrastive.forward, []
+
+def spoilt(self, step):
+    calls.append(None)
+    loss = forward(self, step)
+    return loss + float("inf") if len(calls) == 2 and os.environ["RANK"] == "1" else loss
+
+Contrastive.forward = spoilt
+sys.exit(run(training.train, sys.argv[1:]))
+"""
+
+
+def test_of_several_processes_all_stop_at_the_step_of_one(tiny, train, train_txt, tmp_path):
+    """The loss of the second one is infinite and its gradient is not: only it could know."""
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER)
+    done = launch(str(tmp_path / "program.py"), *argv, processes=2)
+    errors = set(re.findall("^error: .*$", done.stderr, flags=re.MULTILINE))  # of both, where the machine is busy
+    assert len(errors) == 1 and "the loss contrastive is not finite at step 2" in errors.pop(), done.stderr
+    place = tmp_path / "out/non-finite/step-2"
+    texts = [
+        {json.loads(line)["anchor"] for line in (place / f"process-{rank}/batch.jsonl").read_text().splitlines()}
+        for rank in range(2)
+    ]
+    assert len(texts[0]) == len(texts[1]) == 4 and not texts[0] & texts[1]
+    bad = [json.loads((place / f"process-{rank}/step.json").read_text())["not_finite"]["losses"] for rank in range(2)]
+    assert bad == [[], ["contrastive"]]
