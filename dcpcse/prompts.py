@@ -41,6 +41,7 @@ class PromptTable(nn.Module):
 
     def __init__(self, shape: PromptShape, std: float) -> None:
         super().__init__()
+        self.shape = shape
         self.weight = nn.Parameter(torch.empty(shape.length, shape.width).normal_(std=std))
 
     def forward(self) -> Tensor:

@@ -170,6 +170,7 @@ class ContrastiveTrainer(Trainer):
         """Σ weight · term, the weights as of the finished optimiser steps."""
         terms = model(**inputs)
         loss = self._weighted(terms)
+        self.guards.arrival.require_graph(loss)
         self._keep_terms(terms)
         self._keep_counts(self.step_module.objectives)
         return (loss, terms) if return_outputs else loss

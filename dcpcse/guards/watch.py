@@ -6,9 +6,14 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import TrainingArguments
+from transformers.training_args import OptimizerNames
 
 from ..methods import Method
+from .arrival import GradientsArrive
 from .finite import FiniteSteps, Locate, Pass, require_finite_weights
+
+FUSED_WITH_BACKWARD = ("lomo", "layerwise")
+"""In the names of optimisers that use a gradient inside the backward pass and leave none to look at."""
 
 
 class Guards:
@@ -18,7 +23,10 @@ class Guards:
         """module: the training step of the method. locate: see `Locate`."""
         self.method = method
         self.trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+        self.arrival = GradientsArrive(module)
         self.finite = FiniteSteps(self.trained, Path(args.output_dir), locate, args.logging_nan_inf_filter)
+        optimizer = OptimizerNames(args.optim).value
+        self._gradients_stay = not any(part in optimizer for part in FUSED_WITH_BACKWARD)
 
     def saw(self, rows: Sequence[int], batch: Mapping[str, Any], terms: Mapping[str, Tensor]) -> None:
         """A forward and backward pass is done; rows: of the training data; terms: without gradients."""
@@ -27,6 +35,8 @@ class Guards:
     def before_optimizer(self, number: int, settings: Mapping[str, Any], *, scaled: bool) -> None:
         """The gradients of a step are complete, and not clipped yet; see `FiniteSteps.require`."""
         self.finite.require(number, settings, scaled=scaled)
+        if self._gradients_stay:
+            self.arrival.require()
 
     def settle(self) -> None:
         """UserError if a step so far was not finite; before anything is logged, measured or written."""

@@ -8,11 +8,14 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from runs import launch, refused
 from safetensors.torch import load_file
 
 import dcpcse
+from dcpcse.encoder import Encoder
 from dcpcse.objectives import Contrastive, MaskedLM, ReplacedTokenDetection
+from dcpcse.prompts import DeepPrompt, ShallowPrompt
 from dcpcse.trainer import ContrastiveTrainer
 from dcpcse.training import train as train_main
 
@@ -188,3 +191,90 @@ def test_of_several_processes_all_stop_at_the_step_of_one(tiny, train, train_txt
     assert len(texts[0]) == len(texts[1]) == 4 and not texts[0] & texts[1]
     bad = [json.loads((place / f"process-{rank}/step.json").read_text())["not_finite"]["losses"] for rank in range(2)]
     assert bad == [[], ["contrastive"]]
+
+
+# Gradients that do not arrive
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "missing"),
+    [
+        (DeepPrompt, {"method": "dcpcse"}, "no gradient reaches the prompts (['model.encoder.prompt.table.weight'"),
+        (
+            DeepPrompt,
+            {"method": "d2cse", "cls_prompt": True},
+            "no gradient reaches the prompts (['model.encoder.prompt.table.weight'",
+        ),
+        (DeepPrompt, {"method": "dcpcse", "prefix_projection": True}, "model.encoder.prompt.table.embedding"),
+        (ShallowPrompt, {"method": "scpcse"}, "model.encoder.shallow.weight"),
+        (ShallowPrompt, {"method": "conpvp"}, "model.encoder.shallow.weight"),
+        (Encoder, {"method": "simcse"}, "no gradient reaches the encoder"),
+        (Encoder, {"method": "promptbert"}, "no gradient reaches the encoder"),
+        (Encoder, {"method": "diffcse"}, "no gradient reaches the encoder"),
+        (
+            DeepPrompt,
+            {"method": "dcpcse", "gradient_cache_chunk": 2},
+            "no gradient reaches the prompts (['model.encoder.prompt.table.weight'",
+        ),
+    ],
+    ids=lambda case: " ".join(map(str, case.values())) if isinstance(case, dict) else None,
+)
+def test_a_trained_part_that_gets_no_gradient_is_an_error_of_the_first_step(
+    part, options, missing, tiny, train, train_txt, tmp_path, tool, monkeypatch
+):
+    """As where reentrant checkpointing, or an encoder that leaves prompts out, cuts the graph."""
+    name = "states" if part is Encoder else "forward"
+    whole = getattr(part, name)
+
+    def cut(self, *args, **kwargs):
+        with torch.no_grad():
+            return whole(self, *args, **kwargs)
+
+    monkeypatch.setattr(part, name, cut)
+    if options["method"] in ("d2cse", "diffcse"):
+        options = {**options, "generator_name": tiny("bert")}
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", save_strategy="steps", save_steps=1, **options)
+    refused(tool, train_main, argv, missing, "activation checkpointing")
+    assert not list((tmp_path / "out").glob("checkpoint-*"))
+
+
+def test_the_layer_that_is_cut_off_is_named(tiny, train, train_txt, tmp_path, tool, monkeypatch):
+    draw = DeepPrompt.forward
+
+    def cut(self, rows):
+        return {i: tuple(half.detach() for half in pair) if i == 1 else pair for i, pair in draw(self, rows).items()}
+
+    monkeypatch.setattr(DeepPrompt, "forward", cut)
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out")
+    refused(
+        tool,
+        train_main,
+        argv,
+        "the gradient of the prompts is zero",
+        "['model.encoder.prompt.table.weight (layer 1)']",
+    )
+
+
+def test_a_loss_that_hangs_on_nothing_is_an_error_and_no_traceback(
+    tiny, train, train_txt, tmp_path, tool, monkeypatch
+):
+    draw = DeepPrompt.forward
+    monkeypatch.setattr(DeepPrompt, "forward", torch.no_grad()(draw))
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", pooler_type="avg")
+    refused(tool, train_main, argv, "the loss hangs on none of ['model.encoder.prompt.table.weight']")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_mlm": True, "train_lm_head": True, "mlm_weight": 0.0},
+        {"do_mlm": True, "train_lm_head": True, "mlm_probability": 1e-9},
+        {"method": "d2cse", "lambda_weight": 0.0},
+        {"method": "conpvp", "tuning": "deep", "denoise": True, "org_mlp": True},
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_gradients_that_may_be_zero_are_no_error(options, tiny, train, train_txt):
+    if options.get("method") == "d2cse":
+        options = {**options, "generator_name": tiny("bert")}
+    train(tiny("bert"), train_txt, max_steps=2, **options)

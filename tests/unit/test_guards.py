@@ -10,7 +10,55 @@ from torch import nn
 from dcpcse.data import load_training_file, located
 from dcpcse.errors import UserError
 from dcpcse.guards import finite
+from dcpcse.guards.arrival import PATIENCE, GradientsArrive
 from dcpcse.guards.finite import FiniteSteps, Pass
+
+# Gradients
+
+
+class Step(nn.Module):
+    """Names as those of a training step: a head, and an objective with weights of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.ModuleDict({"head": nn.Linear(3, 3)})
+        self.objectives = nn.ModuleDict({"mlm": nn.Linear(3, 3)})
+
+    def back(self, factor: float = 1.0) -> None:
+        self.zero_grad()
+        (factor * self.objectives["mlm"](self.model["head"](torch.ones(2, 3))).sum()).backward()
+
+
+def test_gradients_that_overflow_tell_nothing_and_the_next_ones_are_looked_at():
+    """The scale of fp16 is too large in the first steps, which are left out."""
+    step = Step()
+    arrival = GradientsArrive(step)
+    step.back(math.inf)
+    arrival.require()
+    step.back()
+    step.model["head"].weight.grad = None
+    with pytest.raises(UserError, match=r"no gradient reaches the head \(\['model.head.weight'\]\)"):
+        arrival.require()
+
+
+def test_a_flat_loss_is_waited_for_and_at_last_an_error():
+    step = Step()
+    arrival = GradientsArrive(step)
+    step.back(0.0)
+    for _ in range(PATIENCE - 1):
+        arrival.require()
+    with pytest.raises(UserError, match="the gradient of the head is zero"):
+        arrival.require()
+
+
+def test_it_is_asked_once():
+    step = Step()
+    arrival = GradientsArrive(step)
+    step.back()
+    arrival.require()
+    step.zero_grad()
+    arrival.require()
+
 
 # Steps that are not finite
 
