@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .history import DEV_PREFIX, Run, is_number
+from .history import DEV_PREFIX, Run
+from .records import is_number
 
 OF_THE_PLACE = ("output_dir",)
 """Settings that differ between any two runs."""

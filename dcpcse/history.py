@@ -17,6 +17,7 @@ from .records import (
     RUN_FILE,
     STATE,
     checkpoints_in,
+    is_number,
     read_environment,
     read_metrics,
     read_options,
@@ -222,8 +223,3 @@ def labels(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [str(path) for path in paths]
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value from a file is a finite number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,5 +1,6 @@
 """What a run leaves in its folder besides its model, read without torch; `dcpcse.recording` writes it."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -97,6 +98,11 @@ def read_scores(path: Path) -> dict[str, Any] | None:
     if not isinstance(report, dict) or not isinstance(report.get("scores_x100"), Mapping):
         return None
     return report
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value from a file is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _text(path: Path) -> str:

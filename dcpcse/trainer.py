@@ -132,6 +132,8 @@ class ContrastiveTrainer(Trainer):
         self._saved_step = 0
         self._limit = args.save_total_limit
         self.guards = Guards(self.step_module, method, args, locate)
+        for callback in self.guards.callbacks:
+            self.add_callback(callback)
         self._terms: dict[str, Tensor] = {}
         self._passes = 0
         # Otherwise every process would drop out the same units.
@@ -236,7 +238,7 @@ class ContrastiveTrainer(Trainer):
         """Log, with `loss` the mean of each term since the last log and the weight of each scheduled one."""
         self.guards.settle()
         if "loss" in logs:
-            logs |= self._drain_terms() | self._drain_counts()
+            logs |= self._drain_terms() | self._drain_counts() | self._figures()
             logs |= {f"weight_{n}": self._weights()[n] for n, t in self.step_module.terms.items() if t.schedule}
         super().log(logs, start_time)
 
@@ -293,6 +295,12 @@ class ContrastiveTrainer(Trainer):
             self._globalstep_last_logged = since
             # The mean loss at the end is of the steps that this call takes.
             self._total_loss_scalar -= self.accelerator.reduce(self._tr_loss.clone(), reduction="mean").item()
+
+    def _figures(self) -> dict[str, float]:
+        """What the guards tell of embeddings, the mean over processes."""
+        own = self.guards.figures()
+        means = self.accelerator.reduce(torch.tensor([*own.values()], device=self.args.device), reduction="mean")
+        return dict(zip(own, means.tolist(), strict=True))
 
     def _settings(self) -> dict[str, Any]:
         """Of the step that is being computed."""

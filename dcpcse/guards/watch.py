@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from ..methods import Method
 from .arrival import GradientsArrive
+from .collapse import EFFECTIVE_RANK, CollapseAlarm, effective_rank
 from .finite import FiniteSteps, Locate, Pass, require_finite_weights
 
 FUSED_WITH_BACKWARD = ("lomo", "layerwise")
@@ -17,7 +18,7 @@ FUSED_WITH_BACKWARD = ("lomo", "layerwise")
 
 
 class Guards:
-    """The guards of a run."""
+    """The guards of a run; `callbacks` are those that the Trainer calls by itself."""
 
     def __init__(self, module: nn.Module, method: Method, args: TrainingArguments, locate: Locate | None) -> None:
         """module: the training step of the method. locate: see `Locate`."""
@@ -25,12 +26,18 @@ class Guards:
         self.trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         self.arrival = GradientsArrive(module)
         self.finite = FiniteSteps(self.trained, Path(args.output_dir), locate, args.logging_nan_inf_filter)
+        self.callbacks: Sequence[TrainerCallback] = (CollapseAlarm(),)
         optimizer = OptimizerNames(args.optim).value
         self._gradients_stay = not any(part in optimizer for part in FUSED_WITH_BACKWARD)
+        self._anchors: Tensor | None = None
 
     def saw(self, rows: Sequence[int], batch: Mapping[str, Any], terms: Mapping[str, Tensor]) -> None:
         """A forward and backward pass is done; rows: of the training data; terms: without gradients."""
         self.finite.saw(Pass(rows, batch["input_ids"], terms))
+        anchors = self.method.contrastive.anchors
+        # The last batch of an epoch may be a small one.
+        if anchors is not None and (self._anchors is None or len(anchors) >= len(self._anchors)):
+            self._anchors = anchors
 
     def before_optimizer(self, number: int, settings: Mapping[str, Any], *, scaled: bool) -> None:
         """The gradients of a step are complete, and not clipped yet; see `FiniteSteps.require`."""
@@ -48,3 +55,8 @@ class Guards:
         head = self.method.model.head
         buffers = {} if head is None else {f"head.{name}": buffer for name, buffer in head.named_buffers()}
         require_finite_weights({**self.trained, **buffers}, step)
+
+    def figures(self) -> dict[str, float]:
+        """For the log, of this process: how its embeddings lie since the last time; nothing without any."""
+        anchors, self._anchors = self._anchors, None
+        return {} if anchors is None else {EFFECTIVE_RANK: effective_rank(anchors)}

@@ -32,6 +32,7 @@ class Contrastive(Objective):
         gather_gradient: `exact`, or `published` (see `published_gradient`); they differ where processes share rows.
         """
         super().__init__()
+        self.anchors: Tensor | None = None  # of the last batch, for figures of the log
         self.temperature = temperature
         self.hard_negative_weight = hard_negative_weight
         self.positive = positive
@@ -40,6 +41,7 @@ class Contrastive(Objective):
 
     def forward(self, step: Step) -> Tensor:
         views = step.embeddings
+        self.anchors = views["anchor"].detach()
         self._count(views["anchor"], views[self.positive])
         hard = ("negative",) if "negative" in views else ()
         names = (self.positive, *hard, *self.others)

@@ -20,7 +20,13 @@ NOT_DRAWN = ("step", "epoch", "total_flos")
 """Of each line: its place, and what says nothing about training."""
 TOTALS = "train_"
 """How the numbers of a run's last line begin, such as its time."""
-TITLES = {"loss": "loss", "learning_rate": "learning rate", "grad_norm": "norm of the gradient"}
+TITLES = {
+    "loss": "loss",
+    "learning_rate": "learning rate",
+    "grad_norm": "norm of the gradient",
+    "cosine_negative": "mean cosine of random pairs",
+    "effective_rank": "effective rank",
+}
 ORDER = ("loss", "loss_", "weight_", "learning_rate", "grad_norm", "", "eval_")
 """Names, or what they begin with, in the order of their panels; what is none of these comes before the dev scores."""
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import comparison
 from ..errors import UserError
-from ..history import DevScore, Run, is_number
+from ..history import DevScore, Run
+from ..records import is_number
 from .markup import Markup, absent, clean, join, note, number, row, table, tag
 from .material import TASK, Material
 from .measured import OfModel

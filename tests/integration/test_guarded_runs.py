@@ -278,3 +278,31 @@ def test_gradients_that_may_be_zero_are_no_error(options, tiny, train, train_txt
     if options.get("method") == "d2cse":
         options = {**options, "generator_name": tiny("bert")}
     train(tiny("bert"), train_txt, max_steps=2, **options)
+
+
+# Collapse
+
+
+@pytest.mark.parametrize(
+    ("options", "rates"),
+    [({"method": "dcpcse"}, (3e-3, 3.0)), ({"method": "simcse"}, (1e-4, 0.3))],
+    ids=lambda case: case.get("method") if isinstance(case, dict) else None,
+)
+def test_embeddings_that_collapse_are_warned_of_and_others_not(options, rates, tiny, train, train_txt, caplog):
+    said, encoder = [], tiny("bert", hidden_dropout_prob=0.01, attention_probs_dropout_prob=0.01)
+    for rate in rates:
+        caplog.clear()
+        options = {**options, "max_steps": 30, "per_device_train_batch_size": 10, "temp": 0.5}
+        result = train(encoder, train_txt, **options, learning_rate=rate)
+        ranks, cosines = (result.logged(name) for name in ("effective_rank", "cosine_negative"))
+        assert len(ranks) == len(cosines) == 30 and 1 <= min(ranks) <= max(ranks) <= 10
+        said.append([record.getMessage() for record in caplog.records if record.levelname == "WARNING"])
+    assert not said[0] and "the embeddings have collapsed" in said[1][0]
+
+
+def test_the_effective_rank_is_that_of_the_anchors_of_a_whole_batch(tiny, train, train_txt, monkeypatch):
+    """40 sentences in batches of 12: the last one, which is logged, has four."""
+    seen = []
+    monkeypatch.setattr("dcpcse.guards.watch.effective_rank", lambda anchors: seen.append(anchors.shape) or 7.0)
+    result = train(tiny("bert"), train_txt, max_steps=4, per_device_train_batch_size=12, logging_steps=4)
+    assert seen == [(12, 32)] and result.logged("effective_rank") == [7.0]

@@ -1,17 +1,121 @@
 """The parts of what training watches, each by itself."""
 
 import json
+import logging
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from dcpcse.data import load_training_file, located
 from dcpcse.errors import UserError
-from dcpcse.guards import finite
+from dcpcse.guards import collapse, finite
 from dcpcse.guards.arrival import PATIENCE, GradientsArrive
+from dcpcse.guards.collapse import LASTING, CollapseAlarm, effective_rank
 from dcpcse.guards.finite import FiniteSteps, Pass
+
+# The effective rank
+
+
+@pytest.mark.parametrize("shape", [(20, 50), (50, 20), (3, 3)])
+def test_the_effective_rank_is_that_of_the_definition(shape):
+    vectors = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.5
+    rows = vectors.numpy() / np.linalg.norm(vectors.numpy(), axis=1, keepdims=True)
+    singular = np.linalg.svd(rows, compute_uv=False)
+    shares = singular / singular.sum()
+    assert effective_rank(vectors) == pytest.approx(math.exp(-(shares * np.log(shares)).sum()), rel=1e-9)
+
+
+def test_the_effective_rank_counts_directions_however_long_and_often():
+    directions = torch.eye(6)[:4]
+    assert effective_rank(directions) == pytest.approx(4)
+    assert effective_rank(directions.repeat(5, 1) * torch.rand(20, 1).add(0.1)) == pytest.approx(4, rel=1e-6)
+    assert effective_rank(torch.ones(7, 5)) == pytest.approx(1, abs=1e-6)
+    assert effective_rank(torch.tensor([[1.0, 0.0], [math.nan, 0.0]])) != effective_rank(directions)
+
+
+def test_the_effective_rank_of_many_is_that_of_the_first(monkeypatch):
+    monkeypatch.setattr(collapse, "MOST_ROWS", 5)
+    vectors = torch.randn(9, 8)
+    assert effective_rank(vectors) == effective_rank(vectors[:5])
+
+
+# Collapse
+
+
+def series(*values: tuple[float, float, float], every: int = 1) -> list[dict[str, float]]:
+    """Logs with these cosines of own and random pairs, and effective ranks."""
+    names = ("cosine_positive", "cosine_negative", "effective_rank")
+    return [{"step": every * (i + 1), **dict(zip(names, value, strict=True))} for i, value in enumerate(values)]
+
+
+def warnings(logs, alarm: CollapseAlarm | None = None) -> list[str]:
+    alarm = alarm or CollapseAlarm()
+    return [said for said in map(alarm.warning, logs) if said]
+
+
+HEALTHY = {
+    "widens from RoBERTa's narrow cone": [(0.995, 0.99, 12.0)] * 30 + [(0.9, 0.5, 40.0), (0.85, 0.2, 55.0)] * 20,
+    "stays where it began": [(0.98, 0.96, 15.0)] * 60,
+    "falls together for a few steps": [(0.8, 0.6, 25.0)] * 3 + [(0.96, 0.96, 8.0)] * 5 + [(0.8, 0.5, 24.0)] * 60,
+    "positives are hardly nearer at first": [(0.1, 0.04, 28.0), (0.06, 0.04, 28.0)] * 15 + [(0.3, 0.04, 29.0)] * 20,
+    "few sentences": [(0.9, 0.3, 2.4), (0.9, 0.3, 1.9)] * 30,
+}
+COLLAPSED = {
+    "at once": [(0.76, 0.57, 24.6), (0.95, 0.94, 8.9)] + [(0.99, 0.99, 3.0)] * 40,
+    "before the first log": [(0.99, 0.99, 1.8)] * 40,
+    "onto few directions": [(0.8, 0.3, 30.0)] * 5 + [(0.6, 0.3, 4.0)] * 40,
+    "apart, and positives too": [(0.4, 0.1, 28.0)] * 3 + [(0.02, 0.0, 26.0), (0.0, 0.02, 26.0)] * 20,
+    "late": [(0.8, 0.3, 30.0)] * 50 + [(0.97, 0.96, 9.0)] * 40,
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_runs_that_learn_are_left_alone(name):
+    assert not warnings(series(*HEALTHY[name]))
+
+
+@pytest.mark.parametrize("name", COLLAPSED)
+def test_a_collapse_is_said_once(name):
+    (said,) = warnings(series(*COLLAPSED[name]))
+    assert "--learning_rate" in said and "effective rank" in said
+
+
+def test_a_collapse_is_said_again_only_where_it_is_four_times_as_bad():
+    course = [(0.8, 0.5, 30.0), *[(0.96, 0.96, 9.0)] * 30, *[(0.98, 0.98, 5.0)] * 30, *[(0.995, 0.995, 1.5)] * 30]
+    first, second = warnings(series(*course))
+    assert "0.960" in first and "0.995" in second
+
+
+def test_it_has_to_last_for_steps_and_for_two_logs():
+    first, bad = (0.76, 0.57, 24.6), (0.995, 0.99, 3.0)
+    assert not warnings(series(first, *[bad] * LASTING))
+    assert warnings(series(first, *[bad] * (LASTING + 1)))
+    assert not warnings(series(first, bad, every=500))
+    assert warnings(series(first, bad, bad, every=500))
+
+
+def test_a_resumed_run_remembers_what_it_has_said(tmp_path, caplog):
+    args, control = TrainingArguments(str(tmp_path), report_to=[]), TrainerControl()
+    logs = series(*COLLAPSED["at once"])
+
+    def goes_on(history, later):
+        alarm = CollapseAlarm()
+        state = TrainerState(log_history=history)
+        with caplog.at_level(logging.WARNING):
+            caplog.clear()
+            alarm.on_train_begin(args, state, control)
+            for log in later:
+                state.global_step = log["step"]
+                alarm.on_log(args, state, control, logs=log)
+        return [record.getMessage() for record in caplog.records]
+
+    assert len(goes_on(logs[:5], logs[5:])) == 1
+    assert goes_on(logs[:30], logs[30:]) == []
+
 
 # Gradients
 
