@@ -133,12 +133,16 @@ def fingerprint(model: nn.Module) -> str:
 
     Poolers do not count: whether a checkpoint is loaded with its pooler makes no other encoder of it.
     """
-    digests = []
-    for name, weight in model.named_parameters():
-        if not name.startswith("pooler."):
-            data = weight.detach().to("cpu", torch.float32).contiguous()
-            digests.append(hashlib.sha256(repr(tuple(data.shape)).encode() + data.numpy().tobytes()).digest())
+    digests = [weight_digest(weight) for name, weight in model.named_parameters() if not name.startswith("pooler.")]
     return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+
+
+def weight_digest(weight: Tensor) -> bytes:
+    """sha256 over the shape and float32 bytes of a weight."""
+    data = weight.detach().to("cpu", torch.float32).contiguous()
+    digest = hashlib.sha256(repr(tuple(data.shape)).encode())
+    digest.update(data.flatten().numpy())
+    return digest.digest()
 
 
 def vocabulary_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:

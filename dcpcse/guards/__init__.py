@@ -1,4 +1,4 @@
-"""What training watches: steps that are not finite, gradients that do not arrive, collapse."""
+"""What training watches: steps that are not finite, gradients that do not arrive, collapse, frozen weights."""
 
 from .finite import NON_FINITE, Locate
 from .watch import Guards

@@ -12,6 +12,7 @@ from ..methods import Method
 from .arrival import GradientsArrive
 from .collapse import EFFECTIVE_RANK, CollapseAlarm, effective_rank
 from .finite import FiniteSteps, Locate, Pass, require_finite_weights
+from .frozen import FrozenStays
 
 FUSED_WITH_BACKWARD = ("lomo", "layerwise")
 """In the names of optimisers that use a gradient inside the backward pass and leave none to look at."""
@@ -26,7 +27,7 @@ class Guards:
         self.trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         self.arrival = GradientsArrive(module)
         self.finite = FiniteSteps(self.trained, Path(args.output_dir), locate, args.logging_nan_inf_filter)
-        self.callbacks: Sequence[TrainerCallback] = (CollapseAlarm(),)
+        self.callbacks: Sequence[TrainerCallback] = (FrozenStays(module), CollapseAlarm())
         optimizer = OptimizerNames(args.optim).value
         self._gradients_stay = not any(part in optimizer for part in FUSED_WITH_BACKWARD)
         self._anchors: Tensor | None = None

@@ -11,8 +11,10 @@ import pytest
 import torch
 from runs import launch, refused
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 import dcpcse
+from dcpcse import training
 from dcpcse.encoder import Encoder
 from dcpcse.objectives import Contrastive, MaskedLM, ReplacedTokenDetection
 from dcpcse.prompts import DeepPrompt, ShallowPrompt
@@ -278,6 +280,47 @@ def test_gradients_that_may_be_zero_are_no_error(options, tiny, train, train_txt
     if options.get("method") == "d2cse":
         options = {**options, "generator_name": tiny("bert")}
     train(tiny("bert"), train_txt, max_steps=2, **options)
+
+
+# Frozen weights
+
+
+class _Change(TrainerCallback):
+    """Writes to a weight in the middle of training, as a faulty optimiser or memory might."""
+
+    def __init__(self, trainer: ContrastiveTrainer, name: str) -> None:
+        self.trainer, self.name = trainer, name
+
+    def on_step_end(self, args, state, control, **kwargs):
+        with torch.no_grad():
+            self.trainer.step_module.get_parameter(self.name).view(-1)[-1] += 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({}, "model.encoder.backbone.encoder.layer.1.output.dense.bias"),
+        ({"encoder_dtype": "bfloat16"}, "model.encoder.backbone.embeddings.LayerNorm.bias"),
+        ({"method": "diffcse"}, "objectives.crtd.corruption.generator.encoder.backbone.embeddings.LayerNorm.bias"),
+    ],
+    ids=["frozen encoder", "in bfloat16", "generator of a trained one"],
+)
+def test_a_frozen_weight_that_changes_leaves_no_result(
+    options, name, tiny, train, train_txt, tmp_path, tool, monkeypatch
+):
+    build = training.build_trainer
+
+    def build_trainer(*args, **kwargs):
+        trainer = build(*args, **kwargs)
+        trainer.add_callback(_Change(trainer, name))
+        return trainer
+
+    monkeypatch.setattr(training, "build_trainer", build_trainer)
+    if options.get("method") == "diffcse":
+        options = {**options, "generator_name": tiny("bert")}
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", max_steps=2, **options)
+    refused(tool, train_main, argv, "frozen", name)
+    assert not (tmp_path / "out/dcpcse.json").exists()
 
 
 # Collapse

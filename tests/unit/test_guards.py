@@ -16,6 +16,7 @@ from dcpcse.guards import collapse, finite
 from dcpcse.guards.arrival import PATIENCE, GradientsArrive
 from dcpcse.guards.collapse import LASTING, CollapseAlarm, effective_rank
 from dcpcse.guards.finite import FiniteSteps, Pass
+from dcpcse.guards.frozen import frozen_digests
 
 # The effective rank
 
@@ -249,3 +250,24 @@ def test_rows_are_found_in_their_file_again(tmp_path):
     assert located(tmp_path / "t.json", data, [1]) == [{"row": 1, "item": 3, "anchor": "p", "positive": "q"}]
     (tmp_path / "t.json").unlink()
     assert located(tmp_path / "t.json", data, [1]) == [{"row": 1, "anchor": "p", "positive": "q"}]
+
+
+# Frozen weights
+
+
+def test_a_digest_for_each_frozen_weight_of_the_part_that_is_here():
+    class Split(nn.Parameter):
+        """As FSDP2 leaves one: a part of it lies in this process."""
+
+        def to_local(self):
+            return self.detach()[:2]
+
+    module = nn.Linear(4, 4)
+    module.bias.requires_grad_(False)
+    assert set(frozen_digests(module)) == {"bias"}
+    module.weight = Split(torch.ones(4, 4), requires_grad=False)
+    before = frozen_digests(module)
+    module.weight.data[3] = 2  # another process's part
+    assert frozen_digests(module) == before
+    module.weight.data[1, 1] = 1 + 2**-23
+    assert frozen_digests(module)["weight"] != before["weight"]
