@@ -1,7 +1,7 @@
 """Encoding files of growing length: time per sentence and peak memory, each size in a process of its own.
 
     python benchmarks/encode_growth.py --text LINES.txt --model_name_or_path ENCODER [--pooler avg] [--tiny]
-        [--sizes 1000 10000 100000] [--output_file growth.json] [-- further options of python -m dcpcse.encode]
+        [--sizes 1000 10000 100000] [--output_file growth.json] [-- further options of dcpcse encode]
 
 A file of each size is made of the lines of the text, from the start again where there are not enough; blank ones are
 left out. Seconds are those of reading, encoding and writing, without starting up; memory is the peak of the process

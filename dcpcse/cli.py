@@ -2,12 +2,16 @@
 
 import argparse
 import difflib
+import functools
 import json
 import logging
+import math
 import os
+import re
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -30,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 _UNSET = object()
 
+DEBUG_HELP = "--debug shows the traceback of an error."
+
 
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> int:
     """Run a tool, which may give an exit code of its own; a mistake of the user's gives one line on stderr and 2.
@@ -44,6 +50,8 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
     # Of several processes the first one speaks.
     first = os.environ.get("RANK", "0") == "0"
     logging.getLogger("dcpcse").setLevel(logging.INFO if first else logging.ERROR)
+    # Its tries again, two lines each, would bury what is said when the last one has failed.
+    logging.getLogger("huggingface_hub.utils._http").setLevel(logging.ERROR)
     try:
         with sigterm_raises():
             code = main(argv)
@@ -123,37 +131,114 @@ def _take_debug(argv: list[str]) -> tuple[list[str], bool]:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser whose complaints are user errors."""
+    """An argument parser whose complaints are user errors, in one style; it names the nearest known option."""
+
+    def __init__(self, *args: Any, epilog: str = DEBUG_HELP, **kwargs: Any) -> None:
+        super().__init__(*args, epilog=epilog, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (--help lists the options)")
+        raise UserError(f"{_reworded(message)} (--help lists the options)")
 
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """As argparse; UserError for what is left over."""
+        parsed, left = self.parse_known_args(args, namespace)
+        self.refuse_unknown(left)
+        return parsed
 
-class Parser(CommandParser, HfArgumentParser):
-    """The parser of dataclasses; it names the nearest known option."""
-
-    def parse_texts(self, argv: Sequence[str], name: str) -> tuple[Any, ...]:
-        """As `parse_args_into_dataclasses`, with texts for the positional `name` before and after options."""
-        *parsed, places, left = self.parse_args_into_dataclasses(
-            list(argv), return_remaining_strings=True, look_for_args_file=False
-        )
-        # argparse takes the first run of them only.
-        late = [word for word in left if not word.startswith("-")]
-        self.refuse_unknown([word for word in left if word not in late])
-        setattr(places, name, [*getattr(places, name), *late])
-        return (*parsed, places)
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse, but an unknown option or an empty value is refused before anything else is complained of."""
+        words = list(sys.argv[1:] if args is None else args)
+        _refuse_empty(words)
+        if self._subparsers is None:  # else its options are those of a parser below
+            given = [word.split("=")[0] for word in _options(words)]
+            self.refuse_unknown([name for name in given if name not in self._option_string_actions])
+            self._tell_of_repeated(given)
+        return super().parse_known_args(words, namespace)
 
     def refuse_unknown(self, words: Sequence[str]) -> None:
         """UserError for left-over words, with the nearest known option."""
         if not words:
             return
-        known = [name for action in self._actions for name in action.option_strings]
         name = words[0].split("=")[0]
         if Path(name).suffix in (".json", ".yaml", ".yml"):
             raise UserError(f"{name} is no option; a file of options must stand first, before all others")
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        known = [option.lstrip("-") for action in self._actions for option in action.option_strings]
+        near = _near(name.lstrip("-"), known) if name.startswith("-") else []
+        hint = f"; did you mean --{near[0]}?" if near else ""
         raise UserError(f"unknown argument {words[0]}{hint} (--help lists the options)")
+
+    def _tell_of_repeated(self, given: Sequence[str]) -> None:
+        actions = [self._option_string_actions[name] for name in given]
+        for action, times in Counter(actions).items():
+            if times > 1 and not isinstance(action, argparse._AppendAction):
+                say(f"{action.option_strings[0]} is given {times} times; the last one counts")
+
+
+def _near(name: str, known: Sequence[str]) -> list[str]:
+    """The known name that a wrong one was meant for, if any: one alike, or the first that begins so."""
+    begun = [option for option in known if len(name) > 2 and option.startswith(name)]
+    return difflib.get_close_matches(name, known, n=1) or begun[:1]
+
+
+def _options(words: Sequence[str]) -> list[str]:
+    """Those of some words that argparse takes for long options."""
+    end = words.index("--") if "--" in words else len(words)
+    return [word for word in words[:end] if word.startswith("--") and " " not in word]
+
+
+def _refuse_empty(words: Sequence[str]) -> None:
+    """UserError for an empty value, which is a mistake wherever it stands."""
+    cause = "is a variable of the shell not set?"
+    for before, word in zip(["", *words], words, strict=False):
+        if word.startswith("--") and word.endswith("=") and word.count("=") == 1:
+            before, word = word[:-1], ""
+        if not word:
+            where = f"the value of {before} is empty" if before.startswith("--") else "an argument is empty"
+            raise UserError(f"{where}; give one, or leave it out ({cause})")
+
+
+def _reworded(message: str) -> str:
+    """A complaint of argparse in our words: what was given, and what is allowed."""
+    if message.startswith(_REQUIRED):
+        names = message.removeprefix(_REQUIRED)
+        return f"{names} {'are' if ', ' in names else 'is'} missing"
+    if (found := re.fullmatch(r"argument (?P<name>[^/: ]+)\S*: (?P<problem>.*)", message, re.DOTALL)) is None:
+        return message
+    name = found["name"]
+    for pattern, words in _COMPLAINTS.items():
+        if said := re.fullmatch(pattern, found["problem"], re.DOTALL):
+            return words.format(*said.groups(), name=name)
+    if said := re.fullmatch(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", found["problem"]):
+        known = [choice.strip("'") for choice in said[2].split(", ")]
+        near = difflib.get_close_matches(said[1], known, n=1)
+        return f"{name} {said[1]}: {f'did you mean {near[0]}? ' if near else ''}choose one of {', '.join(known)}"
+    return f"{name}: {found['problem']}"
+
+
+_REQUIRED = "the following arguments are required: "
+_COMPLAINTS = {
+    r"invalid int value: '(.*)'": "{name} {0}: must be a whole number",
+    r"invalid float value: '(.*)'": "{name} {0}: must be a number",
+    r"invalid (\w+) value: '(.*)'": "{name} {1}: is no {0}",
+    r"Truthy value expected: got (.*?) but expected .*": "{name} {0}: must be True or False",
+    r"expected (?:at least )?one argument": "{name}: its value is missing (one that begins with - as {name}=VALUE)",
+    r"expected (\d+) arguments": "{name}: {0} values are needed",
+    r"ignored explicit argument '(.*)'": "{name} takes no value, and {0} is given",
+}
+"""Of argparse and of transformers' parser, as patterns → what is said instead."""
+
+
+class Parser(CommandParser, HfArgumentParser):
+    """The parser of dataclasses."""
+
+    def parse(self, argv: Sequence[str], texts: str | None = None) -> tuple[Any, ...]:
+        """The dataclasses, and a namespace of everything else. texts: a positional that may stand between options."""
+        places, left = self.parse_known_args(argv)
+        if texts:  # argparse takes the first run of them only
+            setattr(places, texts, [*getattr(places, texts), *(word for word in left if word[:1] != "-")])
+            left = [word for word in left if word[:1] == "-"]
+        self.refuse_unknown(left)
+        return (*(_build(kind, vars(places)) for kind in self.dataclass_types), places)
 
 
 def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArguments, RunArguments], set[str]]":
@@ -172,7 +257,7 @@ def training_parser() -> Parser:
     from .arguments import DataArguments, ModelArguments, RunArguments
 
     kinds = (ModelArguments, DataArguments, RunArguments)
-    parser = Parser(kinds, usage=_TRAIN_USAGE, description=_TRAIN_HELP, allow_abbrev=False)
+    parser = Parser(kinds, usage=_TRAIN_USAGE, description=_TRAIN_HELP, epilog=_TRAIN_DEBUG)
     for action in parser._actions:
         if action.dest in REFUSED or action.dest in GONE:
             action.help = argparse.SUPPRESS
@@ -182,7 +267,7 @@ def training_parser() -> Parser:
 def evaluation_parser() -> Parser:
     """The parser of evaluation.py."""
     kinds = (EvaluationArguments, PublishedEvaluationArguments)
-    return Parser(kinds, usage=_EVALUATION_USAGE, description=_EVALUATION_HELP, allow_abbrev=False)
+    return Parser(kinds, usage=_EVALUATION_USAGE, description=_EVALUATION_HELP)
 
 
 def _implied_in_training(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,29 +335,35 @@ def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_config(parser: Parser, path: Path) -> dict[str, Any]:
-    readers: Mapping[str, Callable[[str], Any]] = {
-        ".json": parse_json,
-        ".yaml": parse_yaml,
-        ".yml": parse_yaml,
-    }
-    if path.suffix not in readers:
+    if path.suffix not in _READERS:
         raise UserError(f"{path} is neither an option (--name) nor a file of options (.json, .yaml)")
     try:
-        content = readers[path.suffix](path.read_text(encoding="utf-8"))
+        content = _READERS[path.suffix](path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read the options file {path}: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{path} is not readable as {path.suffix[1:]}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} must hold option names and values")
+        raise UserError(f"{path} must hold option names and values, such as temp: 0.05")
     try:
         return _given_by_name(parser, content)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
 
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    ".json": functools.partial(parse_json, once=True),
+    ".yaml": parse_yaml,
+    ".yml": parse_yaml,
+}
+
+
 def _given_by_name(parser: Parser, options: Mapping[str, Any]) -> dict[str, Any]:
     """Through the same parser as the command line: same types, same choices, same complaints."""
+    for name, value in options.items():
+        action = parser._option_string_actions.get(f"--{name}")
+        if isinstance(value, list) and action is not None and action.nargs not in ("+", "*"):
+            raise UserError(f"--{name} {value}: takes one value, and a list is given")
     words = [word for name, value in options.items() for word in _as_words(name, value)]
     return _given(parser, translate(words, say))
 
@@ -289,6 +380,11 @@ def _as_words(name: str, value: Any) -> list[str]:
 
 def _build(kind: type, given: Mapping[str, Any]) -> Any:
     names = {f.name for f in fields(kind) if f.init}
+    for name in names & given.keys():
+        if isinstance(given[name], float) and not math.isfinite(given[name]):
+            raise UserError(f"--{name} {given[name]}: must be a finite number")
+        if isinstance(given[name], int) and abs(given[name]) >= 2**63:
+            raise UserError(f"--{name} {given[name]}: must be below 2^63")
     try:
         return kind(**{name: value for name, value in given.items() if name in names})
     except UserError:
@@ -301,11 +397,11 @@ _TRAIN_USAGE = """
   train.py [options.yaml] --model_name_or_path ENCODER --train_file FILE --output_dir FOLDER [--option value ...]"""
 
 _TRAIN_HELP = """Train sentence embeddings on a frozen encoder. A file of options (.json, .yaml) may stand first; the
-command line overrides it. Besides the options of this program those of transformers.TrainingArguments are known.
---debug without a value shows the traceback of an error."""
+command line overrides it. Besides the options of this program those of transformers.TrainingArguments are known."""
+
+_TRAIN_DEBUG = "--debug without a value shows the traceback of an error; with one it is transformers' own option."
 
 _EVALUATION_USAGE = """
   evaluation.py [options.yaml] --model_name_or_path FOLDER_OR_ID [--option value ...]"""
 
-_EVALUATION_HELP = """Measure an encoder on STS, transfer and other tasks and print the papers' tables.
---debug shows the traceback of an error."""
+_EVALUATION_HELP = """Measure an encoder on STS, transfer and other tasks and print the papers' tables."""

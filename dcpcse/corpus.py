@@ -34,7 +34,7 @@ def data_fingerprint(path: str | Path) -> str:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A folder that `python -m dcpcse.corrupt` wrote."""
+    """A folder that `dcpcse corrupt` wrote."""
 
     folder: Path
     record: Mapping[str, Any]
@@ -57,8 +57,7 @@ class Corpus:
         folder = Path(folder)
         if not (folder / RECORD).is_file():
             raise UserError(
-                f"--corrupted_corpus {folder} is no whole corpus ({RECORD} is missing); write one with python -m "
-                "dcpcse.corrupt"
+                f"--corrupted_corpus {folder} is no whole corpus ({RECORD} is missing); write one with dcpcse corrupt"
             )
         try:
             record = parse_json((folder / RECORD).read_text(encoding="utf-8"))
@@ -82,7 +81,7 @@ class Corpus:
             if self.record.get(name) != value:
                 raise UserError(
                     f"--corrupted_corpus {self.folder} was made with {name} {self.record.get(name)}, this run has "
-                    f"{value}; write one for this run with python -m dcpcse.corrupt"
+                    f"{value}; write one for this run with dcpcse corrupt"
                 )
 
 

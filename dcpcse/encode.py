@@ -1,4 +1,4 @@
-"""`python -m dcpcse.encode MODEL FILE --output OUT.npy`: a text file of any length to vectors, one for every line."""
+"""`dcpcse encode MODEL FILE --output OUT.npy`: a text file of any length to vectors, one for every line."""
 
 import sys
 from collections.abc import Sequence
@@ -12,11 +12,7 @@ from .evaluation_arguments import EncoderArguments, EncodingArguments
 
 def encode(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
-    parser = encode_parser()
-    encoder, args, places, unknown = parser.parse_args_into_dataclasses(
-        list(argv), return_remaining_strings=True, look_for_args_file=False
-    )
-    parser.refuse_unknown(unknown)
+    encoder, args, places = encode_parser().parse(argv)
     with logging_redirect_tqdm():
         written = encode_file(places.model, places.file, args, encoder, show_progress=True)
     _say_closing(written, args)
@@ -36,9 +32,8 @@ def encode_parser() -> Parser:
     """The parser of the command."""
     parser = Parser(
         (EncoderArguments, EncodingArguments),
-        prog="python -m dcpcse.encode",
+        prog="dcpcse encode",
         description="Vectors of all lines of a text file, written as they are made.",
-        allow_abbrev=False,
     )
     parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
     parser.add_argument("file", metavar="FILE", help="UTF-8 text, one sentence a line, no line blank.")

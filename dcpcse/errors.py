@@ -11,6 +11,11 @@ class UserError(ValueError):
     """
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things: `1 row`, `2 rows`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def first_line(error: Exception) -> str:
     """What an error says in one line: its first, and the next after a colon; its name where it says nothing."""
     first, *others = str(error).strip().splitlines() or [type(error).__name__]

@@ -124,7 +124,6 @@ def info_parser() -> CommandParser:
     parser = CommandParser(
         prog="dcpcse info",
         description="Tells what lies in a folder: a model, a run, an adapter of peft, an encoder. Nothing is loaded.",
-        allow_abbrev=False,
     )
     parser.add_argument("folder", metavar="FOLDER", help="Folder of a model, a run or a checkpoint.")
     parser.add_argument("--json", action="store_true", help="Print it as JSON.")

@@ -5,6 +5,9 @@ from typing import Any
 
 from .errors import UserError
 
+BASE = "--base (in Python: base=)"
+"""The option that says where a frozen encoder is now, as messages name it."""
+
 CHOICES = ("sample", "argmax")
 """What `dcpcse.generator` puts at a masked token: a sample of its distribution, or the most probable one."""
 PLACES = ("masked", "all")

@@ -1,7 +1,9 @@
 """JSON and YAML from anywhere: what they hold, or a ValueError that says why not; never code, never a flood."""
 
+import functools
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import yaml
@@ -13,15 +15,19 @@ _BEYOND = (RecursionError, OverflowError, IndexError, KeyError, TypeError, Attri
 """What the parsers raise for absurd input besides ValueError: deep nesting, and tags such as `!!int ''`."""
 
 
-def parse_json(text: str | bytes) -> Any:
-    """The content of a JSON text; ValueError for anything else, nesting beyond reason included."""
-    return _checked(json.loads, text, "JSON")
+def parse_json(text: str | bytes, *, once: bool = False) -> Any:
+    """The content of a JSON text; ValueError for anything else, nesting beyond reason included.
+
+    once: a name that stands twice in an object is refused, of which the last one would win unseen.
+    """
+    parse = functools.partial(json.loads, object_pairs_hook=_without_repeats) if once else json.loads
+    return _checked(parse, text, "JSON")
 
 
 def parse_yaml(text: str) -> Any:
     """The content of a YAML text without tags of its own; ValueError for anything else.
 
-    Anchors that contain themselves, and aliases that stand for more than `MOST_NODES` values, are refused.
+    Names that stand twice in a mapping, anchors that contain themselves, and aliases that stand for more than `MOST_NODES` values, are refused.
     """
     return _checked(_load_yaml, text, "YAML")
 
@@ -55,8 +61,20 @@ def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
     if id(node) not in known:
         known[id(node)] = 0
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        _refuse_repeats(key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode) and key.value != "<<")
         inside = node.value if isinstance(node, yaml.SequenceNode) else [one for pair in pairs for one in pair]
         known[id(node)] = 1 + sum(_written_out(one, known) for one in inside)
     elif not known[id(node)]:
         raise ValueError("an anchor (&name) that contains itself")
     return known[id(node)]
+
+
+def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    _refuse_repeats(name for name, _ in pairs)
+    return dict(pairs)
+
+
+def _refuse_repeats(names: Iterable[str]) -> None:
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ValueError(f"{name} stands there {times} times; keep one of them")

@@ -83,7 +83,6 @@ def demo_parser() -> CommandParser:
     parser = CommandParser(
         prog="dcpcse demo",
         description="Serves a page on this machine: type a sentence, see the nearest ones of a file by each model.",
-        allow_abbrev=False,
     )
     add = parser.add_argument
     help = "Output folder of train.py, Hugging Face folder or hub id; LABEL=PLACE says what it is called."

@@ -20,7 +20,6 @@ def export_parser() -> CommandParser:
     parser = CommandParser(
         prog="dcpcse export",
         description="Write a trained folder in the format of another library, and compare the vectors it gives.",
-        allow_abbrev=False,
     )
     parser.add_argument("folder", metavar="FOLDER", help="Output folder of train.py, or its hub id.")
     formats = "; ".join(f"{name}: {target.help}" for name, target in TARGETS.items())

@@ -11,11 +11,7 @@ from .layouts import LAYOUTS
 
 def import_(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
-    parser = import_parser()
-    choices, args, unknown = parser.parse_args_into_dataclasses(
-        list(argv), return_remaining_strings=True, look_for_args_file=False
-    )
-    parser.refuse_unknown(unknown)
+    choices, args = import_parser().parse(argv)
     from ..backbones import LoadOptions  # takes torch
 
     options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
@@ -39,7 +35,6 @@ def import_parser() -> Parser:
         prog="dcpcse import",
         description="Writes a checkpoint of SimCSE, DCPCSE, PromCSE, DiffCSE, PromptBERT, P-tuning v2 or peft as a "
         "model folder. What such a checkpoint does not hold is taken from the published runs and said, a line each.",
-        allow_abbrev=False,
     )
     parser.add_argument("path", metavar="PATH", help="Folder of the checkpoint.")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="A new or an empty folder (required).")

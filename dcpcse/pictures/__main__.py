@@ -1,4 +1,4 @@
-"""`python -m dcpcse.pictures KIND ...`: one picture, as OUT.png and OUT.svg."""
+"""`dcpcse plot KIND ...`: one picture, as OUT.png and OUT.svg."""
 
 import sys
 

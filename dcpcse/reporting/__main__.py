@@ -1,4 +1,4 @@
-"""`python -m dcpcse.reporting RUN [RUN ...] --output report.html`."""
+"""`dcpcse report RUN [RUN ...] --output report.html`."""
 
 import sys
 

@@ -720,7 +720,7 @@ def test_the_command_says_what_it_assumes_and_leaves_out(checkpoint, tmp_path, c
     ("words", "message"),
     [
         (["x"], "--output"),
-        (["x", "--output", "y", "--layout", "z"], "invalid choice: 'z'"),
+        (["x", "--output", "y", "--layout", "z"], "--layout z: choose one of"),
         (["x", "--output", "y", "--bas", "z"], "did you mean --base?"),
         (["x", "--output", "y", "--template", "no slot"], "0 slots for the sentence"),
         (["x", "--output", "y", "--position_offset", "-1"], "must be 0 or more"),
