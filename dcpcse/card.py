@@ -13,7 +13,7 @@ from . import folder as model_folder
 from .errors import UserError
 from .history import Run, find_scores, read_run
 from .identity import trained_digest
-from .records import RUN_FILE, read_scores
+from .records import RUN_FILE, require_scores
 from .tuned import WEIGHTS, place_of
 from .weights import read_header
 
@@ -121,10 +121,8 @@ def _scores(folder: Path, expected: Mapping[str, Any], given: Sequence[Path]) ->
     def damaged(line: str) -> None:
         raise UserError(line)
 
-    found = {path: read_scores(path) for path in given} if given else find_scores(folder, damaged)
+    found = {path: require_scores(path) for path in given} if given else find_scores(folder, damaged)
     for path, content in found.items():
-        if content is None:
-            raise UserError(f"--scores {path}: holds no scores; give a file of evaluation.py --output_file")
         measured = content.get("model", {}).get("identity", {})
         if others := [key for key, value in expected.items() if measured.get(key) != value]:
             raise UserError(f"{path} holds the scores of another model than {folder}: {', '.join(others)} differ")

@@ -14,6 +14,7 @@ from .cli import parse_evaluation, say
 from .data import distinct_sentences
 from .distributed import is_first, join_launched, leave_launched, own_device
 from .embedding_cache import kept_in
+from .errors import UserError
 from .evaluation_arguments import EvaluationArguments, PublishedEvaluationArguments
 from .evaluator import measure
 from .loading import load_model
@@ -21,6 +22,7 @@ from .models import SentenceEncoder
 from .mteb_tasks import MtebResult, load_tasks, measure_tasks
 from .paths import require_output, require_writable
 from .postprocessing import POSTPROCESSORS, Fitting
+from .records import read_scores
 from .report import Report, write_similarities
 from .tables import headline, tables
 
@@ -139,9 +141,20 @@ def _require_places(args: EvaluationArguments) -> None:
     """UserError where results or embeddings could not be written."""
     for option in ("output_file", "similarities_file"):
         if (given := getattr(args, option)) is not None:
-            require_output(Path(given), f"--{option}")
+            require_output(Path(given), f"--{option}", args.overwrite or _is_unfinished(Path(given)))
     if args.cache_dir:
         require_writable(kept_in(args.cache_dir), f"--cache_dir {args.cache_dir}")
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether a file holds the scores of an evaluation that was cut off, and so is no result yet."""
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    try:
+        scores = read_scores(path)
+    except UserError:  # something else, which stays
+        return False
+    return scores is not None and scores.get("complete") is False
 
 
 def _say_closing(measured: Evaluation) -> None:

@@ -161,6 +161,7 @@ class EvaluationArguments(EncoderArguments):
     similarities_file: str | None = option(
         None, "Write gold scores and cosines of all pairs of the STS tasks to this .npz file."
     )
+    overwrite: bool = option(False, "Replace such files that are there.")
     postprocess: str | None = option(
         None,
         "Map the embeddings before they are scored, by whitening or by a flow that is trained for it; measures that "
@@ -211,6 +212,7 @@ class EvaluationArguments(EncoderArguments):
         }
         for name, bound in least.items():
             require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
+        require(self.flow_seed < 2**32, "--flow_seed", self.flow_seed, "below 2^32")
         if self.nhid and self.classifier == "sklearn":
             raise UserError("--nhid speaks of the torch classifier; leave it or --classifier sklearn out")
         if not self.model_name_or_path:
@@ -245,6 +247,8 @@ class EvaluationArguments(EncoderArguments):
                 raise UserError(f"--{name} only counts with {family} tasks, and none is measured; leave it out")
         if self.similarities_file and not families & {"sts"} and not self.pairs:
             raise UserError("--similarities_file holds the pairs of STS tasks, and none is measured; leave it out")
+        if self.overwrite and not (self.output_file or self.similarities_file):
+            raise UserError("--overwrite replaces --output_file and --similarities_file; give one, or leave it out")
         if "geometry_sample" in changed and not self.geometry_sentences:
             raise UserError("--geometry_sample draws from --geometry_sentences; give that file, or leave it out")
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .cli import CommandParser, say
-from .errors import UserError
 from .paths import require_output, write_whole
 
 
@@ -33,9 +32,7 @@ def card(argv: Sequence[str]) -> None:
     from .card import CARD, write_card
 
     output = Path(args.output) if args.output else Path(args.folder) / CARD
-    require_output(output, "--output")
-    if output.exists() and not args.overwrite:
-        raise UserError(f"{output} is there already; give another --output, or --overwrite to replace it")
+    require_output(output, "--output", args.overwrite)
     write_whole(output, write_card(args.folder, args.name, args.scores))
     say(f"the card is in {output}")
 
@@ -45,7 +42,6 @@ def push_parser() -> CommandParser:
     parser = CommandParser(
         prog="dcpcse push",
         description="Pushes a model folder to the Hugging Face hub, as one commit.",
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="Output folder of train.py.")
@@ -59,9 +55,7 @@ def push_parser() -> CommandParser:
 
 def pull_parser() -> CommandParser:
     """The parser of `dcpcse pull`."""
-    parser = CommandParser(
-        prog="dcpcse pull", description="Writes a model folder on the hub as a folder here.", allow_abbrev=False
-    )
+    parser = CommandParser(prog="dcpcse pull", description="Writes a model folder on the hub as a folder here.")
     add = parser.add_argument
     add("repo_id", metavar="ORG/NAME", help="The repository.")
     add("--output", required=True, metavar="FOLDER", help="A new or empty folder (required).")
@@ -72,9 +66,7 @@ def pull_parser() -> CommandParser:
 
 def card_parser() -> CommandParser:
     """The parser of `dcpcse card`."""
-    parser = CommandParser(
-        prog="dcpcse card", description="Writes the model card of a folder from its records.", allow_abbrev=False
-    )
+    parser = CommandParser(prog="dcpcse card", description="Writes the model card of a folder from its records.")
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="Output folder of train.py.")
     add(

@@ -27,7 +27,8 @@ def parse_json(text: str | bytes, *, once: bool = False) -> Any:
 def parse_yaml(text: str) -> Any:
     """The content of a YAML text without tags of its own; ValueError for anything else.
 
-    Names that stand twice in a mapping, anchors that contain themselves, and aliases that stand for more than `MOST_NODES` values, are refused.
+    Names that stand twice in a mapping, anchors that contain themselves, and aliases that stand for more than
+    `MOST_NODES` values, are refused.
     """
     return _checked(_load_yaml, text, "YAML")
 

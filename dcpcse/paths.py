@@ -32,10 +32,12 @@ def require_writable(folder: Path, option: str) -> None:
         raise UserError(f"{option}: cannot write into {folder} ({error.strerror}); give another place") from error
 
 
-def require_output(path: Path, option: str) -> None:
-    """UserError unless a file can be written at this place."""
+def require_output(path: Path, option: str, overwrite: bool) -> None:
+    """UserError unless a file can be written at this place, where nothing is yet, unless `overwrite`."""
     if path.is_dir():
         raise UserError(f"{option} {path} is a folder; give a file")
+    if path.exists() and not overwrite:
+        raise UserError(f"{option} {path} is there already; give another place, or --overwrite to replace it")
     require_writable(path.parent, f"{option} {path}")
 
 

@@ -92,6 +92,19 @@ _OF_STATES = {
 }
 
 
+def require_scores(path: Path) -> dict[str, Any]:
+    """The file of an evaluation that an option names; UserError for any other file."""
+    needed = "give a file of evaluation.py --output_file"
+    try:
+        scores = read_scores(path)
+    except UserError as error:
+        problem = error if isinstance(error.__cause__, OSError) else "it holds no scores, and no JSON"
+        raise UserError(f"--scores {path}: {problem}; {needed}") from error
+    if scores is None:
+        raise UserError(f"--scores {path}: it holds no scores; {needed}")
+    return scores
+
+
 def read_scores(path: Path) -> dict[str, Any] | None:
     """The file of an evaluation (`evaluation.py --output_file`); None for JSON of another kind."""
     report = _parsed(path, _text(path), parse_json)

@@ -1,4 +1,4 @@
-"""`python -m dcpcse.runs [FOLDER ...]`: training runs below some folders, and what differs between some of them."""
+"""`dcpcse runs [FOLDER ...]`: training runs below some folders, and what differs between some of them."""
 
 import argparse
 import csv
@@ -122,7 +122,7 @@ def _require_fitting(args: argparse.Namespace) -> None:
         raise UserError("--sort and --reverse order the list, which --compare does not show; leave them out")
     for name in ("json", "csv"):
         if getattr(args, name):
-            require_output(Path(getattr(args, name)), f"--{name}")
+            require_output(Path(getattr(args, name)), f"--{name}", args.overwrite)
 
 
 def _require_runs(folders: Sequence[Path]) -> None:
@@ -209,9 +209,8 @@ def _write(args: argparse.Namespace, as_json: Any, header: Sequence[str], lines:
 def runs_parser() -> CommandParser:
     """The parser of the command."""
     parser = CommandParser(
-        prog="python -m dcpcse.runs",
+        prog="dcpcse runs",
         description="Lists the training runs below some folders, or compares some of them.",
-        allow_abbrev=False,
     )
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help=f"Default: {DEFAULT_FOLDER}")
     parser.add_argument("--sort", choices=[*FACTS], help=f"Order of the list; without it {DEFAULT_SORT}.")
@@ -225,6 +224,7 @@ def runs_parser() -> CommandParser:
     )
     parser.add_argument("--json", metavar="FILE", help="Write what is shown to this file too.")
     parser.add_argument("--csv", metavar="FILE", help="Write what is shown to this file too.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace such a file that is there.")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""`python -m dcpcse.template_search`: greedy search for a template, scored on STS-B dev (PromptBERT, section 4.2).
+"""`dcpcse search-templates`: greedy search for a template, scored on STS-B dev (PromptBERT, section 4.2).
 
 First the words that relate a sentence to its [MASK], then, with the best of these, what stands around the sentence.
 With `--t5` the templates are generated instead (`dcpcse.template_generation`). Every score is written as soon as it is
@@ -17,7 +17,7 @@ from prettytable import PrettyTable
 from .cli import CommandParser, run
 from .errors import UserError
 from .parsing import parse_json, parse_yaml
-from .paths import require_writable
+from .paths import require_writable, write_whole
 from .templates import MASK, SENTENCE, Template
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Scores:
         # A call that was killed while it wrote leaves half a line behind.
         whole = [line for line in lines if line.endswith("\n")]
         if whole != lines:
-            self.path.write_text("".join(whole), encoding="utf-8")
+            write_whole(self.path, "".join(whole))
         try:
             rows = [parse_json(line) for line in whole]
         except ValueError as error:
@@ -140,7 +140,7 @@ def _search(args: argparse.Namespace, relationships: Sequence[str], prefixes: Se
         score(join(prefix, words) for prefix in prefixes)
     kept = scores.best(args.keep)
     print(show(kept))
-    (Path(args.output_dir) / BEST).write_text("".join(f"{text}\n" for text, _ in kept), encoding="utf-8")
+    write_whole(Path(args.output_dir) / BEST, "".join(f"{text}\n" for text, _ in kept))
 
 
 def _generate(args: argparse.Namespace, examples: Sequence["Example"]) -> list[Template]:
@@ -209,7 +209,7 @@ def _owner(model: "SentenceEncoder", suite: "Suite") -> dict[str, Any]:
 
 def search_parser() -> CommandParser:
     """The parser of the command."""
-    parser = CommandParser(prog="python -m dcpcse.template_search", description="Greedy search for a template.")
+    parser = CommandParser(prog="dcpcse search-templates", description="Greedy search for a template.")
     parser.add_argument("--model_name_or_path", required=True, help="Encoder: Hugging Face folder or hub id.")
     parser.add_argument("--output_dir", required=True, help="Folder of the scores; a search that is in it goes on.")
     parser.add_argument("--candidates", help="YAML file with the lists relationships and prefixes.")

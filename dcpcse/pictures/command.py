@@ -10,7 +10,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from ..cli import CommandParser, Parser, say
 from ..errors import UserError
 from ..evaluation_arguments import EncoderArguments
-from ..paths import require_writable
+from ..paths import require_output
 from . import cosines, curves, fewshot, frequent, pairs_map, plane, prompt_length, style, tokens_map
 from .kinds import Kind
 
@@ -35,7 +35,7 @@ def plot(argv: Sequence[str]) -> None:
     parser = plot_parser()
     args, unknown = parser.parse_known_args(list(argv))
     args.parser.refuse_unknown(unknown)
-    stem = _stem(args.output or args.kind)
+    stem = _stem(args.output or args.kind, args.overwrite)
     style.require_matplotlib()
     with logging_redirect_tqdm():
         whole = KINDS[args.kind].picture(args)
@@ -56,35 +56,33 @@ def _require_known(argv: Sequence[str]) -> None:
     raise UserError(f"unknown picture {kind!r}{hint} (there are {kinds})")
 
 
-def _stem(output: str) -> Path:
-    """The path without its ending, which the two files get; UserError where they cannot be written."""
+def _stem(output: str, overwrite: bool) -> Path:
+    """The path without its ending, which the two files get; UserError where they cannot or must not be written."""
     path = Path(output)
     if path.suffix.lower() in NOT_WRITTEN:
         raise UserError(f"--output {output}: OUT.png and OUT.svg are written; give no {path.suffix}")
     stem = path.with_suffix("") if path.suffix.lower() in WRITTEN else path
-    for file in (stem.with_name(f"{stem.name}{ending}") for ending in WRITTEN):
-        if file.is_dir():
-            raise UserError(f"--output {output}: {file} is a folder; give another name")
-    if path.is_dir():
+    if path.is_dir() and path.suffix.lower() not in WRITTEN:
         raise UserError(f"--output {output} is a folder; give a name in it, such as {path / 'picture'}")
-    require_writable(stem.parent, f"--output {output}")
+    for ending in WRITTEN:
+        require_output(stem.with_name(f"{stem.name}{ending}"), "--output", overwrite)
     return stem
 
 
 def plot_parser() -> CommandParser:
     """The parser of the command, with one of its own for each kind of picture."""
     parser = CommandParser(
-        prog="python -m dcpcse.pictures",
+        prog="dcpcse plot",
         description="Pictures for papers, as OUT.png and OUT.svg.",
-        allow_abbrev=False,
     )
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND", parser_class=Parser)
     for name, kind in KINDS.items():
         dataclass_types = (EncoderArguments,) if kind.of_encoders else ()
         own: argparse.ArgumentParser = kinds.add_parser(
-            name, dataclass_types=dataclass_types, help=kind.help, description=kind.help, allow_abbrev=False
+            name, dataclass_types=dataclass_types, help=kind.help, description=kind.help
         )
         kind.add_options(own)
         own.add_argument("--output", metavar="OUT", help=f"OUT.png and OUT.svg are written (default: {name}).")
+        own.add_argument("--overwrite", action="store_true", help="Replace these two, if they are there.")
         own.set_defaults(parser=own)
     return parser

@@ -1,7 +1,6 @@
 """How every picture looks, and how it is written: for print, for the colour-blind, and the same bytes every time."""
 
 import io
-import os
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UserError
+from ..paths import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -176,9 +176,6 @@ def _render(whole: "Figure", form: str, metadata: dict[str, None]) -> bytes:
 def save(whole: "Figure", stem: Path) -> list[Path]:
     """Write STEM.png and STEM.svg, each whole or not at all; gives their paths."""
     written = {stem.with_name(f"{stem.name}.png"): png(whole), stem.with_name(f"{stem.name}.svg"): svg(whole)}
-    stem.parent.mkdir(parents=True, exist_ok=True)
     for path, content in written.items():
-        part = path.with_name(f"{path.name}.part")
-        part.write_bytes(content)
-        os.replace(part, path)
+        write_whole(path, content)
     return list(written)

@@ -1,4 +1,4 @@
-"""`python -m dcpcse.reporting RUN [RUN ...] --output report.html`: training runs beside each other, on one page."""
+"""`dcpcse report RUN [RUN ...] --output report.html`: training runs beside each other, on one page."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from ..errors import UserError
 from ..evaluation_arguments import EncoderArguments
 from ..history import Run, find_scores, labels, require_run
 from ..paths import require_output, write_whole
-from ..records import read_scores
+from ..records import require_scores
 from .markup import clean
 from .material import DATA_DIR, Material, gather, nothing
 
@@ -55,7 +55,7 @@ def _require_fitting(args: argparse.Namespace) -> None:
     for name in ("top_k", "batch_size"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
-    require_output(Path(args.output), "--output")
+    require_output(Path(args.output), "--output", args.overwrite)
 
 
 def _read_runs(folders: Sequence[Path]) -> dict[str, Run]:
@@ -77,10 +77,7 @@ def _scores(runs: Mapping[str, Run], given: Sequence[Path]) -> "tuple[list[Score
         for path, content in find_scores(run.folder, problems.append).items()
     }
     for path in given:
-        content = read_scores(path)
-        if content is None:
-            raise UserError(f"--scores {path}: holds no scores; give a file of evaluation.py --output_file")
-        found.setdefault(path.resolve(), Scores(clean(path.stem), path, content))
+        found.setdefault(path.resolve(), Scores(clean(path.stem), path, require_scores(path)))
     return [*found.values()], [f"A file of scores is left out: {line}" for line in problems]
 
 
@@ -104,14 +101,14 @@ def _of_models(args: argparse.Namespace, runs: Mapping[str, Run], material: Mate
 def report_parser() -> CommandParser:
     """The parser of the command."""
     parser = CommandParser(
-        prog="python -m dcpcse.reporting",
+        prog="dcpcse report",
         description="Writes one self-contained HTML page about training runs: settings, environment, curves, scores, "
         "pictures and nearest neighbours.",
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", help="Output folder of train.py.")
     add("--output", required=True, metavar="FILE", help="The page that is written (required).")
+    add("--overwrite", action="store_true", help="Replace a page that is there.")
     add("--title", help="Heading of the page.")
     add(
         "--scores", nargs="+", default=[], metavar="FILE", help="Files of evaluation.py --output_file, besides those "

@@ -53,7 +53,7 @@ def run_unit(unit: Unit) -> None:
         started = time.monotonic()
         if unit.train and not is_model_folder(unit.model):
             _call(unit, ["train", *unit.train, "--resume"])
-        _call(unit, ["evaluate", *unit.evaluate])
+        _call(unit, ["evaluate", *unit.evaluate, "--overwrite"])  # what a try left that was cut off
         for checkpoint in unit.model.glob("checkpoint-*"):  # of a fully tuned encoder each is gigabytes
             shutil.rmtree(checkpoint)
         _write(unit.folder / RECORD, {**facts, "seconds_of_last_try": time.monotonic() - started})

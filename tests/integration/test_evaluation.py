@@ -150,6 +150,9 @@ def test_results_so_far_are_there_when_a_later_task_fails(words, tool, tmp_path,
     written = json.loads(path.read_text(encoding="utf-8"))
     assert written["complete"] is False
     assert list(written["tasks"]) == list(TASK_SETS["sts"])
+    once_more = [*words, "--task_set", "na", "--tasks", "STSBenchmark", "--output_file", str(path)]
+    assert tool(evaluation, once_more).code == 0, "what was cut off is no result yet"
+    refused(tool, evaluation, once_more, "is there already")
 
 
 def test_sklearn_and_hidden_units_change_the_classifier(words, tool, tmp_path):
@@ -376,7 +379,7 @@ def test_a_flow_is_trained_with_its_seed_and_kept_embeddings_stay_raw(words, eve
     argv = [*words, *cache, "--task_set", "na", "--tasks", "STSBenchmark", "SICKRelatedness", "--mode", "fasttest"]
 
     def scores(*options: str) -> dict:
-        outcome = tool(evaluation, [*argv, *options, "--output_file", str(tmp_path / "s.json")])
+        outcome = tool(evaluation, [*argv, *options, "--output_file", str(tmp_path / "s.json"), "--overwrite"])
         assert outcome.code == 0, outcome.err
         return json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["scores_x100"]
 

@@ -198,7 +198,7 @@ REFUSED = {
     "count": (["{}/a", "--top_k", "0"], "--top_k 0: must be at least 1"),
     "unused": (["{}/a", "--no_models", "--corpus", "{}/text"], "--corpus has no effect with --no_models"),
     "unused flag": (["{}/a", "--no_models", "--split", "dev"], "--split has no effect with --no_models"),
-    "option": (["{}/a", "--colour", "red"], "unrecognized arguments"),
+    "option": (["{}/a", "--colour", "red"], "unknown argument --colour"),
 }
 
 
@@ -223,7 +223,7 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(two, tmp_path, monkeypatc
 
     monkeypatch.setattr("dcpcse.reporting.page.page", fail)
     with pytest.raises(RuntimeError):
-        report([str(two[0]), "--output", str(output), "--no_models"])
+        report([str(two[0]), "--output", str(output), "--overwrite", "--no_models"])
     assert output.read_text(encoding="utf-8") == "old"
     assert not list(tmp_path.glob("*.part"))
 

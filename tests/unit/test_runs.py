@@ -22,7 +22,7 @@ def listed(tmp_path, capsys, caplog):
     def call(*words):
         caplog.clear()
         with caplog.at_level(logging.INFO, logger="dcpcse"):
-            code = run(runs, [*map(str, words), "--json", str(tmp_path / "rows.json")])
+            code = run(runs, [*map(str, words), "--json", str(tmp_path / "rows.json"), "--overwrite"])
         printed = capsys.readouterr()
         path = tmp_path / "rows.json"
         rows = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
@@ -226,7 +226,7 @@ REFUSED = {
     "no such run": (["--compare", "{}/result/first", "{}/none"], "is not a folder"),
     "sort": (["--compare", "{}/result/first", "{}/result/second", "--sort", "seed"], "--sort and --reverse"),
     "both": (["{}/result", "--compare", "{}/result/first", "{}/result/second"], "leave"),
-    "key": (["{}/result", "--sort", "weight"], "invalid choice: 'weight'"),
+    "key": (["{}/result", "--sort", "weight"], "--sort weight: choose one of"),
     "place": (["{}/result", "--csv", "{}/empty"], "is a folder; give a file"),
 }
 
