@@ -8,6 +8,7 @@ from typing import Any
 from .backbones import Backbone, LoadOptions, Source, load_backbone
 from .errors import UserError
 from .manifest import place_of
+from .options import BASE
 
 
 class _OtherEncoderError(UserError):
@@ -25,7 +26,7 @@ def load_recorded(
     if record["backbone"] is None:
         return _load_base(folder, record["base"], base, options)
     if base is not None:
-        raise UserError(f"{folder} holds its own encoder, which was trained; leave base= (evaluation.py: --base) out")
+        raise UserError(f"{folder} holds its own encoder, which was trained; leave {BASE} out")
     place = place_of(Path(folder), record["backbone"])
 
     def require_same(source: Source) -> None:
@@ -54,7 +55,7 @@ def _load_base(
         options = replace(options, revision=recorded["revision"])
 
     def require_same(source: Source) -> None:
-        require_recorded(folder, recorded, source, where, "give that one with base= (evaluation.py: --base)")
+        require_recorded(folder, recorded, source, where, f"give that one with {BASE}")
 
     try:
         return load_backbone(where, tokenizer=str(folder), options=options, require=require_same)
@@ -62,6 +63,5 @@ def _load_base(
         if base is not None or isinstance(error, _OtherEncoderError):
             raise
         raise UserError(
-            f"the frozen encoder of {folder} cannot be loaded from {where!r}; give its place now with base= "
-            f"(evaluation.py: --base). {error}"
+            f"the frozen encoder of {folder} cannot be loaded from {where!r}; give its place now with {BASE}. {error}"
         ) from error

@@ -31,6 +31,7 @@ from .manifest import (
     require_unchanged,
     shape_faults,
 )
+from .options import BASE
 from .records import METRICS, RUN_FILE, STATE
 from .weights import DTYPES, Tensors, read_header
 
@@ -138,7 +139,7 @@ def _find_encoder(wanted: Mapping[str, Any]) -> Facts:
 
 
 def _find_on_hub(name: str, revision: str | None) -> Facts:
-    missing = {"found": False, "where": "there is no such folder; give its place with --base (in Python: base=)"}
+    missing = {"found": False, "where": f"there is no such folder; give its place with {BASE}"}
     if Path(name).is_absolute() or name.startswith("."):
         return missing
     try:

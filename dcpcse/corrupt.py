@@ -1,4 +1,4 @@
-"""python -m dcpcse.corrupt: replaces tokens of a training file once, ahead of training (D2CSE, footnote 1)."""
+"""dcpcse corrupt: replaces tokens of a training file once, ahead of training (D2CSE, footnote 1)."""
 
 import argparse
 import sys
@@ -88,15 +88,17 @@ def _require_sensible(args: argparse.Namespace) -> None:
     for name, least in {"batch_size": 1, "max_seq_length": 3, "seed": 0}.items():
         if getattr(args, name) < least:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least {least}")
+    if args.seed >= 2**32:
+        raise UserError(f"--seed {args.seed}: must be in 0 .. 2^32 - 1")
     folder = Path(args.output_dir)
     require_writable(folder, f"--output_dir {folder}")
     if folder.is_dir() and any(folder.iterdir()):
-        raise UserError(f"--output_dir {folder} is not empty; give another folder")
+        raise UserError(f"--output_dir {folder} is not empty, and nothing is replaced; give another folder")
 
 
 def corrupt_parser() -> CommandParser:
     """The parser of the command."""
-    parser = CommandParser(prog="python -m dcpcse.corrupt", description="Replace tokens once, ahead of training.")
+    parser = CommandParser(prog="dcpcse corrupt", description="Replace tokens once, ahead of training.")
     parser.add_argument("--model_name_or_path", required=True, help="The encoder that is to be trained.")
     parser.add_argument("--generator_name", required=True, help="Masked language model of the same vocabulary.")
     parser.add_argument("--train_file", required=True, help="As for train.py.")

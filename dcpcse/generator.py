@@ -93,7 +93,7 @@ def load_generator(
         ) from error
     own, other = tokenizer.get_vocab(), words.get_vocab()
     if own != other:
-        token = min(set(own.items()) ^ set(other.items()), key=lambda item: item[1])[0]
+        token = min(set(own.items()) ^ set(other.items()), key=lambda item: (item[1], item[0]))[0]
         raise UserError(
             f"--generator_name {name_or_path}: its vocabulary is not the encoder's ({token!r} is token "
             f"{other.get(token)} there and {own.get(token)} here); BERT needs a BERT generator of the same vocabulary "

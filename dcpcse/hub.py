@@ -47,10 +47,25 @@ def resolve(name: str, options: LoadOptions) -> tuple[str, LoadOptions]:
             raise UserError(
                 f"{name} is not a folder here, and {error}; give an output folder of train.py, a Hugging Face "
                 "folder, or a hub id that was downloaded before"
-            ) from error
+            ) from None  # the answer of a library below says nothing more
         logger.info("%s; %s is taken for a plain encoder, not for an output folder of train.py", error, name)
         return name, options
     return (name, options) if found is None else (str(found), replace(options, revision=None))
+
+
+def require_known(name: str, options: LoadOptions) -> None:
+    """UserError at once for an encoder that neither the hub nor its cache knows; transformers would try for long."""
+    if not is_hub_id(name):
+        return
+    try:
+        with explained(name):
+            look(name, options)
+    except UnreachableError as error:
+        if not isinstance(_in_cache(name, "config.json", options), str):
+            raise UserError(
+                f"{name} is not a folder here, and {error}; give a Hugging Face folder, or a hub id that was "
+                "downloaded before"
+            ) from None
 
 
 def require(name: str | Path, options: LoadOptions | None) -> tuple[str | Path, LoadOptions | None]:
@@ -61,13 +76,20 @@ def require(name: str | Path, options: LoadOptions | None) -> tuple[str | Path, 
     try:
         found = find(str(name), options)
     except UnreachableError as error:
-        raise UnreachableError(f"{name} is not a folder, and {error}; give the output folder of train.py") from error
+        raise UnreachableError(f"{name} is not a folder, and {error}; give the output folder of train.py") from None
+    except UserError as error:
+        raise error from None
     if found is None:
         raise UserError(
             f"{name} on the hub has no {MODEL_FOLDER_FILE}: it is no output folder of train.py; evaluation.py and "
             "encode take it as the plain encoder that it may be"
         )
     return found, replace(options, revision=None)
+
+
+def has_form_of_id(name: str) -> bool:
+    """Whether a name can be a repository's that somebody pushes to: with its owner."""
+    return "/" in name and bool(_ID.fullmatch(name))
 
 
 def is_hub_id(name: str | Path) -> bool:

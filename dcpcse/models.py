@@ -79,6 +79,9 @@ WORTH_PREPACKING = 4_096
 """Tokens from which on `encode` lays out the weights anew for them (`prepacked`)."""
 
 
+BUILT_ALIKE = "give the folder of a model of the same --method, --tuning and sizes"
+
+
 class SentenceEncoder(Searching, InMteb, nn.Module):
     """Encoder, pooling and head: sentences → vectors, and search. What methods train and folders hold."""
 
@@ -373,7 +376,8 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
         contents = contents or model_folder.read(folder)
         prompt = self.encoder.prompt
         if (prompt is None) != (contents.prompts is None):
-            raise UserError(f"{folder}: deep prompts are on one side only; it is the folder of another model")
+            theirs, ours = ("no deep prompts", "some") if prompt else ("deep prompts", "none")
+            raise UserError(f"{folder} has {theirs}, and this model has {ours}; {BUILT_ALIKE}")
         expected = self._other_trained()
         require_same_tensors(f"{folder}: {model_folder.TRAINED}", expected, contents.trained)
         if prompt is not None:
@@ -396,7 +400,8 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Weights of the trained backbone, and those of the folder; nothing where it is frozen."""
         if self.encoder.tuned != (record["backbone"] is not None):
-            raise UserError(f"{folder}: a trained encoder is on one side only; it is the folder of another model")
+            theirs, ours = ("a frozen", "trained") if self.encoder.tuned else ("a trained", "frozen")
+            raise UserError(f"{folder} has {theirs} encoder, and the one here is {ours}; {BUILT_ALIKE}")
         if not self.encoder.tuned:
             return {}, {}
         own = self.encoder.backbone.state_dict(keep_vars=True)

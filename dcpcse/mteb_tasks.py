@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -143,7 +144,11 @@ def _find(name: str) -> list[Any]:
     try:
         return [import_mteb().get_task(name)]
     except KeyError as error:
-        raise UserError(f"--mteb {name}: {error.args[0].removeprefix('KeyError: ')}") from error
+        near = re.search(r"Did you mean: '(.+?)'", str(error))
+        hint = f"did you mean {near[1]}? " if near else ""
+        raise UserError(
+            f"--mteb {name}: mteb has no task of that name; {hint}give one of mteb.get_tasks(), or FILE.py[:CLASS]"
+        ) from error
 
 
 def _tasks_of_file(path: Path, wanted: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""`python -m dcpcse.predict`: the words that a masked language model puts at a template's [MASK] for a sentence.
+"""`dcpcse predict`: the words that a masked language model puts at a template's [MASK] for a sentence.
 
 As PromptBERT's Table 7: the most probable tokens with and without template denoising, beside each other.
 """
@@ -25,13 +25,19 @@ def predict(argv: Sequence[str]) -> None:
     args = predict_parser().parse_args(argv)
     if args.top_k < 1:
         raise UserError(f"--top_k {args.top_k}: must be at least 1")
+    if not all(sentence.strip() for sentence in args.sentences):
+        raise UserError("a sentence is blank; give some text")
     template = Template.parse(args.template)
     # Once the options are right: these take seconds.
-    from .backbones import load_backbone, require_trained_head
+    from . import hub
+    from .backbones import LoadOptions, load_backbone, require_trained_head
     from .models import plain_encoder
 
     require_trained_head(args.lm_head)
+    hub.require_known(args.model_name_or_path, LoadOptions())
     backbone = load_backbone(args.model_name_or_path, lm_head=args.lm_head)
+    if args.top_k > backbone.lm_head.vocab_size:
+        raise UserError(f"--top_k {args.top_k}: the head knows {backbone.lm_head.vocab_size} tokens; give fewer")
     model = plain_encoder(backbone, "mask", template)
     answer(show(model, backbone.lm_head, args.sentences, args.top_k))
 
@@ -52,7 +58,7 @@ def show(model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], 
 
 def predict_parser() -> CommandParser:
     """The parser of the command."""
-    parser = CommandParser(prog="python -m dcpcse.predict", description="Predicted words of sentences.")
+    parser = CommandParser(prog="dcpcse predict", description="Predicted words of sentences.")
     parser.add_argument("sentences", nargs="+", metavar="SENTENCE")
     parser.add_argument("--model_name_or_path", required=True, help="Encoder: Hugging Face folder or hub id.")
     parser.add_argument("--template", default=DEFAULT_TEMPLATE, help="Default: %(default)s")

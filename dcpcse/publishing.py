@@ -60,6 +60,8 @@ def require_pushable(folder: str | Path, target: Target, *, overwrite: bool = Fa
     UserError where nobody is logged in, where the hub is out of reach, and for a repository that holds anything but
     the version that this folder was last pushed to or pulled from, unless `overwrite`.
     """
+    if not hub.has_form_of_id(target.repo_id):
+        raise UserError(f"{target.repo_id} is no name of a repository on the hub: give ORGANISATION/NAME")
     with hub.explained(target.repo_id):
         _api(target).whoami()
     remote = _look(target)

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .cli import Parser, answer, run, say
@@ -68,11 +69,14 @@ class SearchArguments:
             raise UserError("--vectors are those of --sentences; give that file too")
         if self.overwrite and not (self.index and self.sentences):
             raise UserError("--overwrite builds --index of --sentences anew; give both")
+        for name in ("num_cells", "num_cells_in_search"):
+            if getattr(self, name) is not None and self.backend != "ivf" and not self.index:
+                raise UserError(f"--{name} only counts with --backend ivf; add it, or leave it out")
 
 
 def search(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
-    encoder, args, places = search_parser().parse_texts(argv, "query")
+    encoder, args, places = search_parser().parse(argv, "query")
     if not (places.query or args.queries or (args.index and args.sentences)):
         raise UserError("give a query, or --queries FILE")
     if not all(query.strip() for query in places.query):
@@ -84,6 +88,7 @@ def search(argv: Sequence[str]) -> None:
     from .searching.index import require_backend
 
     require_backend(args.backend)
+    _require_files(args)
     file = TextFile.read(args.queries, QUERIES) if args.queries else None
     model = load_model(places.model, encoder)
     with logging_redirect_tqdm():
@@ -96,14 +101,24 @@ def search(argv: Sequence[str]) -> None:
             answer(_as_json(query, hits) if args.json else _as_text(query, hits, args.threshold))
 
 
+def _require_files(args: SearchArguments) -> None:
+    """UserError, before the encoder is loaded, for files that cannot be read, and for an index that is not there."""
+    from .searching.folder import holds_index
+
+    if args.vectors and not Path(args.vectors).is_file():
+        raise UserError(f"--vectors {args.vectors}: there is no such file; dcpcse encode makes one of --sentences")
+    if args.sentences:
+        TextFile.read(args.sentences, QUERIES)
+    elif not holds_index(args.index):
+        raise UserError(f"--index {args.index} holds no index yet; give --sentences FILE to build it of")
+
+
 def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int) -> "SentenceIndex":
     """The saved index, or a new one."""
     from .searching.folder import holds_index
 
     if args.index and holds_index(args.index) and not args.overwrite:
         return _saved(model, args)
-    if not args.sentences:
-        raise UserError(f"--index {args.index} holds no index yet; give --sentences FILE to build it of")
     cells = {name: getattr(args, name) for name in ("num_cells", "num_cells_in_search")}
     given = {name: value for name, value in cells.items() if value is not None}
     if given and args.backend != "ivf":
@@ -127,7 +142,8 @@ def _saved(model: "SentenceEncoder", args: SearchArguments) -> "SentenceIndex":
     if args.sentences and TextFile.read(args.sentences, QUERIES).sha256 != index.text:
         raise UserError(f"--index {args.index} was not built of {args.sentences} as it is now; {remedy}")
     if args.num_cells not in (None, index.num_cells):
-        raise UserError(f"--num_cells {args.num_cells}: --index the index has {index.num_cells or 'none'}; {remedy}")
+        has = f"the index in {args.index} has {index.num_cells or 'none'}"
+        raise UserError(f"--num_cells {args.num_cells}: {has}; {remedy}")
     if args.num_cells_in_search is not None:
         index.num_cells_in_search = args.num_cells_in_search
     return index
@@ -156,7 +172,6 @@ def search_parser() -> Parser:
         (SearchEncoderArguments, SearchArguments),
         prog="dcpcse search",
         description="The most similar sentences of a file, or of a saved index.",
-        allow_abbrev=False,
     )
     parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
     parser.add_argument("query", nargs="*", metavar="QUERY", help="What is looked up.")

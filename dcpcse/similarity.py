@@ -34,11 +34,13 @@ class SimilarityArguments:
 
 def similarity(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
-    encoder, args, places = similarity_parser().parse_texts(argv, "sentence")
+    encoder, args, places = similarity_parser().parse(argv, "sentence")
     if bool(places.sentence) == bool(args.pairs):
         raise UserError("give two sentences or more, of which the first is compared to the others, or --pairs FILE")
     if len(places.sentence) == 1:
         raise UserError("one sentence is given; give another one to compare it to")
+    if not all(sentence.strip() for sentence in places.sentence):
+        raise UserError("a sentence is blank; give some text")
     # Once the options are right: these take seconds.
     from .loading import load_model
 
@@ -82,7 +84,6 @@ def similarity_parser() -> Parser:
         (EncoderArguments, SimilarityArguments),
         prog="dcpcse similarity",
         description="Cosines of the first sentence to each of the others, or of the pairs of a file.",
-        allow_abbrev=False,
     )
     parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
     parser.add_argument("sentence", nargs="*", metavar="SENTENCE")

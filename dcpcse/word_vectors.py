@@ -146,6 +146,7 @@ def _parsed(path: Path, lines: Iterator[str]) -> Iterator[tuple[str, np.ndarray]
             vector = np.empty(0, dtype=np.float32)
         if not word or width < 2 or len(vector) != width or not np.isfinite(vector).all():
             raise UserError(
-                f"{path}:{number}: not a word and {max(width, 2)} finite numbers, separated by single blanks"
+                f"{path}:{number}: not a word and {max(width, 2)} finite numbers, separated by single blanks, as in "
+                "a file of word vectors; for an encoder give its folder"
             )
         yield word, vector

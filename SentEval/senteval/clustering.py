@@ -18,7 +18,7 @@ from senteval.settings import Settings
 
 ADVICE = (
     "download the sets (bash SentEval/data/clustering/download_dataset.sh), or give the folder that contains "
-    "clustering/ as data_dir (--data_dir)"
+    "clustering/ with --data_dir"
 )
 
 

@@ -11,7 +11,7 @@ from ..backbones import Backbone, LoadOptions, Source, build_backbone, load_back
 from ..cli import say
 from ..denoising import NO_DENOISING, Denoising
 from ..encoder import Encoder
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..heads import HEADS, build_head
 from ..manifest import is_model_folder
 from ..models import SentenceEncoder
@@ -52,12 +52,13 @@ def load_checkpoint(
             f"{kind.title} checkpoint all the same, say so with --layout {name}"
         )
     used, left_out = _sorted_out(checkpoint, kind)
-    say(f"{checkpoint.file}: a {kind.title} checkpoint, {len(used)} tensors used, {len(left_out)} left out")
-    for line in _said_of(left_out):
-        say(line)
     parts = _parts(checkpoint.tensors, used)
     backbone = (_frozen if kind.frozen else _trained)(checkpoint, kind, parts, base, tokenizer, options)
     model, settled = _build(checkpoint, name, parts, backbone, choices)
+    # Once nothing can be wrong any more: before an error these lines would only hide it.
+    say(f"{checkpoint.file}: a {kind.title} checkpoint, {counted(len(used), 'tensor')} used, {len(left_out)} left out")
+    for line in _said_of(left_out):
+        say(line)
     for option, value in settled.assumed.items():
         say(f"--{option} {value}: the checkpoint does not say; taken from {settled.source[option]}")
     return model, Imported(name, checkpoint.file, used, left_out, settled.assumed)

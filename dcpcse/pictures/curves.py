@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, counted
 from . import sources, style
 from .kinds import Kind
 
@@ -97,7 +97,7 @@ def gather(args: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
         last = max(line["step"] for line in runs[label])
         unknown = sum(value is None for line in runs[label] for value in line.values())
         said = f"; {unknown} numbers were not finite and are gaps" if unknown else ""
-        sources.say(f"{label}: {len(runs[label])} lines up to step {last} ({path}){said}")
+        sources.say(f"{label}: {counted(len(runs[label]), 'line')} up to step {last} ({path}){said}")
     return runs
 
 

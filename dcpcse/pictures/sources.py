@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..cli import say
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..evaluation_arguments import EncoderArguments
 from ..parsing import parse_json
 
@@ -73,7 +73,7 @@ def read_family(path: Path, family: str) -> list[dict[str, Any]]:
         has = ", ".join(sorted({task["family"] for task in tasks.values()})) or "none"
         raise UserError(f"{path} holds no {family} tasks (only: {has}); measure them by --task_set {family}")
     if not content.get("complete", True):
-        say(f"{path}: the evaluation has not ended; its file holds {len(tasks)} tasks so far")
+        say(f"{path}: the evaluation has not ended; its file holds {counted(len(tasks), 'task')} so far")
     return found
 
 

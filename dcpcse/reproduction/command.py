@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from prettytable import PrettyTable
 
 from ..cli import CommandParser, say
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..paths import require_writable, write_whole
 from .plan import Setting, Unit, looked_at, obstacle, plan, seeds_of
 from .rows import Row, all_rows, find
@@ -26,12 +26,15 @@ finished is never run again: the same command goes on after an interruption."""
 def reproduce(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     args = reproduce_parser().parse_args(list(argv))
+    if args.limit is not None and args.limit < 1:
+        raise UserError(f"--limit {args.limit}: must be at least 1")
     setting = _setting(args)
     if args.list or not args.rows:
         from .show import listing
 
         rows = find(args.rows) if args.rows else list(all_rows().values())
-        print(listing(rows, {row.name: obstacle(row, setting) for row in rows}))
+        no_data = _no_data(setting)
+        print(listing(rows, {row.name: obstacle(row, setting) or no_data for row in rows}))
         return
     rows = find([*args.rows, *([args.baseline] if args.baseline else [])])
     if args.baseline and len(find([args.baseline])) > 1:
@@ -42,23 +45,26 @@ def reproduce(argv: Sequence[str]) -> None:
     _require_something(rows, units, obstacles)
     if args.dry_run:
         print(planned(units, obstacles))
+        if no_data := _no_data(setting):
+            print(f"before any of it: {no_data}")
         return
     require_writable(args.output_dir, f"--output_dir {args.output_dir}")
     _require_data(units, setting)
     failures = _work(units, args.ray)
     _answer(rows, units, obstacles | failures, setting, args)
     if failures:
-        raise UserError(f"{len(failures)} of {len(rows)} rows did not come to an end: {'; '.join(failures.values())}")
+        of = counted(len(rows), "row")
+        raise UserError(f"{len(failures)} of {of} did not come to an end: {'; '.join(failures.values())}")
 
 
 def reproduce_parser() -> CommandParser:
     """The parser of the command."""
-    parser = CommandParser("dcpcse reproduce", description=DESCRIPTION, allow_abbrev=False)
+    parser = CommandParser("dcpcse reproduce", description=DESCRIPTION)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="paper/table/row, paper/table, paper, or with *")
     parser.add_argument("--list", action="store_true", help="the rows there are, and what each still needs")
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="the plan: steps, time, memory, commands")
     parser.add_argument("--seeds", help="0..9 or 0,1,2 (default: 0)")
-    parser.add_argument("--limit", type=_at_least_one, help="so many optimiser steps at most")
+    parser.add_argument("--limit", type=int, help="so many optimiser steps at most")
     parser.add_argument("--base", help="another frozen encoder for every row: folder or hub id")
     parser.add_argument("--generator", help="another generator of replaced tokens (D2CSE, DiffCSE)")
     parser.add_argument("--unsup_file", help="sentences, one a line, instead of data/wiki1m_for_simcse.txt")
@@ -73,13 +79,6 @@ def reproduce_parser() -> CommandParser:
         "--ray", metavar="ADDRESS", help="a unit a machine of this Ray cluster: auto, local, host:port"
     )
     return parser
-
-
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return number
 
 
 def _setting(args: argparse.Namespace) -> Setting:
@@ -118,6 +117,12 @@ def _require_something(rows: Sequence[Row], units: Sequence[Unit], obstacles: Ma
     if not units:
         reasons = "; ".join(f"{row.name}: {obstacles[row.name]}" for row in rows)
         raise UserError(f"none of the rows can be run: {reasons}")
+
+
+def _no_data(setting: Setting) -> str | None:
+    """What a row needs where there are no evaluation data; None where there are some, which are not read here."""
+    folder = setting.data_dir / "downstream"
+    return None if folder.is_dir() else f"needs the evaluation data (--data_dir): there is no folder {folder}"
 
 
 def _require_data(units: Sequence[Unit], setting: Setting) -> None:
@@ -164,7 +169,7 @@ def _work(units: Sequence[Unit], ray: str | None) -> dict[str, str]:
     from .work import is_finished
 
     todo = [unit for unit in units if not is_finished(unit)]
-    say(f"{len(units)} units, {len(units) - len(todo)} of them finished")
+    say(f"{counted(len(units), 'unit')}, {len(units) - len(todo)} of them finished")
     return (on_ray(todo, ray) if ray else one_after_another(todo)) if todo else {}
 
 

@@ -190,13 +190,17 @@ def words(options: Mapping[str, Any]) -> list[str]:
     return line
 
 
+MOST = 1_000
+"""Seeds of a reproduction; the papers take ten."""
+
+
 def seeds_of(text: str) -> list[int]:
     """`0..9`, `0,3,5` or one number; UserError for anything else."""
     first, dots, last = text.partition("..")
     try:
-        seeds = list(range(int(first), int(last) + 1)) if dots else [int(part) for part in text.split(",")]
+        seeds = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
     except ValueError:
         seeds = []
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise UserError(f"--seeds {text}: give 0..9, or 0,1,2: different whole numbers from 0 on")
-    return seeds
+    if not seeds or seeds[-1] >= 2**32 or min(seeds[:MOST]) < 0 or len(set(seeds[:MOST])) < len(seeds):
+        raise UserError(f"--seeds {text}: give 0..9, or 0,1,2: different whole numbers from 0 on, {MOST:,} at most")
+    return list(seeds)

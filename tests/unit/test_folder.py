@@ -211,7 +211,7 @@ def drawn_anew(folder: str, to: Path) -> str:
 @pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
 def test_another_encoder_of_the_same_architecture_and_size_is_refused(tiny, tmp_path, kind):
     trained(tiny(kind)).save(tmp_path / "out")
-    with pytest.raises(UserError, match=r"is not the encoder that .* was trained on.*give that one with base="):
+    with pytest.raises(UserError, match=r"is not the encoder that .* was trained on.*give that one with --base"):
         SentenceEncoder.load(tmp_path / "out", drawn_anew(tiny(kind), tmp_path / "other"))
 
 

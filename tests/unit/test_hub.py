@@ -98,6 +98,7 @@ def test_without_a_network_there_is_one_line(server):
     with pytest.raises(UserError, match=r"someone/prompts is not a folder, and the hub is out of reach") as raised:
         dcpcse.load(ID)
     assert "\n" not in str(raised.value)
+    assert raised.value.__cause__ is None and raised.value.__suppress_context__, "one traceback, not three"
 
 
 def test_a_repository_that_is_none_of_ours_or_not_there_is_refused(server, saved):
