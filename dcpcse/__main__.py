@@ -55,6 +55,9 @@ def _dispatch(argv: Sequence[str]) -> int | None:
 def train(argv: Sequence[str]) -> None:
     """As `dcpcse.training.train`, but nothing of training is imported before the options are read."""
     options, given = parse_training(argv)
+    from .first_checks import require_sensible
+
+    require_sensible(options, given)
     from .training import train_with
 
     train_with(options, given)

@@ -3,13 +3,18 @@
 The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.legacy` maps the older ones.
 """
 
+import difflib
+import json
 import math
 import os
+import re
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import TrainingArguments
+from transformers.training_args import OptimizerNames
 
 from .denoising import WAYS
 from .errors import UserError
@@ -24,6 +29,12 @@ PROMPT_INITS = ("template", "normal", "uniform")
 DISCRIMINATORS = ("self", "frozen", "trained")
 GRADIENTS = ("exact", "published")
 ENCODER_DTYPES = ("float32", "bfloat16")
+
+LARGEST = 10_000
+"""Of what is counted in prompts: more is a slip of the keyboard, and no machine has the memory."""
+
+OBJECTS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs")
+"""Options that take a JSON object, or a file with one."""
 
 
 @dataclass
@@ -126,9 +137,7 @@ class ModelArguments:
         choices=list(PLACES),
     )
     generator_train_mode: bool | None = flag("CRTD: the generator's dropout is active (DiffCSE's code).")
-    corrupted_corpus: str | None = option(
-        None, "CRTD: folder that python -m dcpcse.corrupt wrote; no generator is loaded then."
-    )
+    corrupted_corpus: str | None = option(None, "CRTD: folder that dcpcse corrupt wrote; no generator is loaded then.")
     lambda_weight: float | None = option(None, "CRTD: weight of its loss. Default: 0.005.")
     crtd_reduction: str | None = option(
         None,
@@ -201,7 +210,7 @@ class ModelArguments:
             require(value is None or value in known, f"--{name}", value, f"one of {sorted(known)}")
         for name in ("pre_seq_len", "prefix_hidden_size", "prompt_len"):
             value = getattr(self, name)
-            require(value is None or value >= 1, f"--{name}", value, "at least 1")
+            require(value is None or 1 <= value <= LARGEST, f"--{name}", value, f"in 1 .. {LARGEST:,}")
         for text in (self.template, self.second_template):
             if text is not None:
                 Template.parse(text)
@@ -322,10 +331,16 @@ class RunArguments(TrainingArguments):
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available():
             # accelerate joins processes on CPUs only when told so; untold, each would train alone, in one folder.
             self.use_cpu = True
+        self._require_sensible()
+        self._require_known()
         try:
             super().__post_init__()
-        except (ValueError, NotImplementedError) as error:
-            raise UserError(str(error).splitlines()[0]) from error
+        except (ValueError, TypeError, NotImplementedError, ImportError, OSError) as error:
+            of = "--accelerator_config: " if "AcceleratorConfig" in str(error) else ""
+            raise UserError(f"{of}{' '.join(str(error).split())}") from error
+
+    def _require_sensible(self) -> None:
+        """UserError for a number that cannot be, by our names: transformers looks at few of them, and late."""
         for name in ("eval_steps", "save_steps", "logging_steps"):
             value = getattr(self, name)
             require(value is None or value > 0, f"--{name}", value, "above 0")
@@ -335,13 +350,51 @@ class RunArguments(TrainingArguments):
             raise UserError("--resume finds the checkpoint itself: leave --resume_from_checkpoint out, or --resume")
         if self.resume and self.overwrite_output_dir:
             raise UserError("--resume goes on with what --overwrite_output_dir would replace: give one of them")
-        require(0 <= self.seed < 2**32, "--seed", self.seed, "in 0 .. 2^32 - 1")
+        for name in ("seed", "data_seed"):
+            value = getattr(self, name)
+            require(value is None or 0 <= value < 2**32, f"--{name}", value, "in 0 .. 2^32 - 1")
         require(self.learning_rate > 0, "--learning_rate", self.learning_rate, "above 0")
-        least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1}
+        for name in ("adam_beta1", "adam_beta2"):
+            require(0 <= getattr(self, name) < 1, f"--{name}", getattr(self, name), "in [0, 1)")
+        least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1, "torch_empty_cache_steps": 1}
+        least |= {"dataloader_prefetch_factor": 1}
         least |= {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "gradient_cache_chunk": 2}
+        least |= dict.fromkeys(("weight_decay", "max_grad_norm", "adam_epsilon", "eval_delay", "warmup_steps"), 0)
+        least |= {"save_total_limit": 1}
         for name, bound in least.items():
             value = getattr(self, name)
             require(value is None or value >= bound, f"--{name}", value, f"at least {bound}")
+
+    def _require_known(self) -> None:
+        """UserError for words that transformers would refuse without the name of the option, or stumble over."""
+        if self.fp16 and self.bf16:
+            raise UserError("--fp16 and --bf16: give one of them")
+        save, measure = (str(getattr(way, "value", way)) for way in (self.save_strategy, self.eval_strategy))
+        if self.load_best_model_at_end and save not in ("best", measure):
+            raise UserError(
+                f"--load_best_model_at_end: --save_strategy {save} and --eval_strategy {measure} must be the same, or "
+                "--save_strategy best"
+            )
+        known = [optimizer.value for optimizer in OptimizerNames]
+        if self.optim not in known:
+            near = difflib.get_close_matches(self.optim, known, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UserError(f"--optim {self.optim}: {hint}choose one of {', '.join(known)}")
+        if self.optim_args and not re.fullmatch(r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", self.optim_args):
+            raise UserError(f"--optim_args {self.optim_args}: must be NAME=VALUE, several with commas between them")
+        for name in OBJECTS:
+            if isinstance(getattr(self, name), str):
+                _require_object(name, getattr(self, name))
+
+
+def _require_object(name: str, given: str) -> None:
+    """UserError unless an option is a JSON object, or a file with one."""
+    file = Path(given)
+    try:
+        found = json.loads(file.read_text(encoding="utf-8") if file.suffix == ".json" else given)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"--{name} {given}: must be a JSON object, or a .json file with one ({error})") from error
+    require(isinstance(found, dict), f"--{name}", given, "a JSON object, or a .json file with one")
 
 
 def _is_share(value: float | None) -> bool:

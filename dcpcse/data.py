@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from .errors import UserError
+from .errors import UserError, counted
 from .lines import decode_line
 from .repeats import Repeats, RepeatsFound
 
@@ -107,7 +107,7 @@ def distinct_sentences(path: str | Path) -> tuple[str, ...]:
 def _warn_of_dropped(path: Path, *, dropped: int, dropped_lines: list[int], unit: str, **_: Any) -> None:
     if dropped:
         shown = ", ".join(map(str, dropped_lines)) + (", ..." if dropped > len(dropped_lines) else "")
-        logger.warning("%s: dropped %d blank or partly blank rows (%s %s)", path, dropped, unit, shown)
+        logger.warning("%s: dropped %s, blank or partly blank (%s %s)", path, counted(dropped, "row"), unit, shown)
 
 
 # The checks that hold for every format

@@ -1,4 +1,4 @@
-"""python -m dcpcse.hyperparameter_search: the papers' searches on STS-B dev, as an Optuna study of runs of train.py.
+"""dcpcse search-hyperparameters: the papers' searches on STS-B dev, as an Optuna study of runs of train.py.
 
 A study is a journal file: a search that was cut off goes on, and several processes or machines may work on one.
 """
@@ -19,7 +19,7 @@ from prettytable import PrettyTable
 
 from .cli import CommandParser, parse_training, run, say
 from .errors import UserError
-from .paths import require_writable
+from .paths import require_writable, write_whole
 
 Options = dict[str, Any]
 
@@ -80,13 +80,15 @@ def search(argv: Sequence[str]) -> None:
     argv = list(argv)
     split = argv.index("--") if "--" in argv else len(argv)
     args = search_parser().parse_args(argv[:split])
-    given = _checked(argv[split + 1 :])
-    folder = Path(args.output_dir)
-    require_writable(folder, f"--output_dir {folder}")
-    folder.mkdir(parents=True, exist_ok=True)
-    known = SEARCHES[args.search]
+    known, folder = SEARCHES[args.search], Path(args.output_dir)
     if unknown := set(args.stages or ()) - set(known):
         raise UserError(f"--stages {sorted(unknown)}: choose among {', '.join(known)}")
+    if args.limit is not None and args.limit < 1:
+        raise UserError(f"--limit {args.limit}: must be at least 1")
+    require_writable(folder, f"--output_dir {folder}")
+    given = _checked(argv[split + 1 :])
+    _optuna()
+    folder.mkdir(parents=True, exist_ok=True)
     tries = Tries(folder, args.search, given, args.limit, args.retake)
     try:
         for name in args.stages or known:
@@ -104,11 +106,13 @@ def _checked(words: Sequence[str]) -> list[str]:
         raise UserError("--output_dir after -- is given to every try by the search; leave it out there")
     (model, data, _), names = parse_training([*words, "--output_dir", "unused"])
     # Once the options are right: these take seconds.
+    from .data import reader_of
     from .methods import settle
     from .training import load_dev_tasks, require_given
 
     require_given(model, data)
     settle(model, ["anchor"])
+    reader_of(Path(data.train_file))  # is it there, and of a known kind?
     load_dev_tasks(data)
     measuring = {name: value for name, value in MEASURING.items() if name not in names}
     return [*words, *(word for name, value in measuring.items() for word in (f"--{name}", value))]
@@ -174,7 +178,7 @@ class Tries:
         """Other processes are at the last tries of a stage."""
         where = ", ".join(sorted({str(trial.user_attrs.get("worker", ["?"])[0]) for trial in running}))
         if where != self._waiting_for:
-            say(f"waiting for {len(running)} tries of other processes ({where}); --retake begins them again")
+            say(f"waiting for {len(running)} of the tries of other processes ({where}); --retake begins them again")
         self._waiting_for = where
         time.sleep(2)
 
@@ -266,7 +270,7 @@ class Tries:
         done = [trial for trial in self._shown() if trial.state == self._states.COMPLETE]
         if done:
             text = yaml.safe_dump({**self.shared, **self._options(done[0])}, sort_keys=True)
-            (self.folder / "best.yaml").write_text(text, encoding="utf-8")
+            write_whole(self.folder / "best.yaml", text)
             say(f"best: try {done[0].number}, {100 * done[0].value:.2f}; options in {self.folder / 'best.yaml'}")
 
 
@@ -303,7 +307,7 @@ def _optuna() -> Any:
 def search_parser() -> CommandParser:
     """The parser of the command; what follows -- is of train.py."""
     parser = CommandParser(
-        prog="python -m dcpcse.hyperparameter_search",
+        prog="dcpcse search-hyperparameters",
         description="The papers' searches on STS-B dev; options of train.py for every try follow after --.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

@@ -50,8 +50,8 @@ def require_room(backbone: PreTrainedModel, room: int, offset: int) -> None:
     """UserError if a position offset leaves no room for text."""
     if room < 3:
         raise UserError(
-            f"a position offset of {offset} leaves {room} positions of {backbone.config.model_type} for the text; "
-            "lower --pre_seq_len or --position_offset"
+            f"a text that begins at position {offset} has no room in {backbone.config.model_type}, with positions for "
+            f"{room + offset} tokens in all; lower --pre_seq_len or --position_offset"
         )
 
 

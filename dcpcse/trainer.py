@@ -475,6 +475,8 @@ def summary(trainer: ContrastiveTrainer) -> str:
     encoder, steps = model.encoder, trainer.step_module
     prompts = sum(count(prompt) for prompt in (encoder.prompt, encoder.shallow) if prompt is not None)
     backbone, trained = count(encoder.backbone), count(steps, trained=True)
+    # A share says something of a frozen encoder only: of one that is trained itself more than all is trained.
+    share = "" if encoder.tuned else f" ({trained / backbone:.3%})"
     of_prompts = f"{prompts:,} of the prompts ({prompts / backbone:.3%}), " if prompts else ""
     hard = "negative" in steps.view_names
     batch = args.per_device_train_batch_size * world_size()
@@ -483,7 +485,7 @@ def summary(trainer: ContrastiveTrainer) -> str:
         [
             f"method {model.method} on {model.source.name_or_path} ({model.source.model_type})",
             f"parameters: {backbone:,} of the encoder, {_kept(encoder)}; trained: "
-            f"{of_prompts}{trained:,} with heads ({trained / backbone:.3%}); {count(steps):,} in all",
+            f"{of_prompts}{trained:,} with heads{share}; {count(steps):,} in all",
             f"text from position {encoder.position_offset} on; room for {encoder.max_tokens} tokens",
             f"negatives per anchor: {negatives} (batch {batch} over {world_size()} process(es)"
             f"{', with hard negatives' if hard else ''})",

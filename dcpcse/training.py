@@ -4,7 +4,9 @@ import contextlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ import yaml
 from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
 from torch import nn
 from transformers.integrations import get_available_reporting_integrations
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from . import checkpoints, saving
+from . import checkpoints, first_checks, hub, saving
 from . import folder as model_folder
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .backbones import Backbone, LoadOptions, fingerprint, load_backbone, vocabulary_fingerprint
@@ -54,7 +57,9 @@ OF_ONE_CALL = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push
 
 def train(argv: Sequence[str]) -> None:
     """The whole of train.py; raises UserError or DataError for what the user can mend."""
-    train_with(*parse_training(argv))
+    options, given = parse_training(argv)
+    first_checks.require_sensible(options, given)
+    train_with(options, given)
 
 
 def train_with(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
@@ -81,9 +86,11 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
     settle_method(model_args, ["anchor"])  # what contradicts itself should not cost the reading of a large file
     dev = load_dev_tasks(data_args) if wants_dev_scores(run_args) else None
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
-    _require_enough(data, run_args)
+    _require_enough(data, run_args, data_args.train_file)
     _warn_of_repeats(data, data_args.train_file, run_args)
     model_args = settle_method(model_args, data.dataset.column_names)
+    if model_args.hard_negative_weight and "negative" not in data.dataset.column_names:
+        say("--hard_negative_weight has no effect: the training file has no third column, of hard negatives")
     require_shardable(model_args, run_args)
     if run_args.gradient_cache_chunk:
         require_repeatable(run_args)
@@ -93,6 +100,8 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
     backbone = load(model_args)
     method = build_method(backbone, model_args, data.dataset.column_names)
     _require_fits(method, data_args)
+    if run_args.do_train:
+        _require_negatives(method, run_args)
     if run_args.gradient_cache_chunk:
         require_cachable(method.model.head)
     corpus = _corpus(model_args, data_args, method)
@@ -159,6 +168,7 @@ def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> No
     if run.metric_for_best_model:
         _require_metric(run.metric_for_best_model, data)
         run.greater_is_better = run.greater_is_better if "greater_is_better" in given else True
+    _tell_of_no_effect(run, data, given)
     if run.ddp_find_unused_parameters is None:
         run.ddp_find_unused_parameters = False
     run.dataloader_pin_memory = run.dataloader_pin_memory and torch.cuda.is_available()
@@ -180,15 +190,58 @@ def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> No
         os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
 
 
+def _tell_of_no_effect(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
+    """A line for each option that was given and that nothing looks at."""
+    if not wants_dev_scores(run):
+        defaults = {field.name: field for field in fields(DataArguments)}
+        of_data = ("eval_data_dir", "custom_eval_data")
+        changed = {name for name in of_data if getattr(data, name) != defaults[name].default}
+        names = [*changed, "metric_for_best_model", "load_best_model_at_end", "greater_is_better"]
+        for name in names:
+            if name in given:
+                say(f"--{name} has no effect: nothing is measured without --eval_strategy steps or --do_eval")
+    if run.logging_dir and "tensorboard" not in run.report_to:
+        say("--logging_dir has no effect without --report_to tensorboard")
+
+
 def _require_installed(run: RunArguments) -> None:
-    """UserError for an optimiser or a reporter whose package is not there."""
+    """UserError for an optimiser or a reporter that is not known, or whose package is not there."""
+    if unknown := sorted(set(run.report_to) - set(INTEGRATION_TO_CALLBACK)):
+        known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
+        raise UserError(f"--report_to {' '.join(unknown)}: choose among {known}; or none")
     if missing := sorted(set(run.report_to) - set(get_available_reporting_integrations())):
         names = " ".join(missing)
         raise UserError(f"--report_to {names}: not installed; pip install {names}, or --report_to none")
     try:
         transformers.Trainer.get_optimizer_cls_and_kwargs(run)
     except (ImportError, ValueError, RuntimeError) as error:
-        raise UserError(f"--optim {run.optim}: {' '.join(str(error).split())}") from error
+        name = getattr(run.optim, "value", run.optim)
+        raise UserError(f"--optim {name}: {' '.join(str(error).split())}") from error
+    _require_schedule(run)
+    if run.torch_compile_mode:
+        try:
+            torch.compile(lambda tensor: tensor, mode=run.torch_compile_mode)
+        except RuntimeError as error:
+            raise UserError(
+                f"--torch_compile_mode {run.torch_compile_mode}: {' '.join(str(error).split())}"
+            ) from error
+
+
+def _require_schedule(run: RunArguments) -> None:
+    """UserError for a schedule that cannot be made, or not be followed, with these options: it is tried on nothing."""
+    name = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    try:
+        schedule = transformers.get_scheduler(
+            run.lr_scheduler_type, optimizer, run.get_warmup_steps(100), 100, run.lr_scheduler_kwargs or {}
+        )
+        if not isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            with warnings.catch_warnings():  # of a step of the schedule before one of the optimiser
+                warnings.simplefilter("ignore")
+                schedule.step()
+    except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
+        problem = " ".join(str(error).split())
+        raise UserError(f"--lr_scheduler_type {name}: {problem}; see --lr_scheduler_kwargs") from error
 
 
 def dev_tasks(data: DataArguments) -> list[str]:
@@ -268,10 +321,7 @@ def how_to_go_on(output: Path) -> str:
 
 def require_given(model: ModelArguments, data: DataArguments) -> None:
     """UserError without an encoder, without data, or for dev tasks that there are not."""
-    if not model.model_name_or_path:
-        raise UserError("--model_name_or_path is missing: the encoder, a Hugging Face folder or hub id")
-    if not data.train_file:
-        raise UserError("--train_file is missing: txt, csv, tsv, json or jsonl")
+    first_checks.require_given(model, data)
     if unknown := set(data.eval_tasks) - set(METRIC_NAMES):
         raise UserError(f"--eval_tasks {sorted(unknown)}: choose among {sorted(METRIC_NAMES)}, which have dev sets")
 
@@ -280,13 +330,19 @@ def _data_cache(args: ModelArguments) -> Path | None:
     return Path(args.cache_dir) / "dcpcse" if args.cache_dir else None
 
 
-def _require_enough(data: TrainingData, run: RunArguments) -> None:
+def _require_enough(data: TrainingData, run: RunArguments, path: str) -> None:
     rows, batch = len(data.dataset), run.per_device_train_batch_size * run.world_size
-    logger.info("training data: %s rows; columns %s", f"{rows:,}", ", ".join(data.columns))
     if rows < 2:
-        raise UserError(f"{rows} training example: a contrastive loss needs at least 2, to be each other's negatives")
+        raise UserError(
+            f"--train_file {path} has {rows} training example: a contrastive loss needs at least 2, to be each "
+            "other's negatives"
+        )
     if rows < run.world_size:
-        raise UserError(f"{rows} training examples for {run.world_size} processes: each needs one; launch fewer")
+        raise UserError(
+            f"--train_file {path} has {rows} training examples for {run.world_size} processes: each needs one; launch "
+            "fewer"
+        )
+    logger.info("training data: %s rows; columns %s", f"{rows:,}", ", ".join(data.columns))
     if rows < batch:
         logger.warning("%d examples are fewer than a batch of %d: every batch holds them all", rows, batch)
 
@@ -326,6 +382,7 @@ def require_shardable(model: ModelArguments, run: RunArguments) -> None:
 def load(args: ModelArguments) -> Backbone:
     """The encoder that the options name, with its LM head where the MLM loss or the head needs one."""
     options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
+    hub.require_known(args.model_name_or_path, options)
     return load_backbone(
         args.model_name_or_path,
         tokenizer=args.tokenizer_name,
@@ -339,14 +396,25 @@ def _require_fits(method: Method, data: DataArguments) -> None:
     encoder, template = method.model.encoder, method.model.longest_template
     if data.max_seq_length + template > encoder.max_tokens:
         around = f" and {template} tokens of the longest template" if template else ""
+        fits = "do" if around else "does"
         raise UserError(
-            f"--max_seq_length {data.max_seq_length}{around} do not fit: with position offset "
+            f"--max_seq_length {data.max_seq_length}{around} {fits} not fit: with position offset "
             f"{encoder.position_offset} the encoder has room for {encoder.max_tokens} tokens; lower it, or the offset"
         )
     for term in method.terms.values():
         room = term.objective.max_tokens
         if room is not None and data.max_seq_length > room:
             raise UserError(f"--max_seq_length {data.max_seq_length}: the generator has room for {room} tokens")
+
+
+def _require_negatives(method: Method, run: RunArguments) -> None:
+    """UserError for batches in which nothing is told apart: the loss would be 0 whatever is trained."""
+    batch = run.per_device_train_batch_size * run.world_size
+    if not method.contrastive.negatives(batch, [view.name for view in method.views]):
+        raise UserError(
+            f"--per_device_train_batch_size {run.per_device_train_batch_size}: an anchor would have no negative; give "
+            "at least 2"
+        )
 
 
 def _corpus(args: ModelArguments, data: DataArguments, method: Method) -> Corpus | None:

@@ -31,7 +31,7 @@ LAYERS = (
     {"report", "loading", "recording", "mteb_tasks", "guards"},
     {"trainer", "history"},
     {"card"},
-    {"publishing"},
+    {"publishing", "first_checks"},
     {"training", "evaluating", "encoding", "exporting", "importing", "pictures", "comparison"},
     {"simcse", "similarity", "search", "contents"},
     {"quickstart", "predict", "info", "template_search", "corrupt", "hyperparameter_search", "encode", "runs"},

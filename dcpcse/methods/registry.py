@@ -1,7 +1,8 @@
 """Name → method, and what a method fills in where an option was left out."""
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,9 @@ def settle(args: ModelArguments, columns: Sequence[str]) -> ModelArguments:
     UserError for an unknown method, for options that have no effect together, and for what cannot be combined.
     """
     if args.method not in METHODS:
-        raise UserError(f"unknown method {args.method!r}; choose one of {sorted(METHODS)}")
+        near = difflib.get_close_matches(args.method.lower(), METHODS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"--method {args.method}: {hint}choose one of {', '.join(sorted(METHODS))}")
     entry = METHODS[args.method]
     for name in sorted(set().union(*(other.options for other in METHODS.values())) - entry.options):
         if getattr(args, name) is not None:
@@ -127,11 +130,12 @@ def _require_effect(args: ModelArguments) -> None:
         "a head (--pooler_type cls or mask)": (headed, ("mlp_only_train", "org_mlp", "batchnorm")),
         "--org_mlp False": (not args.org_mlp, ("batchnorm",)),
         "--pooler_type mask": (args.pooler_type == "mask", ("org_mlp", "denoise", "denoise_at_inference")),
-        "--do_mlm": (args.do_mlm, ("train_lm_head",)),
+        "--do_mlm": (args.do_mlm, ("train_lm_head", *OF_MLM)),
+        "--do_mlm or --org_mlp": (args.do_mlm or args.org_mlp, ("lm_head",)),
     }
     for need, (there, names) in needs.items():
         for name in names:
-            if not there and getattr(args, name) not in (None, False):
+            if not there and getattr(args, name) not in (None, False, DEFAULTS[name]):
                 off = f" (--{name} False turns it off)" if getattr(args, name) is True else ""
                 raise UserError(f"--{name} has no effect without {need}; leave it out{off}")
     if args.encoder_dtype != "float32" and args.tuning == "full":
@@ -145,6 +149,11 @@ def _require_effect(args: ModelArguments) -> None:
         raise UserError("--pooler_type mask is the [MASK] of a template; give --template")
 
 
+OF_MLM = ("mlm_weight", "mlm_probability", "mlm_decay_rate", "mlm_decay_steps")
+"""Numbers of the masked-LM objective."""
+
+DEFAULTS = {field.name: field.default for field in fields(ModelArguments)}
+
 HEADED = ("cls", "mask")
 """Poolers that methods put their MLP on; the other representations are taken as they are pooled."""
 
@@ -155,9 +164,12 @@ def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str
     method = METHODS[settled.method].build(backbone, settled, columns)
     if settled.init_from:
         options = LoadOptions.asked(settled.cache_dir, settled.use_auth_token)
-        folder, _ = hub.require(settled.init_from, options)
-        _require_begins_alike(method.model, folder)
-        method.model.load_trained(folder)
+        try:
+            folder, _ = hub.require(settled.init_from, options)
+            _require_begins_alike(method.model, folder)
+            method.model.load_trained(folder)
+        except UserError as error:
+            raise UserError(f"--init_from {settled.init_from}: {error}") from error
     for module in (method.model, *(term.objective for term in method.terms.values())):
         set_frozen_dtype(module, DTYPES[settled.encoder_dtype])
     return method
@@ -174,4 +186,4 @@ def _require_begins_alike(model: SentenceEncoder, folder: str | Path) -> None:
     }
     for what, differs in differing.items():
         if differs:
-            raise UserError(f"--init_from {folder}: {what} is another one; give a folder of a model built alike")
+            raise UserError(f"{what} of {folder} is another one; give the folder of a model built alike")

@@ -42,6 +42,13 @@ def fake(monkeypatch):
     return tried
 
 
+@pytest.fixture(autouse=True)
+def data_are_there(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "data.txt").write_text("A dog.\nA cat.\n", encoding="utf-8")
+    monkeypatch.chdir(folder)
+
+
 def argv(folder, name, *words, train=("--model_name_or_path", "encoder", "--train_file", "data.txt")):
     return ["--search", name, "--output_dir", str(folder), *words, "--", *train]
 

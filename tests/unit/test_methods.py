@@ -131,7 +131,7 @@ def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "promptbart"}, "unknown method 'promptbart'; choose one of"),
+        ({"method": "promptbart"}, "--method promptbart: did you mean promptbert"),
         ({"method": "simcse", "pre_seq_len": 10}, "--pre_seq_len has no effect without --tuning deep"),
         ({"method": "simcse", "position_offset": 3}, "--position_offset has no effect without --tuning deep"),
         ({"method": "dcpcse", "prompt_len": 4}, "--prompt_len is of --method conpvp"),
@@ -166,7 +166,7 @@ def test_an_option_without_effect_is_refused(options, message):
         ({"tuning": "half"}, "--tuning half: must be one of"),
         ({"instance_weight": -1.0}, "--instance_weight"),
         ({"gather_gradient": "half"}, "--gather_gradient"),
-        ({"prompt_len": 0}, "--prompt_len 0: must be at least 1"),
+        ({"prompt_len": 0}, "--prompt_len 0: must be in 1 .. 10,000"),
     ],
 )
 def test_a_malformed_option_is_refused_at_once(options, message):

@@ -451,7 +451,7 @@ def test_the_prompt_options_reach_the_prompt(tiny):
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones(tiny):
-    with pytest.raises(UserError, match=r"unknown method 'simcse2'; choose one of \[.*'dcpcse'.*\]"):
+    with pytest.raises(UserError, match=r"--method simcse2: did you mean simcse\? choose one of .*dcpcse.*"):
         build_method(load_backbone(tiny("bert")), ModelArguments(method="simcse2"), ["anchor"])
 
 
