@@ -1,0 +1,787 @@
+"""Mistakes that users make, as data: what is given to which command, on a desk of small files and encoders.
+
+On the desk lie the encoders bert, roberta and distilbert, the results trained and other (deep prompts on bert) and
+tuned (SimCSE's), train.txt, pairs.csv, corpus.txt, and sts with small evaluation data.
+"""
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+TRAIN = (
+    "--model_name_or_path bert --train_file train.txt --output_dir out --max_steps 1 --use_cpu --save_strategy no "
+    "--disable_tqdm True --report_to none"
+)
+"""What a command that begins with `train ...` has besides."""
+
+MEASURE = "--model_name_or_path bert --data_dir sts --custom_data --mode dev --pooler avg --device cpu"
+"""And one that begins with `evaluate ...`."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mistake: its name, the command, and what the message must repeat.
+
+    files: that are put on the desk before, by name. prepare: what else is done to the desk. program: where it is tried
+    in a process of its own, the script or module. environment: of that process.
+    """
+
+    name: str
+    command: str
+    given: str
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    prepare: Callable[[Path], None] | None = None
+    program: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def words(self, cache: str) -> list[str]:
+        """The command line in full. cache: folder for the training data as read."""
+        name, *rest = shlex.split(self.command)
+        usual = {"train": f"{TRAIN} --cache_dir {shlex.quote(cache)}", "evaluate": MEASURE}
+        if rest[:1] == ["..."]:
+            return [name, *shlex.split(usual[name]), *rest[1:]]
+        return [name, *rest]
+
+    def lay_out(self, desk: Path) -> None:
+        for name, content in self.files.items():
+            (desk / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        if self.prepare:
+            self.prepare(desk)
+
+
+def with_data(name: str, content: str | bytes, file: str, given: str = "") -> Case:
+    """A training file that cannot be trained on."""
+    return Case(name, f"train ... --train_file {file}", given or file, files={file: content})
+
+
+def with_options(name: str, content: str | bytes, given: str, file: str = "run.yaml") -> Case:
+    """A file of options that train.py refuses; it stands first."""
+    return Case(name, f"train {file} {TRAIN}", given, files={file: content})
+
+
+# What is done to folders
+
+
+def _copied(name: str, to: str, change: Callable[[Path], object]) -> Callable[[Path], None]:
+    def prepare(desk: Path) -> None:
+        change(Path(shutil.copytree(desk / name, desk / to)))
+
+    return prepare
+
+
+def _cut(file: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:-50])
+
+
+def _without(file: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / file).unlink()
+
+
+def _with_text(file: str, content: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / file).write_text(content, encoding="utf-8")
+
+
+def _in_record(*path: str, value: object) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        record = json.loads((folder / "dcpcse.json").read_text(encoding="utf-8"))
+        place = record
+        for name in path[:-1]:
+            place = place[name]
+        place[path[-1]] = value
+        (folder / "dcpcse.json").write_text(json.dumps(record), encoding="utf-8")
+
+    return change
+
+
+def _in_prompts(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], object]:
+    def rewrite(folder: Path) -> None:
+        (file,) = (path for path in folder.glob("*.safetensors") if "prompt_embeddings" in load_file(path))
+        save_file({"prompt_embeddings": change(load_file(file)["prompt_embeddings"]).contiguous()}, file)
+
+    return rewrite
+
+
+def _without_a_layer(folder: Path) -> None:
+    kept = {n: t for n, t in load_file(folder / "model.safetensors").items() if ".layer.1." not in n}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _all_zero(folder: Path) -> None:
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(zeros, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _not_finite(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if "word_embeddings" in name)
+    tensors[name] = torch.full_like(tensors[name], torch.nan)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _nan(prompts: torch.Tensor) -> torch.Tensor:
+    prompts[0, 0] = torch.nan
+    return prompts
+
+
+def _dev_file(change: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
+    """The evaluation data in the folder data, with another STS-B dev set."""
+
+    def prepare(desk: Path) -> None:
+        file = Path(shutil.copytree(desk / "sts", desk / "data")) / "downstream/STS/STSBenchmark/sts-dev.csv"
+        lines = file.read_text(encoding="utf-8").splitlines()
+        file.write_text("\n".join(change(lines)) + "\n", encoding="utf-8")
+
+    return prepare
+
+
+def _link(desk: Path) -> None:
+    (desk / "link.txt").symlink_to("moved-away.txt")
+
+
+STSB = "--task_set na --tasks STSBenchmark"
+CORRUPT = "corrupt --model_name_or_path bert --generator_name {} --train_file train.txt --output_dir out"
+TRY = "search-hyperparameters --search dcpcse --output_dir out"
+ROW = "reproduce dcpcse/table1/unsupervised/SimCSE-BERT-base --unsup_file train.txt --base bert --output_dir out"
+DEV = f"evaluate ... --data_dir data {STSB}"
+MODEL = f"evaluate ... --model_name_or_path copy {STSB}"
+TRAINED = "evaluate --data_dir sts --custom_data --mode dev --device cpu --model_name_or_path"
+
+GROUPS: Mapping[str, tuple[Case, ...]] = {
+    "Training files": (
+        Case("no such file", "train ... --train_file nowhere.txt", "nowhere.txt"),
+        Case("a folder for a file", "train ... --train_file bert", "bert"),
+        Case("a device", "train ... --train_file /dev/null", "/dev/null"),
+        Case("a link that leads nowhere", "train ... --train_file link.txt", "link.txt", prepare=_link),
+        Case("an address", "train ... --train_file https://some.where/train.txt", "some.where/train.txt"),
+        with_data("empty", "", "train.csv"),
+        with_data("blank lines only", "\n \n\n", "blank.txt"),
+        with_data("a byte-order mark and one sentence", b"\xef\xbb\xbfA dog.\n", "one.txt"),
+        with_data("one sentence", "A dog.\n", "one.txt"),
+        with_data("a header and no row", "sent0,sent1\n", "header.csv"),
+        with_data("Latin-1", "Ein Käse.\nNoch einer.\n".encode("latin-1"), "latin.txt", "line 1"),
+        with_data("UTF-16", "A dog.\nA cat.\n".encode("utf-16"), "wide.txt", "UTF-16"),
+        with_data("a NUL byte", b"A dog.\nA cat.\nA \0.\n", "nul.txt", "line 3"),
+        with_data("four columns", "a,b,c,d\n1,2,3,4\n", "four.csv"),
+        with_data("a column without a name", "sent0,\na,b\n", "unnamed.csv", "sent0"),
+        with_data("semicolons between columns", "sent0;sent1\na;b\n", "german.csv", "sent0;sent1"),
+        with_data("tabs in a csv file", "sent0\tsent1\na\tb\n", "tabs.csv", ".tsv"),
+        with_data("commas in a tsv file", "sent0,sent1\na,b\n", "commas.tsv"),
+        with_data("a row too short", "sent0,sent1\na,b\nc\n", "ragged.csv", "line 3"),
+        with_data("a row too long", "sent0,sent1\na,b\nc,d,e\n", "ragged.csv", "line 3"),
+        with_data("an open quote", 'sent0,sent1\na,b\n"c,d\n', "quote.csv", "line 3"),
+        with_data("text behind a quote", '"a"b,c\nd,e\n', "quote.csv", "line 1"),
+        with_data("all cells blank", 'a,b\n"",""\n" ",""\n', "blank.csv"),
+        with_data("broken JSON", '{"a": "b"}\n{"a": \n', "broken.jsonl", "line 2"),
+        with_data("a JSON array that ends early", '[{"a": "b"},', "broken.json", "line 1"),
+        with_data("a number for a sentence", '{"a": "b"}\n{"a": 3}\n', "number.jsonl", "line 2"),
+        with_data("a list for a sentence", '{"a": ["b"]}\n', "list.jsonl", "line 1"),
+        with_data("a string for an object", '"a"\n"b"\n', "strings.jsonl", "line 1"),
+        with_data("other keys in a later row", '{"a": "b"}\n{"c": "d"}\n', "keys.jsonl", "line 2"),
+        with_data("a key twice", '{"a": "b", "a": "c"}\n', "twice.jsonl", "line 1"),
+        with_data("an object without keys", "{}\n", "none.jsonl", "line 1"),
+        with_data("an empty array", "[]", "none.json"),
+        with_data("half a character", '{"a": "\\ud800"}\n{"a": "b"}\n', "half.jsonl", "\\ud800"),
+        with_data("brackets without end", "[" * 100_000, "deep.json", "line 1"),
+        with_data("nothing but null", '{"a": null}\n{"a": null}\n', "null.jsonl"),
+        with_data("a packed file", b"\x1f\x8b", "train.txt.gz", ".gz"),
+        with_data("another format", b"PAR1", "train.parquet", ".parquet"),
+        with_data("no extension", "a\nb\n", "sentences"),
+    ),
+    "Files of options": (
+        Case("no such file", f"train nowhere.yaml {TRAIN}", "nowhere.yaml"),
+        Case("a folder", f"train run.yaml {TRAIN}", "run.yaml", prepare=lambda desk: (desk / "run.yaml").mkdir()),
+        Case("behind the options", "train ... run.yaml", "run.yaml", files={"run.yaml": "temp: 0.1\n"}),
+        with_options("empty", "", "run.yaml"),
+        with_options("a list", "- temp\n- 0.1\n", "run.yaml"),
+        with_options("a name twice", "temp: 0.1\ntemp: 0.2\n", "temp"),
+        with_options("a name twice in JSON", '{"temp": 0.1, "temp": 0.2}', "temp", "run.json"),
+        with_options("an unknown name", "pre_seq_length: 3\n", "--pre_seq_length"),
+        with_options("options below a heading", "model:\n  temp: 0.1\n", "--model"),
+        with_options("a list for a number", "temp: [1, 2]\n", "--temp [1, 2]"),
+        with_options("an object for a number", "temp: {a: 1}\n", "--temp"),
+        with_options("a word for a number", "temp: warm\n", "--temp warm"),
+        with_options("a word for true or false", "do_mlm: maybe\n", "--do_mlm maybe"),
+        with_options("an empty value", 'init_from: ""\n', "--init_from"),
+        with_options("a date for a number", "seed: 2020-01-01\n", "2020-01-01"),
+        with_options("not finite", '{"temp": NaN}', "nan", "run.json"),
+        with_options("JSON that ends early", '{"temp": 0.1', "run.json", "run.json"),
+        with_options("tabs in YAML", "temp:\t0.1\n\tseed: 2\n", "run.yaml"),
+        with_options("code in YAML", "temp: !!python/object/apply:os.getcwd []\n", "run.yaml"),
+        with_options("Latin-1", "preset: Käse\n".encode("latin-1"), "run.yaml"),
+        with_options("a preset that there is not", "preset: dcpcse/unsup-bert-bas\n", "dcpcse/unsup-bert-bas"),
+    ),
+    "Training: numbers": (
+        Case("temperature 0", "train ... --temp 0", "--temp 0"),
+        Case("temperature NaN", "train ... --temp nan", "--temp nan"),
+        Case("temperature infinite", "train ... --temp inf", "--temp inf"),
+        Case("a word for a number", "train ... --temp warm", "--temp warm"),
+        Case("half a prompt", "train ... --pre_seq_len 1.5", "--pre_seq_len 1.5"),
+        Case("no value", "train ... --temp", "--temp"),
+        Case("an empty value", "train ... --temp ''", "--temp"),
+        Case("no prompts", "train ... --pre_seq_len 0", "--pre_seq_len 0"),
+        Case("prompts below 0", "train ... --pre_seq_len -1", "--pre_seq_len -1"),
+        Case("prompts beyond the positions", "train ... --pre_seq_len 600", "600"),
+        Case("prompts beyond reason", "train ... --pre_seq_len 99999999999999999999", "99999999999999999999"),
+        Case("prompts that leave too little room", "train ... --pre_seq_len 70", "--max_seq_length 32"),
+        Case("an offset beyond the positions", "train ... --position_offset 95", "95"),
+        Case("an offset below 0", "train ... --position_offset -1", "--position_offset -1"),
+        Case("texts of two tokens", "train ... --max_seq_length 2", "--max_seq_length 2"),
+        Case("texts beyond the positions", "train ... --max_seq_length 97", "--max_seq_length 97"),
+        Case("dropout of 1", "train ... --prompt_dropout 1", "--prompt_dropout 1"),
+        Case("learning rate 0", "train ... --learning_rate 0", "--learning_rate 0"),
+        Case("learning rate infinite", "train ... --learning_rate inf", "--learning_rate inf"),
+        Case("weight decay below 0", "train ... --weight_decay -1", "--weight_decay -1"),
+        Case("warm-up below 0", "train ... --warmup_steps -5", "--warmup_steps -5"),
+        Case("warm-up NaN", "train ... --warmup_steps nan", "--warmup_steps nan"),
+        Case("gradient norm below 0", "train ... --max_grad_norm -1", "--max_grad_norm -1"),
+        Case("Adam's beta of 2", "train ... --adam_beta1 2", "--adam_beta1 2"),
+        Case("no epochs", "train ... --max_steps -1 --num_train_epochs 0", "--num_train_epochs 0"),
+        Case("epochs without end", "train ... --max_steps -1 --num_train_epochs inf", "--num_train_epochs inf"),
+        Case("an empty batch", "train ... --per_device_train_batch_size 0", "--per_device_train_batch_size 0"),
+        Case("a batch of one", "train ... --per_device_train_batch_size 1", "--per_device_train_batch_size 1"),
+        Case("an empty batch of dev sentences", "train ... --per_device_eval_batch_size 0", "eval_batch_size 0"),
+        Case(
+            "a batch beyond reason",
+            "train ... --per_device_train_batch_size 99999999999999999999",
+            "99999999999999999999",
+        ),
+        Case(
+            "fetching ahead by less than 0",
+            "train ... --dataloader_prefetch_factor -1",
+            "--dataloader_prefetch_factor -1",
+        ),
+        Case("accumulation over 0", "train ... --gradient_accumulation_steps 0", "--gradient_accumulation_steps 0"),
+        Case("chunks of one", "train ... --gradient_cache_chunk 1", "--gradient_cache_chunk 1"),
+        Case("workers below 0", "train ... --dataloader_num_workers -1", "--dataloader_num_workers -1"),
+        Case("seed below 0", "train ... --seed -1", "--seed -1"),
+        Case("seed of the data too large", "train ... --data_seed 99999999999999", "--data_seed 99999999999999"),
+        Case("saving every 0 steps", "train ... --save_strategy steps --save_steps 0", "--save_steps 0"),
+        Case("keeping no checkpoint", "train ... --save_total_limit 0", "--save_total_limit 0"),
+        Case("logging every 0 steps", "train ... --logging_steps 0", "--logging_steps 0"),
+        Case("measuring every 0 steps", "train ... --eval_strategy steps --eval_steps 0", "--eval_steps 0"),
+        Case("masking everything", "train ... --do_mlm --mlm_probability 1.5", "--mlm_probability 1.5"),
+        Case("MLM weight infinite", "train ... --do_mlm --mlm_weight inf", "--mlm_weight inf"),
+        Case("a hard negative's weight NaN", "train ... --hard_negative_weight nan", "--hard_negative_weight nan"),
+        Case("replacing everything", "train ... --method d2cse --masking_ratio 1", "--masking_ratio 1"),
+    ),
+    "Training: words": (
+        Case("no encoder", "train --train_file train.txt --output_dir out", "--model_name_or_path"),
+        Case("no data", "train --model_name_or_path bert --output_dir out", "--train_file"),
+        Case("no place for the result", "train --model_name_or_path bert --train_file train.txt", "--output_dir"),
+        Case("an option misspelt", "train ... --pre_seq_length 10", "--pre_seq_length"),
+        Case("an option that there is not", "train ... --quickly", "--quickly"),
+        Case("a word too many", "train ... quickly", "quickly"),
+        Case("method misspelt", "train ... --method dcpsce", "dcpsce"),
+        Case("method in capitals", "train ... --method SimCSE", "SimCSE"),
+        Case("pooler", "train ... --pooler_type max", "--pooler_type max"),
+        Case("tuning", "train ... --tuning prompt", "--tuning prompt"),
+        Case(
+            "a template without a sentence",
+            "train ... --method promptbert --template 'It means [MASK] .'",
+            "{sentence}",
+        ),
+        Case(
+            "a template with two sentences",
+            "train ... --method promptbert --template '{sentence} {sentence} [MASK]'",
+            "2",
+        ),
+        Case("a template without a mask", "train ... --method promptbert --template '{sentence} .'", "[MASK]"),
+        Case("a preset that there is not", "train ... --preset bert", "--preset bert"),
+        Case("a schedule that there is not", "train ... --lr_scheduler_type linaer", "linaer"),
+        Case(
+            "a schedule without what it needs",
+            "train ... --lr_scheduler_type cosine_with_min_lr",
+            "cosine_with_min_lr",
+        ),
+        Case(
+            "a schedule's options that are no object", "train ... --lr_scheduler_kwargs power", "--lr_scheduler_kwargs"
+        ),
+        Case("a schedule's option that it has not", "train ... --lr_scheduler_kwargs '{\"speed\": 1}'", "speed"),
+        Case("an optimiser misspelt", "train ... --optim adamw_torhc", "adamw_torhc"),
+        Case("an optimiser's options", "train ... --optim_args fast", "--optim_args fast"),
+        Case("a reporter that there is not", "train ... --report_to paper", "--report_to paper"),
+        Case("accelerate's options", "train ... --accelerator_config nowhere.json", "nowhere.json"),
+        Case("an option that accelerate has not", "train ... --accelerator_config '{\"speed\": 1}'", "speed"),
+        Case("batches dealt out", "train ... --accelerator_config '{\"split_batches\": true}'", "split_batches"),
+        Case("neither yes nor no", "train ... --do_train maybe", "--do_train maybe"),
+        Case("the score misspelt", "train ... --do_eval --metric_for_best_model sts --eval_data_dir sts", "sts"),
+        Case("a task without a dev set", "train ... --do_eval --eval_tasks STS12", "STS12"),
+        Case("generator of another vocabulary", "train ... --method d2cse --generator_name roberta", "roberta"),
+        Case("corpus that there is not", "train ... --method d2cse --corrupted_corpus nowhere", "nowhere"),
+        Case(
+            "prototypes that there are not",
+            "train ... --method conpvp --prototype_templates nowhere.yaml",
+            "nowhere.yaml",
+        ),
+        Case("an option of the hub without a name", "train ... --push_to_hub", "--push_to_hub"),
+        Case("a name that the hub cannot have", "train ... --push_to_hub --hub_model_id prompts", "prompts"),
+    ),
+    "Training: options that contradict each other, or have no effect": (
+        Case("prompts of a tuned encoder", "train ... --method simcse --pre_seq_len 10", "--pre_seq_len"),
+        Case("projection without prompts", "train ... --tuning full --prefix_projection", "--prefix_projection"),
+        Case("inner size without a projection", "train ... --prefix_hidden_size 64", "--prefix_hidden_size"),
+        Case("MLM numbers without MLM", "train ... --mlm_weight 0.5", "--mlm_weight"),
+        Case("an LM head without MLM", "train ... --lm_head new", "--lm_head"),
+        Case("training an LM head without MLM", "train ... --train_lm_head", "--train_lm_head"),
+        Case("another method's option", "train ... --masking_ratio 0.3", "--masking_ratio"),
+        Case("denoising without a mask", "train ... --denoise", "--denoise"),
+        Case("frozen input vectors that there are not", "train ... --freeze_prompts", "--freeze_prompts"),
+        Case("a full stop without a template", "train ... --final_period", "--final_period"),
+        Case("the mask without a template", "train ... --pooler_type mask", "--pooler_type mask"),
+        Case("half precision of a trained encoder", "train ... --tuning full --encoder_dtype bfloat16", "bfloat16"),
+        Case("two precisions", "train ... --fp16 --bf16", "--fp16"),
+        Case("transfer scores that nobody measures", "train ... --eval_transfer", "--eval_transfer"),
+        Case(
+            "the best model that nobody can know",
+            "train ... --load_best_model_at_end --eval_strategy steps",
+            "--load_best_model_at_end",
+        ),
+        Case("shards of one process", "train ... --shard_encoder", "--shard_encoder"),
+        Case(
+            "batch normalisation in chunks", "train ... --batchnorm --gradient_cache_chunk 2", "--gradient_cache_chunk"
+        ),
+        Case("flex attention without a GPU", "train ... --flex_attention", "--flex_attention"),
+        Case("neither training nor measuring", "train ... --do_train False", "--do_train False"),
+        Case("a branch without a push", "train ... --hub_model_id some/prompts", "--hub_model_id"),
+        Case("an old option that cannot work", "train ... --group_by_length", "--group_by_length"),
+        Case("DeepSpeed", "train ... --deepspeed ds.json", "--deepspeed"),
+        Case("a token for all to read", "train ... --hub_token secret", "--hub_token"),
+    ),
+    "Encoders": (
+        Case("no such folder", "train ... --model_name_or_path ./nowhere", "./nowhere"),
+        Case("a file", "train ... --model_name_or_path train.txt", "train.txt"),
+        Case("a folder without an encoder", "train ... --model_name_or_path sts", "sts"),
+        Case("a name that no encoder can have", "train ... --model_name_or_path 'my encoder'", "my encoder"),
+        Case("an encoder that takes no prompts", "train ... --model_name_or_path distilbert", "distilbert"),
+        Case("trained prompts for an encoder", "train ... --model_name_or_path trained", "trained"),
+        Case(
+            "weights cut short",
+            "train ... --model_name_or_path copy",
+            "copy",
+            prepare=_copied("bert", "copy", _cut("model.safetensors")),
+        ),
+        Case(
+            "a layer is missing",
+            "train ... --model_name_or_path copy",
+            "copy",
+            prepare=_copied("bert", "copy", _without_a_layer),
+        ),
+        Case(
+            "no weights",
+            "train ... --model_name_or_path copy",
+            "copy",
+            prepare=_copied("bert", "copy", _without("model.safetensors")),
+        ),
+        Case(
+            "configuration cut short",
+            "train ... --model_name_or_path copy",
+            "copy",
+            prepare=_copied("bert", "copy", _cut("config.json")),
+        ),
+        Case(
+            "no vocabulary",
+            "train ... --model_name_or_path copy",
+            "copy",
+            prepare=_copied("bert", "copy", _without("tokenizer.json")),
+        ),
+        Case("another's tokenizer", "train ... --tokenizer_name roberta", "roberta"),
+        Case("another's configuration", "train ... --config_name roberta", "bert"),
+        Case("an LM head of another size", "train ... --do_mlm --lm_head roberta", "roberta"),
+        Case("to begin from nothing", "train ... --init_from ./nowhere", "./nowhere"),
+        Case("to begin from an encoder", "train ... --init_from bert", "bert"),
+        Case("to begin from another method's result", "train ... --init_from tuned", "tuned"),
+        Case("to begin from prompts of another length", "train ... --pre_seq_len 3 --init_from trained", "trained"),
+        Case("to go on from nothing", "train ... --resume_from_checkpoint nowhere", "nowhere"),
+        Case("to go on from an encoder", "train ... --resume_from_checkpoint bert", "bert"),
+        Case("to go on in two ways", "train ... --resume --resume_from_checkpoint True", "--resume_from_checkpoint"),
+        Case("to go on where nothing was begun", "train ... --resume_from_checkpoint True", "out"),
+    ),
+    "Model folders": (
+        Case("prompts cut short", MODEL, "copy", prepare=_copied("trained", "copy", _cut("prompts.safetensors"))),
+        Case("prompts with NaN", MODEL, "copy", prepare=_copied("trained", "copy", _in_prompts(_nan))),
+        Case(
+            "fewer prompts than recorded",
+            MODEL,
+            "copy",
+            prepare=_copied("trained", "copy", _in_prompts(lambda p: p[:-1])),
+        ),
+        Case(
+            "prompts of fewer layers",
+            MODEL,
+            "copy",
+            prepare=_copied("trained", "copy", _in_prompts(lambda p: p[:, :64])),
+        ),
+        Case("no prompts", MODEL, "copy", prepare=_copied("trained", "copy", _without("prompts.safetensors"))),
+        Case("no head", MODEL, "copy", prepare=_copied("trained", "copy", _without("trained.safetensors"))),
+        Case("no tokenizer", MODEL, "copy", prepare=_copied("trained", "copy", _without("tokenizer.json"))),
+        Case("record cut short", MODEL, "copy", prepare=_copied("trained", "copy", _cut("dcpcse.json"))),
+        Case(
+            "record of a later program",
+            MODEL,
+            "copy",
+            prepare=_copied("trained", "copy", _in_record("format", value=99)),
+        ),
+        Case(
+            "a word for a number in the record",
+            MODEL,
+            "copy",
+            prepare=_copied("trained", "copy", _in_record("prompt", "length", value="ten")),
+        ),
+        Case(
+            "record that is no object",
+            MODEL,
+            "copy",
+            prepare=_copied("trained", "copy", _with_text("dcpcse.json", "[]")),
+        ),
+        Case(
+            "the encoder was moved",
+            MODEL,
+            "copy",
+            prepare=_copied("trained", "copy", _in_record("base", "name_or_path", value="./nowhere")),
+        ),
+        Case("another encoder", f"{TRAINED} trained --base roberta", "roberta"),
+        Case("a file for the encoder", f"{TRAINED} trained --base train.txt", "train.txt"),
+        Case("an encoder for one that has its own", f"{TRAINED} tuned --base bert", "tuned"),
+        Case("another prompt length", f"{TRAINED} trained --pre_seq_len 9", "--pre_seq_len 9"),
+        Case("another template", f"{TRAINED} trained --template '{{sentence}} [MASK]'", "--template"),
+        Case("the mask without a template", f"{TRAINED} trained --pooler mask", "--pooler mask"),
+        Case("an option of plain encoders", f"{TRAINED} trained --top_k 4", "--top_k"),
+        Case("weights with NaN", MODEL, "not finite", prepare=_copied("bert", "copy", _not_finite)),
+        Case(
+            "the same vector for every sentence",
+            MODEL,
+            "the same embedding",
+            prepare=_copied("bert", "copy", _all_zero),
+        ),
+    ),
+    "Evaluation data": (
+        Case("no data", "evaluate ... --data_dir nowhere", "nowhere"),
+        Case("a file for the folder", "evaluate ... --data_dir train.txt", "train.txt"),
+        Case("a year is missing", "evaluate ... --mode test", "STS12"),
+        Case(
+            "not all of it", f"evaluate --model_name_or_path bert --data_dir sts --mode dev --pooler avg {STSB}", "12 "
+        ),
+        Case(
+            "a gold score is missing",
+            DEV,
+            "sts-dev.csv:2",
+            prepare=_dev_file(lambda lines: [lines[0], lines[1].replace(lines[1].split("\t")[4], "", 1)]),
+        ),
+        Case(
+            "a word for a gold score",
+            DEV,
+            "sts-dev.csv:1",
+            prepare=_dev_file(lambda lines: ["g\tf\t1\t0\thigh\ta\tb", *lines]),
+        ),
+        Case("columns are missing", DEV, "sts-dev.csv:1", prepare=_dev_file(lambda lines: ["a\tb", *lines])),
+        Case(
+            "one gold score for all",
+            DEV,
+            "sts-dev.csv",
+            prepare=_dev_file(
+                lambda lines: ["\t".join([*line.split("\t")[:4], "3", *line.split("\t")[5:]]) for line in lines]
+            ),
+        ),
+        Case("an empty file", DEV, "sts-dev.csv", prepare=_dev_file(lambda lines: [])),
+        Case("own pairs: no such file", "evaluate ... --pairs nowhere.tsv", "nowhere.tsv"),
+        Case("own pairs: without scores", "evaluate ... --pairs my.tsv", "my.tsv:1", files={"my.tsv": "a\tb\nc\td\n"}),
+        Case(
+            "own pairs: a word for a score",
+            "evaluate ... --pairs my.tsv",
+            "my.tsv:2",
+            files={"my.tsv": "a\tb\t1\nc\td\tx\n"},
+        ),
+        Case(
+            "own pairs: a score that is no number",
+            "evaluate ... --pairs my.tsv",
+            "nan",
+            files={"my.tsv": "a\tb\tnan\nc\td\t1\n"},
+        ),
+        Case("own pairs: one", "evaluate ... --pairs my.tsv", "my.tsv", files={"my.tsv": "a\tb\t1\n"}),
+        Case(
+            "geometry of nothing",
+            "evaluate ... --mode test --task_set geometry --geometry_sentences nowhere.txt",
+            "nowhere.txt",
+        ),
+        Case(
+            "whitening fitted to nothing", "evaluate ... --postprocess whitening --fit_on nowhere.txt", "nowhere.txt"
+        ),
+        Case(
+            "word vectors of unequal length",
+            "evaluate --data_dir sts --model_name_or_path my.vec --custom_data --mode dev",
+            "my.vec:2",
+            files={"my.vec": "the 0.1 0.2\nof 0.3\n"},
+        ),
+        Case(
+            "a text for word vectors",
+            "evaluate --data_dir sts --model_name_or_path train.txt --custom_data --mode dev",
+            "train.txt:1",
+        ),
+    ),
+    "Evaluation: options": (
+        Case("no encoder", "evaluate --mode dev", "--model_name_or_path"),
+        Case("an option misspelt", "evaluate ... --task STS12", "--task"),
+        Case("pooler", "evaluate ... --pooler mean", "--pooler"),
+        Case("mode", "evaluate ... --mode train", "--mode train"),
+        Case("task set", "evaluate ... --task_set sst", "--task_set sst"),
+        Case("a task misspelt", "evaluate ... --task_set na --tasks STSB", "STSB"),
+        Case("tasks and a set of tasks", "evaluate ... --tasks STS12", "--tasks STS12"),
+        Case("no tasks", "evaluate ... --task_set na", "--tasks"),
+        Case("a task without a dev set", "evaluate ... --task_set na --tasks STS12", "STS12"),
+        Case("a device that is not here", "evaluate ... --device tpu9", "tpu9"),
+        Case("an empty batch", "evaluate ... --batch_size 0", "--batch_size 0"),
+        Case("shots of no task", "evaluate ... --shots 8", "--shots"),
+        Case("one shot", "evaluate ... --task_set fewshot --shots 1", "--shots 1"),
+        Case("hidden units of no network", "evaluate ... --nhid 3 --classifier sklearn", "--nhid"),
+        Case("whitening's dimensions alone", "evaluate ... --whitening_dimensions 3", "--whitening_dimensions"),
+        Case("whitening to one dimension", "evaluate ... --postprocess whitening --whitening_dimensions 1", "1"),
+        Case("a flow that learns at NaN", "evaluate ... --postprocess flow --flow_learning_rate nan", "nan"),
+        Case(
+            "a flow's seed beyond reason",
+            "evaluate ... --postprocess flow --flow_seed 99999999999999999999",
+            "--flow_seed 99999999999999999999",
+        ),
+        Case(
+            "pairs that nobody measures",
+            "evaluate ... --mode test --task_set transfer --similarities_file pairs.npz",
+            "--similarities_file",
+        ),
+        Case("the mask without a template", "evaluate ... --pooler mask", "mask"),
+        Case("no pooler in the checkpoint", "evaluate ... --pooler cls", "--pooler cls"),
+        Case("denoising of no mask", "evaluate ... --denoise", "--denoise"),
+        Case("a new head that predicts nothing", "evaluate ... --pooler top_k --lm_head new", "--lm_head new"),
+        Case("another encoder for a plain one", "evaluate ... --base elsewhere", "--base"),
+        Case("prompts of a plain encoder", "evaluate ... --pre_seq_len 10", "--pre_seq_len"),
+        Case("flex attention without packing", "evaluate ... --packing False --flex_attention", "--flex_attention"),
+        Case("MTEB in dev mode", "evaluate ... --mteb STSBenchmark", "--mteb"),
+        Case("data of MTEB alone", "evaluate ... --mteb_data_dir sts", "--mteb_data_dir"),
+        Case("tasks of MTEB in no file", "evaluate ... --mode test --mteb nowhere.py", "nowhere.py"),
+        Case("results that nobody writes are replaced", "evaluate ... --overwrite", "--overwrite"),
+    ),
+    "Places that are taken, or cannot be": (
+        Case("a folder with something else", "train ... --output_dir sts", "sts"),
+        Case("a file for the folder", "train ... --output_dir corpus.txt", "corpus.txt"),
+        Case("a folder below a file", "train ... --output_dir corpus.txt/out", "corpus.txt/out"),
+        Case("a folder of the system", "train ... --output_dir /proc/out", "/proc/out"),
+        Case("the encoder's own folder", "train ... --output_dir bert --overwrite_output_dir", "bert"),
+        Case("a cache below a file", "train ... --cache_dir corpus.txt", "corpus.txt"),
+        Case("scores that are there", f"evaluate ... {STSB} --output_file trained/scores.json", "trained/scores.json"),
+        Case("scores over a text", f"evaluate ... {STSB} --output_file corpus.txt", "corpus.txt"),
+        Case("pairs over a text", f"evaluate ... {STSB} --similarities_file corpus.txt", "corpus.txt"),
+        Case("scores below a file", f"evaluate ... {STSB} --output_file corpus.txt/s.json", "corpus.txt/s.json"),
+        Case("a folder for the scores", f"evaluate ... {STSB} --output_file sts", "sts"),
+        Case("embeddings below a file", f"evaluate ... {STSB} --cache_dir corpus.txt", "corpus.txt"),
+        Case("a report over a text", "report trained --no_models --output corpus.txt", "corpus.txt"),
+        Case("a picture that is there", "plot curves trained --output old", "old.png", files={"old.png": b"picture"}),
+        Case("a picture for a folder", "plot curves trained --output sts", "sts"),
+        Case("a list over a text", "runs trained --csv corpus.txt", "corpus.txt"),
+        Case("a card that is there", "card trained --output corpus.txt", "corpus.txt"),
+        Case("vectors with a text's name", "encode bert corpus.txt --output corpus.txt", "corpus.txt"),
+        Case("vectors below a file", "encode bert corpus.txt --output corpus.txt/v.npy", "corpus.txt/v.npy"),
+        Case("a model over a model", "import bert --output trained", "trained"),
+        Case("a model over its own checkpoint", "import bert --output bert", "bert"),
+        Case("an export that is there", "export trained --to peft --output sts", "sts"),
+        Case("a folder from the hub over another", "pull some/prompts --output sts", "sts"),
+        Case(
+            "a corpus over other files",
+            "corrupt --model_name_or_path bert --generator_name bert --train_file train.txt --output_dir sts",
+            "sts",
+        ),
+        Case(
+            "a search's folder is a file",
+            "search-templates --model_name_or_path bert --output_dir corpus.txt",
+            "corpus.txt",
+        ),
+        Case("tries in a file", "search-hyperparameters --search dcpcse --output_dir corpus.txt", "corpus.txt"),
+        Case("an index over other files", "search bert A --pooler avg --sentences corpus.txt --index sts", "sts"),
+    ),
+    "Other commands": (
+        Case("a command that there is not", "trian --help", "trian"),
+        Case("encode: no places", "encode", "MODEL, FILE"),
+        Case("encode: no output", "encode bert corpus.txt", "--output"),
+        Case("encode: an option misspelt", "encode bert corpus.txt --outptu v.npy", "--outptu"),
+        Case("encode: no such text", "encode bert nowhere.txt --output v.npy", "nowhere.txt"),
+        Case(
+            "encode: a blank line", "encode bert blank.txt --output v.npy", "line 2", files={"blank.txt": "a\n\nb\n"}
+        ),
+        Case("encode: nothing", "encode bert none.txt --output v.npy", "none.txt", files={"none.txt": ""}),
+        Case(
+            "encode: Latin-1",
+            "encode bert latin.txt --output v.npy",
+            "line 1",
+            files={"latin.txt": "Käse\n".encode("latin-1")},
+        ),
+        Case("encode: no processes", "encode bert corpus.txt --output v.npy --num_processes 0", "--num_processes 0"),
+        Case("encode: no room", "encode bert corpus.txt --output v.npy --pooler avg --max_seq_length 500", "500"),
+        Case("similarity: one sentence", "similarity bert 'A dog.'", "one sentence"),
+        Case("similarity: a blank sentence", "similarity bert 'A dog.' ' '", "blank"),
+        Case("similarity: sentences and a file", "similarity bert A B --pairs corpus.txt", "--pairs"),
+        Case("similarity: no tab", "similarity bert --pairs corpus.txt", "corpus.txt, line 1"),
+        Case("search: nothing to look in", "search bert A", "--sentences"),
+        Case("search: nothing to look for", "search bert --sentences corpus.txt", "--queries"),
+        Case("search: a blank query", "search bert ' ' --sentences corpus.txt", "blank"),
+        Case("search: no such text", "search bert A --sentences nowhere.txt", "nowhere.txt"),
+        Case("search: a cosine of 2", "search bert A --sentences corpus.txt --threshold 2", "--threshold 2"),
+        Case("search: cells without ivf", "search bert A --sentences corpus.txt --num_cells 3", "--num_cells"),
+        Case("search: no index yet", "search bert A --index nowhere", "nowhere"),
+        Case("search: no such vectors", "search bert A --sentences corpus.txt --vectors nowhere.npy", "nowhere.npy"),
+        Case(
+            "search: other vectors",
+            "search bert A --pooler avg --sentences corpus.txt --vectors my.npy",
+            "my.npy",
+            files={"my.npy": b"no array"},
+        ),
+        Case("predict: a blank sentence", "predict ' ' --model_name_or_path bert", "blank"),
+        Case(
+            "predict: more tokens than there are",
+            "predict A --model_name_or_path bert --top_k 1000000",
+            "--top_k 1000000",
+        ),
+        Case(
+            "predict: a template without a mask",
+            "predict A --model_name_or_path bert --template '{sentence}'",
+            "[MASK]",
+        ),
+        Case("predict: an option shortened", "predict A --model bert", "--model"),
+        Case(
+            "corrupt: seed beyond reason",
+            CORRUPT.format("bert") + " --seed 99999999999",
+            "--seed 99999999999",
+        ),
+        Case(
+            "corrupt: another vocabulary",
+            CORRUPT.format("roberta"),
+            "roberta",
+        ),
+        Case("info: no such folder", "info nowhere", "nowhere"),
+        Case("info: a file", "info corpus.txt", "corpus.txt"),
+        Case("info: nothing known", "info sts", "sts"),
+        Case("info: an option misspelt", "info trained --jsno", "--jsno"),
+        Case("runs: no such folder", "runs nowhere", "nowhere"),
+        Case("runs: no run", "runs sts", "sts"),
+        Case("runs: one to compare", "runs --compare trained", "--compare trained"),
+        Case("runs: a run twice", "runs --compare trained trained", "twice"),
+        Case("runs: an order that there is not", "runs trained --sort wirtten", "--sort wirtten"),
+        Case("report: no run", "report bert --output r.html", "bert"),
+        Case("report: no scores", "report trained --output r.html --no_models --scores corpus.txt", "corpus.txt"),
+        Case("report: neighbours without models", "report trained --output r.html --no_models --top_k 3", "--top_k"),
+        Case("plot: no such picture", "plot cosine", "cosine"),
+        Case("plot: no run", "plot curves bert --output x", "bert"),
+        Case("plot: another form", "plot curves trained --output x.pdf", "x.pdf"),
+        Case("demo: no such text", "demo bert --sentences nowhere.txt", "nowhere.txt"),
+        Case("demo: a port that there is not", "demo bert --sentences corpus.txt --port 99999", "--port 99999"),
+        Case("demo: a name twice", "demo a=bert a=roberta --sentences corpus.txt", "roberta"),
+        Case("card: no result", "card bert", "bert"),
+        Case("card: no scores", "card trained --output c.md --scores corpus.txt", "corpus.txt"),
+        Case("card: other JSON", "card trained --output c.md --scores bert/config.json", "bert/config.json"),
+        Case(
+            "card: another model's scores",
+            "card other --output c.md --scores trained/scores.json",
+            "trained/scores.json",
+        ),
+        Case("push: no owner", "push trained prompts", "prompts"),
+        Case("push: blanks in the name", "push trained 'some/my prompts'", "my prompts"),
+        Case("push: no result", "push bert some/prompts", "bert"),
+        Case("pull: a place here", "pull trained --output out", "trained"),
+        Case("export: to nowhere", "export trained --to tensorflow --output out", "--to tensorflow"),
+        Case("export: what the format cannot hold", "export tuned --to peft --output out", "tuned"),
+        Case("export: an encoder", "export bert --to peft --output out", "bert"),
+        Case("import: no such folder", "import nowhere --output out", "nowhere"),
+        Case("import: a file", "import corpus.txt --output out", "corpus.txt"),
+        Case("import: no weights", "import sts --output out", "sts"),
+        Case("import: a model folder", "import trained --output out", "trained"),
+        Case("import: an encoder for one that has its own", "import bert --base roberta --output out", "--base"),
+        Case(
+            "search-templates: no such candidates",
+            "search-templates --model_name_or_path bert --output_dir out --candidates nowhere.yaml",
+            "nowhere.yaml",
+        ),
+        Case(
+            "search-templates: no lists",
+            "search-templates --model_name_or_path bert --output_dir out --candidates corpus.txt",
+            "corpus.txt",
+        ),
+        Case(
+            "search-templates: a T5 without definitions",
+            "search-templates --model_name_or_path bert --output_dir out --t5 t5-base",
+            "--definitions",
+        ),
+        Case(
+            "search-templates: keeping none",
+            "search-templates --model_name_or_path bert --output_dir out --keep 0",
+            "--keep 0",
+        ),
+        Case(
+            "search-hyperparameters: whose",
+            "search-hyperparameters --search simcse --output_dir out",
+            "--search simcse",
+        ),
+        Case(
+            "search-hyperparameters: no such stage",
+            f"{TRY} --stages rate",
+            "rate",
+        ),
+        Case(
+            "search-hyperparameters: no tries",
+            f"{TRY} --limit 0",
+            "--limit 0",
+        ),
+        Case(
+            "search-hyperparameters: no data for the tries",
+            f"{TRY} -- --model_name_or_path bert --train_file nowhere.txt",
+            "nowhere.txt",
+        ),
+        Case(
+            "search-hyperparameters: an option of train.py",
+            f"{TRY} -- --tmp 0.1",
+            "--tmp",
+        ),
+        Case("reproduce: no such row", "reproduce dcpcse/table9", "dcpcse/table9"),
+        Case(
+            "reproduce: seeds without end",
+            "reproduce dcpcse --seeds 0..99999999999 --dry_run",
+            "--seeds 0..99999999999",
+        ),
+        Case(
+            "search: more than there can be",
+            "search bert A --sentences corpus.txt --top_k 99999999999999999999",
+            "--top_k",
+        ),
+        Case("reproduce: seeds backwards", "reproduce dcpcse --seeds 9..0 --dry_run", "--seeds 9..0"),
+        Case("reproduce: no such data", "reproduce dcpcse --unsup_file nowhere.txt", "nowhere.txt"),
+        Case("reproduce: no steps", "reproduce dcpcse --limit 0", "--limit 0"),
+        Case(
+            "reproduce: no evaluation data",
+            f"{ROW} --data_dir nowhere --limit 1",
+            "nowhere",
+        ),
+        Case("reproduce: an option of the command", "reproduce dcpcse --set seed 1", "--seeds"),
+    ),
+    "In a process of its own": (
+        Case("train.py: temperature", "train ... --temp -1", "--temp -1", program="train.py"),
+        Case("train.py: an option misspelt", "train ... --pre_seq_length 10", "--pre_seq_len", program="train.py"),
+        Case("evaluation.py: mode", "evaluate ... --mode exam", "--mode exam", program="evaluation.py"),
+        Case("evaluation.py: a file of options", "evaluate options.yaml", "options.yaml", program="evaluation.py"),
+        Case("dcpcse: a command that there is not", "pulll some/prompts", "pulll", program="dcpcse"),
+        Case("dcpcse runs: no run", "runs sts", "sts", program="dcpcse"),
+        Case("dcpcse info: a file", "info corpus.txt", "corpus.txt", program="dcpcse"),
+        Case(
+            "dcpcse search: an option misspelt", "search bert A --sentence corpus.txt", "--sentence", program="dcpcse"
+        ),
+        Case("dcpcse predict: no encoder", "predict A", "--model_name_or_path", program="dcpcse"),
+        Case(
+            "no network, and a name of the hub",
+            "similarity some/prompts A B",
+            "some/prompts",
+            program="dcpcse",
+            environment={"HF_ENDPOINT": "http://127.0.0.1:9"},
+        ),
+    ),
+}
+"""Group → its cases."""
