@@ -543,6 +543,12 @@ def test_retrieval_that_merges_identical_sentences_is_refused_where_nothing_rema
     settings = unofficial(identical="keep")
     results = evaluate(hashed_encode, ["STSBenchmark-retrieval"], tmp_path, settings=settings).results
     assert results["STSBenchmark-retrieval"].queries == 4
+    with path.open("a", encoding="utf-8") as file:
+        file.write("g\tf\ty\t0\t5\tone\tanother\n")
+    results = evaluate(
+        hashed_encode, ["STSBenchmark-retrieval"], tmp_path, settings=unofficial(identical="merge")
+    ).results
+    assert results["STSBenchmark-retrieval"].queries == 2
 
 
 def test_geometry_without_a_pair_above_4_is_refused(tmp_path):

@@ -190,3 +190,7 @@ def test_single_blanks_are_single(text):
     found = single_blanks(text)
     assert found.split(" ") == text.split() or not text.split()
     assert single_blanks(found) == found
+
+
+def test_rows_of_zeros_stay():
+    assert unit_rows(np.array([[0, 0, 0], [3, 0, 4]])).tolist() == [[0, 0, 0], [0.6, 0, 0.8]]

@@ -175,11 +175,12 @@ def test_a_sentence_with_two_answers_is_a_query_for_each():
     assert LoadedRetrieval("Toy", pairs).score(embed, MERGE).recall == {1: 75.0, 3: 100.0, 5: 100.0}
 
 
+@pytest.mark.parametrize("side", ["first", "second"])
 @pytest.mark.parametrize("value", [0.0, np.nan])
-def test_a_vector_without_direction_is_an_error(different, value):
+def test_a_vector_without_direction_is_an_error(different, value, side):
     embed = embeddings_of(different)
-    embed.vectors[embed._row_of["second 7"]] = value
-    with pytest.raises(DataError, match=r"sts.csv:8: .*'second 7'"):
+    embed.vectors[embed._row_of[f"{side} 7"]] = value
+    with pytest.raises(DataError, match=rf"sts.csv:8: .*'{side} 7'"):
         LoadedRetrieval("Toy", different).score(embed, KEEP)
 
 
