@@ -55,6 +55,8 @@ TESTS = {
 """Module → the tests that must see a bug in it, as pytest is told."""
 
 EQUIVALENT: dict[str, str] = {
+    "dcpcse/losses.py:-1 -> 1": "embeddings are matrices: their last dimension is the second",
+    "SentEval/senteval/clustering.py:True -> False": "of zip(strict=...): texts and lines are as many",
     "SentEval/senteval/scores.py:np.ptp(similarity) <= ROUNDING -> np.ptp(similarity) < ROUNDING": "no spread "
     "is that number exactly",
     "SentEval/senteval/scores.py:row_dot(first, second) -> row_dot(second, first)": "a product of two rows either way",
@@ -63,6 +65,9 @@ EQUIVALENT: dict[str, str] = {
     "SentEval/senteval/scores.py:float(pearson[0]) -> pearson[0]": "numpy's is a Python float",
     "SentEval/senteval/scores.py:float(spearman[0]) -> spearman[0]": "numpy's is a Python float",
     "SentEval/senteval/clustering.py:float(np.mean(self.accuracies)) -> np.mean(self.accuracies)": "as above",
+    "SentEval/senteval/clustering.py:float(np.std(self.nmis, ddof=1)) -> np.std(self.nmis, ddof=1)": "as above",
+    "dcpcse/objectives/contrastive.py:self._count(views['anchor'], views[self.positive]) -> "
+    "self._count(views[self.positive], views['anchor'])": "cosines turned about have the same means",
 }
 """Module and change of a survivor → why nobody could tell it from the right one."""
 

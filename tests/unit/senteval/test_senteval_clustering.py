@@ -124,3 +124,10 @@ def test_mean_and_sample_deviation_are_over_the_runs():
     assert (found["accuracy_mean"], found["accuracy_std"]) == (result.points, result.deviation)
     assert found["nmi_mean"] == result.nmi == pytest.approx(statistics.mean(result.nmis))
     assert found["nmi_std"] == pytest.approx(statistics.stdev(result.nmis))
+
+
+def test_every_text_is_encoded_from_its_own_line():
+    lines = [Line(Path("toy.tsv"), number, "") for number in (1, 2, 4)]
+    loaded = LoadedClustering("Toy", LabelledTexts((["a", "b", "c"],), np.array([0, 1, 0]), lines))
+    assert list(loaded.located()) == [("a", lines[0]), ("b", lines[1]), ("c", lines[2])]
+    assert loaded.files() == [Path("toy.tsv")]
