@@ -33,10 +33,7 @@ NO_PICKLES = (
 WITH_ADAPTER = (
     "{} holds an adapter of peft beside an encoder, which would be loaded into it; give a place with the encoder alone"
 )
-_REFUSED = {
-    "quantization_config": "quantised weights",
-    "transformers_weights": "weights from another file",
-}
+_REFUSED = {"quantization_config": "quantised weights", "transformers_weights": "weights of its choice"}
 _OWN_ATTENTION = (None, "eager", "sdpa", "flex_attention")
 
 
@@ -47,10 +44,7 @@ def require_plain_config(name_or_path: str, config: PretrainedConfig) -> None:
         raise UserError(
             f"{name_or_path}: config.json asks for the attention {found!r}, code from elsewhere; remove it"
         )
-    for name, what in (
-        ("quantization_config", "quantised weights"),
-        ("transformers_weights", "weights of its choice"),
-    ):
+    for name, what in _REFUSED.items():
         if getattr(config, name, None) is not None:
             raise UserError(f"{name_or_path}: config.json asks for {what} ({name}); give an encoder without that")
 
