@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dcpcse.saving import SEAL
 from dcpcse.training import train as train_main
 
 STEPS = {"max_steps": 3, "per_device_train_batch_size": 8, "save_strategy": "steps", "save_steps": 2}
@@ -24,8 +25,10 @@ class Attack:
 
 @pytest.fixture(scope="module")
 def run(train, tiny, train_txt):
-    """A run of three steps with a checkpoint after the second, and its folder."""
-    return train(tiny("bert"), train_txt, **STEPS).folder
+    """Folder of a run of three steps with a checkpoint after the second, without its seal."""
+    folder = train(tiny("bert"), train_txt, **STEPS).folder
+    (folder / "checkpoint-2" / SEAL).unlink()
+    return folder
 
 
 @pytest.fixture

@@ -68,3 +68,10 @@ def test_what_cannot_be_resampled_is_refused():
         Scored(gold, before[:-1], after)
     with pytest.raises(ValueError, match="too few pairs"):
         gain([Scored(gold[:2], before[:2], after[:2])], samples=50)
+
+
+@pytest.mark.parametrize("side", ["gold", "before", "after"])
+def test_a_side_of_another_length_is_refused(side):
+    sides = dict.fromkeys(("gold", "before", "after"), np.arange(4.0)) | {side: np.arange(3.0)}
+    with pytest.raises(ValueError, match="three arrays of one length"):
+        Scored(**sides)
