@@ -55,9 +55,7 @@ def verdict(names: set[str], reports: Sequence[Mapping[str, Any]], known: set[st
             looked_up.add(re.sub(r"[-_.]+", "-", one["name"]).lower())
             found |= {(one["name"], one["version"], bug["id"], ", ".join(bug["fix_versions"])) for bug in one["vulns"]}
     bad = sorted(bug for bug in found if bug[2] not in known)
-    lines = [
-        f"VULNERABLE: {name} {version}: {bug} (mended in {mended or 'none'})" for name, version, bug, mended in bad
-    ]
+    lines = [f"VULNERABLE: {name} {version}: {bug} (mended in {fix or 'none'})" for name, version, bug, fix in bad]
     if missing := names - looked_up:
         listed = ", ".join(sorted(missing)) if looked_up else "the advisory database is out of reach"
         lines.append(f"NOT AUDITED: {len(missing)} of {len(names)} requirements ({listed}); nothing is known of them")

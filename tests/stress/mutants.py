@@ -56,6 +56,7 @@ TESTS = {
 
 EQUIVALENT: dict[str, str] = {
     "dcpcse/losses.py:-1 -> 1": "embeddings are matrices: their last dimension is the second",
+    "SentEval/senteval/sts.py:True -> False": "of zip(strict=...): sets and their descriptions are as many",
     "SentEval/senteval/clustering.py:True -> False": "of zip(strict=...): texts and lines are as many",
     "SentEval/senteval/scores.py:np.ptp(similarity) <= ROUNDING -> np.ptp(similarity) < ROUNDING": "no spread "
     "is that number exactly",
