@@ -1,7 +1,9 @@
 """What is counted while a training file is read: rows that repeat, and pairs that teach nothing."""
 
 import random
+import shutil
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
@@ -56,11 +58,20 @@ def test_a_training_file_brings_its_repeats_and_a_second_reading_costs_nothing(f
     assert load_training_file(file, tmp_path / "cache").repeats == first
 
 
-def test_training_says_so_before_a_model_is_loaded(file, tmp_path, caplog, capsys):
-    words = ["--model_name_or_path", str(tmp_path / "nowhere"), "--train_file", str(file)]
+@pytest.fixture
+def broken(tiny, tmp_path):
+    """An encoder that only loading it shows to be damaged."""
+    folder = Path(shutil.copytree(tiny("bert"), tmp_path / "broken"))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    return str(folder)
+
+
+def test_training_says_so_before_a_model_is_loaded(file, broken, tmp_path, caplog, capsys):
+    words = ["--model_name_or_path", broken, "--train_file", str(file)]
     words += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache")]
     assert run(training.train, words) == 2
-    assert "there is no such folder" in capsys.readouterr().err
+    assert "cannot load the encoder" in capsys.readouterr().err
     said = [record.getMessage() for record in caplog.records if "dcpcse doctor" in record.getMessage()]
     assert said == [
         f"{file}: of 5 rows 1 occurred before (line 4), 1 have the same text as anchor and positive (line 3), 1 have "
@@ -69,10 +80,11 @@ def test_training_says_so_before_a_model_is_loaded(file, tmp_path, caplog, capsy
     ]
 
 
-def test_training_on_a_clean_file_says_nothing_of_it(tmp_path, caplog):
+def test_training_on_a_clean_file_says_nothing_of_it(broken, tmp_path, caplog, capsys):
     file = tmp_path / "clean.txt"
     file.write_text("one\ntwo\nthree\n", encoding="utf-8")
-    words = ["--model_name_or_path", str(tmp_path / "nowhere"), "--train_file", str(file)]
+    words = ["--model_name_or_path", broken, "--train_file", str(file)]
     words += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache")]
     assert run(training.train, words) == 2
+    assert "cannot load the encoder" in capsys.readouterr().err
     assert "doctor" not in caplog.text
