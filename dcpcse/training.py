@@ -495,6 +495,8 @@ def _is_finished(trainer: ContrastiveTrainer, options: Mapping[str, Any]) -> boo
     if result.step >= steps:
         result.require_same_run(trainer.step_module.model, None)
         say(f"{output} is finished: all its {steps} steps are done; its result stays as it is")
+        if trainer.is_world_process_zero():
+            saving.tidy(output)
         trainer.restore_result()
         return True
     if checkpoints.last(output) is None:

@@ -208,6 +208,7 @@ def test_resume_begins_where_nothing_is_there_yet(attempt, whole, tmp_path):
 def test_resume_leaves_a_finished_result_untouched(attempt, whole, tmp_path):
     folder = shutil.copytree(whole(**EVERY_TWO), tmp_path / "out")
     before = files(folder)
+    (folder / ".result.part").mkdir()  # killed when the last file had just taken its place
     ended = attempt(folder, **EVERY_TWO, resume=True)
     assert ended.code == 0
     assert "is finished" in ended.said
