@@ -1,10 +1,12 @@
 """Mistakes that users make, as data: what is given to which command, on a desk of small files and encoders.
 
-On the desk lie the encoders bert, roberta and distilbert, the results trained and other (deep prompts on bert) and
-tuned (SimCSE's), train.txt, pairs.csv, corpus.txt, and sts with small evaluation data.
+On the desk lie the encoders bert, roberta, distilbert, deberta-v2 and mpnet, the results trained and other (deep
+prompts on bert) and tuned (SimCSE's), train.txt, pairs.csv, corpus.txt, and sts with small evaluation data.
 """
 
+import fcntl
 import json
+import os
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
@@ -122,6 +124,18 @@ def _not_finite(folder: Path) -> None:
     name = next(name for name in tensors if "word_embeddings" in name)
     tensors[name] = torch.full_like(tensors[name], torch.nan)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+_LOCKS: list[int] = []
+"""Descriptors that stay open as long as this process."""
+
+
+def _held(desk: Path) -> None:
+    """A folder that another process writes into, as far as its lock tells."""
+    (desk / "held").mkdir()
+    _LOCKS.append(os.open(desk / "held/.dcpcse.lock", os.O_RDWR | os.O_CREAT))
+    fcntl.flock(_LOCKS[-1], fcntl.LOCK_EX)
+    os.write(_LOCKS[-1], json.dumps({"process": 4711, "host": "node7", "since": "2026-11-20T08:00:00+00:00"}).encode())
 
 
 def _nan(prompts: torch.Tensor) -> torch.Tensor:
@@ -306,6 +320,9 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("an optimiser misspelt", "train ... --optim adamw_torhc", "adamw_torhc"),
         Case("an optimiser's options", "train ... --optim_args fast", "--optim_args fast"),
         Case("a reporter that there is not", "train ... --report_to paper", "--report_to paper"),
+        Case("an optimiser that is not installed", "train ... --optim adamw_bnb_8bit", "--optim adamw_bnb_8bit"),
+        Case("a reporter that is not installed", "train ... --report_to clearml", "--report_to clearml"),
+        Case("a tokenizer of old", "train ... --use_fast_tokenizer False", "--use_fast_tokenizer"),
         Case("accelerate's options", "train ... --accelerator_config nowhere.json", "nowhere.json"),
         Case("an option that accelerate has not", "train ... --accelerator_config '{\"speed\": 1}'", "speed"),
         Case("batches dealt out", "train ... --accelerator_config '{\"split_batches\": true}'", "split_batches"),
@@ -343,6 +360,16 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "--load_best_model_at_end",
         ),
         Case("shards of one process", "train ... --shard_encoder", "--shard_encoder"),
+        Case("another way of sharding", "train ... --fsdp True", "--shard_encoder"),
+        Case(
+            "chunks of a compiled step", "train ... --gradient_cache_chunk 2 --torch_compile", "--gradient_cache_chunk"
+        ),
+        Case(
+            "chunks and an emptied cache",
+            "train ... --gradient_cache_chunk 2 --torch_empty_cache_steps 3",
+            "--torch_empty_cache_steps",
+        ),
+        Case("to go on, and to replace", "train ... --resume --overwrite_output_dir", "--overwrite_output_dir"),
         Case(
             "batch normalisation in chunks", "train ... --batchnorm --gradient_cache_chunk 2", "--gradient_cache_chunk"
         ),
@@ -354,6 +381,8 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("a token for all to read", "train ... --hub_token secret", "--hub_token"),
     ),
     "Encoders": (
+        Case("relative positions", "train ... --model_name_or_path deberta-v2", "deberta-v2"),
+        Case("an attention of its own", "train ... --model_name_or_path mpnet", "mpnet"),
         Case("no such folder", "train ... --model_name_or_path ./nowhere", "./nowhere"),
         Case("a file", "train ... --model_name_or_path train.txt", "train.txt"),
         Case("a folder without an encoder", "train ... --model_name_or_path sts", "sts"),
@@ -461,6 +490,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
     ),
     "Evaluation data": (
+        Case("no evaluation data", "train ... --do_eval --eval_data_dir nowhere", "nowhere"),
         Case("no data", "evaluate ... --data_dir nowhere", "nowhere"),
         Case("a file for the folder", "evaluate ... --data_dir train.txt", "train.txt"),
         Case("a year is missing", "evaluate ... --mode test", "STS12"),
@@ -565,6 +595,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("results that nobody writes are replaced", "evaluate ... --overwrite", "--overwrite"),
     ),
     "Places that are taken, or cannot be": (
+        Case("a folder that another run writes into", "train ... --output_dir held", "4711", prepare=_held),
         Case("a folder with something else", "train ... --output_dir sts", "sts"),
         Case("a file for the folder", "train ... --output_dir corpus.txt", "corpus.txt"),
         Case("a folder below a file", "train ... --output_dir corpus.txt/out", "corpus.txt/out"),
@@ -602,6 +633,16 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("an index over other files", "search bert A --pooler avg --sentences corpus.txt --index sts", "sts"),
     ),
     "Other commands": (
+        Case("doctor: nothing there", "doctor nowhere.txt", "nowhere.txt"),
+        Case(
+            "doctor: an unknown kind of file",
+            "doctor train.txt picture.png",
+            "picture.png",
+            {"picture.png": b"\x89PNG"},
+        ),
+        Case("doctor: an empty folder", "doctor empty", "empty", prepare=lambda desk: (desk / "empty").mkdir()),
+        Case("doctor: no tokenizer", "doctor train.txt --tokenizer sts", "--tokenizer sts"),
+        Case("doctor: a batch of one", "doctor train.txt --batch_size 1", "--batch_size 1"),
         Case("a command that there is not", "trian --help", "trian"),
         Case("encode: no places", "encode", "MODEL, FILE"),
         Case("encode: no output", "encode bert corpus.txt", "--output"),

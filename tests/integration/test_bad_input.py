@@ -28,7 +28,8 @@ HEAD = """# Wrong input
 What is said to {count} mistakes. `tests/integration/test_bad_input.py` tries each, writes this page, and fails
 where it is out of date. Every one ends in a single line on stderr that opens with `error: ` (left out here), with exit
 code 2, and leaves every file and folder as it was; `--debug` shows the traceback. `...` stands for other options,
-which are right; bert, roberta and distilbert are encoders, trained, tuned and other are results of train.py.
+which are right; bert, roberta, distilbert, deberta-v2 and mpnet are encoders, trained, tuned and other are results of
+train.py.
 """
 
 
@@ -36,7 +37,7 @@ which are right; bert, roberta and distilbert are encoders, trained, tuned and o
 def desk(tmp_path_factory, tiny, train_txt, train_csv, sts_data, sentences) -> Path:
     """A folder with everything that the cases name."""
     desk = tmp_path_factory.mktemp("desk")
-    for kind in ("bert", "roberta", "distilbert"):
+    for kind in ("bert", "roberta", "distilbert", "deberta-v2", "mpnet"):
         shutil.copytree(tiny(kind), desk / kind)
     shutil.copytree(sts_data, desk / "sts")
     shutil.copyfile(train_txt, desk / "train.txt")
