@@ -26,7 +26,7 @@ from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.collators import ViewCollator
 from dcpcse.methods import build_method
-from dcpcse.trainer import TrainingStep
+from dcpcse.step import TrainingStep
 
 WORDS = (
     "the",

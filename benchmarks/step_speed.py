@@ -44,8 +44,8 @@ from dcpcse.gradient_cache import CACHED, Replay, run_in_chunks
 from dcpcse.methods import build_method, settle
 from dcpcse.packing import Packing
 from dcpcse.prepacking import prepacked
+from dcpcse.step import TrainingStep
 from dcpcse.tokens import pad
-from dcpcse.trainer import TrainingStep
 
 LASTING = contextlib.ExitStack()
 """Layouts of weights that stay for the whole of the benchmark."""

@@ -13,6 +13,7 @@ from transformers.trainer_pt_utils import safe_globals
 from . import folder as model_folder
 from .arguments import RunArguments
 from .errors import UserError
+from .methods import Method
 from .models import SentenceEncoder
 from .records import RUN_FILE, STATE, checkpoints_in, read_options, read_state
 from .saving import read_seal
@@ -68,6 +69,12 @@ class Checkpoint:
     step: int
     made_of: Mapping[str, Any] = field(default_factory=dict)
     best: int | None = None
+
+    def require_same(self, options: Mapping[str, Any], made_of: Mapping[str, Any], method: Method) -> None:
+        """UserError where going on would not be the run that wrote the checkpoint; arguments: of the run now."""
+        self.require_same_options(options)
+        self.require_same_origin(made_of)
+        self.require_same_run(method.model, method.trained_objectives())
 
     def require_same_options(self, options: Mapping[str, Any]) -> None:
         """UserError if the run was started with other options, as far as its run.yaml says; what may differ is told.

@@ -108,7 +108,8 @@ def _checked(words: Sequence[str]) -> list[str]:
     # Once the options are right: these take seconds.
     from .data import reader_of
     from .methods import settle
-    from .training import load_dev_tasks, require_given
+    from .preconditions import require_given
+    from .training import load_dev_tasks
 
     require_given(model, data)
     settle(model, ["anchor"])

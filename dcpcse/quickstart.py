@@ -22,7 +22,7 @@ from .backbones import load_backbone
 from .cli import run, say
 from .errors import UserError
 from .models import SentenceEncoder, plain_encoder
-from .trainer import count
+from .plan import count
 from .training import train
 
 SAMPLE = Path(__file__).parents[1] / "data/sample"

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import math
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,83 +15,26 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import TrainOutput
 
 from . import checkpoints, saving
-from . import folder as model_folder
-from .collators import slots_of
 from .devices import release_memory
-from .distributed import SharedBatches, largest_of_all, step_sizes, world_size
-from .encoder import Encoder
+from .distributed import SharedBatches, largest_of_all, world_size
 from .errors import UserError
 from .gradient_cache import Replay, joint, row_wise, run_in_chunks
-from .guards import NON_FINITE, Guards, Locate
+from .guards import Guards, Locate
 from .interruption import Interrupted, SteadyWorker, Stop
 from .methods import Method
 from .numbered import without_numbers
-from .objectives import Objective, Step
+from .objectives import Objective
 from .objectives.base import Counts
-from .packing import Packing
+from .output import EVALUATED
 from .paths import write_whole
 from .prepacking import prepacked
 from .recording import MetricsFile
-from .records import RECORDS, RUN_FILE, STATE, checkpoints_in
+from .records import RUN_FILE, STATE, checkpoints_in
 from .sharding import shard_layers, whole
+from .step import TrainingStep
 from .unlogged import Unlogged
 
 logger = logging.getLogger(__name__)
-
-
-class TrainingStep(nn.Module):
-    """A batch of all views → the unweighted terms of the loss. The one module that DDP and compile wrap."""
-
-    # The terms are means over the batch: the Trainer is to divide by the accumulation steps.
-    accepts_loss_kwargs = False
-
-    def __init__(self, method: Method) -> None:
-        super().__init__()
-        self.model = method.model
-        self.objectives = nn.ModuleDict({name: term.objective for name, term in method.terms.items()})
-        self.terms = dict(method.terms)
-        self.view_names = [view.name for view in method.views]
-
-    def forward(self, replay: Replay | None = None, **batch: Any) -> dict[str, Tensor]:
-        """A batch of `ViewCollator` → scalar by term name. replay: the batch is a chunk in its second pass."""
-        step = self.encode(**batch)
-        if replay is not None:
-            return replay.terms(step, self.objectives)
-        return {name: objective(step) for name, objective in self.objectives.items()}
-
-    def encode(
-        self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None, **others: Tensor
-    ) -> Step:
-        """input_ids, attention_mask (B, V, L), slots of templates → what the objectives look at."""
-        ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
-        prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
-        pooled, embeddings = (
-            dict(zip(self.view_names, vectors.unflatten(0, input_ids.shape[:2]).unbind(1), strict=True))
-            for vectors in self.model.pooled_and_embeddings(ids, mask, slots, prefix=prefix, packing=packing)
-        )  # view → (B, H)
-        return Step(self.model, input_ids, attention_mask, embeddings, prefix, slots, packing, others, pooled)
-
-    def activation_checkpointing_enable(
-        self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
-    ) -> None:
-        """Recompute activations in the backward pass; the prompts take part.
-
-        Only the non-reentrant kind: the reentrant one sees no gradient to compute behind frozen embeddings.
-        """
-        kwargs = dict(activation_checkpointing_kwargs or {})
-        if kwargs.setdefault("use_reentrant", False):
-            raise UserError("gradient checkpointing with use_reentrant=True loses the prompts' gradient; leave it out")
-        backbone = self.model.encoder.backbone
-        if hasattr(backbone, "activation_checkpointing_enable"):
-            backbone.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs, **others)
-        else:
-            backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs)
-
-    def gradient_checkpointing_enable(
-        self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
-    ) -> None:
-        """The same under the name that transformers before 5.20 calls."""
-        self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **others)
 
 
 class ContrastiveTrainer(Trainer):
@@ -454,77 +396,3 @@ class _ShardEncoder(TrainerCallback):
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         if not self.trainer.sharded:
             self.trainer.sharded = shard_layers(self.trainer.step_module.model.encoder.backbone)
-
-
-def _kept(encoder: Encoder) -> str:
-    if encoder.tuned:
-        return "trained"
-    dtype = encoder.backbone.dtype
-    return "frozen" if dtype == torch.float32 else f"frozen, in {str(dtype).removeprefix('torch.')}"
-
-
-def _batches(encoder: Encoder) -> str:
-    if encoder.packed:
-        return "packed: no pads are computed"
-    return "padded" if encoder.packable else f"padded: {encoder.backbone.config.model_type} cannot take packed ones"
-
-
-def summary(trainer: ContrastiveTrainer) -> str:
-    """What is about to be trained, in a few lines: parameters, negatives, steps."""
-    model, args = trainer.step_module.model, trainer.args
-    encoder, steps = model.encoder, trainer.step_module
-    prompts = sum(count(prompt) for prompt in (encoder.prompt, encoder.shallow) if prompt is not None)
-    backbone, trained = count(encoder.backbone), count(steps, trained=True)
-    # A share says something of a frozen encoder only: of one that is trained itself more than all is trained.
-    share = "" if encoder.tuned else f" ({trained / backbone:.3%})"
-    of_prompts = f"{prompts:,} of the prompts ({prompts / backbone:.3%}), " if prompts else ""
-    hard = "negative" in steps.view_names
-    batch = args.per_device_train_batch_size * world_size()
-    negatives = trainer.method.contrastive.negatives(batch, steps.view_names)
-    return "\n".join(
-        [
-            f"method {model.method} on {model.source.name_or_path} ({model.source.model_type})",
-            f"parameters: {backbone:,} of the encoder, {_kept(encoder)}; trained: "
-            f"{of_prompts}{trained:,} with heads{share}; {count(steps):,} in all",
-            f"text from position {encoder.position_offset} on; room for {encoder.max_tokens} tokens",
-            f"negatives per anchor: {negatives} (batch {batch} over {world_size()} process(es)"
-            f"{', with hard negatives' if hard else ''})",
-            f"batches {_batches(encoder)}",
-            f"optimiser steps: {planned_steps(trainer):,}; learning rate {args.learning_rate:g}; seed {args.seed}",
-        ]
-    )
-
-
-def count(module: nn.Module, *, trained: bool = False) -> int:
-    """Numbers in the parameters of a module, shared ones once; only those that get a gradient if `trained`."""
-    return sum(p.numel() for p in module.parameters() if p.requires_grad or not trained)
-
-
-def planned_steps(trainer: ContrastiveTrainer) -> int:
-    """Optimiser steps of the whole run."""
-    args = trainer.args
-    if args.max_steps > 0:
-        return args.max_steps
-    rows, batch = len(trainer.train_dataset), args.per_device_train_batch_size
-    whole = len(step_sizes(rows, batch, args.world_size, args.dataloader_drop_last))
-    return math.ceil(math.ceil(whole / args.gradient_accumulation_steps) * args.num_train_epochs)
-
-
-def clear_run(output_dir: Path) -> None:
-    """Remove an earlier run's model, checkpoints and reports from a folder that is to be overwritten."""
-    model_folder.clear(output_dir)
-    for checkpoint in checkpoints_in(output_dir).values():
-        saving.delete(checkpoint)
-    clear_reports(output_dir)
-
-
-def clear_reports(output_dir: Path) -> None:
-    """Remove what an earlier run has written down in a folder."""
-    for folder in output_dir.glob(NON_FINITE):
-        shutil.rmtree(folder)
-    for name in REPORTS:
-        (output_dir / name).unlink(missing_ok=True)
-
-
-EVALUATED = "eval_results.txt"
-REPORTS = (RUN_FILE, "train_results.txt", EVALUATED, STATE, *RECORDS)

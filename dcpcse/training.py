@@ -2,21 +2,15 @@
 
 import contextlib
 import logging
-import os
 import sys
-import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 import yaml
 from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
 from torch import nn
-from transformers.integrations import get_available_reporting_integrations
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from . import checkpoints, first_checks, hub, saving
 from . import folder as model_folder
@@ -26,30 +20,31 @@ from .cli import parse_training, say
 from .collators import ViewCollator
 from .corpus import Corpus, CorruptedRows, data_fingerprint
 from .data import TrainingData, load_training_file, located
-from .devices import require_flex_attention
 from .distributed import is_lost_process
 from .encoder import set_packed
 from .errors import UserError
-from .evaluator import METRIC_NAMES, dev_metrics, measure
-from .gradient_cache import require_cachable, require_repeatable
+from .evaluator import dev_metrics, measure
+from .gradient_cache import require_repeatable
 from .interruption import Interrupted
 from .locks import alone_in, is_held
 from .methods import Method, build_method
 from .methods import settle as settle_method
 from .numbered import NumberedRows
-from .paths import require_writable, write_whole
+from .output import EVALUATED, check_output, clear_reports, clear_run, how_to_go_on, require_output_dir
+from .paths import write_whole
+from .plan import planned_steps, summary
+from .preconditions import require_data, require_fitting, require_given, require_shardable
 from .publishing import Target, push, remove_old_card, require_pushable
 from .recording import write_environment
 from .records import RUN_FILE, read_state
-from .trainer import EVALUATED, REPORTS, ContrastiveTrainer, clear_reports, clear_run, planned_steps, summary
+from .settling import OF_HUB, settle, take_target, wants_dev_scores
+from .trainer import ContrastiveTrainer
 
 logger = logging.getLogger(__name__)
 
 SETTLED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "do_train", "fp16")
 """Options of a run that `run.yaml` always holds."""
 
-OF_HUB = ("hub_model_id", "hub_private_repo", "hub_revision")
-"""Options that say where `--push_to_hub` pushes to."""
 
 OF_ONE_CALL = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *OF_HUB)
 """Options that `run.yaml` never holds: what a call did with its folder is not part of the run."""
@@ -66,7 +61,7 @@ def train_with(options: tuple[ModelArguments, DataArguments, RunArguments], give
     """What train.py does once its options are read; given: names of those that were."""
     _, _, run_args = options
     settle(run_args, options[1], given)
-    require_output_dir(run_args, given)
+    require_output_dir(run_args)
     output = Path(run_args.output_dir)
     with contextlib.ExitStack() as stack:
         stack.enter_context(saving.told(output, lambda: how_to_go_on(output)))
@@ -86,62 +81,41 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
     settle_method(model_args, ["anchor"])  # what contradicts itself should not cost the reading of a large file
     dev = load_dev_tasks(data_args) if wants_dev_scores(run_args) else None
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
-    _require_enough(data, run_args, data_args.train_file)
-    _warn_of_repeats(data, data_args.train_file, run_args)
+    require_data(data, model_args, run_args, data_args.train_file)
     model_args = settle_method(model_args, data.dataset.column_names)
-    if model_args.hard_negative_weight and "negative" not in data.dataset.column_names:
-        say("--hard_negative_weight has no effect: the training file has no third column, of hard negatives")
     require_shardable(model_args, run_args)
     if run_args.gradient_cache_chunk:
         require_repeatable(run_args)
-    if model_args.gather_gradient == "published" and run_args.world_size == 1:
-        say("--gather_gradient published has no effect on one process: nothing is gathered")
     transformers.set_seed(run_args.seed)
-    backbone = load(model_args)
-    method = build_method(backbone, model_args, data.dataset.column_names)
-    _require_fits(method, data_args)
-    if run_args.do_train:
-        _require_negatives(method, run_args)
-    if run_args.gradient_cache_chunk:
-        require_cachable(method.model.head)
+    method = build_method(load(model_args), model_args, data.dataset.column_names)
+    require_fitting(method, data_args, run_args)
     corpus = _corpus(model_args, data_args, method)
-    made_of = _made_of(data_args, run_args, method, corpus)
+    made_of, asked = _made_of(data_args, run_args, method, corpus), resolved(model_args, data_args, run_args, given)
     if checkpoint:
-        checkpoint.require_same_options(resolved(model_args, data_args, run_args, given))
-        checkpoint.require_same_origin(made_of)
-        checkpoint.require_same_run(method.model, method.trained_objectives())
+        checkpoint.require_same(asked, made_of, method)
         if run_args.load_best_model_at_end:
             checkpoint.require_best(Path(run_args.output_dir))
     in_dev = bool(model_args.denoise_in_dev)
     trainer = build_trainer(method, data, data_args, run_args, dev, denoise_in_dev=in_dev, corpus=corpus)
     trainer.made_of = made_of
-    finished = run_args.do_train and _is_finished(trainer, resolved(model_args, data_args, run_args, given))
-    if run_args.do_train and not finished:
-        _prepare(trainer, checkpoint, model_args, data_args, given)
-        _train(trainer, checkpoint)
-    if run_args.do_eval and not (finished and (Path(run_args.output_dir) / EVALUATED).is_file()):
-        _evaluate(trainer)
+    _carry_out(trainer, checkpoint, asked)
     if target and trainer.is_world_process_zero():
         _push(Path(run_args.output_dir), target)
     trainer.accelerator.wait_for_everyone()  # processes that leave the group one by one may abort the others
     trainer.accelerator.end_training()
 
 
-def take_target(run: RunArguments, given: Collection[str]) -> Target | None:
-    """Where the folder is pushed to at the end, None without `--push_to_hub`, which is taken away from transformers.
-
-    It would push every checkpoint, with optimiser states and pickles.
-    """
-    if not run.push_to_hub:
-        if unread := [name for name in OF_HUB if name in given]:
-            raise UserError(f"--{unread[0]} only counts with --push_to_hub; add it, or leave it out")
-        return None
-    if not run.hub_model_id:
-        raise UserError("--push_to_hub: where to is missing; give --hub_model_id ORGANISATION/NAME")
-    if not run.do_train:
-        raise UserError("--push_to_hub pushes what is trained, and nothing is; dcpcse push FOLDER ORGANISATION/NAME")
-    run.push_to_hub = False
-    return Target(run.hub_model_id, run.hub_revision or "main", run.hub_private_repo or None)
+def _carry_out(
+    trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, asked: Mapping[str, Any]
+) -> None:
+    """Train and measure, as far as it is asked for and not done yet; asked: the resolved options."""
+    run = trainer.args
+    finished = run.do_train and _is_finished(trainer, asked)
+    if run.do_train and not finished:
+        _prepare(trainer, checkpoint, asked)
+        _train(trainer, checkpoint)
+    if run.do_eval and not (finished and (Path(run.output_dir) / EVALUATED).is_file()):
+        _evaluate(trainer)
 
 
 def _push(folder: Path, target: Target) -> None:
@@ -151,97 +125,6 @@ def _push(folder: Path, target: Target) -> None:
         raise UserError(
             f"the model is in {folder}, but not on the hub: {error}; try again: dcpcse push {folder} {target.repo_id}"
         ) from error
-
-
-def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
-    """Fill in what follows from the other options, and say so."""
-    if not {"do_train", "do_eval"} & set(given):  # not run.do_eval: transformers sets it where eval_strategy is given
-        run.do_train = True
-    if run.fp16 and not torch.cuda.is_available():
-        say("--fp16 has no effect without a GPU: training in float32")
-        run.fp16 = False
-    if run.n_gpu > 1:
-        say(f"{run.n_gpu} GPUs are visible, one is used; launch with torchrun to use all")
-        run._n_gpu = 1
-    if data.eval_transfer and not wants_dev_scores(run):
-        raise UserError("--eval_transfer: nothing is evaluated; add --eval_strategy steps or --do_eval")
-    if run.metric_for_best_model:
-        _require_metric(run.metric_for_best_model, data)
-        run.greater_is_better = run.greater_is_better if "greater_is_better" in given else True
-    _tell_of_no_effect(run, data, given)
-    if run.ddp_find_unused_parameters is None:
-        run.ddp_find_unused_parameters = False
-    run.dataloader_pin_memory = run.dataloader_pin_memory and torch.cuda.is_available()
-    run.remove_unused_columns = False  # the collator reads text, which the Trainer would drop
-    if run.train_sampling_strategy != "random":
-        raise UserError(
-            f"--train_sampling_strategy {run.train_sampling_strategy}: in contrastive training the sampler decides "
-            "who is whose negative; only random is supported"
-        )
-    if run.accelerator_config.split_batches or run.accelerator_config.dispatch_batches:
-        raise UserError(
-            "--accelerator_config: split_batches and dispatch_batches deal batches out in ways that change who is "
-            "whose negative; leave them out"
-        )
-    _require_installed(run)
-    if run.flex_attention:
-        require_flex_attention(run.device, run.packing)
-    if run.logging_dir:
-        os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
-
-
-def _tell_of_no_effect(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
-    """A line for each option that was given and that nothing looks at."""
-    if not wants_dev_scores(run):
-        defaults = {field.name: field for field in fields(DataArguments)}
-        of_data = ("eval_data_dir", "custom_eval_data")
-        changed = {name for name in of_data if getattr(data, name) != defaults[name].default}
-        names = [*changed, "metric_for_best_model", "load_best_model_at_end", "greater_is_better"]
-        for name in names:
-            if name in given:
-                say(f"--{name} has no effect: nothing is measured without --eval_strategy steps or --do_eval")
-    if run.logging_dir and "tensorboard" not in run.report_to:
-        say("--logging_dir has no effect without --report_to tensorboard")
-
-
-def _require_installed(run: RunArguments) -> None:
-    """UserError for an optimiser or a reporter that is not known, or whose package is not there."""
-    if unknown := sorted(set(run.report_to) - set(INTEGRATION_TO_CALLBACK)):
-        known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
-        raise UserError(f"--report_to {' '.join(unknown)}: choose among {known}; or none")
-    if missing := sorted(set(run.report_to) - set(get_available_reporting_integrations())):
-        names = " ".join(missing)
-        raise UserError(f"--report_to {names}: not installed; pip install {names}, or --report_to none")
-    try:
-        transformers.Trainer.get_optimizer_cls_and_kwargs(run)
-    except (ImportError, ValueError, RuntimeError) as error:
-        name = getattr(run.optim, "value", run.optim)
-        raise UserError(f"--optim {name}: {' '.join(str(error).split())}") from error
-    _require_schedule(run)
-    if run.torch_compile_mode:
-        try:
-            torch.compile(lambda tensor: tensor, mode=run.torch_compile_mode)
-        except RuntimeError as error:
-            raise UserError(
-                f"--torch_compile_mode {run.torch_compile_mode}: {' '.join(str(error).split())}"
-            ) from error
-
-
-def _require_schedule(run: RunArguments) -> None:
-    """UserError for a schedule that cannot be made, or not be followed, with these options: it is tried on nothing."""
-    name = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
-    try:
-        schedule = transformers.get_scheduler(
-            run.lr_scheduler_type, optimizer, run.get_warmup_steps(100), 100, run.lr_scheduler_kwargs or {}
-        )
-        if not isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            with warnings.catch_warnings():  # of a step of the schedule before one of the optimiser
-                warnings.simplefilter("ignore")
-                schedule.step()
-    except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
-        problem = " ".join(str(error).split())
-        raise UserError(f"--lr_scheduler_type {name}: {problem}; see --lr_scheduler_kwargs") from error
 
 
 def dev_tasks(data: DataArguments) -> list[str]:
@@ -255,128 +138,8 @@ def load_dev_tasks(data: DataArguments) -> Suite:
     return load_suite(dev_tasks(data), data.eval_data_dir, settings)
 
 
-def _require_metric(name: str, data: DataArguments) -> None:
-    known = [METRIC_NAMES[task] for task in data.eval_tasks if task in METRIC_NAMES]
-    known += ["avg_sts"] if len(known) == len(METRIC_NAMES) else []
-    known += [*TRANSFER_TASKS, "avg_transfer"] if data.eval_transfer else []
-    if name.removeprefix("eval_") not in known:
-        raise UserError(f"--metric_for_best_model {name}: choose one of {known} (measured on --eval_tasks)")
-
-
-def wants_dev_scores(run: RunArguments) -> bool:
-    """Whether the run measures dev scores at any time."""
-    return run.do_eval or run.eval_strategy != "no" or run.eval_on_start
-
-
-def require_output_dir(run: RunArguments, given: Collection[str]) -> None:
-    """UserError unless --output_dir is given, and is a place for files."""
-    if "output_dir" not in given:  # transformers would take ./trainer_output
-        raise UserError("--output_dir is missing: the folder for the result")
-    folder = Path(run.output_dir)
-    if run.process_index:  # the first process looks
-        return
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--output_dir {folder} is a file; give a folder")
-    require_writable(folder, f"--output_dir {run.output_dir}")
-
-
-def check_output(run: RunArguments, encoder: str | None) -> None:
-    """Refuse to train into a folder that holds something, unless told to overwrite or to go on."""
-    if run.process_index:  # the first process looks; what it writes later must not stop a slower one
-        return
-    folder = Path(run.output_dir)
-    if encoder and Path(encoder).is_dir() and folder.samefile(encoder):
-        raise UserError(f"--output_dir {folder} is the folder of the encoder; the result needs one of its own")
-    if not run.do_train or _goes_on_in(folder, run):
-        return
-    if any(not saving.is_aside(path) for path in folder.iterdir()) and not run.overwrite_output_dir:
-        raise UserError(
-            f"--output_dir {folder} is not empty; give another folder, --overwrite_output_dir to replace its result, "
-            "or --resume to go on from its last checkpoint"
-        )
-    if model_folder.holds_another_encoder(folder) and not (folder / RUN_FILE).is_file():
-        raise UserError(f"--output_dir {folder} holds an encoder that is no result of train.py; give another folder")
-
-
-def _goes_on_in(folder: Path, run: RunArguments) -> bool:
-    """Whether a run that lies in this folder already is to go on."""
-    asked = run.resume_from_checkpoint
-    if not checkpoints.wanted(asked):
-        return run.resume and ((folder / RUN_FILE).is_file() or all(map(_is_of_a_run, folder.iterdir())))
-    return not Path(asked).is_dir() or Path(asked).resolve().parent == folder.resolve()
-
-
-def _is_of_a_run(path: Path) -> bool:
-    """Whether a run that was killed before its first checkpoint may have left this."""
-    return saving.is_aside(path) or path.name.removesuffix(".part") in REPORTS
-
-
-def how_to_go_on(output: Path) -> str:
-    """For a run that ends before its time: the checkpoint that is left, and what to do."""
-    newest = checkpoints.last(output)
-    if newest is None:
-        return f"there is no checkpoint in {output} yet; the same command with --resume begins again"
-    return f"{newest} is the last checkpoint; the same command with --resume goes on from there"
-
-
-def require_given(model: ModelArguments, data: DataArguments) -> None:
-    """UserError without an encoder, without data, or for dev tasks that there are not."""
-    first_checks.require_given(model, data)
-    if unknown := set(data.eval_tasks) - set(METRIC_NAMES):
-        raise UserError(f"--eval_tasks {sorted(unknown)}: choose among {sorted(METRIC_NAMES)}, which have dev sets")
-
-
 def _data_cache(args: ModelArguments) -> Path | None:
     return Path(args.cache_dir) / "dcpcse" if args.cache_dir else None
-
-
-def _require_enough(data: TrainingData, run: RunArguments, path: str) -> None:
-    rows, batch = len(data.dataset), run.per_device_train_batch_size * run.world_size
-    if rows < 2:
-        raise UserError(
-            f"--train_file {path} has {rows} training example: a contrastive loss needs at least 2, to be each "
-            "other's negatives"
-        )
-    if rows < run.world_size:
-        raise UserError(
-            f"--train_file {path} has {rows} training examples for {run.world_size} processes: each needs one; launch "
-            "fewer"
-        )
-    logger.info("training data: %s rows; columns %s", f"{rows:,}", ", ".join(data.columns))
-    if rows < batch:
-        logger.warning("%d examples are fewer than a batch of %d: every batch holds them all", rows, batch)
-
-
-def _warn_of_repeats(data: TrainingData, file: str, run: RunArguments) -> None:
-    """One line where rows of the file are each other's false negatives, or teach nothing."""
-    found, batch = data.repeats, run.per_device_train_batch_size * run.world_size
-    what = {
-        "occurred before": found.duplicates,
-        "have the same text as anchor and positive": found.identical,
-        "have the same text as anchor and negative": found.contradictory,
-    }
-    told = [
-        f"{of.count:,} {words} (line {of.lines[0]}{', …' if of.count > 1 else ''})"
-        for words, of in what.items()
-        if of.count
-    ]
-    if told:
-        logger.warning(
-            "%s: of %s rows %s; %.1f %% of batches of %d hold a false negative; more: dcpcse doctor %s",
-            *(file, f"{found.rows:,}", ", ".join(told), 100 * found.share(batch), batch, file),
-        )
-
-
-def require_shardable(model: ModelArguments, run: RunArguments) -> None:
-    """UserError where `--shard_encoder` cannot split an encoder."""
-    obstacles = {
-        "there is one process; launch several with torchrun": run.world_size == 1,
-        "--tuning full trains the encoder, and only a frozen one is split": model.tuning == "full",
-        "it is not tested with --torch_compile": run.torch_compile,
-    }
-    for obstacle, there in obstacles.items():
-        if run.shard_encoder and there:
-            raise UserError(f"--shard_encoder: {obstacle}, or leave it out")
 
 
 def load(args: ModelArguments) -> Backbone:
@@ -390,31 +153,6 @@ def load(args: ModelArguments) -> Backbone:
         lm_head=args.lm_head if args.do_mlm or args.org_mlp else None,
         options=options,
     )
-
-
-def _require_fits(method: Method, data: DataArguments) -> None:
-    encoder, template = method.model.encoder, method.model.longest_template
-    if data.max_seq_length + template > encoder.max_tokens:
-        around = f" and {template} tokens of the longest template" if template else ""
-        fits = "do" if around else "does"
-        raise UserError(
-            f"--max_seq_length {data.max_seq_length}{around} {fits} not fit: with position offset "
-            f"{encoder.position_offset} the encoder has room for {encoder.max_tokens} tokens; lower it, or the offset"
-        )
-    for term in method.terms.values():
-        room = term.objective.max_tokens
-        if room is not None and data.max_seq_length > room:
-            raise UserError(f"--max_seq_length {data.max_seq_length}: the generator has room for {room} tokens")
-
-
-def _require_negatives(method: Method, run: RunArguments) -> None:
-    """UserError for batches in which nothing is told apart: the loss would be 0 whatever is trained."""
-    batch = run.per_device_train_batch_size * run.world_size
-    if not method.contrastive.negatives(batch, [view.name for view in method.views]):
-        raise UserError(
-            f"--per_device_train_batch_size {run.per_device_train_batch_size}: an anchor would have no negative; give "
-            "at least 2"
-        )
 
 
 def _corpus(args: ModelArguments, data: DataArguments, method: Method) -> Corpus | None:
@@ -507,13 +245,7 @@ def _is_finished(trainer: ContrastiveTrainer, options: Mapping[str, Any]) -> boo
     return False
 
 
-def _prepare(
-    trainer: ContrastiveTrainer,
-    checkpoint: checkpoints.Checkpoint | None,
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    given: Collection[str],
-) -> None:
+def _prepare(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, asked: Mapping[str, Any]) -> None:
     """Make the output folder ready, and say what is about to be trained."""
     if not trainer.is_world_process_zero():
         return
@@ -527,7 +259,7 @@ def _prepare(
         clear_run(output)
     else:
         say(f"going on from {checkpoint.folder}, after step {checkpoint.step}")
-    write_run(output / RUN_FILE, resolved(model_args, data_args, trainer.args, given))
+    write_run(output / RUN_FILE, asked)
     write_environment(output, step=checkpoint.step if checkpoint else 0)
     for line in summary(trainer).splitlines():
         say(line)

@@ -15,7 +15,7 @@ from dcpcse.backbones import load_backbone
 from dcpcse.collators import ViewCollator, slots_of
 from dcpcse.masking import TokenMasking
 from dcpcse.methods import build_method
-from dcpcse.trainer import TrainingStep
+from dcpcse.step import TrainingStep
 
 PUBLISHED = {"temp": 0.2, "hard_negative_weight": 0.5}
 

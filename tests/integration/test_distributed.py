@@ -17,7 +17,7 @@ from dcpcse.collators import slots_of
 from dcpcse.distributed import SharedBatches, step_sizes
 from dcpcse.errors import UserError
 from dcpcse.masking import TokenMasking
-from dcpcse.training import require_shardable
+from dcpcse.preconditions import require_shardable
 
 ROLES = ("anchor", "positive", "negative")
 DIFFCSE = {"method": "diffcse", "generation": "argmax", "generate_at": "all", "crtd_reduction": "mean_all"}

@@ -20,9 +20,9 @@ from dcpcse.methods import METHODS
 from dcpcse.models import SentenceEncoder
 from dcpcse.pooling import POOLERS
 from dcpcse.representations import REPRESENTATIONS, Choice, build_representation
+from dcpcse.step import TrainingStep
 from dcpcse.templates import Template
 from dcpcse.tensors import set_dtype
-from dcpcse.trainer import TrainingStep
 
 FLOAT32 = 2e-6
 """Of an embedding's length: what rounding may move it by in these small encoders, whatever it is computed with."""

@@ -19,7 +19,7 @@ from dcpcse.losses import replaced_token_ce
 from dcpcse.masking import TokenMasking
 from dcpcse.methods import build_method, settle
 from dcpcse.models import Encoder
-from dcpcse.trainer import TrainingStep
+from dcpcse.step import TrainingStep
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 COLUMNS = {"sentences": ["anchor"], "triplets": ["anchor", "positive", "negative"]}

@@ -12,7 +12,7 @@ from dcpcse.errors import UserError
 from dcpcse.gradient_cache import CACHED, joint, require_cachable, row_wise, run_in_chunks
 from dcpcse.methods import build_method, settle
 from dcpcse.objectives import Step
-from dcpcse.trainer import TrainingStep
+from dcpcse.step import TrainingStep
 
 METHODS = {
     "dcpcse": {"pre_seq_len": 3, "do_mlm": True},

@@ -14,8 +14,8 @@ from dcpcse.errors import UserError
 from dcpcse.methods import METHODS, build_method, settle
 from dcpcse.methods.conpvp import CODE, PAPER
 from dcpcse.objectives import Contrastive
+from dcpcse.step import TrainingStep
 from dcpcse.templates import Template, TokenTemplate
-from dcpcse.trainer import TrainingStep
 
 COLUMNS = {"sentences": ["anchor"], "pairs": ["anchor", "positive"], "triplets": ["anchor", "positive", "negative"]}
 FIRST_POSITION = {"bert": 0, "roberta": 2}

@@ -13,7 +13,7 @@ from dcpcse.methods import build_method, settle
 from dcpcse.packing import Packing
 from dcpcse.promptable import PACKABLE, PROMPTABLE
 from dcpcse.prompts import DeepPrompt, PromptShape, ShallowPrompt
-from dcpcse.trainer import TrainingStep
+from dcpcse.step import TrainingStep
 
 LENGTH = 4
 SIZES = (11, 3, 24, 7, 3)

@@ -1,0 +1,68 @@
+"""One training step: a batch of all views → the terms of the loss."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from .collators import slots_of
+from .errors import UserError
+from .gradient_cache import Replay
+from .methods import Method
+from .objectives import Step
+from .packing import Packing
+
+
+class TrainingStep(nn.Module):
+    """A batch of all views → the unweighted terms of the loss. The one module that DDP and compile wrap."""
+
+    # The terms are means over the batch: the Trainer is to divide by the accumulation steps.
+    accepts_loss_kwargs = False
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.model = method.model
+        self.objectives = nn.ModuleDict({name: term.objective for name, term in method.terms.items()})
+        self.terms = dict(method.terms)
+        self.view_names = [view.name for view in method.views]
+
+    def forward(self, replay: Replay | None = None, **batch: Any) -> dict[str, Tensor]:
+        """A batch of `ViewCollator` → scalar by term name. replay: the batch is a chunk in its second pass."""
+        step = self.encode(**batch)
+        if replay is not None:
+            return replay.terms(step, self.objectives)
+        return {name: objective(step) for name, objective in self.objectives.items()}
+
+    def encode(
+        self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None, **others: Tensor
+    ) -> Step:
+        """input_ids, attention_mask (B, V, L), slots of templates → what the objectives look at."""
+        ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
+        prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
+        pooled, embeddings = (
+            dict(zip(self.view_names, vectors.unflatten(0, input_ids.shape[:2]).unbind(1), strict=True))
+            for vectors in self.model.pooled_and_embeddings(ids, mask, slots, prefix=prefix, packing=packing)
+        )  # view → (B, H)
+        return Step(self.model, input_ids, attention_mask, embeddings, prefix, slots, packing, others, pooled)
+
+    def activation_checkpointing_enable(
+        self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
+    ) -> None:
+        """Recompute activations in the backward pass; the prompts take part.
+
+        Only the non-reentrant kind: the reentrant one sees no gradient to compute behind frozen embeddings.
+        """
+        kwargs = dict(activation_checkpointing_kwargs or {})
+        if kwargs.setdefault("use_reentrant", False):
+            raise UserError("gradient checkpointing with use_reentrant=True loses the prompts' gradient; leave it out")
+        backbone = self.model.encoder.backbone
+        if hasattr(backbone, "activation_checkpointing_enable"):
+            backbone.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs, **others)
+        else:
+            backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs)
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
+    ) -> None:
+        """The same under the name that transformers before 5.20 calls."""
+        self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **others)
