@@ -366,8 +366,8 @@ def test_a_split_encoder_trains_the_same_weights(published_run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert_same_weights(folder, tmp_path / "out")
     layers = 3 * (4 * 32 * 33 + 2 * 32 * 48 + 48 + 32 + 4 * 32)  # attention, two dense layers, two LayerNorms
-    # At the checkpoint, after a measurement, and at the end.
-    assert done.stdout.count(f"numbers kept when saved: {layers // 2} of {layers}") == 2 * 2
+    # By both processes at the checkpoint, after a measurement; by the first at the end, which writes the result.
+    assert done.stdout.count(f"numbers kept when saved: {layers // 2} of {layers}") == 2 + 1
     assert done.stdout.count(f"numbers kept before backward: {layers // 2} of {layers}") == 2 * 3
 
 

@@ -38,6 +38,14 @@ def checkpoints(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if "checkpoint" in path.name)
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Ctrl-C is heard here also where the tests themselves run in the background, in which shells ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class _Once(TrainerCallback):
     def __init__(self, step: int, action: Callable[[], object]) -> None:
         self.step, self.action = step, action
@@ -150,10 +158,11 @@ def test_a_signal_in_the_last_step_of_an_epoch_waits_for_the_epochs_measurement(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_a_signal_to_all_processes_of_a_job_finds_the_loaders_workers_steady(number, attempt, during, tmp_path):
     """As a terminal and Slurm send them: a worker that ended would take the running step with it."""
-    told = []
+    told, before = [], psutil.Process().children(recursive=True)  # of other tests: a cluster, a tracker
 
     def press_all() -> None:
-        for process in (*psutil.Process().children(recursive=True), psutil.Process()):
+        workers = [child for child in psutil.Process().children(recursive=True) if child not in before]
+        for process in (*workers, psutil.Process()):
             told.append(process)
             process.send_signal(number)
 
@@ -186,12 +195,13 @@ def test_a_signal_in_the_last_step_leaves_the_result(attempt, during, whole, tmp
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_the_encoder_is_loaded_leaves_nothing_behind(number, code, attempt, monkeypatch, tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(training, "load", lambda args: press(number)())
     ended = attempt(tmp_path / "out", **STEPS)
     assert ended.code == code
     assert ended.err.splitlines() == ["interrupted"]
     assert not (tmp_path / "out").exists()
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 # --resume

@@ -119,7 +119,7 @@ MISTAKES = {  # words → what the error names
     "top_k": (["x", "--sentences", "text.txt", "--top_k", "0"], ["--top_k 0"]),
     "threshold": (["x", "--sentences", "text.txt", "--threshold", "60"], ["--threshold 60", "between -1 and 1"]),
     "not a number": (["x", "--sentences", "text.txt", "--threshold", "nan"], ["--threshold nan"]),
-    "backend": (["x", "--sentences", "text.txt", "--backend", "hnsw"], ["'hnsw'", "ivf"]),
+    "backend": (["x", "--sentences", "text.txt", "--backend", "hnsw"], ["--backend hnsw", "ivf"]),
     "cells without ivf": (["x", "--sentences", "text.txt", "--num_cells", "4"], ["--num_cells", "--backend ivf"]),
     "vectors alone": (["x", "--vectors", "a.npy", "--index", "i"], ["--vectors", "--sentences"]),
     "overwriting nothing": (["x", "--sentences", "text.txt", "--overwrite"], ["--overwrite", "--index"]),

@@ -360,7 +360,7 @@ def test_a_base_that_has_moved_is_found_where_it_is_now(folders, tiny, sentences
     record = json.loads((own / "dcpcse.json").read_text())
     record["base"]["name_or_path"] = str(tmp_path / "gone")
     (own / "dcpcse.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match="give its place now with base="):
+    with pytest.raises(UserError, match=r"give its place now with --base \(in Python: base="):
         Adapters.load({"a": own}, device="cpu")
     adapters = Adapters.load({"a": own, "b": folders("bert")["SCPCSE"]}, tiny("bert"), device="cpu")
     assert adapters.encode(sentences[:2], ["b", "a"]).shape == (2, 32)
