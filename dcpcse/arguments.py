@@ -280,6 +280,10 @@ class DataArguments:
         require(self.max_seq_length >= 3, "--max_seq_length", self.max_seq_length, "at least 3")
 
 
+MOST_EPOCHS, MOST_LEARNING_RATE = 1_000_000, 1e6
+"""Beyond them nobody means it, and the numbers overflow somewhere in the middle of a run."""
+
+
 @dataclass
 class RunArguments(TrainingArguments):
     """transformers' training arguments, with what the papers' scripts have besides."""
@@ -345,7 +349,12 @@ class RunArguments(TrainingArguments):
             value = getattr(self, name)
             require(value is None or value > 0, f"--{name}", value, "above 0")
         epochs = self.num_train_epochs
-        require(self.max_steps > 0 or epochs > 0, "--num_train_epochs", epochs, "above 0")
+        require(
+            self.max_steps == -1 or self.max_steps >= 1, "--max_steps", self.max_steps, "at least 1 (-1: by epochs)"
+        )
+        require(
+            self.max_steps > 0 or 0 < epochs <= MOST_EPOCHS, "--num_train_epochs", epochs, f"above 0, to {MOST_EPOCHS}"
+        )
         if self.resume and self.resume_from_checkpoint is not None:
             raise UserError("--resume finds the checkpoint itself: leave --resume_from_checkpoint out, or --resume")
         if self.resume and self.overwrite_output_dir:
@@ -353,9 +362,12 @@ class RunArguments(TrainingArguments):
         for name in ("seed", "data_seed"):
             value = getattr(self, name)
             require(value is None or 0 <= value < 2**32, f"--{name}", value, "in 0 .. 2^32 - 1")
-        require(self.learning_rate > 0, "--learning_rate", self.learning_rate, "above 0")
+        bounds = f"above 0, to {MOST_LEARNING_RATE:g}"
+        require(0 < self.learning_rate <= MOST_LEARNING_RATE, "--learning_rate", self.learning_rate, bounds)
         for name in ("adam_beta1", "adam_beta2"):
             require(0 <= getattr(self, name) < 1, f"--{name}", getattr(self, name), "in [0, 1)")
+        if self.dataloader_persistent_workers and not self.dataloader_num_workers:
+            raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers above 0; or leave it out")
         least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1, "torch_empty_cache_steps": 1}
         least |= {"dataloader_prefetch_factor": 1}
         least |= {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "gradient_cache_chunk": 2}

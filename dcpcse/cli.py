@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import errno
 import functools
 import json
 import logging
@@ -44,43 +45,72 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     argv, debug = _take_debug(argv)
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Printable("%(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # Of several processes the first one speaks.
     first = os.environ.get("RANK", "0") == "0"
-    logging.getLogger("dcpcse").setLevel(logging.INFO if first else logging.ERROR)
-    # Its tries again, two lines each, would bury what is said when the last one has failed.
-    logging.getLogger("huggingface_hub.utils._http").setLevel(logging.ERROR)
+    _set_up_output(first)
     try:
+        _require_current_folder()
         with sigterm_raises():
             code = main(argv)
         sys.stdout.flush()
+        return code or 0
     except BrokenPipeError:
         # Whoever reads (`| head`) has seen enough. Python itself would complain when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13  # as a shell has it for SIGPIPE
-    except (UserError, DataError) as error:
-        if debug:
-            raise
-        if not first:
-            _wait_for_the_end()
-        print(f"error: {_in_a_line(error)}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt as error:
         if debug:
             raise
         if first and (str(error) or not _is_launchers_signal(error)):
             print(str(error) or "interrupted", file=sys.stderr)
         return getattr(error, "code", 130)
-    except RuntimeError as error:
-        if debug or not _is_lost_process(error):
+    except (UserError, DataError, OSError, RuntimeError) as error:
+        told = None if debug else _told(error)
+        if told is None:
             raise
-        _wait_for_the_end()
-        cause = str(error).splitlines()[0]
-        print(f"error: another process of this run has ended, or is out of reach: {printable(cause)}", file=sys.stderr)
-        return 1
-    return code or 0
+        line, code = told
+        if not first or code == 1:
+            _wait_for_the_end()
+        print(f"error: {printable(' '.join(line.splitlines()))}", file=sys.stderr)
+        return code
+
+
+def _set_up_output(first: bool) -> None:
+    """Log lines on stderr, of the first process alone; what has nobody to read it (`>&-`) goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, as long as the process
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Printable("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("dcpcse").setLevel(logging.INFO if first else logging.ERROR)
+    # Its tries again, two lines each, would bury what is said when the last one has failed.
+    logging.getLogger("huggingface_hub.utils._http").setLevel(logging.ERROR)
+
+
+def _require_current_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UserError("the folder that this is called from is gone; change to another one") from error
+
+
+_OF_PLACES = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+"""Errors of a place that somebody gave, wherever it is first looked at."""
+
+
+def _told(error: Exception) -> tuple[str, int] | None:
+    """What is said of an error, and the exit code; None for a bug, which keeps its traceback."""
+    if isinstance(error, (UserError, DataError)):
+        return str(error), 2
+    if isinstance(error, OSError) and error.errno in _OF_PLACES:
+        place = "the standard output" if error.filename is None else str(error.filename)[:200]
+        return f"{error.strerror}: {place}; give another place", 2
+    if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # of pathlib
+        return f"{str(error)[:200]}; give the file itself", 2
+    if isinstance(error, RuntimeError) and _is_lost_process(error):
+        return f"another process of this run has ended, or is out of reach: {str(error).splitlines()[0]}", 1
+    return None
 
 
 class _Printable(logging.Formatter):
@@ -88,10 +118,6 @@ class _Printable(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
-
-
-def _in_a_line(error: Exception) -> str:
-    return printable(" ".join(str(error).splitlines()))
 
 
 def answer(text: str) -> None:
@@ -187,12 +213,12 @@ def _options(words: Sequence[str]) -> list[str]:
 
 
 def _refuse_empty(words: Sequence[str]) -> None:
-    """UserError for an empty value, which is a mistake wherever it stands."""
+    """UserError for an empty value, or one of blanks, which is a mistake wherever it stands."""
     cause = "is a variable of the shell not set?"
     for before, word in zip(["", *words], words, strict=False):
         if word.startswith("--") and word.endswith("=") and word.count("=") == 1:
             before, word = word[:-1], ""
-        if not word:
+        if not (word.strip() if before.startswith("--") else word):
             where = f"the value of {before} is empty" if before.startswith("--") else "an argument is empty"
             raise UserError(f"{where}; give one, or leave it out ({cause})")
 
@@ -337,6 +363,8 @@ def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
 def _read_config(parser: Parser, path: Path) -> dict[str, Any]:
     if path.suffix not in _READERS:
         raise UserError(f"{path} is neither an option (--name) nor a file of options (.json, .yaml)")
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+        raise UserError(f"the options file {path} is no file; give one (.json, .yaml)")
     try:
         content = _READERS[path.suffix](path.read_text(encoding="utf-8"))
     except OSError as error:

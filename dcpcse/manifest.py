@@ -229,6 +229,10 @@ def _without_last_call(data: bytes) -> bytes:
 
 def changed(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for each file that is not the one that was written with the record; folders of before have none."""
+    if "sha256" in record:
+        weights = {name for name in file_names(record) if name.endswith(".safetensors") and (folder / name).is_file()}
+        for name in sorted(weights - set(record["sha256"])):
+            yield f"{folder / name} has no sha256 in {MODEL_FOLDER_FILE}, as all weights have; copy the folder again"
     for name, expected in record.get("sha256", {}).items():
         path = folder / name
         if not path.is_file():
@@ -248,6 +252,8 @@ def require_unchanged(folder: Path, record: Mapping[str, Any]) -> None:
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; UserError for anything else."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise UserError(f"{path} is no file; copy the folder again")
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -3,11 +3,18 @@
 import contextlib
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import UserError
+
+_OF_MODELS = re.compile(
+    r".*\.(safetensors|pt|pth|bin)|(dcpcse|config|.*_config|tokenizer|vocab|modules|.*\.index|trainer_state|environment|"
+    r"checkpoint)\.json|(metrics|run)\.(jsonl|yaml)|merges\.txt|vocab\.txt"
+)
+"""Files that models and runs consist of: an --output that names one is a slip, with --overwrite too."""
 
 
 @contextlib.contextmanager
@@ -36,6 +43,10 @@ def require_output(path: Path, option: str, overwrite: bool) -> None:
     """UserError unless a file can be written at this place, where nothing is yet, unless `overwrite`."""
     if path.is_dir():
         raise UserError(f"{option} {path} is a folder; give a file")
+    if path.exists() and _OF_MODELS.fullmatch(path.name):
+        raise UserError(
+            f"{option} {path} is part of a model or a run, which nothing is written over; give another place"
+        )
     if path.exists() and not overwrite:
         raise UserError(f"{option} {path} is there already; give another place, or --overwrite to replace it")
     require_writable(path.parent, f"{option} {path}")

@@ -34,6 +34,11 @@ def require_enough(data: TrainingData, run: RunArguments, path: str) -> None:
             f"--train_file {path} has {rows} training examples for {run.world_size} processes: each needs one; launch "
             "fewer"
         )
+    if rows < batch and run.dataloader_drop_last:
+        raise UserError(
+            f"--dataloader_drop_last: the {rows} training examples of {path} are no whole batch of {batch}: nothing "
+            "would be trained; give smaller batches, or leave it out"
+        )
     logger.info("training data: %s rows; columns %s", f"{rows:,}", ", ".join(data.columns))
     if rows < batch:
         logger.warning("%d examples are fewer than a batch of %d: every batch holds them all", rows, batch)

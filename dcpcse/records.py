@@ -119,6 +119,8 @@ def is_number(value: Any) -> bool:
 
 
 def _text(path: Path) -> str:
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise UserError(f"{path} is damaged: it is no file")
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

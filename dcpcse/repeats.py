@@ -41,9 +41,10 @@ class RepeatsFound:
 
         Pairs fall into a batch nearly independently of each other, so that their number is nearly Poisson's.
         """
-        batch = min(batch, self.rows)
         if self.rows < 2:
             return 0.0
+        if batch >= self.rows:  # it is the file
+            return float(self.pairs > 0)
         expected = self.pairs * batch * (batch - 1) / (self.rows * (self.rows - 1))
         return -math.expm1(-expected)
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import torch
 import transformers
+from accelerate.utils import DynamoBackend
 from senteval import TRANSFER_TASKS
 from transformers.integrations import get_available_reporting_integrations
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
@@ -104,6 +105,9 @@ def _require_installed(run: RunArguments) -> None:
         name = getattr(run.optim, "value", run.optim)
         raise UserError(f"--optim {name}: {' '.join(str(error).split())}") from error
     _require_schedule(run)
+    backends = sorted(backend.value.lower() for backend in DynamoBackend)
+    if run.torch_compile_backend and run.torch_compile_backend.lower() not in backends:
+        raise UserError(f"--torch_compile_backend {run.torch_compile_backend}: choose one of {', '.join(backends)}")
     if run.torch_compile_mode:
         try:
             torch.compile(lambda tensor: tensor, mode=run.torch_compile_mode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -82,6 +83,10 @@ def require_batch_size(batch_size: int) -> None:
         raise UserError(f"batch_size {batch_size} is not at least 1")
 
 
+_NO_TEXT = re.compile("[\ud800-\udfff]")
+"""What Python's strings can hold, but no tokenizer can take."""
+
+
 def require_sentences(sentences: Sequence[str]) -> None:
     """UserError unless it is a sequence of strings, and not one string."""
     if isinstance(sentences, str):
@@ -91,6 +96,8 @@ def require_sentences(sentences: Sequence[str]) -> None:
     for i, sentence in enumerate(sentences):
         if not isinstance(sentence, str):
             raise UserError(f"sentence {i} is a {type(sentence).__name__} ({sentence!r:.60}); a string is needed")
+        if not sentence.isascii() and _NO_TEXT.search(sentence):
+            raise UserError(f"sentence {i} holds half a character (a surrogate, {sentence!r:.60}), which is no text")
 
 
 def batches(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[int]]:

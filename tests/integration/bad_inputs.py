@@ -231,6 +231,10 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         with_options("a preset that there is not", "preset: dcpcse/unsup-bert-bas\n", "dcpcse/unsup-bert-bas"),
     ),
     "Training: numbers": (
+        Case("no steps", "train ... --max_steps 0", "--max_steps 0"),
+        Case("fewer steps than none", "train ... --max_steps -2", "--max_steps -2"),
+        Case("epochs without end", "train ... --max_steps -1 --num_train_epochs 1e300", "--num_train_epochs"),
+        Case("a learning rate beyond all numbers", "train ... --learning_rate 1e300", "--learning_rate"),
         Case("temperature 0", "train ... --temp 0", "--temp 0"),
         Case("temperature NaN", "train ... --temp nan", "--temp nan"),
         Case("temperature infinite", "train ... --temp inf", "--temp inf"),
@@ -285,6 +289,8 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("replacing everything", "train ... --method d2cse --masking_ratio 1", "--masking_ratio 1"),
     ),
     "Training: words": (
+        Case("a compiler that there is not", "train ... --torch_compile_backend nope", "--torch_compile_backend nope"),
+        Case("a value of blanks", "train ... --run_name ' '", "--run_name"),
         Case("no encoder", "train --train_file train.txt --output_dir out", "--model_name_or_path"),
         Case("no data", "train --model_name_or_path bert --output_dir out", "--train_file"),
         Case("no place for the result", "train --model_name_or_path bert --train_file train.txt", "--output_dir"),
@@ -340,6 +346,16 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("a name that the hub cannot have", "train ... --push_to_hub --hub_model_id prompts", "prompts"),
     ),
     "Training: options that contradict each other, or have no effect": (
+        Case(
+            "batches that the file cannot fill",
+            "train ... --per_device_train_batch_size 400 --dataloader_drop_last",
+            "--dataloader_drop_last",
+        ),
+        Case(
+            "workers that stay, and none",
+            "train ... --dataloader_persistent_workers",
+            "--dataloader_persistent_workers",
+        ),
         Case("prompts of a tuned encoder", "train ... --method simcse --pre_seq_len 10", "--pre_seq_len"),
         Case("projection without prompts", "train ... --tuning full --prefix_projection", "--prefix_projection"),
         Case("inner size without a projection", "train ... --prefix_hidden_size 64", "--prefix_hidden_size"),
@@ -432,6 +448,13 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("to go on where nothing was begun", "train ... --resume_from_checkpoint True", "out"),
     ),
     "Model folders": (
+        Case(
+            "weights without their checksum",
+            MODEL,
+            "copy/prompts.safetensors",
+            prepare=_copied("trained", "copy", _in_record("sha256", value={})),
+        ),
+        Case("a name without end", f"info {'n' * 300}", "n" * 100),
         Case("prompts cut short", MODEL, "copy", prepare=_copied("trained", "copy", _cut("prompts.safetensors"))),
         Case("prompts with NaN", MODEL, "copy", prepare=_copied("trained", "copy", _in_prompts(_nan))),
         Case(
@@ -595,6 +618,16 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("results that nobody writes are replaced", "evaluate ... --overwrite", "--overwrite"),
     ),
     "Places that are taken, or cannot be": (
+        Case("a name without end", f"train ... --output_dir {'n' * 300}", "n" * 100),
+        Case(
+            "scores over a configuration",
+            f"evaluate ... {STSB} --output_file bert/config.json --overwrite",
+            "config.json",
+        ),
+        Case(
+            "a list over prompts", "runs trained --csv trained/prompts.safetensors --overwrite", "prompts.safetensors"
+        ),
+        Case("a card over a record", "card trained --output trained/dcpcse.json --overwrite", "dcpcse.json"),
         Case("a folder that another run writes into", "train ... --output_dir held", "4711", prepare=_held),
         Case("a folder with something else", "train ... --output_dir sts", "sts"),
         Case("a file for the folder", "train ... --output_dir corpus.txt", "corpus.txt"),

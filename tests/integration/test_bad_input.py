@@ -26,10 +26,10 @@ CASES = {f"{group}: {case.name}": (group, case) for group, cases in GROUPS.items
 HEAD = """# Wrong input
 
 What is said to {count} mistakes. `tests/integration/test_bad_input.py` tries each, writes this page, and fails
-where it is out of date. Every one ends in a single line on stderr that opens with `error: ` (left out here), with exit
-code 2, and leaves every file and folder as it was; `--debug` shows the traceback. `...` stands for other options,
-which are right; bert, roberta, distilbert, deberta-v2 and mpnet are encoders, trained, tuned and other are results of
-train.py.
+where it is out of date. Every one ends in a single line on stderr that opens with `error: ` (left out here), after
+lines of what was understood or read until then, if any, with exit code 2, and leaves every file and folder as it was;
+`--debug` shows the traceback. `...` stands for other options, which are right; bert, roberta, distilbert, deberta-v2
+and mpnet are encoders, trained, tuned and other are results of train.py.
 """
 
 

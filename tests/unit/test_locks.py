@@ -20,8 +20,8 @@ from pathlib import Path
 from dcpcse.locks import alone_in
 with alone_in(Path(sys.argv[1]), "it"):
     child = os.fork()
-    if child:
-        print(child, flush=True)
+    if not child:  # it has let go by now, while the other one may be ahead of it
+        print(os.getpid(), flush=True)
     time.sleep(60)
 """
 
