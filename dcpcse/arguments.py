@@ -280,8 +280,8 @@ class DataArguments:
         require(self.max_seq_length >= 3, "--max_seq_length", self.max_seq_length, "at least 3")
 
 
-MOST_EPOCHS, MOST_LEARNING_RATE = 1_000_000, 1e6
-"""Beyond them nobody means it, and the numbers overflow somewhere in the middle of a run."""
+MOST_EPOCHS, MOST_LEARNING_RATE = 1_000_000, 1e38
+"""Beyond them the numbers overflow somewhere in the middle of a run: float32 ends at 3.4e38."""
 
 
 @dataclass

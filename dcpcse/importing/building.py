@@ -322,7 +322,7 @@ def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
 def write(model: SentenceEncoder, output: Path) -> None:
     """Write the model folder: whole, or not at all where there was none."""
     if output.is_dir() and any(output.iterdir()):
-        from ..trainer import clear_run  # what spoke of the earlier model must not speak of this one
+        from ..output import clear_run  # what spoke of the earlier model must not speak of this one
 
         clear_run(output)
         model.save(output)
