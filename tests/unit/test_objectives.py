@@ -1,6 +1,7 @@
 """What the objectives promise: masking, the MLM loss with its head and weight, and the contrastive term."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -459,3 +460,50 @@ def test_a_method_name_is_given_once():
     with pytest.raises(ValueError, match=r"'dcpcse' is already registered, by dcpcse\.methods\.dcpcse"):
         register("dcpcse")(lambda *_: None)
     assert METHODS["dcpcse"].build.__module__ == "dcpcse.methods.dcpcse"
+
+
+# The figures of the contrastive term
+
+
+@pytest.mark.parametrize("positive", ["positive", "prototype"])
+def test_the_logged_cosines_are_those_of_a_loop_over_pairs(positive):
+    torch.manual_seed(0)
+    views = {name: (3 * torch.randn(5, 7)).bfloat16().requires_grad_() for name in ("anchor", positive)}
+    objective = Contrastive(positive=positive)
+    objective(SimpleNamespace(embeddings=views))
+    anchors, others = (view.detach().double() for view in views.values())
+    cosines = [[float(a @ b / (a.norm() * b.norm())) for b in others] for a in anchors]
+    own = [cosines[i][i] for i in range(5)]
+    rest = [cosines[i][j] for i in range(5) for j in range(5) if i != j]
+    for name, expected in {"cosine_positive": own, "cosine_negative": rest}.items():
+        total, number = objective.counts[name]
+        assert int(number) == len(expected)
+        assert float(total) == pytest.approx(sum(expected), abs=1e-5)  # in float32, whatever the views are in
+        assert not total.requires_grad
+    assert torch.equal(objective.anchors, views["anchor"]) and not objective.anchors.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("others", "views", "expected"),
+    [
+        ((), ["anchor", "positive"], 3),
+        ((), ["anchor", "positive", "negative"], 7),
+        (("b", "c"), ["anchor"], 11),
+    ],
+)
+def test_an_anchor_has_all_candidates_but_its_own_for_negatives(others, views, expected):
+    assert Contrastive(others=others).negatives(4, views) == expected
+
+
+def test_one_process_has_nothing_to_gather_and_its_gradient_is_the_same_either_way():
+    torch.manual_seed(0)
+    texts = torch.randn(2, 4, 6)
+    gradients = []
+    for gather_gradient in ("exact", "published"):
+        anchors, positives = (view.clone().requires_grad_() for view in texts)
+        loss = Contrastive(gather_gradient=gather_gradient)(
+            SimpleNamespace(embeddings={"anchor": anchors, "positive": positives})
+        )
+        loss.backward()
+        gradients.append(anchors.grad)
+    assert torch.equal(*gradients)
