@@ -390,7 +390,8 @@ def _given_by_name(parser: Parser, options: Mapping[str, Any]) -> dict[str, Any]
     """Through the same parser as the command line: same types, same choices, same complaints."""
     for name, value in options.items():
         action = parser._option_string_actions.get(f"--{name}")
-        if isinstance(value, list) and action is not None and action.nargs not in ("+", "*"):
+        # A list of one is what run.yaml holds of --report_to.
+        if isinstance(value, list) and len(value) > 1 and action is not None and action.nargs not in ("+", "*"):
             raise UserError(f"--{name} {value}: takes one value, and a list is given")
     words = [word for name, value in options.items() for word in _as_words(name, value)]
     return _given(parser, translate(words, say))

@@ -61,6 +61,13 @@ def test_the_command_line_overrides_an_options_file_and_that_the_preset(tmp_path
     assert (model.pre_seq_len, model.temp, arguments.learning_rate) == (7, 0.2, 0.03)
 
 
+def test_an_options_file_may_hold_a_list_of_one_as_run_yaml_does(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("report_to: [none]\ntemp: [0.1]\n", encoding="utf-8")
+    (model, _, arguments), _ = parse_training([str(file), "--output_dir", "out"])
+    assert (model.temp, arguments.report_to) == (0.1, [])
+
+
 def test_a_misspelt_preset_is_refused_with_the_nearest(tmp_path):
     with pytest.raises(UserError, match="did you mean dcpcse/unsup-bert-base"):
         parse_training(["--preset", "dcpcse/unsup-bert-bas", "--output_dir", str(tmp_path)])
