@@ -196,7 +196,7 @@ def find(run: RunArguments) -> Checkpoint | None:
     what it lacks, would begin anew without a word. UserError where --resume_from_checkpoint finds none.
     """
     asked = run.resume_from_checkpoint
-    if wanted(asked) and asked.lower() not in _YES:
+    if wanted(asked) and not asks_for_newest(asked):
         return _read(Path(asked), f"--resume_from_checkpoint {asked}", run.world_size)
     if not (run.resume or wanted(asked)):
         return None

@@ -104,8 +104,8 @@ def _told(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, (UserError, DataError)):
         return str(error), 2
     if isinstance(error, OSError) and error.errno in _OF_PLACES:
-        place = "the standard output" if error.filename is None else str(error.filename)[:200]
-        return f"{error.strerror}: {place}; give another place", 2
+        place = "" if error.filename is None else f": {str(error.filename)[:200]}"
+        return f"{error.strerror}{place}; give another place", 2
     if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # of pathlib
         return f"{str(error)[:200]}; give the file itself", 2
     if isinstance(error, RuntimeError) and _is_lost_process(error):

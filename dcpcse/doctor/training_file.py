@@ -213,7 +213,7 @@ class _Rows:
         if found.pairs:
             side = "a sentence" if len(columns) == 1 else "an anchor, or a positive,"
             batch = min(self.asked.batch, found.rows)
-            text = f"{100 * found.share(batch):.2g} % of batches of {batch} hold {side} twice"
+            text = f"{_percent(found.share(batch))} % of batches of {batch} hold {side} twice"
             level = warning if found.share(batch) > 0.5 else note
             yield level("false negatives", f"{text}: each is then the other's negative")
         else:
@@ -225,6 +225,11 @@ class _Rows:
                 least, median, most, longest = _quantiles(histogram)
                 text = f"min {least}, median {median}, 95 % up to {most}, max {longest}"
                 yield ok(name, f"{text} a sentence" + (", special ones included" if name == "tokens" else ""))
+
+
+def _percent(share: float) -> str:
+    """Two digits of a small share; 100 rather than 1e+02."""
+    return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:.2g}"
 
 
 def _quantiles(histogram: Mapping[int, int]) -> tuple[int, int, int, int]:

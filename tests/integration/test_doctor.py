@@ -314,3 +314,12 @@ def test_without_a_place_the_environment_is_told(doctor, monkeypatch):
     )
     code, found = doctor()
     assert code == 3 and "4.2.1 is not supported; transformers" in found[("fault", "transformers")]
+
+
+@pytest.mark.parametrize(("rows", "share"), [(["A dog.", "A dog.", "A cat."], "100 % of batches of 3"), (3000, "2 %")])
+def test_the_share_of_batches_is_a_plain_number(rows, share, tmp_path, capsys):
+    path = tmp_path / "train.txt"
+    texts = rows if isinstance(rows, list) else [f"Sentence {i // 2 if i < 6 else i}." for i in range(rows)]
+    path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    main(["doctor", str(path)])
+    assert share in capsys.readouterr().out
