@@ -42,15 +42,18 @@ def resolve(name: str, options: LoadOptions) -> tuple[str, LoadOptions]:
     try:
         found = find(name, options)
     except UnreachableError as error:
-        # Asked again, transformers would try for half a minute.
-        if not isinstance(_in_cache(name, "config.json", options), str):
-            raise UserError(
-                f"{name} is not a folder here, and {error}; give an output folder of train.py, a Hugging Face "
-                "folder, or a hub id that was downloaded before"
-            ) from None  # the answer of a library below says nothing more
+        _require_encoder_in_cache(name, options, error, "an output folder of train.py, a Hugging Face folder")
         logger.info("%s; %s is taken for a plain encoder, not for an output folder of train.py", error, name)
         return name, options
     return (name, options) if found is None else (str(found), replace(options, revision=None))
+
+
+def _require_encoder_in_cache(name: str, options: LoadOptions, error: UnreachableError, instead: str) -> None:
+    """UserError for a name that the hub's cache does not hold: transformers would ask again for half a minute."""
+    if not isinstance(_in_cache(name, "config.json", options), str):
+        raise UserError(
+            f"{name} is not a folder here, and {error}; give {instead}, or a hub id that was downloaded before"
+        ) from None  # the answer of a library below says nothing more
 
 
 def require_known(name: str, options: LoadOptions) -> None:
@@ -61,11 +64,7 @@ def require_known(name: str, options: LoadOptions) -> None:
         with explained(name):
             look(name, options)
     except UnreachableError as error:
-        if not isinstance(_in_cache(name, "config.json", options), str):
-            raise UserError(
-                f"{name} is not a folder here, and {error}; give a Hugging Face folder, or a hub id that was "
-                "downloaded before"
-            ) from None
+        _require_encoder_in_cache(name, options, error, "a Hugging Face folder")
 
 
 def require(name: str | Path, options: LoadOptions | None) -> tuple[str | Path, LoadOptions | None]:
