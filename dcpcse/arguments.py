@@ -20,6 +20,7 @@ from .denoising import WAYS
 from .errors import UserError
 from .losses import REDUCTIONS
 from .options import CHOICES, PLACES, flag, option, require
+from .parsing import read_text
 from .pooling import POOLERS, describe_poolers
 from .presets import names as preset_names
 from .templates import Template
@@ -403,7 +404,7 @@ def _require_object(name: str, given: str) -> None:
     """UserError unless an option is a JSON object, or a file with one."""
     file = Path(given)
     try:
-        found = json.loads(file.read_text(encoding="utf-8") if file.suffix == ".json" else given)
+        found = json.loads(read_text(file) if file.suffix == ".json" else given)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"--{name} {given}: must be a JSON object, or a .json file with one ({error})") from error
     require(isinstance(found, dict), f"--{name}", given, "a JSON object, or a .json file with one")

@@ -26,7 +26,7 @@ from .errors import UserError, printable
 from .evaluation_arguments import EvaluationArguments, PublishedEvaluationArguments
 from .interruption import Interrupted, end_silently, sigterm_raises
 from .legacy import EVALUATION, GONE, REFUSED, told_by_an_option, translate
-from .parsing import parse_json, parse_yaml
+from .parsing import parse_json, parse_yaml, read_text
 
 if TYPE_CHECKING:
     from .arguments import DataArguments, ModelArguments, RunArguments
@@ -363,10 +363,8 @@ def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
 def _read_config(parser: Parser, path: Path) -> dict[str, Any]:
     if path.suffix not in _READERS:
         raise UserError(f"{path} is neither an option (--name) nor a file of options (.json, .yaml)")
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
-        raise UserError(f"the options file {path} is no file; give one (.json, .yaml)")
     try:
-        content = _READERS[path.suffix](path.read_text(encoding="utf-8"))
+        content = _READERS[path.suffix](read_text(path))
     except OSError as error:
         raise UserError(f"cannot read the options file {path}: {error.strerror}") from error
     except ValueError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UserError, first_line
-from .parsing import parse_json
+from .parsing import parse_json, read_text
 from .schema import Anything, ByName, Fields, Flag, Maybe, Number, OneOf, Text, Whole
 
 MODEL_FOLDER_FILE = "dcpcse.json"
@@ -252,10 +252,8 @@ def require_unchanged(folder: Path, record: Mapping[str, Any]) -> None:
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; UserError for anything else."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise UserError(f"{path} is no file; copy the folder again")
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        content = parse_json(read_text(path))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:

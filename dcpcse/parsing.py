@@ -1,9 +1,11 @@
 """JSON and YAML from anywhere: what they hold, or a ValueError that says why not; never code, never a flood."""
 
+import errno
 import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -13,6 +15,13 @@ MOST_NODES = 1_000_000
 
 _BEYOND = (RecursionError, OverflowError, IndexError, KeyError, TypeError, AttributeError)
 """What the parsers raise for absurd input besides ValueError: deep nesting, and tags such as `!!int ''`."""
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of a file; OSError for anything else, a pipe too, which would be waited for without end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return path.read_text(encoding="utf-8")
 
 
 def parse_json(text: str | bytes, *, once: bool = False) -> Any:

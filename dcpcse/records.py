@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any
 
 from .errors import UserError
-from .parsing import parse_json, parse_yaml
+from .parsing import parse_json, parse_yaml, read_text
 
 RUN_FILE = "run.yaml"
 """Options of a run, in its folder and in each of its checkpoints."""
@@ -119,10 +119,8 @@ def is_number(value: Any) -> bool:
 
 
 def _text(path: Path) -> str:
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise UserError(f"{path} is damaged: it is no file")
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

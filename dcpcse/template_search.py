@@ -16,7 +16,7 @@ from prettytable import PrettyTable
 
 from .cli import CommandParser, run
 from .errors import UserError
-from .parsing import parse_json, parse_yaml
+from .parsing import parse_json, parse_yaml, read_text
 from .paths import require_writable, write_whole
 from .templates import MASK, SENTENCE, Template
 
@@ -172,7 +172,7 @@ def read_candidates(path: str | None) -> tuple[list[str], list[str]]:
     if path is None:
         return list(RELATIONSHIPS), list(PREFIXES)
     try:
-        content = parse_yaml(Path(path).read_text(encoding="utf-8"))
+        content = parse_yaml(read_text(Path(path)))
     except OSError as error:
         raise UserError(f"--candidates {path}: cannot be read ({error.strerror})") from error
     except ValueError as error:

@@ -8,7 +8,7 @@ from ..arguments import ModelArguments
 from ..backbones import Backbone
 from ..errors import UserError
 from ..objectives import Term
-from ..parsing import parse_yaml
+from ..parsing import parse_yaml, read_text
 from ..templates import MASK, PROMPT, SENTENCE, Template
 from ..views import View, require_anchor
 from .parts import contrastive, mlm_terms, parse_template, sentence_encoder
@@ -109,7 +109,7 @@ def _template_sets(args: ModelArguments) -> Mapping[str, Sequence[str]]:
 def _read_sets(path: Path) -> Mapping[str, Sequence[str]]:
     wanted = f"a YAML file with the lists positive and negative, or one of {', '.join(TEMPLATE_SETS)}"
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8"))
+        content = parse_yaml(read_text(path))
     except OSError as error:
         raise UserError(f"--prototype_templates {path}: {error.strerror}; give {wanted}") from error
     except ValueError as error:

@@ -12,7 +12,7 @@ import numpy as np
 from ..cli import say
 from ..errors import UserError, counted
 from ..evaluation_arguments import EncoderArguments
-from ..parsing import parse_json
+from ..parsing import parse_json, read_text
 
 if TYPE_CHECKING:
     from senteval import ScoredPairs
@@ -55,7 +55,7 @@ def _name(place: str) -> str:
 def read_json(path: Path) -> Any:
     """The content of a file; UserError where there is none, or no JSON."""
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(read_text(path))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
