@@ -22,10 +22,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.collators import ViewCollator
-from dcpcse.methods import build_method
+from dcpcse.methods import build_method, model_arguments
 from dcpcse.step import TrainingStep
 
 WORDS = (
@@ -74,7 +73,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     options = dict(METHODS[args.only])
     learning_rate = options.pop("learning_rate")
     torch.manual_seed(0)
-    method_args = ModelArguments(method=args.only, generator_name=args.generator_name, **options)
+    method_args = model_arguments(method=args.only, generator_name=args.generator_name, **options)
     method = build_method(load_backbone(args.model_name_or_path), method_args, ["anchor"])
     device = torch.device(args.device)
     step = TrainingStep(method).to(device).train()

@@ -37,11 +37,10 @@ from interleaved import in_turn, table
 from torch import Tensor, nn
 from transformers import AutoTokenizer, BertConfig, BertModel, DynamicCache, PreTrainedTokenizerBase
 
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import Backbone, Source
 from dcpcse.encoder import set_packed
 from dcpcse.gradient_cache import CACHED, Replay, run_in_chunks
-from dcpcse.methods import build_method, settle
+from dcpcse.methods import build_method, model_arguments, settle
 from dcpcse.packing import Packing
 from dcpcse.prepacking import prepacked
 from dcpcse.step import TrainingStep
@@ -201,7 +200,7 @@ def _own(method: str, packed: bool = True, cached: bool = False, prepack: bool =
         source = Source("random", None, "bert", args.hidden, "")
         prompts = {"pre_seq_len": args.prompt} if method == "dcpcse" and args.prompt else {}
         tuning = "deep" if prompts else "full"
-        settled = settle(ModelArguments(method=method, tuning=tuning, **prompts), ["anchor"])
+        settled = settle(model_arguments(method=method, tuning=tuning, **prompts), ["anchor"])
         method_ = build_method(Backbone(encoder, tokenizer, source), settled, ["anchor"])
         steps = TrainingStep(method_).to(args.device).train()
         if method == "dcpcse" and not prompts:

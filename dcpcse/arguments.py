@@ -18,8 +18,7 @@ from transformers.training_args import OptimizerNames
 
 from .denoising import WAYS
 from .errors import UserError
-from .losses import REDUCTIONS
-from .options import CHOICES, PLACES, flag, option, require
+from .options import flag, option, require, require_choices, require_count
 from .parsing import read_text
 from .pooling import POOLERS, describe_poolers
 from .presets import names as preset_names
@@ -27,12 +26,8 @@ from .templates import Template
 
 TUNINGS = ("full", "deep", "shallow")
 PROMPT_INITS = ("template", "normal", "uniform")
-DISCRIMINATORS = ("self", "frozen", "trained")
 GRADIENTS = ("exact", "published")
 ENCODER_DTYPES = ("float32", "bfloat16")
-
-LARGEST = 10_000
-"""Of what is counted in prompts: more is a slip of the keyboard, and no machine has the memory."""
 
 OBJECTS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs")
 """Options that take a JSON object, or a file with one."""
@@ -40,7 +35,11 @@ OBJECTS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_
 
 @dataclass
 class ModelArguments:
-    """The encoder, the method and its objectives. None is filled in by the method (`dcpcse.methods.settle`)."""
+    """The encoder, the method and its objectives, as far as several methods look at them.
+
+    None is filled in by the method (`dcpcse.methods.settle`). Options of its own stand in a method's file;
+    `dcpcse.methods.model_arguments` gives an object with those of all methods.
+    """
 
     _argument_group_name = "encoder, method and objectives"
 
@@ -51,6 +50,10 @@ class ModelArguments:
         f"One of {', '.join(preset_names())}.",
     )
     method: str = option("dcpcse", "What is trained and by which loss; a name in dcpcse/methods/.")
+    plugin: list[str] = option(
+        [],
+        "Methods from outside: modules, or .py files, that register some. They are run as programs are.",
+    )
     config_name: str | None = option(None, "Another place for the encoder's configuration.")
     tokenizer_name: str | None = option(None, "Another place for the tokenizer.")
     cache_dir: str | None = option(None, "Folder for downloads and for the training data as read.")
@@ -121,39 +124,6 @@ class ModelArguments:
     cls_prompt: bool | None = flag(
         "Train the vector in the place of [CLS]'s word embedding as well (D2CSE; with --tuning deep)."
     )
-    generator_name: str | None = option(
-        None,
-        "CRTD: masked language model that replaces tokens, of the encoder's vocabulary. Default: "
-        "distilbert-base-uncased for BERT, distilroberta-base for RoBERTa.",
-    )
-    masking_ratio: float | None = option(None, "CRTD: share of the tokens that are masked for it. Default: 0.3.")
-    generation: str | None = option(
-        None,
-        "CRTD: the generator's choice is a sample (default) or the argmax (DiffCSE's code).",
-        choices=list(CHOICES),
-    )
-    generate_at: str | None = option(
-        None,
-        "CRTD: tokens that are replaced: masked (default), or all by the generator's choice (DiffCSE's code).",
-        choices=list(PLACES),
-    )
-    generator_train_mode: bool | None = flag("CRTD: the generator's dropout is active (DiffCSE's code).")
-    corrupted_corpus: str | None = option(None, "CRTD: folder that dcpcse corrupt wrote; no generator is loaded then.")
-    lambda_weight: float | None = option(None, "CRTD: weight of its loss. Default: 0.005.")
-    crtd_reduction: str | None = option(
-        None,
-        "CRTD: sum over a sentence's tokens (default, the paper's), mean_tokens, or mean_all with pads and first "
-        "positions (DiffCSE's code). They differ by the length of a sentence: so must --lambda_weight.",
-        choices=list(REDUCTIONS),
-    )
-    discriminator: str | None = option(
-        None,
-        "CRTD: self (the prompted encoder; D2CSE), frozen (the encoder without prompts; Table 6, a) or trained (a "
-        "copy of it; Table 6, b, and DiffCSE).",
-        choices=list(DISCRIMINATORS),
-    )
-    crtd_condition: bool | None = flag("CRTD: the sentence vector stands in the place of [CLS]. False: Table 6, c.")
-    before_mlp: bool | None = flag("CRTD: the condition is the vector before the head.")
     prompt_init: str | None = option(
         None,
         "Where input vectors begin: template (the embeddings of the tokens whose places they take; default there), "
@@ -161,19 +131,6 @@ class ModelArguments:
         choices=list(PROMPT_INITS),
     )
     freeze_prompts: bool | None = flag("Do not train the input vectors (with --init_from).")
-    prompt_len: int | None = option(None, "ConPVP: continuous prompts between sentence and [MASK]. Default: 4.")
-    prototypes: str | None = option(
-        None,
-        "ConPVP: both (default), positive (without negated prototypes: w/o c-) or none (two anchors instead: w/o c+ & "
-        "c-).",
-        choices=["both", "positive", "none"],
-    )
-    prototype_templates: str | None = option(
-        None, "ConPVP: paper (default), code (those of the public code) or a YAML file with lists positive, negative."
-    )
-    instance_weight: float | None = option(
-        None, "ConPVP: weight of an additional contrastive loss between two passes of the anchor. Default: 0, none."
-    )
     pre_seq_len: int | None = option(
         None, "Prompt length: trainable keys and values in every layer. Default of --tuning deep: 10."
     )
@@ -203,26 +160,12 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         require(self.temp > 0 and math.isfinite(self.temp), "--temp", self.temp, "a positive number")
-        choices = {"pooler_type": POOLERS, "tuning": TUNINGS, "denoise_by": WAYS, "generation": CHOICES}
-        choices |= {"generate_at": PLACES, "crtd_reduction": REDUCTIONS, "discriminator": DISCRIMINATORS}
-        choices |= {"gather_gradient": GRADIENTS, "encoder_dtype": ENCODER_DTYPES}
-        for name, known in choices.items():
-            value = getattr(self, name)
-            require(value is None or value in known, f"--{name}", value, f"one of {sorted(known)}")
-        for name in ("pre_seq_len", "prefix_hidden_size", "prompt_len"):
-            value = getattr(self, name)
-            require(value is None or 1 <= value <= LARGEST, f"--{name}", value, f"in 1 .. {LARGEST:,}")
+        require_choices(self)
+        for name in ("pre_seq_len", "prefix_hidden_size"):
+            require_count(name, getattr(self, name))
         for text in (self.template, self.second_template):
             if text is not None:
                 Template.parse(text)
-        require(
-            self.masking_ratio is None or 0 < self.masking_ratio < 1,
-            "--masking_ratio",
-            self.masking_ratio,
-            "in (0, 1)",
-        )
-        require((self.lambda_weight or 0) >= 0, "--lambda_weight", self.lambda_weight, "0 or more")
-        require((self.instance_weight or 0) >= 0, "--instance_weight", self.instance_weight, "0 or more")
         require(_is_share(self.prompt_dropout), "--prompt_dropout", self.prompt_dropout, "in [0, 1)")
         require((self.position_offset or 0) >= 0, "--position_offset", self.position_offset, "0 or more")
         require(0 < self.mlm_probability < 1, "--mlm_probability", self.mlm_probability, "between 0 and 1")
@@ -246,7 +189,15 @@ class ModelArguments:
     def record(self) -> dict[str, Any]:
         """The options that differ from their defaults and say what was trained, for the model folder."""
         # Where things lay on the training machine says nothing about the model.
-        places = {"preset", "cache_dir", "model_name_or_path", "config_name", "tokenizer_name", "use_auth_token"}
+        places = {
+            "preset",
+            "plugin",
+            "cache_dir",
+            "model_name_or_path",
+            "config_name",
+            "tokenizer_name",
+            "use_auth_token",
+        }
         defaults = {f.name: f.default for f in fields(self)}
         return {k: v for k, v in asdict(self).items() if k not in places and v is not False and v != defaults[k]}
 

@@ -13,6 +13,7 @@ from . import folder as model_folder
 from .errors import UserError
 from .history import Run, find_scores, read_run
 from .identity import trained_digest
+from .methods import METHODS
 from .records import RUN_FILE, require_scores
 from .tuned import WEIGHTS, place_of
 from .weights import read_header
@@ -23,22 +24,6 @@ CARD = "README.md"
 UNKNOWN = "not on record"
 
 _DIGEST = "sha256 digest of what was trained"
-
-CITATIONS: Mapping[str, str] = {
-    "dcpcse": "*Deep Continuous Prompt for Contrastive Learning of Sentence Embeddings*, an anonymous submission, "
-    "later extended as: Jiang, Zhang and Wang, *Improved Universal Sentence Embeddings with Prompt-based Contrastive "
-    "Learning and Energy-based Learning*, Findings of EMNLP 2022.",
-    "promptbert": "Jiang, Jiao, Huang, Zhang, Wang, Zhuang, Wei, Huang, Deng and Zhang, *PromptBERT: Improving BERT "
-    "Sentence Embeddings with Prompts*, EMNLP 2022.",
-    "conpvp": "Zeng, Yin, Jiang, Wu and Cao, *Contrastive Learning with Prompt-derived Virtual Semantic Prototypes "
-    "for Unsupervised Sentence Embedding*, Findings of EMNLP 2022.",
-    "simcse": "Gao, Yao and Chen, *SimCSE: Simple Contrastive Learning of Sentence Embeddings*, EMNLP 2021.",
-    "d2cse": "Lee, *D2CSE: Difference-aware Deep continuous prompts for Contrastive Sentence Embeddings*, 2023.",
-    "diffcse": "Chuang, Dangovski, Luo, Zhang, Chang, Soljačić, Li, Yih, Kim and Glass, *DiffCSE: Difference-based "
-    "Contrastive Learning for Sentence Embeddings*, NAACL 2022.",
-}
-CITATIONS = {**CITATIONS, "scpcse": CITATIONS["dcpcse"]}
-"""Method → the paper that it is from."""
 
 OF_FAMILY: Mapping[str, tuple[str, str]] = {
     "sts": ("sts", "cosine_spearman"),
@@ -310,8 +295,13 @@ def _environment(facts: Facts) -> str:
 def _rights(facts: Facts) -> str:
     return (
         f"## Licence\n\n{UNKNOWN.capitalize()}. Base and training data have licences of their own.\n\n## Citation\n\n"
-        f"{CITATIONS.get(facts.record['method'], UNKNOWN.capitalize() + '.')}"
+        f"{_citation(facts.record['method'])}"
     )
+
+
+def _citation(method: str | None) -> str:
+    known = METHODS.get(method)
+    return (known and known.citation) or f"{UNKNOWN.capitalize()}."
 
 
 PARTS: Sequence[Callable[[Facts], str]] = (

@@ -268,21 +268,40 @@ class Parser(CommandParser, HfArgumentParser):
 
 
 def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArguments, RunArguments], set[str]]":
-    """Options of train.py and the names of those that were given."""
-    return _parse(training_parser(), translate(argv, say), _implied_in_training)
+    """Options of train.py and the names of those that were given; methods from outside are registered before."""
+    from .methods import arguments_class
+    from .plugins import load_plugins
+
+    argv = list(argv)
+    load_plugins(_plugins_in(argv))
+    parser = training_parser()
+    *_, data, run = parser.dataclass_types
+    return _parse(parser, translate(argv, say), (arguments_class(), data, run), _implied_in_training)
+
+
+def _plugins_in(argv: Sequence[str]) -> list[str]:
+    """Values of `--plugin`, which has to be followed before the other options are known."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--plugin", nargs="*")
+    named = parser.parse_known_args(argv)[0].plugin
+    if named is None and argv and not argv[0].startswith("-"):
+        named = _content(Path(argv[0])).get("plugin")
+    return [named] if isinstance(named, str) else [str(name) for name in named or ()]
 
 
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
     """Options of evaluation.py."""
-    return _parse(evaluation_parser(), translate(argv, say, EVALUATION))[0]
+    parser = evaluation_parser()
+    return _parse(parser, translate(argv, say, EVALUATION), parser.dataclass_types)[0]
 
 
 def training_parser() -> Parser:
     """The parser of train.py; what it would refuse does not stand in its help."""
     # Here only: transformers' TrainingArguments import torch and its modelling code, which takes seconds.
     from .arguments import DataArguments, ModelArguments, RunArguments
+    from .methods import option_parts
 
-    kinds = (ModelArguments, DataArguments, RunArguments)
+    kinds = (ModelArguments, *option_parts(), DataArguments, RunArguments)
     parser = Parser(kinds, usage=_TRAIN_USAGE, description=_TRAIN_HELP, epilog=_TRAIN_DEBUG)
     for action in parser._actions:
         if action.dest in REFUSED or action.dest in GONE:
@@ -319,9 +338,10 @@ def _save_when_measured(given: Mapping[str, Any]) -> dict[str, Any]:
 def _parse(
     parser: Parser,
     argv: Sequence[str],
+    kinds: Sequence[type],
     implied: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda given: {},
 ) -> tuple[tuple, set[str]]:
-    """Options as the parser's dataclasses, and the names of those that were given.
+    """Options as dataclasses of these kinds, and the names of those that were given.
 
     argv: options, after an optional .json or .yaml file of options, which the command line overrides. A preset lies
     below both.
@@ -334,7 +354,7 @@ def _parse(
     given = from_file | _given(parser, argv)
     given = presets.without_void(_preset(parser, given), given, say) | given
     values = given | dict(implied(given))
-    return tuple(_build(kind, values) for kind in parser.dataclass_types), set(given)
+    return tuple(_build(kind, values) for kind in kinds), set(given)
 
 
 def say(line: str) -> None:
@@ -361,6 +381,15 @@ def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_config(parser: Parser, path: Path) -> dict[str, Any]:
+    content = _content(path)
+    try:
+        return _given_by_name(parser, content)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """What an options file holds, by name."""
     if path.suffix not in _READERS:
         raise UserError(f"{path} is neither an option (--name) nor a file of options (.json, .yaml)")
     try:
@@ -371,10 +400,7 @@ def _read_config(parser: Parser, path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not readable as {path.suffix[1:]}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold option names and values, such as temp: 0.05")
-    try:
-        return _given_by_name(parser, content)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+    return content
 
 
 _READERS: Mapping[str, Callable[[str], Any]] = {

@@ -28,7 +28,6 @@ MODULES = "modules.json"
 BESIDE = "backbone"
 """Names of an encoder's files, and the folder that they lie in where AutoModel must not find them."""
 
-METHODS = ("conpvp", "d2cse", "dcpcse", "diffcse", "promptbert", "scpcse", "simcse")
 POOLINGS = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_layer1_last", "mask")
 HEAD_KINDS = ("tanh_mlp", "batchnorm_mlp", "mlm_transform")
 DENOISING_WAYS = ("template", "attention")
@@ -53,6 +52,10 @@ PLAIN_FILES = (
 
 BESIDE_FILES = (f"{BESIDE}/{CONFIG}", f"{BESIDE}/{WEIGHTS}")
 
+METHOD_NAME = "[a-z0-9][a-z0-9_.-]{0,99}"
+"""Pattern of what a method may be called. Which ones there are, a record need not know: nothing of them is needed to
+load what they have trained."""
+
 _HEX = Text("[0-9a-f]{64}", "a sha256, 64 hexadecimal digits,")
 _SIZE = Whole(1, 10_000_000)
 _SHALLOW = Fields({"length": _SIZE, "width": _SIZE})
@@ -60,7 +63,7 @@ _SUMMED = OneOf({PROMPTS, PEFT_PROMPTS, PEFT_CONFIG, TRAINED, *TOKENIZER_FILES, 
 
 _FIRST = {
     "format": Whole(1),
-    "method": Maybe(OneOf(METHODS, "method")),
+    "method": Maybe(Text(METHOD_NAME, "the name of a method (small letters, digits, . _ -)")),
     "pooling": OneOf(POOLINGS, "pooling"),
     "head": Maybe(
         Fields(

@@ -1,6 +1,6 @@
 """Fields of option dataclasses, the form in which their checks complain, and words that several tools take."""
 
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Any
 
 from .errors import UserError
@@ -12,6 +12,9 @@ CHOICES = ("sample", "argmax")
 """What `dcpcse.generator` puts at a masked token: a sample of its distribution, or the most probable one."""
 PLACES = ("masked", "all")
 """At which tokens it does so."""
+
+LARGEST = 10_000
+"""Of what is counted in prompts: more is a slip of the keyboard, and no machine has the memory."""
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
@@ -30,3 +33,16 @@ def require(holds: bool, name: str, given: Any, allowed: str) -> None:
     """UserError that says what was given and what is allowed, unless it holds."""
     if not holds:
         raise UserError(f"{name} {given}: must be {allowed}")
+
+
+def require_choices(arguments: Any) -> None:
+    """UserError for an option of a dataclass that is none of the choices its field names."""
+    for one in fields(arguments):
+        value, known = getattr(arguments, one.name), one.metadata.get("choices")
+        if known is not None:
+            require(value is None or value in known, f"--{one.name}", value, f"one of {sorted(known)}")
+
+
+def require_count(name: str, value: int | None) -> None:
+    """UserError for a number of prompts, or a size of theirs, that cannot be."""
+    require(value is None or 1 <= value <= LARGEST, f"--{name}", value, f"in 1 .. {LARGEST:,}")

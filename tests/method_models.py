@@ -2,9 +2,8 @@
 
 import torch
 
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
-from dcpcse.methods import build_method
+from dcpcse.methods import build_method, model_arguments
 from dcpcse.models import SentenceEncoder
 
 RECIPES = {
@@ -28,7 +27,7 @@ def model_of(recipe: str, tiny, seed: int = 1) -> SentenceEncoder:
     if options["method"] in ("d2cse", "diffcse"):
         options = {**options, "generator_name": tiny(kind)}
     torch.manual_seed(seed)
-    model = build_method(load_backbone(tiny(kind)), ModelArguments(**options), ["anchor"]).model
+    model = build_method(load_backbone(tiny(kind)), model_arguments(**options), ["anchor"]).model
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:

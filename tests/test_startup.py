@@ -54,7 +54,7 @@ def test_the_help_and_the_mistakes_of_train_take_nothing_but_transformers_traini
     assert "error: --temp -1.0: must be a positive number" in wrong.err
     assert "dcpcse.arguments" in imported
     assert not imported & OF_THE_WORK
-    assert not imported & {"dcpcse.training", "dcpcse.methods", "senteval.tasks"}
+    assert not imported & {"dcpcse.training", "dcpcse.trainer", "senteval.tasks"}
 
 
 REFUSED = {

@@ -1,25 +1,23 @@
-"""Methods: each file registers one, as a value on the axes trained × views × representation × objectives."""
+"""Methods: each file registers one, as a value on the axes trained × views × representation × objectives.
 
-from .conpvp import conpvp
-from .d2cse import d2cse
-from .dcpcse import dcpcse
-from .diffcse import diffcse
-from .promptbert import promptbert
-from .registry import METHODS, Method, build_method, register, settle
-from .scpcse import scpcse
-from .simcse import simcse
+All files here are read; others come by `dcpcse.plugins`.
+"""
+
+import importlib
+import pkgutil
+
+from .registry import METHODS, Method, arguments_class, build_method, model_arguments, option_parts, register, settle
 
 __all__ = [
     "METHODS",
     "Method",
+    "arguments_class",
     "build_method",
-    "conpvp",
-    "d2cse",
-    "dcpcse",
-    "diffcse",
-    "promptbert",
+    "model_arguments",
+    "option_parts",
     "register",
-    "scpcse",
     "settle",
-    "simcse",
 ]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f".{_module.name}", __name__)

@@ -1,6 +1,7 @@
 """ConPVP (Zeng et al. 2022): anchors with a continuous prompt against virtual prototypes that templates call forth."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from ..arguments import ModelArguments
 from ..backbones import Backbone
 from ..errors import UserError
 from ..objectives import Term
+from ..options import option, require, require_count
 from ..parsing import parse_yaml, read_text
 from ..templates import MASK, PROMPT, SENTENCE, Template
 from ..views import View, require_anchor
@@ -55,7 +57,30 @@ CODE = {
 
 TEMPLATE_SETS: Mapping[str, Mapping[str, Sequence[str]]] = {"paper": PAPER, "code": CODE}
 
-OPTIONS = ("prompt_len", "prototypes", "prototype_templates", "instance_weight")
+
+@dataclass
+class Options:
+    """Options of ConPVP alone."""
+
+    _argument_group_name = "ConPVP"
+
+    prompt_len: int | None = option(None, "ConPVP: continuous prompts between sentence and [MASK]. Default: 4.")
+    prototypes: str | None = option(
+        None,
+        "ConPVP: both (default), positive (without negated prototypes: w/o c-) or none (two anchors instead: w/o c+ & "
+        "c-).",
+        choices=["both", "positive", "none"],
+    )
+    prototype_templates: str | None = option(
+        None, "ConPVP: paper (default), code (those of the public code) or a YAML file with lists positive, negative."
+    )
+    instance_weight: float | None = option(
+        None, "ConPVP: weight of an additional contrastive loss between two passes of the anchor. Default: 0, none."
+    )
+
+    def __post_init__(self) -> None:
+        require_count("prompt_len", self.prompt_len)
+        require((self.instance_weight or 0) >= 0, "--instance_weight", self.instance_weight, "0 or more")
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
@@ -78,7 +103,13 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     }
 
 
-@register("conpvp", defaults=_defaults, options=OPTIONS)
+CITATION = (
+    "Zeng, Yin, Jiang, Wu and Cao, *Contrastive Learning with Prompt-derived Virtual Semantic Prototypes for "
+    "Unsupervised Sentence Embedding*, Findings of EMNLP 2022."
+)
+
+
+@register("conpvp", citation=CITATION, defaults=_defaults, options=Options)
 def conpvp(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Eq. 1: the anchor's [MASK] is near its own prototype, far from the others' and from all negated ones.
 

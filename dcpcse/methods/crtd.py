@@ -2,25 +2,71 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..arguments import ModelArguments
 from ..backbones import Backbone, LoadOptions
 from ..errors import UserError
 from ..generator import Corruption, load_generator
+from ..losses import REDUCTIONS
 from ..masking import TokenMasking
 from ..models import Encoder
 from ..objectives import ReplacedTokenDetection, Term
+from ..options import CHOICES, PLACES, flag, option, require
 from ..presets import OF_GENERATOR
 from ..views import View
 from .parts import initial_std, instance_wise
 from .registry import HEADED, Method
 
-OPTIONS = (
-    *("generator_name", "masking_ratio", "generation", "generate_at", "generator_train_mode", "corrupted_corpus"),
-    *("lambda_weight", "crtd_reduction", "discriminator", "crtd_condition", "before_mlp"),
-)
-"""Options of replaced-token detection."""
+DISCRIMINATORS = ("self", "frozen", "trained")
+
+
+@dataclass
+class CrtdOptions:
+    """Options of replaced-token detection."""
+
+    _argument_group_name = "replaced-token detection (D2CSE, DiffCSE)"
+
+    generator_name: str | None = option(
+        None,
+        "CRTD: masked language model that replaces tokens, of the encoder's vocabulary. Default: "
+        "distilbert-base-uncased for BERT, distilroberta-base for RoBERTa.",
+    )
+    masking_ratio: float | None = option(None, "CRTD: share of the tokens that are masked for it. Default: 0.3.")
+    generation: str | None = option(
+        None,
+        "CRTD: the generator's choice is a sample (default) or the argmax (DiffCSE's code).",
+        choices=list(CHOICES),
+    )
+    generate_at: str | None = option(
+        None,
+        "CRTD: tokens that are replaced: masked (default), or all by the generator's choice (DiffCSE's code).",
+        choices=list(PLACES),
+    )
+    generator_train_mode: bool | None = flag("CRTD: the generator's dropout is active (DiffCSE's code).")
+    corrupted_corpus: str | None = option(None, "CRTD: folder that dcpcse corrupt wrote; no generator is loaded then.")
+    lambda_weight: float | None = option(None, "CRTD: weight of its loss. Default: 0.005.")
+    crtd_reduction: str | None = option(
+        None,
+        "CRTD: sum over a sentence's tokens (default, the paper's), mean_tokens, or mean_all with pads and first "
+        "positions (DiffCSE's code). They differ by the length of a sentence: so must --lambda_weight.",
+        choices=list(REDUCTIONS),
+    )
+    discriminator: str | None = option(
+        None,
+        "CRTD: self (the prompted encoder; D2CSE), frozen (the encoder without prompts; Table 6, a) or trained (a "
+        "copy of it; Table 6, b, and DiffCSE).",
+        choices=list(DISCRIMINATORS),
+    )
+    crtd_condition: bool | None = flag("CRTD: the sentence vector stands in the place of [CLS]. False: Table 6, c.")
+    before_mlp: bool | None = flag("CRTD: the condition is the vector before the head.")
+
+    def __post_init__(self) -> None:
+        ratio, weight = self.masking_ratio, self.lambda_weight
+        require(ratio is None or 0 < ratio < 1, "--masking_ratio", ratio, "in (0, 1)")
+        require((weight or 0) >= 0, "--lambda_weight", weight, "0 or more")
+
 
 GENERATORS = {"bert": "distilbert-base-uncased", "roberta": "distilroberta-base"}
 """Generators by the encoder's model type (DiffCSE)."""
@@ -32,6 +78,10 @@ def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
         raise UserError(
             f"--method {args.method} puts the condition of its discriminator in [CLS] and takes no template, so no "
             "--tuning shallow either; leave it out"
+        )
+    if args.before_mlp and args.crtd_condition is False:
+        raise UserError(
+            "--before_mlp has no effect without --crtd_condition; leave it out (--before_mlp False turns it off)"
         )
     headed = args.pooler_type in (None, *HEADED)
     both: dict[str, Any] = {"pooler_type": "cls", "mlp_only_train": headed, "batchnorm": headed}

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..arguments import ModelArguments
 from ..backbones import Backbone
-from .crtd import OPTIONS, crtd_defaults, with_crtd
+from .crtd import CrtdOptions, crtd_defaults, with_crtd
 from .registry import Method, register
 
 
@@ -15,7 +15,10 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     return {**crtd_defaults(args), "tuning": "deep", "discriminator": "self", **cls_prompt}
 
 
-@register("d2cse", defaults=_defaults, options=OPTIONS)
+CITATION = "Lee, *D2CSE: Difference-aware Deep continuous prompts for Contrastive Sentence Embeddings*, 2023."
+
+
+@register("d2cse", citation=CITATION, defaults=_defaults, options=CrtdOptions)
 def d2cse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Eq. 1 to 3; BatchNorm MLP in training, [CLS] before it afterwards (appendix, "Pooler Design")."""
     return with_crtd(backbone, args, columns)

@@ -7,8 +7,14 @@ from ..backbones import Backbone
 from .parts import instance_wise
 from .registry import Method, register
 
+CITATION = (
+    "*Deep Continuous Prompt for Contrastive Learning of Sentence Embeddings*, an anonymous submission, later "
+    "extended as: Jiang, Zhang and Wang, *Improved Universal Sentence Embeddings with Prompt-based Contrastive "
+    "Learning and Energy-based Learning*, Findings of EMNLP 2022."
+)
 
-@register("dcpcse", tuning="deep", pooler_type="cls")
+
+@register("dcpcse", citation=CITATION, tuning="deep", pooler_type="cls")
 def dcpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Only the prompts and the MLP head are trained; [CLS] is the representation (sections 2.1 and 2.2)."""
     return instance_wise(backbone, args, columns)

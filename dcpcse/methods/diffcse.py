@@ -5,7 +5,7 @@ from typing import Any
 
 from ..arguments import ModelArguments
 from ..backbones import Backbone
-from .crtd import OPTIONS, crtd_defaults, with_crtd
+from .crtd import CrtdOptions, crtd_defaults, with_crtd
 from .registry import Method, register
 
 
@@ -13,7 +13,13 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     return {**crtd_defaults(args), "tuning": "full", "discriminator": "trained"}
 
 
-@register("diffcse", defaults=_defaults, options=OPTIONS)
+CITATION = (
+    "Chuang, Dangovski, Luo, Zhang, Chang, Soljačić, Li, Yih, Kim and Glass, *DiffCSE: Difference-based "
+    "Contrastive Learning for Sentence Embeddings*, NAACL 2022."
+)
+
+
+@register("diffcse", citation=CITATION, defaults=_defaults, options=CrtdOptions)
 def diffcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """SimCSE with replaced-token detection beside it; the discriminator is not part of the result."""
     return with_crtd(backbone, args, columns)

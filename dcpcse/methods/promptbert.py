@@ -34,7 +34,13 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     }
 
 
-@register("promptbert", defaults=_defaults)
+CITATION = (
+    "Jiang, Jiao, Huang, Zhang, Wang, Zhuang, Wei, Huang, Deng and Zhang, *PromptBERT: Improving BERT Sentence "
+    "Embeddings with Prompts*, EMNLP 2022."
+)
+
+
+@register("promptbert", citation=CITATION, defaults=_defaults)
 def promptbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """The template is put around every sentence, and its own vector is subtracted (sections 4.1 to 4.3, eq. 4)."""
     return instance_wise(backbone, args, columns)

@@ -1,8 +1,10 @@
 """Name → method, and what a method fills in where an option was left out."""
 
 import difflib
+import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from ..arguments import ModelArguments
 from ..backbones import Backbone, LoadOptions
 from ..encoder import set_frozen_dtype
 from ..errors import UserError
+from ..manifest import METHOD_NAME
 from ..models import SentenceEncoder
 from ..objectives import Contrastive, Term
 from ..presets import DEEP
@@ -51,32 +54,94 @@ Defaults = Callable[[ModelArguments, Sequence[str]], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered method: its builder, what it takes for options that are left out, and options of its own."""
+    """A registered method.
+
+    build: makes it. defaults: what it takes for options that are left out. parts: dataclasses of its own options.
+    citation: the paper that it is from.
+    """
 
     build: Builder
     defaults: Defaults
-    options: frozenset[str]
+    parts: tuple[type, ...] = ()
+    citation: str | None = None
+
+    @property
+    def options(self) -> frozenset[str]:
+        """Names of its own options."""
+        return frozenset(field.name for part in self.parts for field in fields(part))
 
 
 METHODS: dict[str, Entry] = {}
 
 
 def register(
-    name: str, defaults: Defaults | None = None, options: Sequence[str] = (), **fixed: Any
+    name: str,
+    *,
+    options: type | tuple[type, ...] = (),
+    defaults: Defaults | None = None,
+    citation: str | None = None,
+    **fixed: Any,
 ) -> Callable[[Builder], Builder]:
-    """Make a builder known as `--method NAME`; ValueError if the name is taken.
+    """Make a builder known as `--method NAME`; ValueError for a name, or one of its options, that is taken.
 
-    fixed: values of options that are left out. defaults: those that hang on other options and on the data's columns.
-    options: options that only this method reads.
+    options: dataclasses of options that not all methods read, made by `dcpcse.options.option` and `flag`; methods may
+    share one. Each is None by default, which means that it was left out. fixed: values of options that are left out;
+    defaults: those that hang on other options and on the data's columns, taken before the fixed ones.
     """
+    parts = options if isinstance(options, tuple) else (options,)
 
     def remember(builder: Builder) -> Builder:
         if name in METHODS:
             raise ValueError(f"the method name {name!r} is already registered, by {METHODS[name].build.__module__}")
-        METHODS[name] = Entry(builder, defaults or (lambda args, columns: fixed), frozenset(options))
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"the method name {name!r} is none; use small letters, digits, . _ and -")
+        for part in parts:
+            _require_new(part)
+        METHODS[name] = Entry(builder, _with_fixed(defaults, fixed), parts, citation)
         return builder
 
     return remember
+
+
+_NAME = re.compile(METHOD_NAME)
+
+
+def _with_fixed(defaults: Defaults | None, fixed: Mapping[str, Any]) -> Defaults:
+    return lambda args, columns: {**fixed, **(defaults(args, columns) if defaults else {})}
+
+
+def _require_new(part: type) -> None:
+    """ValueError for options that are not ours to have: of a name that is taken, or with a value of their own."""
+    taken = {field.name: known.__module__ for known in (ModelArguments, *option_parts()) for field in fields(known)}
+    for field in fields(part):
+        if part not in option_parts() and field.name in taken:
+            raise ValueError(f"the option --{field.name} of {part.__module__} is one of {taken[field.name]} already")
+        if field.default is not None:
+            raise ValueError(f"the option --{field.name} must be None by default; give register({field.name}=...)")
+
+
+def option_parts() -> tuple[type, ...]:
+    """The dataclasses of own options of all registered methods."""
+    return tuple(dict.fromkeys(part for entry in METHODS.values() for part in entry.parts))
+
+
+def arguments_class() -> type[ModelArguments]:
+    """ModelArguments with the own options of all methods that are registered now."""
+    return _joined(option_parts())
+
+
+@functools.cache
+def _joined(parts: tuple[type, ...]) -> type[ModelArguments]:
+    def check(self: ModelArguments) -> None:
+        for part in (ModelArguments, *parts):
+            getattr(part, "__post_init__", lambda self: None)(self)
+
+    return make_dataclass("ModelArguments", (), bases=(ModelArguments, *parts), namespace={"__post_init__": check})
+
+
+def model_arguments(**given: Any) -> ModelArguments:
+    """Options of a method by name, its own among them; UserError for values that cannot be."""
+    return arguments_class()(**given)
 
 
 def settle(args: ModelArguments, columns: Sequence[str]) -> ModelArguments:
@@ -91,8 +156,8 @@ def settle(args: ModelArguments, columns: Sequence[str]) -> ModelArguments:
     entry = METHODS[args.method]
     for name in sorted(set().union(*(other.options for other in METHODS.values())) - entry.options):
         if getattr(args, name) is not None:
-            owner = next(method for method, other in METHODS.items() if name in other.options)
-            raise UserError(f"--{name} is of --method {owner} and has no effect on {args.method}; leave it out")
+            owners = " and ".join(method for method, other in METHODS.items() if name in other.options)
+            raise UserError(f"--{name} is of --method {owners} and has no effect on {args.method}; leave it out")
     settled = _filled(args, entry.defaults(args, columns))
     _require_effect(settled)
     return _filled(settled, _common(settled))
@@ -124,7 +189,6 @@ def _require_effect(args: ModelArguments) -> None:
         "a template (--template)": (args.template is not None, ("second_template", "final_period")),
         "--denoise": (denoised, ("denoise_by", "denoise_unshifted", "denoise_freeze", "denoise_in_dev")),
         "input vectors (--tuning shallow, or [PROMPT] in --template)": (slots, ("prompt_init", "freeze_prompts")),
-        "--crtd_condition": (args.crtd_condition is not False, ("before_mlp",)),
         "--denoise_by template": (args.denoise_by in (None, "template"), ("denoise_unshifted",)),
         "--init_from": (args.init_from is not None, ("freeze_prompts",)),
         "a head (--pooler_type cls or mask)": (headed, ("mlp_only_train", "org_mlp", "batchnorm")),

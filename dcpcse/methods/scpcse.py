@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ..arguments import ModelArguments
 from ..backbones import Backbone
+from .dcpcse import CITATION
 from .parts import instance_wise
 from .registry import Method, register
 
@@ -11,7 +12,14 @@ TEMPLATE = 'This sentence : "{sentence}" means [MASK]'
 """The manual template whose embeddings the prompts begin as; the paper's has no full stop, PromptBERT's has one."""
 
 
-@register("scpcse", tuning="shallow", pooler_type="mask", template=TEMPLATE, mlp_only_train=True)
+@register(
+    "scpcse",
+    citation=CITATION,
+    tuning="shallow",
+    pooler_type="mask",
+    template=TEMPLATE,
+    mlp_only_train=True,
+)
 def scpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """[p_1 … p_m] sentence [p_m+1 … p_l] [MASK]: [MASK] is the representation.
 

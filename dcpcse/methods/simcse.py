@@ -7,8 +7,10 @@ from ..backbones import Backbone
 from .parts import instance_wise
 from .registry import Method, register
 
+CITATION = "Gao, Yao and Chen, *SimCSE: Simple Contrastive Learning of Sentence Embeddings*, EMNLP 2021."
 
-@register("simcse", tuning="full", pooler_type="cls")
+
+@register("simcse", citation=CITATION, tuning="full", pooler_type="cls")
 def simcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """[CLS] through a fresh MLP is told apart from all others of the batch (sections 3 and 4)."""
     return instance_wise(backbone, args, columns)

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..arguments import ModelArguments
 from ..data import load_training_file
 from ..errors import UserError
-from ..methods import settle
+from ..methods import arguments_class, model_arguments, settle
 from .plan import Unit
 
 SHAPES: Mapping[str, tuple[int, int, int]] = {
@@ -87,9 +86,9 @@ def estimate(unit: Unit) -> Estimate:
 
 def _is_full(options: Mapping[str, Any]) -> bool:
     """Whether the encoder itself is trained, as the method settles it."""
-    known = {field.name for field in fields(ModelArguments)}
+    known = {field.name for field in fields(arguments_class())}
     columns = _text(str(options["train_file"])).columns
-    given = ModelArguments(**{name: value for name, value in options.items() if name in known})
+    given = model_arguments(**{name: value for name, value in options.items() if name in known})
     return settle(given, columns).tuning == "full"
 
 

@@ -10,11 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.collators import ViewCollator, slots_of
 from dcpcse.masking import TokenMasking
-from dcpcse.methods import build_method
+from dcpcse.methods import build_method, model_arguments
 from dcpcse.step import TrainingStep
 
 PUBLISHED = {"temp": 0.2, "hard_negative_weight": 0.5}
@@ -32,7 +31,7 @@ def build(encoder: str, case: dict[str, Any]) -> tuple[TrainingStep, ViewCollato
     """The step of a case in float64, the same in every process, and its collator; masking is to be patched."""
     torch.manual_seed(0)
     method = build_method(
-        load_backbone(encoder, lm_head=case["lm_head"]), ModelArguments(**case["arguments"]), case["columns"]
+        load_backbone(encoder, lm_head=case["lm_head"]), model_arguments(**case["arguments"]), case["columns"]
     )
     step = TrainingStep(method).double().train()
     if method.model.encoder.prompt is not None:

@@ -241,8 +241,8 @@ def test_what_no_checksum_tells_is_told_by_the_tensors(run, doctor, tiny):
     assert code == 3 and "NaN" in found[("fault", "weights")]
     save_file({"prompt_embeddings": tensors["prompt_embeddings"][:2].clone()}, path)
     assert "shapes" in faults(doctor(run)[1])
-    edit_record(run, method="later", position_offset="x")
-    assert "unknown method 'later'" in doctor(run)[1][("fault", "record")]
+    edit_record(run, method="Later On", position_offset="x")
+    assert "method is 'Later On'" in doctor(run)[1][("fault", "record")]
 
 
 def test_another_base_is_a_fault_and_one_that_is_gone_a_warning(run, doctor, tiny):

@@ -44,7 +44,6 @@ from senteval.errors import DataError
 
 import dcpcse
 from dcpcse import cli
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.contents import describe
 from dcpcse.corpus import Corpus
@@ -56,7 +55,7 @@ from dcpcse.history import read_run
 from dcpcse.importing import import_checkpoint
 from dcpcse.importing.files import load_pickle
 from dcpcse.info import show
-from dcpcse.methods import build_method
+from dcpcse.methods import build_method, model_arguments
 from dcpcse.records import read_scores
 from dcpcse.searching import folder as index_folder
 from dcpcse.searching.rows import BLOCK
@@ -412,7 +411,7 @@ def model_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
     base = make_encoder(scratch / "base", "bert")
     models = []
     for name, options in OPTIONS.items():
-        build_method(load_backbone(str(base)), ModelArguments(**options), ["anchor"]).model.save(scratch / name)
+        build_method(load_backbone(str(base)), model_arguments(**options), ["anchor"]).model.save(scratch / name)
         models.append(contents(scratch / name))
     models += [_without_checksums(model) for model in models]
     frozen = [model for model in models if json.loads(model["dcpcse.json"])["backbone"] is None]

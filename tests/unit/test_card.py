@@ -8,7 +8,7 @@ from huggingface_hub import ModelCard
 from method_models import RECIPES, model_of
 from past_runs import make_run
 
-from dcpcse.card import CITATIONS, digest_in, write_card
+from dcpcse.card import digest_in, write_card
 from dcpcse.errors import UserError
 from dcpcse.identity import identity, trained_digest
 from dcpcse.methods import METHODS
@@ -101,7 +101,7 @@ def test_what_no_file_says_is_said_to_be_unknown(tiny, tmp_path):
 
 
 def test_every_method_has_its_paper():
-    assert set(METHODS) <= set(CITATIONS)
+    assert [name for name, entry in METHODS.items() if not entry.citation] == []
 
 
 @pytest.mark.parametrize(

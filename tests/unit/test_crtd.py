@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 import dcpcse
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import Backbone, LoadOptions, Source, load_backbone, load_tokenizer
 from dcpcse.collators import ViewCollator
 from dcpcse.errors import UserError
@@ -17,7 +16,7 @@ from dcpcse.generator import Corruption, load_generator
 from dcpcse.heads import BatchNormMLP
 from dcpcse.losses import replaced_token_ce
 from dcpcse.masking import TokenMasking
-from dcpcse.methods import build_method, settle
+from dcpcse.methods import build_method, model_arguments, settle
 from dcpcse.models import Encoder
 from dcpcse.step import TrainingStep
 
@@ -43,7 +42,7 @@ def built(folder, sentences, columns=("anchor",), **options):
     """A training step with a fixed corruption, and a batch."""
     backbone = load_backbone(folder)
     torch.manual_seed(0)
-    args = ModelArguments(**{"method": "d2cse", "generator_name": folder, **options})
+    args = model_arguments(**{"method": "d2cse", "generator_name": folder, **options})
     method = build_method(backbone, args, list(columns))
     step = TrainingStep(method).train()
     step.objectives["crtd"].corruption = FixedCorruption()
@@ -399,7 +398,7 @@ def test_encode_takes_the_vector_before_the_pooler(tiny, sentences):
 
 
 def test_the_cls_prompt_replaces_the_word_embedding_of_the_first_token(tiny):
-    method = build_method(load_backbone(tiny("bert")), ModelArguments(method="dcpcse", cls_prompt=True), ["anchor"])
+    method = build_method(load_backbone(tiny("bert")), model_arguments(method="dcpcse", cls_prompt=True), ["anchor"])
     encoder = method.model.encoder.eval()
     words = encoder.backbone.embeddings.word_embeddings.weight
     ids = torch.tensor([[2, 8, 9, 3]])
@@ -429,7 +428,7 @@ def test_the_cls_prompt_replaces_the_word_embedding_of_the_first_token(tiny):
 )
 def test_options_without_effect_are_refused(options, message):
     with pytest.raises(UserError, match=message):
-        settle(ModelArguments(**options), ["anchor"])
+        settle(model_arguments(**options), ["anchor"])
 
 
 @pytest.mark.parametrize(
@@ -439,26 +438,26 @@ def test_options_without_effect_are_refused(options, message):
 )
 def test_values_that_cannot_be_are_refused(options):
     with pytest.raises(UserError, match=f"--{next(iter(options))}"):
-        ModelArguments(method="d2cse", **options)
+        model_arguments(method="d2cse", **options)
 
 
 def test_a_template_and_a_condition_do_not_go_together(tiny):
-    args = ModelArguments(method="d2cse", generator_name=tiny("bert"), template="{sentence} [MASK]")
+    args = model_arguments(method="d2cse", generator_name=tiny("bert"), template="{sentence} [MASK]")
     with pytest.raises(UserError, match="takes no template"):
         build_method(load_backbone(tiny("bert")), args, ["anchor"])
 
 
 @pytest.mark.parametrize("method", ["d2cse", "diffcse"])
 def test_another_pooling_goes_without_the_head(method):
-    settled = settle(ModelArguments(method=method, pooler_type="avg"), ["anchor"])
+    settled = settle(model_arguments(method=method, pooler_type="avg"), ["anchor"])
     assert (settled.batchnorm, settled.mlp_only_train) == (False, False)
 
 
 def test_the_cls_prompt_is_of_pairs_by_default_and_may_be_chosen():
-    assert not settle(ModelArguments(method="d2cse"), ["anchor"]).cls_prompt
-    assert settle(ModelArguments(method="d2cse"), ["anchor", "positive"]).cls_prompt
-    assert settle(ModelArguments(method="d2cse", cls_prompt=True), ["anchor"]).cls_prompt
-    assert settle(ModelArguments(method="dcpcse", cls_prompt=True), ["anchor"]).cls_prompt
+    assert not settle(model_arguments(method="d2cse"), ["anchor"]).cls_prompt
+    assert settle(model_arguments(method="d2cse"), ["anchor", "positive"]).cls_prompt
+    assert settle(model_arguments(method="d2cse", cls_prompt=True), ["anchor"]).cls_prompt
+    assert settle(model_arguments(method="dcpcse", cls_prompt=True), ["anchor"]).cls_prompt
 
 
 @pytest.mark.parametrize("cls_prompt", [False, True])
@@ -468,7 +467,7 @@ def test_d2cse_on_the_shape_of_bert_base(cls_prompt, tiny):
     model = AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=len(tokenizer)))
     model.pooler = None
     backbone = Backbone(model, tokenizer, Source("random", None, "bert", 768, "none"))
-    args = ModelArguments(method="d2cse", pre_seq_len=16, cls_prompt=cls_prompt, corrupted_corpus="elsewhere")
+    args = model_arguments(method="d2cse", pre_seq_len=16, cls_prompt=cls_prompt, corrupted_corpus="elsewhere")
     step = TrainingStep(build_method(backbone, args, ["anchor"]))
     trained = sum(p.numel() for p in step.parameters() if p.requires_grad)
     assert trained == 2_658_818 + 768 * cls_prompt

@@ -17,12 +17,11 @@ from transformers import AutoModel
 import dcpcse
 from dcpcse import exporting
 from dcpcse.__main__ import main
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.errors import UserError
 from dcpcse.exporting import export
 from dcpcse.exporting.onnx_encoder import OnnxEncoder
-from dcpcse.methods import METHODS, build_method
+from dcpcse.methods import METHODS, build_method, model_arguments
 
 ROOT = Path(__file__).parents[2]
 DEEP = {"method": "dcpcse", "pre_seq_len": 3}
@@ -83,7 +82,7 @@ def trained(tiny, kind: str, **options):
     if options["method"] in CRTD:
         options = {"generator_name": folder, **options}
     backbone = load_backbone(folder, lm_head="checkpoint" if options.get("org_mlp") else None)
-    model = build_method(backbone, ModelArguments(**options), ["anchor"]).model
+    model = build_method(backbone, model_arguments(**options), ["anchor"]).model
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -5,12 +5,11 @@ import torch
 from torch import nn
 
 from dcpcse import gradient_cache
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.collators import ViewCollator
 from dcpcse.errors import UserError
 from dcpcse.gradient_cache import CACHED, joint, require_cachable, row_wise, run_in_chunks
-from dcpcse.methods import build_method, settle
+from dcpcse.methods import build_method, model_arguments, settle
 from dcpcse.objectives import Step
 from dcpcse.step import TrainingStep
 
@@ -33,7 +32,7 @@ def built(tiny, sentences, name: str, dropout: float):
         options["generator_name"] = tiny("bert", seed=3)
     columns = COLUMNS.get(name, ["anchor", "positive", "negative"])
     backbone = load_backbone(folder, lm_head="checkpoint")
-    args = ModelArguments(model_name_or_path=folder, method=name, **options)
+    args = model_arguments(model_name_or_path=folder, method=name, **options)
     torch.manual_seed(0)
     method = build_method(backbone, settle(args, columns), columns)
     steps = TrainingStep(method).double().train()
@@ -148,7 +147,7 @@ def test_a_run_goes_on_with_random_numbers_of_its_own(tiny, sentences):
 
 def test_batch_normalisation_is_refused_by_name(tiny, sentences):
     folder = tiny("bert")
-    args = ModelArguments(model_name_or_path=folder, method="simcse", batchnorm=True)
+    args = model_arguments(model_name_or_path=folder, method="simcse", batchnorm=True)
     method = build_method(load_backbone(folder), settle(args, ["anchor"]), ["anchor"])
     with pytest.raises(UserError, match="--gradient_cache_chunk: batch normalisation"):
         require_cachable(method.model.head)

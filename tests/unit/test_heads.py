@@ -4,11 +4,10 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.errors import UserError
 from dcpcse.heads import JointBatchNorm, MLMTransform, build_head, head_record
-from dcpcse.methods import build_method
+from dcpcse.methods import build_method, model_arguments
 
 
 def transform_of(folder: str, kind: str, hidden: torch.Tensor) -> torch.Tensor:
@@ -48,7 +47,7 @@ def test_heads_that_are_built_otherwise_are_refused(kind, tiny):
 def test_org_mlp_stands_before_the_subtraction_and_the_mlp_after_it(tiny):
     for org_mlp in (True, False):
         backbone = load_backbone(tiny("bert"), lm_head="checkpoint")
-        args = ModelArguments(method="promptbert", org_mlp=org_mlp)
+        args = model_arguments(method="promptbert", org_mlp=org_mlp)
         model = build_method(backbone, args, ["anchor", "positive"]).model.eval()
         vector = model.encode(["Rain fell."])[0]
         model.head_at_inference = False

@@ -12,12 +12,11 @@ from transformers import AutoConfig
 
 import dcpcse
 from dcpcse import hub
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import LoadOptions, load_backbone
 from dcpcse.errors import UserError
 from dcpcse.evaluation_arguments import EncoderArguments
 from dcpcse.loading import is_trained, load_model
-from dcpcse.methods import build_method
+from dcpcse.methods import build_method, model_arguments
 from dcpcse.models import SentenceEncoder
 
 ID = "someone/prompts"
@@ -168,6 +167,6 @@ def test_a_record_names_no_file_outside_of_its_folder(change, server, saved):
 def test_training_begins_from_a_folder_on_the_hub(server, saved, tiny):
     folder, model = saved("dcpcse")
     server.put(ID, folder)
-    args = ModelArguments(method="dcpcse", pre_seq_len=3, init_from=ID)
+    args = model_arguments(method="dcpcse", pre_seq_len=3, init_from=ID)
     begun = build_method(load_backbone(tiny("bert")), args, ["anchor"]).model
     assert (begun.encoder.prompt.table.weight == model.encoder.prompt.table.weight).all()

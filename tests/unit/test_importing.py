@@ -448,12 +448,11 @@ def test_an_imported_folder_says_where_it_is_from_and_trains_on(checkpoint, tmp_
     made.write(tmp_path / "unsup")
     model = imported(tmp_path / "unsup", tmp_path, made.base)
     assert model.arguments == {"imported_from": "DCPCSE or PromCSE"}
-    from dcpcse.arguments import ModelArguments
     from dcpcse.backbones import load_backbone
-    from dcpcse.methods import build_method
+    from dcpcse.methods import build_method, model_arguments
 
     options = {"pre_seq_len": LENGTH, "prefix_projection": True, "prefix_hidden_size": INNER, "mlp_only_train": True}
-    args = ModelArguments(method="dcpcse", init_from=str(tmp_path / "imported"), **options)
+    args = model_arguments(method="dcpcse", init_from=str(tmp_path / "imported"), **options)
     again = build_method(load_backbone(made.base), args, ["anchor"]).model.eval()
     assert np.array_equal(again.encode(sentences), model.encode(sentences))
 

@@ -11,13 +11,12 @@ import torch
 from safetensors.torch import save_file
 
 import dcpcse
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.cli import run
 from dcpcse.contents import describe
 from dcpcse.errors import UserError
 from dcpcse.info import info, show
-from dcpcse.methods import build_method
+from dcpcse.methods import build_method, model_arguments
 
 METHODS = {
     "simcse": {"method": "simcse"},
@@ -39,7 +38,7 @@ def saved(tiny, tmp_path):
     def get(kind: str = "bert", **options) -> Path:
         if options["method"] in ("diffcse", "d2cse"):
             options["generator_name"] = tiny(kind)
-        model = build_method(load_backbone(tiny(kind)), ModelArguments(**options), ["anchor"]).model
+        model = build_method(load_backbone(tiny(kind)), model_arguments(**options), ["anchor"]).model
         model.save(tmp_path / "model")
         return tmp_path / "model"
 

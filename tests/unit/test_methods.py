@@ -7,11 +7,10 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModel
 
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.collators import ViewCollator
 from dcpcse.errors import UserError
-from dcpcse.methods import METHODS, build_method, settle
+from dcpcse.methods import METHODS, build_method, model_arguments, settle
 from dcpcse.methods.conpvp import CODE, PAPER
 from dcpcse.objectives import Contrastive
 from dcpcse.step import TrainingStep
@@ -31,7 +30,7 @@ def step_and_batch(folder, sentences, columns=("anchor",), *, lm_head=None, **op
     """A training step in eval mode but with training's head and denoising, so that it can be computed again."""
     backbone = load_backbone(folder, lm_head=lm_head)
     torch.manual_seed(0)
-    method = build_method(backbone, ModelArguments(**options), list(columns))
+    method = build_method(backbone, model_arguments(**options), list(columns))
     step = TrainingStep(method)
     for module in step.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -114,14 +113,14 @@ def info_nce(anchors, positives, negatives=(), temperature=0.05):
 @pytest.mark.parametrize("name", METHODS)
 def test_settling_what_is_settled_changes_nothing(name, columns):
     """run.yaml holds the settled options, and is read again."""
-    once = settle(ModelArguments(method=name), columns)
+    once = settle(model_arguments(method=name), columns)
     assert settle(once, columns) == once
     assert None not in (once.tuning, once.pooler_type, once.mlp_only_train, once.denoise, once.denoise_at_inference)
 
 
 def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
-    alone = settle(ModelArguments(method="promptbert"), COLUMNS["sentences"])
-    pairs = settle(ModelArguments(method="promptbert"), COLUMNS["triplets"])
+    alone = settle(model_arguments(method="promptbert"), COLUMNS["sentences"])
+    pairs = settle(model_arguments(method="promptbert"), COLUMNS["triplets"])
     assert alone.second_template
     assert pairs.second_template is None
     assert (alone.denoise, alone.denoise_at_inference, alone.mlp_only_train) == (True, False, True)
@@ -155,7 +154,7 @@ def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
 )  # fmt: skip
 def test_an_option_without_effect_is_refused(options, message):
     with pytest.raises(UserError, match=message):
-        settle(ModelArguments(**options), ["anchor"])
+        settle(model_arguments(**options), ["anchor"])
 
 
 @pytest.mark.parametrize(
@@ -171,13 +170,13 @@ def test_an_option_without_effect_is_refused(options, message):
 )
 def test_a_malformed_option_is_refused_at_once(options, message):
     with pytest.raises(UserError, match=message):
-        ModelArguments(method="promptbert", **options)
+        model_arguments(method="promptbert", **options)
 
 
 @pytest.mark.parametrize("options", [{"method": "dcpcse"}, {"method": "conpvp", "instance_weight": 0.5}])
 def test_every_contrastive_loss_knows_the_gradient_that_is_asked_for(options, tiny):
     for asked in ("exact", "published"):
-        args = ModelArguments(gather_gradient=asked, **options)
+        args = model_arguments(gather_gradient=asked, **options)
         method = build_method(load_backbone(tiny("bert")), args, ["anchor"])
         known = [term.objective for term in method.terms.values() if isinstance(term.objective, Contrastive)]
         assert [objective.gather_gradient for objective in known] == [asked] * len(method.terms)
@@ -222,7 +221,7 @@ def test_a_frozen_bias_gives_no_gradient_and_the_same_loss(tiny, sentences):
 
 
 def test_dev_denoising_is_switched_for_a_while(tiny):
-    model = build_method(load_backbone(tiny("bert")), ModelArguments(method="promptbert"), ["anchor"]).model
+    model = build_method(load_backbone(tiny("bert")), model_arguments(method="promptbert"), ["anchor"]).model
     before = model.encode(["Rain fell."])
     with model.denoised(True):
         denoised = model.encode(["Rain fell."])
@@ -268,7 +267,7 @@ def test_a_hard_negative_column_is_one_more_block_of_candidates(tiny, sentences)
 
 
 def test_templates_are_drawn_evenly_and_apart_and_the_same_each_time(tiny):
-    method = build_method(load_backbone(tiny("bert")), ModelArguments(method="conpvp"), ["anchor"])
+    method = build_method(load_backbone(tiny("bert")), model_arguments(method="conpvp"), ["anchor"])
     views = {view.name: view for view in method.views}
     texts = [f"sentence {i}" for i in range(8000)]
     drawn = {name: [views[name].template_for(text, 1) for text in texts] for name in ("prototype", "negated")}
@@ -292,7 +291,7 @@ def test_the_template_sets_are_those_of_the_paper_and_the_code():
 def test_prototypes_of_a_file_of_ones_own(tiny, tmp_path):
     path = tmp_path / "sets.yaml"
     path.write_text('positive: ["{sentence} is [MASK]"]\nnegative: ["{sentence} is not [MASK]"]\n', encoding="utf-8")
-    args = ModelArguments(method="conpvp", prototype_templates=str(path))
+    args = model_arguments(method="conpvp", prototype_templates=str(path))
     model = build_method(load_backbone(tiny("bert")), args, ["anchor"]).model
     assert [str(t.template) for t in model.templates[1:]] == ["{sentence} is [MASK]", "{sentence} is not [MASK]"]
 
@@ -313,7 +312,7 @@ def test_a_file_of_templates_that_cannot_be_used_is_refused(content, message, ti
     path = tmp_path / "sets.yaml"
     if content is not None:
         path.write_text(content, encoding="utf-8")
-    args = ModelArguments(method="conpvp", prototype_templates=str(path))
+    args = model_arguments(method="conpvp", prototype_templates=str(path))
     with pytest.raises(UserError, match=message):
         build_method(load_backbone(tiny("bert")), args, ["anchor"])
 
@@ -371,7 +370,7 @@ def test_an_mlm_head_beside_a_trained_encoder_has_weights_of_its_own(tiny, sente
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_views_in_templates_decode_to_the_written_texts(kind, tiny, sentences):
     backbone = load_backbone(tiny(kind))
-    args = ModelArguments(
+    args = model_arguments(
         method="promptbert", template='This "{sentence}" means [MASK].', second_template='[MASK] of "{sentence}" .'
     )
     method = build_method(backbone, args, COLUMNS["triplets"])
@@ -396,7 +395,7 @@ def test_views_in_templates_decode_to_the_written_texts(kind, tiny, sentences):
 
 def test_the_length_of_a_batch_counts_the_sentence_and_not_the_template(tiny):
     backbone = load_backbone(tiny("bert"))
-    method = build_method(backbone, ModelArguments(method="promptbert"), ["anchor"])
+    method = build_method(backbone, model_arguments(method="promptbert"), ["anchor"])
     template = method.model.templates
     for pad in (False, True):
         collator = ViewCollator(backbone.tokenizer, method.views, 6, templates=template, pad_to_max_length=pad)

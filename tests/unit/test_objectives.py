@@ -7,12 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, DynamicCache
 
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import Backbone, load_backbone
 from dcpcse.errors import UserError
 from dcpcse.losses import nt_xent
 from dcpcse.masking import TokenMasking
-from dcpcse.methods import METHODS, build_method, register
+from dcpcse.methods import METHODS, build_method, model_arguments, register
 from dcpcse.models import DeepPrompt, Encoder, LMHead, PromptShape, SentenceEncoder
 from dcpcse.objectives import Contrastive, MaskedLM, Step, Term
 from dcpcse.objectives.mlm import exponential_decay
@@ -318,7 +317,7 @@ def test_a_new_head_starts_from_the_word_embeddings_and_is_trained(tiny, kind):
     decoder = backbone.lm_head.masked_lm.get_output_embeddings().weight
     assert torch.equal(decoder, words)
     assert decoder.data_ptr() != words.data_ptr()
-    args = ModelArguments(do_mlm=True, lm_head="new", pre_seq_len=LENGTH)
+    args = model_arguments(do_mlm=True, lm_head="new", pre_seq_len=LENGTH)
     objective = build_method(backbone, args, ["anchor"]).terms["mlm"].objective
     assert all(p.requires_grad for p in objective.lm_head.parameters())
     assert not any(p.requires_grad for p in backbone.model.parameters())
@@ -378,14 +377,14 @@ def test_the_contrastive_term_takes_the_views_by_their_roles(hard):
 def test_the_mlm_weight_decays_as_published(tiny, step, weight):
     """0.1 · 0.95^(step / 100), the exponent real-valued (SPEC 1.5)."""
     backbone = load_backbone(tiny("bert"), lm_head="checkpoint")
-    terms = build_method(backbone, ModelArguments(do_mlm=True, pre_seq_len=LENGTH), ["anchor"]).terms
+    terms = build_method(backbone, model_arguments(do_mlm=True, pre_seq_len=LENGTH), ["anchor"]).terms
     assert terms["mlm"].weight_at(step) == pytest.approx(weight, rel=1e-4 if step < 5000 else 0.05)
     assert terms["contrastive"].weight_at(step) == 1
 
 
 def test_the_options_of_the_decay_reach_it(tiny):
     backbone = load_backbone(tiny("bert"), lm_head="checkpoint")
-    args = ModelArguments(do_mlm=True, mlm_weight=0.4, mlm_decay_rate=0.5, mlm_decay_steps=10, pre_seq_len=LENGTH)
+    args = model_arguments(do_mlm=True, mlm_weight=0.4, mlm_decay_rate=0.5, mlm_decay_steps=10, pre_seq_len=LENGTH)
     term = build_method(backbone, args, ["anchor"]).terms["mlm"]
     assert [term.weight_at(step) for step in (0, 10, 20)] == pytest.approx([0.4, 0.2, 0.1])
 
@@ -401,7 +400,7 @@ def test_a_schedule_is_a_factor_of_the_weight():
 
 def test_dcpcse_trains_the_prompts_and_the_head_and_nothing_else(tiny):
     backbone = load_backbone(tiny("bert"), lm_head="checkpoint")
-    method = build_method(backbone, ModelArguments(do_mlm=True, pre_seq_len=LENGTH), ["anchor"])
+    method = build_method(backbone, model_arguments(do_mlm=True, pre_seq_len=LENGTH), ["anchor"])
     named = [*method.model.named_parameters(), *method.terms["mlm"].objective.named_parameters()]
     assert {name for name, p in named if p.requires_grad} == {
         "encoder.prompt.table.weight",
@@ -411,7 +410,7 @@ def test_dcpcse_trains_the_prompts_and_the_head_and_nothing_else(tiny):
     assert method.model.encoder.position_offset == LENGTH
     assert method.model.encoder.prompt.dropout.p == 0.1  # BERT's hidden dropout
     assert method.model.head_at_inference
-    assert "mlm" not in build_method(load_backbone(tiny("bert")), ModelArguments(pre_seq_len=4), ["anchor"]).terms
+    assert "mlm" not in build_method(load_backbone(tiny("bert")), model_arguments(pre_seq_len=4), ["anchor"]).terms
 
 
 @pytest.mark.parametrize(
@@ -424,7 +423,7 @@ def test_dcpcse_trains_the_prompts_and_the_head_and_nothing_else(tiny):
     ],
 )
 def test_the_head_follows_the_pooler_and_mlp_only_train(tiny, options, head, at_inference):
-    args = ModelArguments(pre_seq_len=LENGTH, **options)
+    args = model_arguments(pre_seq_len=LENGTH, **options)
     model = build_method(load_backbone(tiny("bert")), args, ["anchor"]).model
     assert (model.head is not None, model.head_at_inference, model.pooling) == (
         *(head, at_inference),
@@ -437,7 +436,7 @@ def test_the_head_follows_the_pooler_and_mlp_only_train(tiny, options, head, at_
     [("bert", None, LENGTH), ("bert", 0, 0), ("roberta", 7, 7), ("modernbert", None, 0), ("modernbert", 7, 0)],
 )
 def test_the_text_starts_after_the_prompt_unless_told_otherwise(tiny, kind, given, offset, caplog):
-    args = ModelArguments(pre_seq_len=LENGTH, position_offset=given)
+    args = model_arguments(pre_seq_len=LENGTH, position_offset=given)
     method = build_method(load_backbone(tiny(kind)), args, ["anchor"])
     assert method.model.encoder.position_offset == offset
     warned = [record for record in caplog.records if "--position_offset 7" in record.getMessage()]
@@ -445,7 +444,7 @@ def test_the_text_starts_after_the_prompt_unless_told_otherwise(tiny, kind, give
 
 
 def test_the_prompt_options_reach_the_prompt(tiny):
-    args = ModelArguments(pre_seq_len=6, prefix_projection=True, prefix_hidden_size=9, prompt_dropout=0.25)
+    args = model_arguments(pre_seq_len=6, prefix_projection=True, prefix_hidden_size=9, prompt_dropout=0.25)
     prompt = build_method(load_backbone(tiny("bert")), args, ["anchor"]).model.encoder.prompt
     assert (prompt.shape.length, prompt.projection, prompt.dropout.p) == (6, 9, 0.25)
     assert prompt.table.trans[0].out_features == 9
@@ -453,7 +452,7 @@ def test_the_prompt_options_reach_the_prompt(tiny):
 
 def test_an_unknown_method_is_refused_with_the_known_ones(tiny):
     with pytest.raises(UserError, match=r"--method simcse2: did you mean simcse\? choose one of .*dcpcse.*"):
-        build_method(load_backbone(tiny("bert")), ModelArguments(method="simcse2"), ["anchor"])
+        build_method(load_backbone(tiny("bert")), model_arguments(method="simcse2"), ["anchor"])
 
 
 def test_a_method_name_is_given_once():

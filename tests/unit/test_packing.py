@@ -5,11 +5,10 @@ import torch
 from torch import nn
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.collators import ViewCollator
 from dcpcse.encoder import Encoder, set_packed
-from dcpcse.methods import build_method, settle
+from dcpcse.methods import build_method, model_arguments, settle
 from dcpcse.packing import Packing
 from dcpcse.promptable import PACKABLE, PROMPTABLE
 from dcpcse.prompts import DeepPrompt, PromptShape, ShallowPrompt
@@ -183,7 +182,7 @@ def test_whole_training_steps_are_those_of_padded_batches(tiny, sentences, name)
     folder = tiny("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     if kind in ("d2cse", "diffcse"):
         options["generator_name"] = tiny("bert", seed=3)
-    args = ModelArguments(model_name_or_path=folder, method=kind, prompt_dropout=None, **options)
+    args = model_arguments(model_name_or_path=folder, method=kind, prompt_dropout=None, **options)
     backbone = load_backbone(folder, lm_head="checkpoint")
     torch.manual_seed(0)
     method = build_method(backbone, settle(args, ["anchor"]), ["anchor"])

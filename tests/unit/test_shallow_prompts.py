@@ -4,10 +4,9 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.errors import UserError
-from dcpcse.methods import build_method
+from dcpcse.methods import build_method, model_arguments
 from dcpcse.models import Encoder, ShallowPrompt
 from dcpcse.templates import Slots, Template, TokenTemplate
 
@@ -93,7 +92,7 @@ def test_rows_without_prompts_are_left_as_they_are(tiny):
 def test_prompts_begin_as_the_embeddings_of_the_tokens_whose_places_they_take(kind, tiny):
     backbone = load_backbone(tiny(kind))
     words = backbone.model.get_input_embeddings().weight.detach().clone()
-    method = build_method(backbone, ModelArguments(method="scpcse"), ["anchor"])
+    method = build_method(backbone, model_arguments(method="scpcse"), ["anchor"])
     template, prompt = method.model.template, method.model.encoder.shallow.weight
     assert torch.equal(prompt, words[template.prompt_ids])
     own = [*template.before, *template.after]
@@ -104,14 +103,14 @@ def test_prompts_begin_as_the_embeddings_of_the_tokens_whose_places_they_take(ki
 def test_untrained_prompts_give_what_the_written_template_gives(tiny, sentences):
     from dcpcse.models import plain_encoder
 
-    model = build_method(load_backbone(tiny("bert")), ModelArguments(method="scpcse"), ["anchor"]).model
+    model = build_method(load_backbone(tiny("bert")), model_arguments(method="scpcse"), ["anchor"]).model
     plain = plain_encoder(load_backbone(tiny("bert")), "mask", Template.parse(model.arguments["template"]))
     torch.testing.assert_close(torch.tensor(model.encode(sentences)), torch.tensor(plain.encode(sentences)))
 
 
 @pytest.mark.parametrize(("init", "low", "high"), [("uniform", 0.0, 1.0), ("normal", -0.2, 0.2)])
 def test_prompts_begin_as_they_are_asked_to(init, low, high, tiny):
-    args = ModelArguments(method="conpvp", prompt_len=30, prompt_init=init)
+    args = model_arguments(method="conpvp", prompt_len=30, prompt_init=init)
     weight = build_method(load_backbone(tiny("bert")), args, ["anchor"]).model.encoder.shallow.weight
     assert weight.shape == (30, 32)
     assert low <= weight.min() < weight.max() <= high
@@ -130,7 +129,7 @@ def test_prompts_begin_as_they_are_asked_to(init, low, high, tiny):
 )
 def test_what_cannot_be_is_refused(options, message, tiny):
     with pytest.raises(UserError, match=message):
-        build_method(load_backbone(tiny("bert")), ModelArguments(**options), ["anchor"])
+        build_method(load_backbone(tiny("bert")), model_arguments(**options), ["anchor"])
 
 
 def test_an_encoder_that_takes_no_vectors_is_refused(tiny, monkeypatch):

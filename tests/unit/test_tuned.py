@@ -11,10 +11,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 import dcpcse
-from dcpcse.arguments import ModelArguments
 from dcpcse.backbones import load_backbone
 from dcpcse.errors import UserError
-from dcpcse.methods import build_method
+from dcpcse.methods import build_method, model_arguments
 from dcpcse.models import SentenceEncoder
 
 PLAIN = {
@@ -45,7 +44,7 @@ ALL = {**{name: {"method": "simcse", **options} for name, options in PLAIN.items
 def trained(folder: str, seed: int = 1, **options) -> SentenceEncoder:
     """A model as training leaves it: every trained number somewhere else."""
     backbone = load_backbone(folder, lm_head="checkpoint" if options.get("org_mlp") else None)
-    model = build_method(backbone, ModelArguments(**options), ["anchor"]).model
+    model = build_method(backbone, model_arguments(**options), ["anchor"]).model
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -215,7 +214,7 @@ def test_weights_of_another_build_are_refused(saved, tiny):
 
 def test_beginning_from_a_folder_takes_its_trained_weights(saved, tiny, sentences):
     folder, model = saved(method="scpcse")
-    args = ModelArguments(method="scpcse", init_from=str(folder), freeze_prompts=True)
+    args = model_arguments(method="scpcse", init_from=str(folder), freeze_prompts=True)
     again = build_method(load_backbone(tiny("bert")), args, ["anchor"]).model.eval()
     assert np.array_equal(again.encode(sentences), model.encode(sentences))
     assert not again.encoder.shallow.weight.requires_grad
@@ -250,6 +249,6 @@ def test_one_does_not_begin_from_a_folder_of_another_template_or_encoder(saved, 
         ("the template", tiny("bert"), {"template": other}),
         ("the frozen encoder", tiny("bert", seed=9), {}),
     ):
-        args = ModelArguments(method="scpcse", init_from=str(folder), **options)
+        args = model_arguments(method="scpcse", init_from=str(folder), **options)
         with pytest.raises(UserError, match=message):
             build_method(load_backbone(encoder), args, ["anchor"])

@@ -1,0 +1,150 @@
+"""Methods from outside the package: named modules and files, entry points, and what is said of those that fail."""
+
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from dcpcse import plugins
+from dcpcse.cli import parse_training, training_parser
+from dcpcse.errors import UserError
+from dcpcse.methods import METHODS, arguments_class, model_arguments, register, settle
+
+OWN = """
+from dataclasses import dataclass
+from dcpcse.methods import register
+from dcpcse.methods.parts import instance_wise
+from dcpcse.options import option, require
+
+@dataclass
+class Options:
+    _argument_group_name = "mine"
+    sharpness: float | None = option(None, "Of mine. Default: 2.")
+
+    def __post_init__(self):
+        require((self.sharpness or 1) > 0, "--sharpness", self.sharpness, "above 0")
+
+@register("mine", options=Options, tuning="full", pooler_type="avg", sharpness=2.0)
+def mine(backbone, args, columns):
+    return instance_wise(backbone, args, columns)
+"""
+NEEDED = ["--model_name_or_path", "x", "--train_file", "y.txt", "--output_dir", "z"]
+
+
+@pytest.fixture(autouse=True)
+def registered_for_this_test_only(monkeypatch):
+    before, modules = dict(METHODS), set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    """Writes a plugin; gives its path."""
+
+    def write(text=OWN, name="my_method.py"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def parsed(*words):
+    return parse_training([*words, *NEEDED])[0][0]
+
+
+def test_a_method_in_a_file_has_its_own_options_checks_and_defaults(plugin):
+    file = plugin()
+    args = settle(parsed("--plugin", file, "--method", "mine"), ["anchor"])
+    assert (args.tuning, args.pooler_type, args.sharpness) == ("full", "avg", 2.0)
+    assert settle(parsed("--plugin", file, "--method", "mine", "--sharpness", "3"), ["anchor"]).sharpness == 3.0
+    with pytest.raises(UserError, match=r"--sharpness -1\.0: must be above 0"):
+        parsed("--plugin", file, "--method", "mine", "--sharpness", "-1")
+    with pytest.raises(UserError, match="--sharpness is of --method mine and has no effect on simcse"):
+        settle(parsed("--plugin", file, "--method", "simcse", "--sharpness", "3"), ["anchor"])
+    assert "--sharpness" in training_parser().format_help()
+
+
+def test_a_module_that_can_be_imported_may_be_named_too(plugin, tmp_path, monkeypatch):
+    plugin(name="installed_method.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert parsed("--plugin", "installed_method", "--method", "mine").plugin == ["installed_method"]
+
+
+def test_a_file_of_options_may_name_plugins(plugin, tmp_path):
+    options = tmp_path / "run.yaml"
+    options.write_text(f"plugin: [{plugin()}]\nmethod: mine\nsharpness: 4\n", encoding="utf-8")
+    assert parsed(str(options)).sharpness == 4.0
+
+
+def test_a_plugin_that_is_named_twice_is_run_once(plugin):
+    file = plugin()
+    parsed("--plugin", file, "--method", "mine")
+    parsed("--plugin", file, file, "--method", "mine")
+
+
+def test_the_methods_of_installed_packages_are_known_without_a_word(plugin, tmp_path, monkeypatch):
+    plugin(name="packaged_method.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("mine", "packaged_method", plugins.GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == plugins.GROUP else [])
+    assert parsed("--method", "mine").method == "mine"
+    assert "mine" in METHODS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "registers no method"),
+        ("x = (", "SyntaxError: .*line 1"),
+        ("import dcpcse\n\n1 / 0", r"ZeroDivisionError: division by zero \(my_method\.py, line 3\); mend it"),
+        ("import no_such_package", "No module named 'no_such_package'; install it"),
+        (OWN.replace('"mine"', '"simcse"'), "the method name 'simcse' is already registered"),
+        (OWN.replace('register("mine"', 'register("My Own"'), "the method name 'My Own' is none"),
+        (OWN.replace("sharpness", "temp"), "the option --temp of my_method is one of dcpcse.arguments already"),
+        (
+            OWN.replace("sharpness", "prompt_len"),
+            "the option --prompt_len of my_method is one of dcpcse.methods.conpvp",
+        ),
+        (OWN.replace("option(None", "option(2.0"), "the option --sharpness must be None by default"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_what_is_wrong_with_a_plugin_is_said_in_a_line(plugin, text, message):
+    with pytest.raises(UserError, match=message) as error:
+        parsed("--plugin", plugin(text))
+    assert "\n" not in str(error.value)
+    assert "my_method.py" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.py", "there is no such file"),
+        ("no.such.module", "there is no module no.such.module; give an installed one"),
+        ("my-method.py", "my-method is no name of a module"),
+        ("random.py", "another module is called random"),
+    ],
+)
+def test_a_name_that_leads_to_no_plugin_is_refused(plugin, name, message, tmp_path, monkeypatch):
+    if name in ("my-method.py", "random.py"):
+        plugin(name=name)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        parsed("--plugin", name)
+
+
+def test_options_of_a_method_are_no_part_of_those_of_all():
+    @register("other", tuning="full", pooler_type="cls")
+    def other(*_):
+        raise AssertionError
+
+    assert arguments_class() is arguments_class()
+    assert not hasattr(model_arguments(method="other"), "sharpness")
+    with pytest.raises(TypeError, match="sharpness"):
+        model_arguments(method="other", sharpness=1.0)
