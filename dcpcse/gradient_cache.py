@@ -1,12 +1,12 @@
 """Contrastive batches of any size in the memory of a chunk, with the exact gradient (GradCache; Gao et al. 2021).
 
-All chunks are encoded without a gradient first; the contrastive loss gives the gradient of the embeddings; each chunk
-is then encoded again, with the same dropout, and takes its part of that gradient back. Objectives that are means over
-rows run with the second pass. What needs all rows inside the model at once, batch normalisation, cannot be cached.
+All chunks are encoded without a gradient first; losses that see all rows give the gradient of the embeddings; each
+chunk is then encoded again, with the same dropout, and takes its part of that gradient back. Objectives that are means
+over rows run with the second pass. What needs all rows in the model at once, batch normalisation, cannot be cached.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -44,18 +44,18 @@ class Steps(Protocol):
 class Replay:
     """What the second pass over a chunk needs of the first one.
 
-    gradient (B, V, H): of the weighted loss of the whole batch, by the chunk's embeddings. For each objective that is
-    a mean over rows, drawn: what it drew there, so that no generator runs twice; counts: the number of its things in
-    the whole batch, of a process on average.
+    gradient (B, V, H): of the weighted loss of the whole batch, by the chunk's embeddings; None where no objective
+    sees all rows. For each objective that is a mean over rows, drawn: what it drew there, so that no generator runs
+    twice; counts: the number of its things in the whole batch, of a process on average.
     """
 
-    gradient: Tensor
+    gradient: Tensor | None
     drawn: Mapping[str, Any]
     counts: Mapping[str, Tensor]
 
     def terms(self, step: Step, objectives: Mapping[str, Objective]) -> Terms:
-        """The chunk's part of each term, and `CACHED`."""
-        terms = {CACHED: (_stacked(step) * self.gradient).sum()}
+        """The chunk's part of each term, and `CACHED` where there is a gradient."""
+        terms = {} if self.gradient is None else {CACHED: (_stacked(step) * self.gradient).sum()}
         for name, objective in row_wise(objectives).items():
             share = objective.count(step, self.drawn[name]) / self.counts[name]
             terms[name] = objective.mean(step, self.drawn[name]) * share
@@ -114,16 +114,12 @@ def run_in_chunks(
         for part, seed in zip(chunks, seeds, strict=True):
             looks.append(_look(steps, part, seed))
             release_memory()  # after every chunk: memory is what this is for
-    embeddings = torch.cat([look.embeddings for look in looks]).requires_grad_()
-    with precision():
-        terms = _joint_terms(steps, batch, embeddings)
-        loss = sum(weights[name] * term for name, term in terms.items())
-    gradient = torch.autograd.grad(loss, embeddings)[0].split([len(part["input_ids"]) for part in chunks])
+    terms, gradients = _joint_terms(steps, batch, [look.embeddings for look in looks], weights, precision)
     counts = {name: mean_count(sum(look.counts[name] for look in looks)) for name in row_wise(steps.objectives)}
     total: Terms = {name: term.detach() for name, term in terms.items()}
     for i, (part, seed) in enumerate(zip(chunks, seeds, strict=True)):
-        with _seeded(seed, embeddings.device):
-            parts = run(part, Replay(gradient[i], looks[i].drawn, counts), i == len(chunks) - 1)
+        with _seeded(seed, part["input_ids"].device):
+            parts = run(part, Replay(gradients[i], looks[i].drawn, counts), i == len(chunks) - 1)
         release_memory()
         for name in counts:
             total[name] = total.get(name, 0) + parts[name].detach()
@@ -149,11 +145,24 @@ def _look(steps: Steps, chunk: Batch, seed: int) -> _Look:
     return _Look(vectors, drawn, {name: count.to(vectors) for name, count in counts.items()})
 
 
-def _joint_terms(steps: Steps, batch: Batch, embeddings: Tensor) -> Terms:
-    """The terms that see all rows."""
-    views = steps.view_names
-    step = Step(None, batch["input_ids"], batch["attention_mask"], dict(zip(views, embeddings.unbind(1), strict=True)))
-    return {name: objective(step) for name, objective in joint(steps.objectives).items()}
+def _joint_terms(
+    steps: Steps,
+    batch: Batch,
+    parts: Sequence[Tensor],
+    weights: Mapping[str, float],
+    precision: Callable[[], AbstractContextManager],
+) -> tuple[Terms, Sequence[Tensor | None]]:
+    """The terms that see all rows, and the gradient of their weighted sum by each part of these (B, V, H)."""
+    objectives = joint(steps.objectives)
+    if not objectives:
+        return {}, [None] * len(parts)
+    embeddings = torch.cat(list(parts)).requires_grad_()
+    views = dict(zip(steps.view_names, embeddings.unbind(1), strict=True))
+    step = Step(None, batch["input_ids"], batch["attention_mask"], views)
+    with precision():
+        terms = {name: objective(step) for name, objective in objectives.items()}
+        loss = sum(weights[name] * term for name, term in terms.items())
+    return terms, torch.autograd.grad(loss, embeddings)[0].split([len(part) for part in parts])
 
 
 def _split(batch: Batch, count: int) -> Iterator[Batch]:

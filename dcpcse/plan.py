@@ -22,21 +22,26 @@ def summary(trainer: Trainer) -> str:
     # A share says something of a frozen encoder only: of one that is trained itself more than all is trained.
     share = "" if encoder.tuned else f" ({trained / backbone:.3%})"
     of_prompts = f"{prompts:,} of the prompts ({prompts / backbone:.3%}), " if prompts else ""
-    hard = "negative" in steps.view_names
-    batch = args.per_device_train_batch_size * world_size()
-    negatives = trainer.method.contrastive.negatives(batch, steps.view_names)
     return "\n".join(
         [
             f"method {model.method} on {model.source.name_or_path} ({model.source.model_type})",
             f"parameters: {backbone:,} of the encoder, {_kept(encoder)}; trained: "
             f"{of_prompts}{trained:,} with heads{share}; {count(steps):,} in all",
             f"text from position {encoder.position_offset} on; room for {encoder.max_tokens} tokens",
-            f"negatives per anchor: {negatives} (batch {batch} over {world_size()} process(es)"
-            f"{', with hard negatives' if hard else ''})",
+            _batch(trainer),
             f"batches {_batches(encoder)}",
             f"optimiser steps: {planned_steps(trainer):,}; learning rate {args.learning_rate:g}; seed {args.seed}",
         ]
     )
+
+
+def _batch(trainer: Trainer) -> str:
+    processes, batch = world_size(), trainer.args.per_device_train_batch_size * world_size()
+    negatives = trainer.method.negatives(batch)
+    if negatives is None:
+        return f"batch: {batch} over {processes} process(es); its examples are not told apart"
+    hard = ", with hard negatives" if "negative" in trainer.step_module.view_names else ""
+    return f"negatives per anchor: {negatives} (batch {batch} over {processes} process(es){hard})"
 
 
 def _kept(encoder: Encoder) -> str:

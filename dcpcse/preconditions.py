@@ -105,16 +105,16 @@ def require_fits(method: Method, data: DataArguments) -> None:
             f"--max_seq_length {data.max_seq_length}{around} {fits} not fit: with position offset "
             f"{encoder.position_offset} the encoder has room for {encoder.max_tokens} tokens; lower it, or the offset"
         )
-    for term in method.terms.values():
-        room = term.objective.max_tokens
+    for objective in method.objectives:
+        room = objective.max_tokens
         if room is not None and data.max_seq_length > room:
             raise UserError(f"--max_seq_length {data.max_seq_length}: the generator has room for {room} tokens")
 
 
 def require_negatives(method: Method, run: RunArguments) -> None:
-    """UserError for batches in which nothing is told apart: the loss would be 0 whatever is trained."""
+    """UserError for batches in which nothing is left to be told apart: the loss would be 0 whatever is trained."""
     batch = run.per_device_train_batch_size * run.world_size
-    if not method.contrastive.negatives(batch, [view.name for view in method.views]):
+    if method.negatives(batch) == 0:
         raise UserError(
             f"--per_device_train_batch_size {run.per_device_train_batch_size}: an anchor would have no negative; give "
             "at least 2"

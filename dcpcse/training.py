@@ -208,7 +208,7 @@ def build_trainer(
 
 def _made_of(data: DataArguments, run: RunArguments, method: Method, corpus: Corpus | None) -> dict[str, Any]:
     """What a run is made of besides its options and the encoder, by the names that a refusal gives it."""
-    frozen = [parameter for term in method.terms.values() for parameter in term.objective.parameters()]
+    frozen = [parameter for objective in method.objectives for parameter in objective.parameters()]
     frozen = nn.ParameterList(parameter for parameter in frozen if not parameter.requires_grad)
     made_of = {"processes": run.world_size, "training file": data_fingerprint(data.train_file)}
     if len(frozen):

@@ -35,7 +35,7 @@ class Guards:
     def saw(self, rows: Sequence[int], batch: Mapping[str, Any], terms: Mapping[str, Tensor]) -> None:
         """A forward and backward pass is done; rows: of the training data; terms: without gradients."""
         self.finite.saw(Pass(rows, batch["input_ids"], terms))
-        anchors = self.method.contrastive.anchors
+        anchors = self.method.anchors
         # The last batch of an epoch may be a small one.
         if anchors is not None and (self._anchors is None or len(anchors) >= len(self._anchors)):
             self._anchors = anchors

@@ -18,7 +18,7 @@ from ..encoder import set_frozen_dtype
 from ..errors import UserError
 from ..manifest import METHOD_NAME
 from ..models import SentenceEncoder
-from ..objectives import Contrastive, Term
+from ..objectives import Objective, Term
 from ..presets import DEEP
 from ..templates import PROMPT
 from ..tensors import DTYPES
@@ -34,9 +34,20 @@ class Method:
     terms: Mapping[str, Term]
 
     @property
-    def contrastive(self) -> Contrastive:
-        """The objective that tells sentences apart; every method has it first."""
-        return next(term.objective for term in self.terms.values() if isinstance(term.objective, Contrastive))
+    def objectives(self) -> list[Objective]:
+        """The objectives of the terms, in their order."""
+        return [term.objective for term in self.terms.values()]
+
+    @property
+    def anchors(self) -> Tensor | None:
+        """Embeddings (B, H) of the last batch that the guards look at; None where no objective shows some."""
+        return next((objective.anchors for objective in self.objectives if objective.anchors is not None), None)
+
+    def negatives(self, batch: int) -> int | None:
+        """Negatives of an anchor in a batch of all processes, in the first term that has any notion of them."""
+        views = [view.name for view in self.views]
+        found = (objective.negatives(batch, views) for objective in self.objectives)
+        return next((number for number in found if number is not None), None)
 
     def trained_objectives(self) -> dict[str, Tensor]:
         """Parameters that the objectives own and train, by `<term>.<name>`."""
@@ -234,7 +245,7 @@ def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str
             method.model.load_trained(folder)
         except UserError as error:
             raise UserError(f"--init_from {settled.init_from}: {error}") from error
-    for module in (method.model, *(term.objective for term in method.terms.values())):
+    for module in (method.model, *method.objectives):
         set_frozen_dtype(module, DTYPES[settled.encoder_dtype])
     return method
 

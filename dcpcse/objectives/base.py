@@ -1,6 +1,6 @@
 """The contract between a training step and its objectives."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,8 @@ Counts = Mapping[str, tuple[Tensor, Tensor]]
 class Objective(nn.Module):
     """A part of the loss; may own parameters (an LM head, a discriminator).
 
-    counts: figures of the last batch for the log, without gradients. max_tokens: longest text that it can take, where
+    counts: figures of the last batch for the log, without gradients. anchors (B, H): embeddings of that batch that the
+    guards look at, without gradients; None of one that shows none. max_tokens: longest text that it can take, where
     that is not the encoder's.
     """
 
@@ -49,10 +50,17 @@ class Objective(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counts = {}
+        self.anchors: Tensor | None = None
 
     def forward(self, step: Step) -> Tensor:
         """The unweighted scalar of this batch."""
         raise NotImplementedError
+
+    def negatives(self, batch: int, views: Collection[str]) -> int | None:
+        """How many negatives an anchor has in a batch of all processes, with these views.
+
+        None of an objective that tells nothing apart in a batch.
+        """
 
 
 class RowWise(Objective):

@@ -32,7 +32,6 @@ class Contrastive(Objective):
         gather_gradient: `exact`, or `published` (see `published_gradient`); they differ where processes share rows.
         """
         super().__init__()
-        self.anchors: Tensor | None = None  # of the last batch, for figures of the log
         self.temperature = temperature
         self.hard_negative_weight = hard_negative_weight
         self.positive = positive
@@ -68,5 +67,5 @@ class Contrastive(Objective):
         }
 
     def negatives(self, batch: int, views: Collection[str]) -> int:
-        """How many negatives an anchor has in a batch of all processes, with these views."""
+        """Every candidate but the own positive."""
         return (1 + len(self.others) + ("negative" in views)) * batch - 1

@@ -10,7 +10,7 @@ from dcpcse.collators import ViewCollator
 from dcpcse.errors import UserError
 from dcpcse.gradient_cache import CACHED, joint, require_cachable, row_wise, run_in_chunks
 from dcpcse.methods import build_method, model_arguments, settle
-from dcpcse.objectives import Step
+from dcpcse.objectives import RowWise, Step
 from dcpcse.step import TrainingStep
 
 METHODS = {
@@ -167,6 +167,30 @@ def test_the_terms_of_a_chunk_have_the_cached_gradient_beside_them(tiny, sentenc
     whole = run_in_chunks(steps, batch, 4, weights, run)
     assert seen == [({CACHED, "mlm"}, False), ({CACHED, "mlm"}, True)]
     assert set(whole) == {"contrastive", "mlm"}
+
+
+def test_a_method_of_means_over_rows_alone_is_the_batch_at_once(tiny, sentences):
+    """Nothing sees all rows, so there is no gradient to be kept for the second pass."""
+    steps, batch, _ = built(tiny, sentences, "dcpcse", 0.0)
+    steps.objectives = nn.ModuleDict({"pull": Pull(), "apart": Pull()})
+    weights = {"pull": 1.0, "apart": -0.5}
+    steps.zero_grad()
+    terms = steps(**batch)
+    sum(weights[name] * term for name, term in terms.items()).backward()
+    expected = terms, {n: p.grad.clone() for n, p in steps.named_parameters() if p.grad is not None}
+    assert expected[1]
+    for chunk in (2, 3, 7):
+        assert_same(cached(steps, batch, chunk, weights), expected)
+
+
+class Pull(RowWise):
+    """Mean distance of an anchor from its positive."""
+
+    def count(self, step, drawn):
+        return len(step.input_ids)
+
+    def mean(self, step, drawn):
+        return (step.embeddings["anchor"] - step.embeddings["positive"]).norm(dim=-1).mean()
 
 
 def test_a_generator_runs_once_a_chunk(tiny, sentences):
