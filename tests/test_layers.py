@@ -11,7 +11,7 @@ PACKAGE = ROOT / "dcpcse"
 SENTEVAL = ROOT / "SentEval/senteval"
 
 LAYERS = (
-    {"errors", "arrays", "packing", "parsing", "prepacking", "repeats", "schema", "interruption"},
+    {"errors", "arrays", "labels", "packing", "parsing", "prepacking", "repeats", "schema", "interruption"},
     {"options", "weights", "paths", "devices", "flex", "postprocessing", "cluster", "manifest", "numbered"},
     {"losses", "attention", "distributed", "presets", "embedding_cache", "templates", "tensors", "masking"},
     {"tokens", "plain", "tuned", "corpus", "together", "sharding", "lines", "records"},
