@@ -27,18 +27,23 @@ def nt_xent(
     for name, candidates in (("positives", positives), ("negatives", negatives)):
         if candidates is not None and len(candidates) < len(anchors):
             raise ValueError(f"{len(anchors)} anchors need as many {name}; got {len(candidates)}")
-    # Embeddings of one encoder lie close together; half precision has few steps between 0.9 and 1.
-    with torch.autocast(anchors.device.type, enabled=False):
-        anchors = F.normalize(_precise(anchors), dim=-1)
-        logits = anchors @ F.normalize(_precise(positives), dim=-1).T / temperature  # (B, C)
-        targets = torch.arange(len(anchors), device=anchors.device)
-        if negatives is not None:
-            against = anchors @ F.normalize(_precise(negatives), dim=-1).T / temperature  # (B, D)
-            own = F.one_hot(targets, num_classes=len(negatives)).to(against)
-            logits = torch.cat([logits, against + hard_negative_weight * own], dim=1)
-        further = [anchors @ F.normalize(_precise(other), dim=-1).T / temperature for other in others]
-        logits = torch.cat([logits, *further], dim=1)
-        return F.cross_entropy(logits, targets)
+    logits = cosines(anchors, positives) / temperature  # (B, C)
+    targets = torch.arange(len(anchors), device=anchors.device)
+    if negatives is not None:
+        against = cosines(anchors, negatives) / temperature  # (B, D)
+        own = F.one_hot(targets, num_classes=len(negatives)).to(against)
+        logits = torch.cat([logits, against + hard_negative_weight * own], dim=1)
+    further = [cosines(anchors, other) / temperature for other in others]
+    return F.cross_entropy(torch.cat([logits, *further], dim=1), targets)
+
+
+def cosines(vectors: Tensor, others: Tensor) -> Tensor:
+    """Cosine of every row of one (A, H) with every row of the other (B, H): (A, B), in float32 or better.
+
+    Embeddings of one encoder lie close together, and half precision has few steps between 0.9 and 1.
+    """
+    with torch.autocast(vectors.device.type, enabled=False):
+        return F.normalize(_precise(vectors), dim=-1) @ F.normalize(_precise(others), dim=-1).T
 
 
 def _precise(tensor: Tensor) -> Tensor:

@@ -3,11 +3,10 @@
 from collections.abc import Collection, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..distributed import gather_own_first, joint_mean, published_gradient
-from ..losses import nt_xent
+from ..losses import cosines, nt_xent
 from .base import Objective, Step
 
 
@@ -58,12 +57,12 @@ class Contrastive(Objective):
 
     @torch.no_grad()
     def _count(self, anchors: Tensor, positives: Tensor) -> None:
-        cosines = F.normalize(anchors.float(), dim=-1) @ F.normalize(positives.float(), dim=-1).T
-        own = cosines.diagonal().sum()
-        pairs = torch.tensor(len(anchors), device=cosines.device)
+        of_pairs = cosines(anchors, positives)
+        own = of_pairs.diagonal().sum()
+        pairs = torch.tensor(len(anchors), device=of_pairs.device)
         self.counts = {
             "cosine_positive": (own, pairs),
-            "cosine_negative": (cosines.sum() - own, pairs * (pairs - 1)),
+            "cosine_negative": (of_pairs.sum() - own, pairs * (pairs - 1)),
         }
 
     def negatives(self, batch: int, views: Collection[str]) -> int:

@@ -479,6 +479,9 @@ def test_the_logged_cosines_are_those_of_a_loop_over_pairs(positive):
         assert int(number) == len(expected)
         assert float(total) == pytest.approx(sum(expected), abs=1e-5)  # in float32, whatever the views are in
         assert not total.requires_grad
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # as a run in half precision computes it
+        objective(SimpleNamespace(embeddings=views))
+    assert float(objective.counts["cosine_positive"][0]) == pytest.approx(sum(own), abs=1e-5)
     assert torch.equal(objective.anchors, views["anchor"]) and not objective.anchors.requires_grad
 
 
