@@ -21,7 +21,7 @@ class Pair:
 
 
 class Classification(RowWise):
-    """Which class a pair of sentences is of: softmax(W [u, v, |u - v|] + b).
+    """Which class a pair of sentences is of: softmax(W [u, v, abs(u - v)] + b).
 
     W and b are trained, and are not part of the result. Examples say their class by its number among all that there
     are (`labels.CLASSES`), in `extras["labels"]`.
