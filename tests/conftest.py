@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import os
 import string
+import sys
 import tarfile
 from collections import Counter
 from itertools import pairwise
@@ -233,3 +234,17 @@ def server(monkeypatch, tmp_path):
 def api(server, monkeypatch):
     """What is pushed to that server."""
     return writable(server, monkeypatch)
+
+
+@pytest.fixture
+def methods_of_this_test(monkeypatch):
+    """What a test registers, and the modules that it imports for that, are forgotten at its end."""
+    from dcpcse.methods import METHODS
+
+    before, modules = dict(METHODS), set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+    for name in {name for name in set(sys.modules) - modules if "." not in name}:
+        del sys.modules[name]

@@ -46,6 +46,11 @@ BLOCKS = [
     for block in re.findall(r"^```(\w+)\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
 ]
 
+OWN_FILES = {
+    found[1]: text for kind, text in BLOCKS if kind == "python" and (found := re.match(r"# (\w+\.py)\n", text))
+}
+"""Files that a page has its reader write."""
+
 
 def commands(script: str) -> list[list[str]]:
     """The arguments of every call of a script in the README's shell blocks."""
@@ -59,8 +64,12 @@ def test_there_are_commands_to_check():
     assert len(commands("evaluation.py")) >= 4
 
 
+@pytest.mark.usefixtures("methods_of_this_test")
 @pytest.mark.parametrize("argv", commands("train.py"), ids=lambda argv: argv[0])
 def test_every_training_command_parses(argv, tmp_path, monkeypatch):
+    for name, code in OWN_FILES.items():
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     if argv[0].endswith(".yaml"):
         options = tmp_path / "run.yaml"
         options.write_text("model_name_or_path: bert-base-uncased\n", encoding="utf-8")
@@ -202,6 +211,7 @@ def test_no_option_is_named_that_does_not_exist():
     words += [
         "supervised",
         "debug",
+        *re.findall(r"^    (\w+): \w+ \| None = option", "\n".join(OWN_FILES.values()), re.MULTILINE),
         *("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"),
         "no-deps",
         *("head", "port", "address"),  # of `ray start`

@@ -1,6 +1,5 @@
 """Methods from outside the package: named modules and files, entry points, and what is said of those that fail."""
 
-import sys
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -31,15 +30,7 @@ def mine(backbone, args, columns):
 NEEDED = ["--model_name_or_path", "x", "--train_file", "y.txt", "--output_dir", "z"]
 
 
-@pytest.fixture(autouse=True)
-def registered_for_this_test_only(monkeypatch):
-    before, modules = dict(METHODS), set(sys.modules)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield
-    METHODS.clear()
-    METHODS.update(before)
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("methods_of_this_test")
 
 
 @pytest.fixture

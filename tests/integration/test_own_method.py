@@ -1,0 +1,97 @@
+"""The guide to one's own method, step by step: its file, its commands, and what it promises of the result."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from runs import Run, watching
+
+from dcpcse.cli import run
+from dcpcse.evaluating import evaluation
+from dcpcse.methods import METHODS
+from dcpcse.training import train as train_main
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/own-method.md").read_text(encoding="utf-8")
+NAME, CODE = re.search(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL).groups()
+COMMANDS = re.search(r"```bash\n(.*?)```", PAGE, re.DOTALL)[1].replace("\\\n", " ").splitlines()
+
+pytestmark = pytest.mark.usefixtures("methods_of_this_test")
+
+
+@pytest.fixture
+def desk(tiny, tmp_path, monkeypatch):
+    """A folder with the file of the guide, the sample data and an encoder under the name that the guide gives it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / NAME).write_text(CODE, encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/sample").symlink_to(ROOT / "data/sample")
+    (tmp_path / "sentence-transformers").mkdir()
+    (tmp_path / "sentence-transformers/all-MiniLM-L6-v2").symlink_to(tiny("bert"))
+    return tmp_path
+
+
+def test_the_file_is_short_and_takes_nothing_but_what_the_guide_names():
+    assert len(CODE.splitlines()) + 1 < 60
+    imported = set(re.findall(r"^from (dcpcse[\w.]*) import", CODE, re.MULTILINE))
+    assert imported <= {
+        f"dcpcse.{part}" for part in ("errors", "methods", "methods.parts", "objectives", "options", "views")
+    }
+
+
+def test_its_commands_train_and_measure_it_and_the_result_needs_no_plugin(desk, sentences, tool):
+    (_, _, *train_words), (_, _, *evaluate_words) = (shlex.split(line) for line in COMMANDS)
+    record = Run(desk / "result/triplet")
+    with watching(record):
+        assert run(train_main, [*train_words, "--use_cpu", "--max_steps", "4", "--logging_steps", "1"]) == 0
+    assert_is_what_the_guide_says(record)
+    vectors = record.trainer.step_module.model.encode(sentences)
+    del METHODS["triplet"]
+    assert tool(evaluation, evaluate_words).code == 0
+    program = "import dcpcse, sys, json; print(json.dumps(dcpcse.load(sys.argv[1]).encode(sys.argv[2:]).tolist()))"
+    command = [sys.executable, "-c", program, str(desk / "result/triplet"), *sentences]
+    elsewhere = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    np.testing.assert_allclose(json.loads(elsewhere.splitlines()[-1]), vectors, atol=1e-6)
+
+
+def assert_is_what_the_guide_says(record: Run) -> None:
+    """Prompts alone were trained, the loss is that of a loop, and its figure and the guards' are in the log."""
+    moved = {name for name, weight in record.final.items() if not torch.equal(weight, record.initial[name])}
+    assert moved and all(name.startswith("model.encoder.prompt") for name in moved)
+    step, batch = record.trainer.step_module.train(), record.batches[-1]
+    rng = torch.get_rng_state()
+    found = step(**{name: value for name, value in batch.items() if name != "rows"})["triplet"]
+    torch.set_rng_state(rng)
+    views = step.encode(**{name: value for name, value in batch.items() if name != "rows"}).embeddings
+    rows = zip(*(views[name].double() for name in ("anchor", "positive", "negative")), strict=True)
+    gaps = [F.cosine_similarity(a, p, dim=0) - F.cosine_similarity(a, n, dim=0) for a, p, n in rows]
+    assert found.item() == pytest.approx(sum(max(0.0, 0.3 - gap.item()) for gap in gaps) / len(gaps), abs=1e-6)
+    assert len(record.logged("violated")) == len(record.logged("effective_rank")) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--margin", "3"], "--margin 3.0: must be in (0, 2]"),
+        (["--train_file", "data/sample/sentences.txt"], "--method triplet needs triplets"),
+        (["--prototypes", "both"], "--prototypes is of --method"),
+    ],
+)
+def test_what_it_refuses_is_one_line_and_nothing_is_left(words, message, desk, tool):
+    outcome = tool(train_main, [*shlex.split(COMMANDS[0])[2:], *words])
+    assert outcome.code == 2
+    assert message in outcome.err and outcome.err.count("\n") == 1
+    assert not (desk / "result").exists()
+
+
+@pytest.mark.parametrize("options", [["--tuning", "full"], ["--gradient_cache_chunk", "8"]], ids=str)
+def test_the_rest_of_the_framework_holds_for_it(options, desk):
+    words = [*shlex.split(COMMANDS[0])[2:], *options, "--use_cpu", "--max_steps", "2"]
+    assert run(train_main, words) == 0
