@@ -17,12 +17,12 @@ from .methods import Method
 from .models import SentenceEncoder
 from .records import RUN_FILE, STATE, checkpoints_in, read_options, read_state
 from .saving import read_seal
-from .tensors import BROKEN_PICKLE, load_tensors, save_tensors
+from .tensors import BROKEN_PICKLE, listed, load_tensors, save_tensors
 
 logger = logging.getLogger(__name__)
 
 OBJECTIVES = "objectives.safetensors"
-"""Trained weights of the objectives: part of checkpoints, which training resumes from, not of results."""
+"""What the objectives train and keep: part of checkpoints, which training resumes from, not of results."""
 
 _MAY_CHANGE = {
     *("preset", "model_name_or_path", "config_name", "tokenizer_name", "model_revision", "use_auth_token"),
@@ -74,7 +74,7 @@ class Checkpoint:
         """UserError where going on would not be the run that wrote the checkpoint; arguments: of the run now."""
         self.require_same_options(options)
         self.require_same_origin(made_of)
-        self.require_same_run(method.model, method.trained_objectives())
+        self.require_same_run(method.model, method.of_objectives())
 
     def require_same_options(self, options: Mapping[str, Any]) -> None:
         """UserError if the run was started with other options, as far as its run.yaml says; what may differ is told.
@@ -143,17 +143,17 @@ _SAME_OPTIONS = "a run goes on with the options it was started with (its run.yam
 
 
 def save_objectives(folder: Path, objectives: Mapping[str, Tensor]) -> None:
-    """Write the trained weights of the objectives, where there are any, into a checkpoint."""
+    """Write what the objectives train and keep, where there is any, into a checkpoint."""
     if objectives:
         save_tensors(folder / OBJECTIVES, objectives)
 
 
 def load_objectives(folder: Path, objectives: Mapping[str, Tensor]) -> None:
-    """Copy the trained weights of a checkpoint's objectives into these."""
+    """Copy what a checkpoint holds of the objectives into these tensors."""
     saved = _read_objectives(folder, objectives)
     with torch.no_grad():
-        for name, parameter in objectives.items():
-            parameter.copy_(saved[name])
+        for name, tensor in objectives.items():
+            tensor.copy_(saved[name])
 
 
 def _read_objectives(folder: Path, expected: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -162,8 +162,7 @@ def _read_objectives(folder: Path, expected: Mapping[str, Tensor]) -> Mapping[st
     shapes = [{name: tuple(t.shape) for name, t in tensors.items()} for tensors in (saved, expected)]
     if shapes[0] != shapes[1]:
         raise UserError(
-            f"{folder} holds the trained objectives {sorted(saved)}, this run trains {sorted(expected)}; "
-            f"{_SAME_OPTIONS}"
+            f"{folder} holds {listed(saved)} of objectives, this run has {listed(expected)}; {_SAME_OPTIONS}"
         )
     return saved
 

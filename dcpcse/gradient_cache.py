@@ -8,7 +8,7 @@ over rows run with the second pass. What needs all rows in the model at once, ba
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -68,7 +68,7 @@ def row_wise(objectives: Mapping[str, Objective]) -> dict[str, RowWise]:
 
 
 def joint(objectives: Mapping[str, Objective]) -> dict[str, Objective]:
-    """Those that see all rows; of these they may look at nothing but embeddings, of which alone all are there."""
+    """Those that see all rows; nothing is there of all of these but embeddings, and what `look` has found in them."""
     return {name: objective for name, objective in objectives.items() if not isinstance(objective, RowWise)}
 
 
@@ -114,7 +114,7 @@ def run_in_chunks(
         for part, seed in zip(chunks, seeds, strict=True):
             looks.append(_look(steps, part, seed))
             release_memory()  # after every chunk: memory is what this is for
-    terms, gradients = _joint_terms(steps, batch, [look.embeddings for look in looks], weights, precision)
+    terms, gradients = _joint_terms(steps, batch, looks, weights, precision)
     counts = {name: mean_count(sum(look.counts[name] for look in looks)) for name in row_wise(steps.objectives)}
     total: Terms = {name: term.detach() for name, term in terms.items()}
     for i, (part, seed) in enumerate(zip(chunks, seeds, strict=True)):
@@ -127,9 +127,13 @@ def run_in_chunks(
 
 
 class _Look(NamedTuple):
-    """The first pass over a chunk: embeddings (B, V, H); what its objectives drew, and how many things they have."""
+    """The first pass over a chunk: embeddings (B, V, H), and of objectives by name what they took of it.
+
+    looked: of those that see all rows; drawn, and how many things they have: of those that are means over rows.
+    """
 
     embeddings: Tensor
+    looked: Mapping[str, Mapping[str, Tensor]]
     drawn: Mapping[str, Any]
     counts: Mapping[str, Tensor]
 
@@ -140,29 +144,36 @@ def _look(steps: Steps, chunk: Batch, seed: int) -> _Look:
     with _seeded(seed, chunk["input_ids"].device):
         step = steps.encode(**chunk)
         drawn = {name: objective.draw(step) for name, objective in alone.items()}
+        looked = {name: objective.look(step) for name, objective in joint(steps.objectives).items()}
     vectors = _stacked(step)
     counts = {name: torch.as_tensor(objective.count(step, drawn[name])) for name, objective in alone.items()}
-    return _Look(vectors, drawn, {name: count.to(vectors) for name, count in counts.items()})
+    return _Look(vectors, looked, drawn, {name: count.to(vectors) for name, count in counts.items()})
 
 
 def _joint_terms(
     steps: Steps,
     batch: Batch,
-    parts: Sequence[Tensor],
+    looks: Sequence[_Look],
     weights: Mapping[str, float],
     precision: Callable[[], AbstractContextManager],
 ) -> tuple[Terms, Sequence[Tensor | None]]:
-    """The terms that see all rows, and the gradient of their weighted sum by each part of these (B, V, H)."""
+    """The terms that see all rows, and the gradient of their weighted sum by the embeddings of each chunk."""
     objectives = joint(steps.objectives)
     if not objectives:
-        return {}, [None] * len(parts)
-    embeddings = torch.cat(list(parts)).requires_grad_()
+        return {}, [None] * len(looks)
+    embeddings = torch.cat([look.embeddings for look in looks]).requires_grad_()
     views = dict(zip(steps.view_names, embeddings.unbind(1), strict=True))
     step = Step(None, batch["input_ids"], batch["attention_mask"], views)
     with precision():
-        terms = {name: objective(step) for name, objective in objectives.items()}
+        terms = {name: o(replace(step, looked=_joined(name, looks))) for name, o in objectives.items()}
         loss = sum(weights[name] * term for name, term in terms.items())
-    return terms, torch.autograd.grad(loss, embeddings)[0].split([len(part) for part in parts])
+    return terms, torch.autograd.grad(loss, embeddings)[0].split([len(look.embeddings) for look in looks])
+
+
+def _joined(name: str, looks: Sequence[_Look]) -> dict[str, Tensor]:
+    """What an objective found in all chunks, as it would in the batch."""
+    found = [look.looked[name] for look in looks]
+    return {tensor: torch.cat([part[tensor] for part in found]) for tensor in found[0]}
 
 
 def _split(batch: Batch, count: int) -> Iterator[Batch]:

@@ -10,6 +10,7 @@ from .errors import UserError
 from .gradient_cache import Replay
 from .methods import Method
 from .objectives import Step
+from .objectives.base import looked_at
 from .packing import Packing
 
 
@@ -25,13 +26,16 @@ class TrainingStep(nn.Module):
         self.objectives = nn.ModuleDict({name: term.objective for name, term in method.terms.items()})
         self.terms = dict(method.terms)
         self.view_names = [view.name for view in method.views]
+        kept = {id(tensor) for objective in method.objectives for tensor in objective.kept().values()}
+        # Each process comes to the same by itself: DDP need not send it round before every pass.
+        self._ddp_params_and_buffers_to_ignore = [name for name, b in self.named_buffers() if id(b) in kept]
 
     def forward(self, replay: Replay | None = None, **batch: Any) -> dict[str, Tensor]:
         """A batch of `ViewCollator` → scalar by term name. replay: the batch is a chunk in its second pass."""
         step = self.encode(**batch)
         if replay is not None:
             return replay.terms(step, self.objectives)
-        return {name: objective(step) for name, objective in self.objectives.items()}
+        return {name: objective(looked_at(step, objective)) for name, objective in self.objectives.items()}
 
     def encode(
         self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None, **others: Tensor

@@ -65,6 +65,7 @@ class ContrastiveTrainer(Trainer):
         self.add_callback(self.metrics_file)
         if args.shard_encoder:
             self.add_callback(_ShardEncoder(self))
+        self.add_callback(_AfterStep(method))
         self.add_callback(_Course(self))
         self.stop = Stop()
         self.made_of: Mapping[str, Any] = {}
@@ -309,7 +310,7 @@ class ContrastiveTrainer(Trainer):
 
     def _write_course(self, folder: Path) -> None:
         """What a checkpoint holds that is the same in all processes, besides weights."""
-        checkpoints.save_objectives(folder, self.method.trained_objectives())
+        checkpoints.save_objectives(folder, self.method.of_objectives())
         run_file = Path(self.args.output_dir) / RUN_FILE
         if run_file.is_file():
             shutil.copy(run_file, folder)
@@ -343,7 +344,7 @@ class ContrastiveTrainer(Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         self.step_module.model.load_trained(resume_from_checkpoint)
-        checkpoints.load_objectives(Path(resume_from_checkpoint), self.method.trained_objectives())
+        checkpoints.load_objectives(Path(resume_from_checkpoint), self.method.of_objectives())
 
     def _load_best_model(self) -> None:
         logger.info(
@@ -356,6 +357,18 @@ class ContrastiveTrainer(Trainer):
         # The folder of a run may have been moved, or copied, since the path was written down.
         own = Path(self.args.output_dir) / best.name
         self.step_module.model.load_trained(own if own.is_dir() else best)
+
+
+class _AfterStep(TrainerCallback):
+    """Tells the objectives that an optimiser step is done, before anything is measured or saved."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+
+    @torch.no_grad()
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        for objective in self.method.objectives:
+            objective.after_step(self.method.model)
 
 
 class _Course(TrainerCallback):

@@ -49,14 +49,14 @@ class Method:
         found = (objective.negatives(batch, views) for objective in self.objectives)
         return next((number for number in found if number is not None), None)
 
-    def trained_objectives(self) -> dict[str, Tensor]:
-        """Parameters that the objectives own and train, by `<term>.<name>`."""
-        return {
-            f"{term}.{name}": parameter
-            for term, part in self.terms.items()
-            for name, parameter in part.objective.named_parameters()
-            if parameter.requires_grad
-        }
+    def of_objectives(self) -> dict[str, Tensor]:
+        """What checkpoints hold of the objectives: trained parameters by `<term>.<name>`, what is kept by `kept.…`."""
+        found: dict[str, Tensor] = {}
+        for term, part in self.terms.items():
+            parameters = part.objective.named_parameters()
+            found |= {f"{term}.{name}": parameter for name, parameter in parameters if parameter.requires_grad}
+            found |= {f"kept.{term}.{name}": tensor for name, tensor in part.objective.kept().items()}
+        return found
 
 
 Builder = Callable[[Backbone, ModelArguments, Sequence[str]], Method]

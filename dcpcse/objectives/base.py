@@ -1,9 +1,10 @@
 """The contract between a training step and its objectives."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..attention import Prefix
@@ -19,7 +20,8 @@ class Step:
 
     input_ids, attention_mask (B, V, L): V views of B examples. embeddings: view name → (B, H); pooled: the same
     before the head. For objectives that encode again, of B·V rows: prefix, the one that gave the embeddings; packing,
-    that of the mask; slots, of their templates, if any. extras: further tensors of the batch.
+    that of the mask; slots, of their templates, if any. extras: further tensors of the batch. looked: what the
+    objective's own `look` has found.
     """
 
     model: SentenceEncoder
@@ -31,6 +33,7 @@ class Step:
     packing: Packing | None = None
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     pooled: Mapping[str, Tensor] = field(default_factory=dict)
+    looked: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 Counts = Mapping[str, tuple[Tensor, Tensor]]
@@ -56,6 +59,24 @@ class Objective(nn.Module):
         """The unweighted scalar of this batch."""
         raise NotImplementedError
 
+    def look(self, step: Step) -> Mapping[str, Tensor]:
+        """Tensors (B, ...) that it wants of these rows besides embeddings, for `step.looked`; nothing by default.
+
+        Asked without a gradient before `forward`; of a batch that is taken apart chunk by chunk, and joined again.
+        """
+        return {}
+
+    def kept(self) -> Mapping[str, Tensor]:
+        """What it remembers from batch to batch besides parameters, by name; nothing by default.
+
+        The same in all processes. It is part of checkpoints, which are read into these very tensors, and never of a
+        result. Buffers of it are registered with persistent=False.
+        """
+        return {}
+
+    def after_step(self, model: SentenceEncoder) -> None:
+        """Called once after each optimiser step, without gradients; nothing by default."""
+
     def negatives(self, batch: int, views: Collection[str]) -> int | None:
         """How many negatives an anchor has in a batch of all processes, with these views.
 
@@ -63,10 +84,18 @@ class Objective(nn.Module):
         """
 
 
+def looked_at(step: Step, objective: Objective) -> Step:
+    """The step as an objective takes it, with what it finds in it by `look`."""
+    with torch.no_grad():
+        looked = {name: tensor.detach() for name, tensor in objective.look(step).items()}
+    return replace(step, looked=looked) if looked else step
+
+
 class RowWise(Objective):
     """A mean over things that each belong to one row (of B·V), such as its masked tokens.
 
-    Batches can be taken apart for it: it sees nothing but the rows that it is given.
+    Batches can be taken apart for it: it sees nothing but the rows that it is given, and has `draw` in the place of
+    `look`.
     """
 
     def draw(self, step: Step) -> Any:

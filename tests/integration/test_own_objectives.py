@@ -1,11 +1,19 @@
 """Methods with objectives of other kinds than the package's own, from train.py on."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+import torch.distributed as dist
+from runs import assert_same_weights, weights
+from safetensors.torch import load_file
+from torch.nn.parallel import DistributedDataParallel
 
-from dcpcse.methods import METHODS, Method, register
+from dcpcse.backbones import load_backbone
+from dcpcse.methods import METHODS, Method, build_method, model_arguments
 from dcpcse.methods.parts import sentence_encoder
 from dcpcse.objectives import Contrastive, Objective, RowWise, Term
+from dcpcse.step import TrainingStep
 from dcpcse.training import train as train_main
 from dcpcse.views import sentence_pair_views
 
@@ -28,41 +36,63 @@ class Shown(Pull):
         return super().mean(step, drawn)
 
 
-@pytest.fixture
-def method():
-    """method(name, objective) makes --method NAME known while the test lasts; one of deep prompts and means."""
-    known = set(METHODS)
+class Remembering(Objective):
+    """Draws anchors to where the earlier ones lay, and counts the steps; both are its memory."""
 
-    def make(name, objective):
-        @register(name, tuning="deep", pooler_type="avg")
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(32), persistent=False)
+        self.steps, self.sum = torch.zeros((), dtype=torch.long), torch.zeros(())
+
+    def look(self, step):
+        return {"anchors": step.embeddings["anchor"]}
+
+    def forward(self, step):
+        loss = (step.embeddings["anchor"] - self.centre.clone()).square().sum(-1).mean()
+        self.centre.lerp_(step.looked["anchors"].mean(0), 0.5)
+        return loss
+
+    def kept(self):
+        return {"centre": self.centre, "steps": self.steps, "sum": self.sum}
+
+    def after_step(self, model):
+        self.steps += 1
+        self.sum += model.encoder.prompt.table.weight.sum()
+
+
+@pytest.fixture
+def method(monkeypatch):
+    """method(objective): --method dcpcse has this one objective while the test lasts."""
+
+    def make(objective):
         def build(backbone, args, columns):
             model, views = sentence_encoder(backbone, args, []), sentence_pair_views(columns)
-            return Method(model, views, {name: Term(objective())})
+            return Method(model, views, {"own": Term(objective())})
 
-    yield make
-    for name in set(METHODS) - known:
-        del METHODS[name]
+        monkeypatch.setitem(METHODS, "dcpcse", replace(METHODS["dcpcse"], build=build))
+
+    return make
 
 
 @pytest.mark.parametrize("options", [{}, {"gradient_cache_chunk": 2}, {"per_device_train_batch_size": 1}], ids=str)
 def test_a_method_without_a_contrastive_objective_trains(options, method, tiny, train, train_csv):
-    method("pull", Pull)
-    run = train(tiny("bert"), train_csv, method="pull", learning_rate=0.003, max_steps=8, **options)
+    method(Pull)
+    run = train(tiny("bert"), train_csv, pooler_type="avg", learning_rate=0.003, max_steps=8, **options)
     losses = run.logged("loss")
     assert sum(losses[-3:]) < sum(losses[:3])
     assert not run.logged("effective_rank")
 
 
 def test_it_says_that_examples_are_not_told_apart(method, tiny, train, train_csv, tool, tmp_path):
-    method("pull", Pull)
-    said = tool(train_main, train.argv(tiny("bert"), train_csv, tmp_path / "out", method="pull", max_steps=1)).said
+    method(Pull)
+    said = tool(train_main, train.argv(tiny("bert"), train_csv, tmp_path / "out", max_steps=1)).said
     assert "batch: 4 over 1 process(es); its examples are not told apart" in said
     assert "negatives per anchor" not in said
 
 
 def test_the_guards_look_at_the_anchors_of_any_objective(method, tiny, train, train_csv):
-    method("shown", Shown)
-    run = train(tiny("bert"), train_csv, method="shown", max_steps=2)
+    method(Shown)
+    run = train(tiny("bert"), train_csv, max_steps=2)
     assert len(run.logged("effective_rank")) == 2
 
 
@@ -80,3 +110,47 @@ def test_negatives_and_anchors_are_those_of_the_first_objective_that_has_some():
     alone = Method(None, views, {"pull": Term(pull)})
     assert alone.negatives(5) is None and alone.anchors is None
     assert Objective().negatives(5, []) is None
+
+
+MEMORY = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2}
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_cache_chunk": 3, "gradient_accumulation_steps": 2}], ids=str)
+def test_what_an_objective_remembers_is_resumed_and_is_no_part_of_the_result(options, method, tiny, train, train_txt):
+    method(Remembering)
+    whole = train(tiny("bert"), train_txt, **MEMORY, **options)
+    folder = train.interrupted(5, tiny("bert"), train_txt, **MEMORY, **options)
+    again = train(tiny("bert"), train_txt, folder=folder, resume_from_checkpoint="True", **MEMORY, **options)
+    assert len(again.gradients) == 2
+    assert_same_weights(whole.folder, folder)
+    kept = [load_file(run / "checkpoint-6/objectives.safetensors") for run in (whole.folder, folder)]
+    assert set(kept[0]) == {"kept.own.centre", "kept.own.steps", "kept.own.sum"}
+    assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])
+    assert kept[0]["kept.own.steps"] == 6
+    assert kept[0]["kept.own.centre"].abs().sum() > 0
+    assert not list(folder.glob("objectives*"))
+    assert not any("centre" in name for name in weights(folder))
+
+
+def test_an_objective_is_told_of_a_step_once_and_after_it(method, tiny, train, train_txt):
+    method(Remembering)
+    run = train(tiny("bert"), train_txt, max_steps=1, gradient_accumulation_steps=3)
+    (objective,) = run.trainer.method.objectives
+    assert objective.steps == 1
+    table = run.final["model.encoder.prompt.table.weight"]
+    assert not torch.equal(table, run.initial["model.encoder.prompt.table.weight"])
+    assert objective.sum == table.sum()
+
+
+def test_ddp_does_not_send_round_what_is_kept(method, tiny):
+    method(Remembering)
+    built = build_method(load_backbone(tiny("bert")), model_arguments(pre_seq_len=2), ["anchor"])
+    step = TrainingStep(built)
+    assert "objectives.own.centre" in dict(step.named_buffers())
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        sent = DistributedDataParallel(step).modules_buffers
+    finally:
+        dist.destroy_process_group()
+    assert sent
+    assert all(buffer is not built.objectives[0].centre for buffer in sent)

@@ -10,7 +10,7 @@ from dcpcse.collators import ViewCollator
 from dcpcse.errors import UserError
 from dcpcse.gradient_cache import CACHED, joint, require_cachable, row_wise, run_in_chunks
 from dcpcse.methods import build_method, model_arguments, settle
-from dcpcse.objectives import RowWise, Step
+from dcpcse.objectives import Objective, RowWise, Step
 from dcpcse.step import TrainingStep
 
 METHODS = {
@@ -181,6 +181,35 @@ def test_a_method_of_means_over_rows_alone_is_the_batch_at_once(tiny, sentences)
     assert expected[1]
     for chunk in (2, 3, 7):
         assert_same(cached(steps, batch, chunk, weights), expected)
+
+
+def test_what_an_objective_looks_at_is_that_of_the_whole_batch(tiny, sentences):
+    steps, batch, _ = built(tiny, sentences, "dcpcse", 0.0)
+    objective = Looking()
+    steps.objectives = nn.ModuleDict({"looking": objective})
+    steps(**batch)
+    cached(steps, batch, 3, {"looking": 1.0})
+    at_once, in_chunks = objective.found
+    assert at_once.keys() == in_chunks.keys() == {"ids", "norms"}
+    assert torch.equal(at_once["ids"], batch["input_ids"][:, 0]) and torch.equal(in_chunks["ids"], at_once["ids"])
+    torch.testing.assert_close(in_chunks["norms"], at_once["norms"])
+    assert not at_once["norms"].requires_grad and not in_chunks["norms"].requires_grad
+
+
+class Looking(Objective):
+    """Keeps what it has looked at."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def look(self, step):
+        norms = step.model(*(part[:, 0] for part in (step.input_ids, step.attention_mask))).norm(dim=-1)
+        return {"ids": step.input_ids[:, 0], "norms": norms}
+
+    def forward(self, step):
+        self.found.append(step.looked)
+        return step.embeddings["anchor"].sum()
 
 
 class Pull(RowWise):
