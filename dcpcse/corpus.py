@@ -92,6 +92,9 @@ class CorruptedRows(Dataset):
         self.rows = rows
         self.corpus = corpus
 
+    def begin_epoch(self, epoch: int) -> None:
+        self.rows.begin_epoch(epoch)
+
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -1,7 +1,7 @@
 """A backbone with continuous prompts: token ids → hidden states."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .attention import Prefix
+from .augmentations import Altered
 from .backbones import LMHead
 from .errors import UserError
 from .flex import TextsInOneRow
@@ -87,6 +88,7 @@ class Encoder(nn.Module):
         prefix: Prefix | None = None,
         index: Tensor | None = None,
         condition: Tensor | None = None,
+        altered: Altered | None = None,
         as_encoder: bool = True,
         all_layers: bool = False,
         packing: Packing | None = None,
@@ -98,15 +100,17 @@ class Encoder(nn.Module):
         input_ids, attention_mask (N, L). slots: where shallow prompts stand. prefix: one drawn before, for a second
         pass that must see the same prompts; drawn here by default. index (N, L): where in its text each token stands,
         for texts of which a part is left out. condition (N, H): stands at index 0 in the place of what the embedding
-        layer gives, no position or type added (DiffCSE). as_encoder: False for a discriminator's pass, whose [CLS] is
-        the static one. packing: that of the mask, made before; made here by default. pads: compute pads as well, as an
-        encoder that is not packed does. Raises UserError if L exceeds the positions.
+        layer gives, no position or type added (DiffCSE). altered: what is changed there besides. as_encoder: False
+        for a discriminator's pass, whose [CLS] is the static one. packing: that of the mask, made before; made here by
+        default. pads: compute pads as well, as an encoder that is not packed does. Raises UserError if L exceeds the
+        positions.
         """
         given = self.inputs(input_ids, slots, index=index, as_encoder=as_encoder)
         prompts = {}
         if self.prompt is not None:
             prompts["prefix"] = self.draw_prefix(input_ids.shape[0]) if prefix is None else prefix
-        how = {"condition": condition, "all_layers": all_layers, "packing": packing, "pads": pads}
+        behind = {"condition": condition, "altered": altered}
+        how = {**behind, "all_layers": all_layers, "packing": packing, "pads": pads}
         return self.states(given, attention_mask, prompts, **how)
 
     def inputs(
@@ -126,6 +130,7 @@ class Encoder(nn.Module):
         prompts: Mapping[str, Any],
         *,
         condition: Tensor | None = None,
+        altered: Altered | None = None,
         all_layers: bool = False,
         packing: Packing | None = None,
         pads: bool = False,
@@ -135,7 +140,8 @@ class Encoder(nn.Module):
         laid_out, first = self._laid_out(given, attention_mask, packing)
         if all_layers:
             laid_out["output_hidden_states"] = True
-        with self._conditioned(condition, first):
+        changes = _changes(condition, first, altered, packing)
+        with self._changed(changes) if changes else contextlib.nullcontext():
             output = self.backbone(**laid_out, **prompts)
         states = tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
         return tuple(_finished(state, packing, attention_mask.shape[1]) for state in states)
@@ -186,19 +192,15 @@ class Encoder(nn.Module):
         return {"inputs_embeds": embedded}
 
     @contextlib.contextmanager
-    def _conditioned(self, condition: Tensor | None, first: Tensor) -> Iterator[None]:
-        """For one pass: the condition instead of what the embedding layer gives at each text's first token.
+    def _changed(self, changes: Sequence["Change"]) -> Iterator[None]:
+        """For one pass: what the embedding layer gives goes through these changes, one after another."""
 
-        first (N,): the indices of these among all tokens, rows flattened.
-        """
-        if condition is None:
-            yield
-            return
+        def change(module: nn.Module, args: tuple, embedded: Tensor) -> Tensor:
+            for one in changes:
+                embedded = one(embedded)
+            return embedded
 
-        def put(module: nn.Module, args: tuple, embedded: Tensor) -> Tensor:
-            return embedded.flatten(0, 1).index_copy(0, first, condition.to(embedded)).view_as(embedded)
-
-        handle = last_embedding_module(self.backbone).register_forward_hook(put)
+        handle = last_embedding_module(self.backbone).register_forward_hook(change)
         try:
             yield
         finally:
@@ -269,6 +271,25 @@ def _require_size(backbone: PreTrainedModel, record: Mapping[str, Any]) -> None:
     for part, (found, size) in sizes.items():
         if found != size:
             raise UserError(f"{part} is {found}, and the encoder takes {size}")
+
+
+Change = Callable[[Tensor], Tensor]
+
+
+def _changes(
+    condition: Tensor | None, first: Tensor, altered: Altered | None, packing: Packing | None
+) -> Sequence[Change]:
+    """What is done to the output of the embedding layer.
+
+    first (N,): indices of the texts' first tokens, where the condition stands, among all tokens, rows flattened.
+    """
+    changes: list[Change] = []
+    if condition is not None:
+        changes.append(lambda given: given.flatten(0, 1).index_copy(0, first, condition.to(given)).view_as(given))
+    if altered is not None:
+        zeroed = altered.zeroed if packing is None else packing.pack(altered.zeroed)
+        changes.append(lambda given: given.masked_fill(zeroed, 0))
+    return changes
 
 
 def _finished(state: Tensor, packing: Packing | None, length: int) -> Tensor:

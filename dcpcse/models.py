@@ -152,7 +152,7 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **drawn: Any) -> Tensor:
         """Embeddings (N, H) of token ids and mask (N, L), with the templates' slots where there are templates.
 
-        drawn: prefix and packing, where they were made before (`Encoder.forward`).
+        drawn: what was drawn and made before: prefix, packing, altered (`Encoder.forward`).
         """
         return self.pooled_and_embeddings(input_ids, attention_mask, slots, **drawn)[1]
 
@@ -161,7 +161,7 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """What is pooled (and denoised), before a head that stands after it, and the embeddings; both (N, H).
 
-        drawn: prefix and packing, where they were made before (`Encoder.forward`).
+        drawn: what was drawn and made before: prefix, packing, altered (`Encoder.forward`).
         """
         hidden = self._hidden(input_ids, attention_mask, slots, **drawn)
         return self.from_hidden(hidden, input_ids, attention_mask, slots)

@@ -8,15 +8,23 @@ from torch.utils.data import Dataset
 ROW = "row"
 """Name of the number among an example's columns."""
 
+EPOCH = "epoch"
+"""Name of the epoch's number among an example's columns."""
+
 ROWS = "rows"
 """Name of the numbers in a batch: plain ones, which are never sent to a device."""
 
 
 class NumberedRows(Dataset):
-    """Examples of a table with their row beside the texts."""
+    """Examples of a table with their row, and the epoch, beside the texts."""
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
+        self.epoch = 0
+
+    def begin_epoch(self, epoch: int) -> None:
+        """From now on examples are of this epoch; before its loader begins, as workers have a copy of their own."""
+        self.epoch = epoch
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -26,7 +34,7 @@ class NumberedRows(Dataset):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         examples = self.rows.__getitems__(list(indices))
-        return [{**example, ROW: i} for example, i in zip(examples, indices, strict=True)]
+        return [{**example, ROW: i, EPOCH: self.epoch} for example, i in zip(examples, indices, strict=True)]
 
 
 def stack_numbers(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:

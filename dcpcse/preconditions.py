@@ -10,6 +10,8 @@ from .errors import UserError
 from .evaluator import METRIC_NAMES
 from .gradient_cache import require_cachable
 from .methods import Method
+from .templates import frame
+from .views import growth
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +91,7 @@ def require_data(data: TrainingData, model: ModelArguments, run: RunArguments, f
 def require_fitting(method: Method, data: DataArguments, run: RunArguments) -> None:
     """UserError for a method that cannot be trained on texts of this length, or in batches of this kind."""
     require_fits(method, data)
+    require_fresh_workers(method, run)
     if run.do_train:
         require_negatives(method, run)
     if run.gradient_cache_chunk:
@@ -98,8 +101,12 @@ def require_fitting(method: Method, data: DataArguments, run: RunArguments) -> N
 def require_fits(method: Method, data: DataArguments) -> None:
     """UserError for texts that are longer than the encoder, or a generator, has room for."""
     encoder, template = method.model.encoder, method.model.longest_template
-    if data.max_seq_length + template > encoder.max_tokens:
+    special = 0 if template else sum(map(len, frame(method.model.tokenizer)))
+    more = growth(method.views, data.max_seq_length - special)
+    longer = f" and the {more} tokens by which --method {method.model.method} may lengthen it" if more else ""
+    if data.max_seq_length + template + more > encoder.max_tokens:
         around = f" and {template} tokens of the longest template" if template else ""
+        around += longer
         fits = "do" if around else "does"
         raise UserError(
             f"--max_seq_length {data.max_seq_length}{around} {fits} not fit: with position offset "
@@ -107,8 +114,19 @@ def require_fits(method: Method, data: DataArguments) -> None:
         )
     for objective in method.objectives:
         room = objective.max_tokens
-        if room is not None and data.max_seq_length > room:
-            raise UserError(f"--max_seq_length {data.max_seq_length}: the generator has room for {room} tokens")
+        if room is not None and data.max_seq_length + more > room:
+            raise UserError(
+                f"--max_seq_length {data.max_seq_length}{longer}: the generator has room for {room} tokens"
+            )
+
+
+def require_fresh_workers(method: Method, run: RunArguments) -> None:
+    """UserError for workers that would draw the augmentations of the first epoch in all of them."""
+    if run.dataloader_persistent_workers and any(view.augmentation for view in method.views):
+        raise UserError(
+            f"--dataloader_persistent_workers: --method {method.model.method} changes sentences anew in each epoch, "
+            "and workers that stay keep the first one's number; leave it out"
+        )
 
 
 def require_negatives(method: Method, run: RunArguments) -> None:

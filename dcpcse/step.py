@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .collators import slots_of
+from .collators import altered_of, slots_of
 from .errors import UserError
 from .gradient_cache import Replay
 from .methods import Method
@@ -43,9 +43,10 @@ class TrainingStep(nn.Module):
         """input_ids, attention_mask (B, V, L), slots of templates → what the objectives look at."""
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
         prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
+        drawn = {"prefix": prefix, "packing": packing, "altered": altered_of(others)}
         pooled, embeddings = (
             dict(zip(self.view_names, vectors.unflatten(0, input_ids.shape[:2]).unbind(1), strict=True))
-            for vectors in self.model.pooled_and_embeddings(ids, mask, slots, prefix=prefix, packing=packing)
+            for vectors in self.model.pooled_and_embeddings(ids, mask, slots, **drawn)
         )  # view → (B, H)
         return Step(self.model, input_ids, attention_mask, embeddings, prefix, slots, packing, others, pooled)
 

@@ -141,7 +141,7 @@ class TokenTemplate:
             raise UserError("templates need a tokenizer with a mask token; this one has none")
         self.template = template
         self._tokenizer = tokenizer
-        first, last = _frame(tokenizer)
+        first, last = frame(tokenizer)
         before, slots_before = _pieces(template.before.lstrip(), tokenizer, len(first))
         after, slots_after = _pieces(template.after.rstrip(), tokenizer)
         self.before, self.after = [*first, *before], [*after, *last]
@@ -200,7 +200,7 @@ def token_ids(
     return tokenizer(list(texts), return_attention_mask=False, return_token_type_ids=False, **options)["input_ids"]
 
 
-def _frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """The special tokens that the tokeniser puts before and after a text."""
     word = tokenizer("a", add_special_tokens=False)["input_ids"]
     framed = tokenizer("a")["input_ids"]

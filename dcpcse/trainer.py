@@ -382,8 +382,10 @@ class _Course(TrainerCallback):
         """Take up the sums that were not logged yet."""
         self.trainer.take_up()
 
-    def on_epoch_begin(self, *args: Any, **kwargs: Any) -> None:
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
+        """Tell the examples which epoch they are of; in a run that goes on it may have begun before."""
         self.trainer._epoch_is_over = False
+        self.trainer.train_dataset.begin_epoch(int((state.epoch or 0) + 1e-6))
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

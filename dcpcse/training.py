@@ -159,6 +159,11 @@ def _corpus(args: ModelArguments, data: DataArguments, method: Method) -> Corpus
     """The corpus that was corrupted ahead of training, if one is given; UserError if it is of another run."""
     if args.corrupted_corpus is None:
         return None
+    if any(view.augmentation for view in method.views):
+        raise UserError(
+            "--corrupted_corpus: its tokens were replaced in sentences as they are, and --method "
+            f"{args.method} changes them anew in each epoch; leave it out"
+        )
     corpus = Corpus.read(args.corrupted_corpus)
     corpus.require(
         data=data_fingerprint(data.train_file),
@@ -190,6 +195,7 @@ def build_trainer(
         method.views,
         data_args.max_seq_length,
         templates=method.model.templates,
+        width=method.model.dimension,
         seed=run_args.seed,
         pad_to_max_length=data_args.pad_to_max_length,
     )

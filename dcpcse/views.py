@@ -1,9 +1,11 @@
 """Which texts of an example stand beside each other in the loss."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from random import Random
 
+from .augmentations import Augmentation
 from .errors import UserError
 
 
@@ -11,17 +13,28 @@ from .errors import UserError
 class View:
     """One rendering of an example: its role in the loss, the data column it reads, and templates by number.
 
-    Without templates the sentence stands alone; of several each text gets one.
+    Without templates the sentence stands alone; of several each text gets one. augmentation: what is changed in the
+    sentence, at random.
     """
 
     name: str
     column: str
     templates: tuple[int, ...] = ()
+    augmentation: Augmentation | None = None
 
     def template_for(self, text: str, seed: int) -> int:
         """The template of a text, drawn uniformly: the same in every epoch, process and resumed run."""
         drawn = hashlib.blake2b(f"{seed} {self.name} {text}".encode(), digest_size=8).digest()
         return self.templates[int.from_bytes(drawn) % len(self.templates)]
+
+    def random(self, seed: int, epoch: int, row: int) -> Random:
+        """The random numbers of a row's augmentation: the same in every process, batch size and resumed run."""
+        return Random(f"{seed} {epoch} {row} {self.name}")
+
+
+def growth(views: Iterable[View], tokens: int) -> int:
+    """Tokens that augmentations add at most to a sentence of so many."""
+    return max((view.augmentation.longest(tokens) - tokens for view in views if view.augmentation), default=0)
 
 
 def sentence_pair_views(columns: Sequence[str], templates: int = 0) -> tuple[View, ...]:

@@ -14,7 +14,7 @@ LAYERS = (
     {"errors", "arrays", "labels", "packing", "parsing", "prepacking", "repeats", "schema", "interruption"},
     {"options", "weights", "paths", "devices", "flex", "postprocessing", "cluster", "manifest", "numbered"},
     {"losses", "attention", "distributed", "presets", "embedding_cache", "templates", "tensors", "masking"},
-    {"tokens", "plain", "tuned", "corpus", "together", "sharding", "lines", "records"},
+    {"tokens", "plain", "tuned", "corpus", "together", "sharding", "lines", "records", "augmentations"},
     {"pooling", "denoising", "textfile", "template_generation", "unlogged", "locks"},
     {"legacy", "views", "positions", "prompts", "backbones", "data"},
     {"heads", "promptable", "bases", "folder"},

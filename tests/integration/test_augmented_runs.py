@@ -1,0 +1,103 @@
+"""Runs whose views are changed at random: resumed, with workers, in chunks, compiled, and what they refuse."""
+
+import pytest
+import torch
+from runs import assert_same_weights, refused
+
+from dcpcse.augmentations import Augmentation, ElementDropout, TokenShuffling
+from dcpcse.methods import parts
+from dcpcse.training import train as train_main
+from dcpcse.views import View
+
+STEPS = {"max_steps": 8, "per_device_train_batch_size": 8, "save_strategy": "steps", "save_steps": 3}
+
+
+class Shaken(ElementDropout):
+    """Another order, and elements lost."""
+
+    edit = TokenShuffling.edit
+
+
+@pytest.fixture
+def shaken(monkeypatch):
+    """Every method that tells pairs apart has a positive that is changed."""
+
+    def views(columns, templates=0):
+        return (View("anchor", "anchor"), View("positive", "anchor", (), Shaken(0.2)))
+
+    monkeypatch.setattr(parts, "sentence_pair_views", views)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumed_run_draws_as_an_uninterrupted_one(workers, shaken, tiny, train, train_txt):
+    """40 sentences in batches of 8 are 5 steps an epoch, so the second epoch is reached both ways."""
+    whole = train(tiny("bert"), train_txt, **STEPS)
+    options = {**STEPS, "dataloader_num_workers": workers}
+    folder = train.interrupted(7, tiny("bert"), train_txt, **options)
+    again = train(tiny("bert"), train_txt, folder=folder, resume_from_checkpoint="True", **options)
+    assert_same_weights(whole.folder, folder)
+    for own, expected in zip(again.batches, whole.batches[6:], strict=True):
+        assert torch.equal(own["input_ids"], expected["input_ids"])
+        assert torch.equal(own["altered_zeroed"], expected["altered_zeroed"])
+
+
+def test_a_sentence_is_changed_anew_in_each_epoch(shaken, tiny, train, train_txt):
+    run = train(tiny("bert"), train_txt, max_steps=3, per_device_train_batch_size=40)
+    seen = []
+    for batch in run.batches:
+        order = sorted(range(40), key=lambda row, batch=batch: batch["input_ids"][row, 0].tolist())
+        seen.append((batch["input_ids"][order], batch["altered_zeroed"][order]))
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert torch.equal(seen[one][0][:, 0], seen[other][0][:, 0])
+        assert (seen[one][0][:, 1] != seen[other][0][:, 1]).any(1).sum() > 30
+        assert (seen[one][1][:, 1] != seen[other][1][:, 1]).flatten(1).any(1).all()
+
+
+def test_the_loss_sees_what_is_cut_off_in_the_changed_view_alone(shaken, tiny, train, train_txt):
+    run = train(tiny("bert"), train_txt, max_steps=1)
+    step = run.trainer.step_module.eval()
+    batch = {name: value for name, value in run.batches[0].items() if name != "rows"}
+    plain = {name: value for name, value in batch.items() if name != "altered_zeroed"}
+    with torch.no_grad():
+        cut, whole = step.encode(**batch).embeddings, step.encode(**plain).embeddings
+    assert torch.equal(cut["anchor"], whole["anchor"])
+    assert ((cut["positive"] - whole["positive"]).abs().amax(1) > 1e-3).all()
+
+
+def test_chunks_of_the_gradient_cache_find_the_same_changes(shaken, tiny, train, train_txt):
+    still = tiny("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    options = {"max_steps": 2, "learning_rate": 1e-3, "per_device_train_batch_size": 8}
+    whole, chunks = (train(still, train_txt, gradient_cache_chunk=chunk, **options) for chunk in (None, 3))
+    assert_same_weights(whole.folder, chunks.folder, atol=1e-5)
+
+
+def test_a_compiled_step_finds_the_same_changes(shaken, tiny, train, train_txt):
+    options = {"max_steps": 1, "learning_rate": 1e-3, "max_seq_length": 16, "pad_to_max_length": True}
+    plain = train(tiny("bert"), train_txt, **options)
+    torch._dynamo.reset()
+    try:
+        compiled = train(tiny("bert"), train_txt, torch_compile=True, torch_compile_backend="eager", **options)
+    finally:
+        torch._dynamo.reset()
+    assert_same_weights(plain.folder, compiled.folder, atol=1e-6)
+
+
+def test_workers_that_stay_are_refused(shaken, tool, tiny, train, train_txt, tmp_path):
+    options = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
+    refused(tool, train_main, argv, "--dataloader_persistent_workers", "anew in each epoch")
+
+
+def test_a_corpus_of_sentences_as_they_are_is_refused(shaken, tool, tiny, train, train_txt, tmp_path):
+    options = {"method": "d2cse", "corrupted_corpus": tmp_path}
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
+    refused(tool, train_main, argv, "--corrupted_corpus", "--method d2cse changes them anew in each epoch")
+
+
+def test_a_text_that_an_augmentation_may_make_too_long_is_refused(
+    monkeypatch, shaken, tool, tiny, train, train_txt, tmp_path
+):
+    monkeypatch.setattr(Augmentation, "longest", lambda self, tokens: 2 * tokens)
+    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", max_seq_length=45, pre_seq_len=10)
+    refused(tool, train_main, argv, "--max_seq_length 45 and the 43 tokens by which --method dcpcse", "room for 86")
+    train(tiny("bert"), train_txt, max_seq_length=44, pre_seq_len=10, max_steps=1)
