@@ -97,7 +97,8 @@ def register(
 
     options: dataclasses of options that not all methods read, made by `dcpcse.options.option` and `flag`; methods may
     share one. Each is None by default, which means that it was left out. fixed: values of options that are left out;
-    defaults: those that hang on other options and on the data's columns, taken before the fixed ones.
+    defaults: those that hang on other options and on the data's columns, taken before the fixed ones. A dataclass may
+    have a method `defaults(columns)` too, for what all methods that share it take: it sees the method's filled in.
     """
     parts = options if isinstance(options, tuple) else (options,)
 
@@ -170,6 +171,8 @@ def settle(args: ModelArguments, columns: Sequence[str]) -> ModelArguments:
             owners = " and ".join(method for method, other in METHODS.items() if name in other.options)
             raise UserError(f"--{name} is of --method {owners} and has no effect on {args.method}; leave it out")
     settled = _filled(args, entry.defaults(args, columns))
+    for part in entry.parts:
+        settled = _filled(settled, part.defaults(settled, columns) if hasattr(part, "defaults") else {})
     _require_effect(settled)
     return _filled(settled, _common(settled))
 

@@ -61,6 +61,44 @@ def test_a_method_in_a_file_has_its_own_options_checks_and_defaults(plugin):
     assert "--sharpness" in training_parser().format_help()
 
 
+SHARED = """
+from dataclasses import dataclass
+from dcpcse.errors import UserError
+from dcpcse.methods import register
+from dcpcse.options import option
+
+@dataclass
+class Shared:
+    edge: str | None = option(None, "How.")
+    edge_width: float | None = option(None, "How wide. Default: 1, in shallow tuning 2.")
+
+    def defaults(self, columns):
+        if self.edge is None and self.edge_width is not None:
+            raise UserError("--edge_width has no effect without --edge; leave it out")
+        return {} if self.edge is None else {"edge_width": 2.0 if self.tuning == "shallow" else 1.0}
+
+@register("one", options=Shared, tuning="full", pooler_type="avg")
+def one(backbone, args, columns): ...
+
+@register("other", options=Shared, pooler_type="mask", tuning="shallow", template="{sentence} [MASK]", edge="sharp")
+def other(backbone, args, columns): ...
+"""
+
+
+def test_options_that_methods_share_bring_defaults_and_refusals_that_see_those_of_the_method(plugin):
+    file = plugin(SHARED)
+    widths = {}
+    for name, words in {"one": ["--edge", "soft"], "other": [], "neither": []}.items():
+        method = "one" if name == "neither" else name
+        args = settle(parsed("--plugin", file, "--method", method, *words), ["anchor"])
+        assert settle(args, ["anchor"]) == args
+        widths[name] = args.edge_width
+    assert widths == {"one": 1.0, "other": 2.0, "neither": None}
+    assert settle(parsed("--plugin", file, "--method", "other", "--edge_width", "3"), ["anchor"]).edge_width == 3.0
+    with pytest.raises(UserError, match="--edge_width has no effect without --edge"):
+        settle(parsed("--plugin", file, "--method", "one", "--edge_width", "3"), ["anchor"])
+
+
 def test_a_module_that_can_be_imported_may_be_named_too(plugin, tmp_path, monkeypatch):
     plugin(name="installed_method.py")
     monkeypatch.syspath_prepend(tmp_path)
