@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ..arguments import ModelArguments
 from ..backbones import Backbone
-from .parts import instance_wise
+from .prototypes import PrototypeOptions, with_prototypes
 from .registry import Method, register
 
 CITATION = (
@@ -14,7 +14,7 @@ CITATION = (
 )
 
 
-@register("dcpcse", citation=CITATION, tuning="deep", pooler_type="cls")
+@register("dcpcse", citation=CITATION, options=PrototypeOptions, tuning="deep", pooler_type="cls")
 def dcpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Only the prompts and the MLP head are trained; [CLS] is the representation (sections 2.1 and 2.2)."""
-    return instance_wise(backbone, args, columns)
+    return with_prototypes(backbone, args, columns)

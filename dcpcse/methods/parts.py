@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,18 +20,40 @@ from ..objectives.mlm import exponential_decay
 from ..positions import positions_of
 from ..prompts import DeepPrompt, PromptShape, ShallowPrompt
 from ..templates import Template, TokenTemplate
-from ..views import sentence_pair_views
+from ..views import View, sentence_pair_views
 from .registry import HEADED, Method
 
 logger = logging.getLogger(__name__)
 
 
-def instance_wise(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
+@dataclass(frozen=True)
+class Part:
+    """What a part adds to a method: templates, views and terms. The views number the templates within the part."""
+
+    templates: tuple[Template, ...] = ()
+    views: tuple[View, ...] = ()
+    terms: Mapping[str, Term] = field(default_factory=dict)
+
+    def views_after(self, count: int) -> tuple[View, ...]:
+        """Its views in a method whose first `count` templates are others."""
+        return tuple(replace(view, templates=tuple(count + i for i in view.templates)) for view in self.views)
+
+
+NOTHING = Part()
+
+
+def instance_wise(backbone: Backbone, args: ModelArguments, columns: Sequence[str], more: Part = NOTHING) -> Method:
     """Two renderings of a sentence, or of a pair, against all others: SimCSE, and what differs on the other axes."""
-    templates = [parse_template(text, args) for text in (args.template, args.second_template) if text is not None]
-    model = sentence_encoder(backbone, args, templates)
-    terms = {"contrastive": Term(contrastive(args)), **mlm_terms(backbone, args)}
-    return Method(model, sentence_pair_views(columns, len(templates)), terms)
+    templates = own_templates(args)
+    model = sentence_encoder(backbone, args, [*templates, *more.templates])
+    views = (*sentence_pair_views(columns, len(templates)), *more.views_after(len(templates)))
+    terms = {"contrastive": Term(contrastive(args)), **more.terms, **mlm_terms(backbone, args)}
+    return Method(model, views, terms)
+
+
+def own_templates(args: ModelArguments) -> list[Template]:
+    """The templates that the options name: the anchor's, and the positive's if it is another one."""
+    return [parse_template(text, args) for text in (args.template, args.second_template) if text is not None]
 
 
 def contrastive(args: ModelArguments, **views: Any) -> Contrastive:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..arguments import ModelArguments
 from ..backbones import Backbone
-from .parts import instance_wise
+from .prototypes import PrototypeOptions, with_prototypes
 from .registry import HEADED, Method, register
 
 TEMPLATE = 'This sentence of "{sentence}" means [MASK].'
@@ -40,7 +40,7 @@ CITATION = (
 )
 
 
-@register("promptbert", citation=CITATION, defaults=_defaults)
+@register("promptbert", citation=CITATION, options=PrototypeOptions, defaults=_defaults)
 def promptbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """The template is put around every sentence, and its own vector is subtracted (sections 4.1 to 4.3, eq. 4)."""
-    return instance_wise(backbone, args, columns)
+    return with_prototypes(backbone, args, columns)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ..arguments import ModelArguments
 from ..backbones import Backbone
 from .dcpcse import CITATION
-from .parts import instance_wise
+from .prototypes import PrototypeOptions, with_prototypes
 from .registry import Method, register
 
 TEMPLATE = 'This sentence : "{sentence}" means [MASK]'
@@ -15,6 +15,7 @@ TEMPLATE = 'This sentence : "{sentence}" means [MASK]'
 @register(
     "scpcse",
     citation=CITATION,
+    options=PrototypeOptions,
     tuning="shallow",
     pooler_type="mask",
     template=TEMPLATE,
@@ -25,4 +26,4 @@ def scpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> 
 
     The paper does not say where the MLP stands; as in its unsupervised form it is used in training only.
     """
-    return instance_wise(backbone, args, columns)
+    return with_prototypes(backbone, args, columns)

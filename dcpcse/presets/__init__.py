@@ -49,7 +49,7 @@ _VOID: Mapping[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "tuning": (lambda value: value != "deep", DEEP),
     "template": (lambda value: "[PROMPT]" not in str(value), ("prompt_init",)),
     "prompt_len": (lambda value: True, ("template",)),
-    "prototypes": (lambda value: value == "none", ("prototype_templates",)),
+    "prototypes": (lambda value: value == "none", ("prototype_templates", "prototype_weight")),
     "corrupted_corpus": (lambda value: True, OF_GENERATOR),
     "denoise": (lambda value: value is False, ("denoise_by", "denoise_in_dev", "denoise_at_inference")),
 }

@@ -30,6 +30,7 @@ CASES = {
     "mlm": {"arguments": {"do_mlm": True, "train_lm_head": True}},
     "batchnorm": {"arguments": {"batchnorm": True}},
     "scpcse": {"columns": ROLES[:1], "arguments": {"method": "scpcse"}},
+    "scpcse, prototypes": {"arguments": {"method": "scpcse", "prototypes": "both"}},
     "promptbert": {"columns": ROLES[:1], "arguments": {"method": "promptbert"}},
     "promptbert, hard negatives": {"arguments": {"method": "promptbert", "org_mlp": True, "do_mlm": True}},
     "conpvp": {"columns": ROLES[:1], "arguments": {"method": "conpvp"}},

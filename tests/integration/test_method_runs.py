@@ -27,6 +27,10 @@ RECIPES = {
     "conpvp, deep": ("bert", "train_txt", {"method": "conpvp", "tuning": "deep", "instance_weight": 0.5}),
     "conpvp, mlm": ("bert", "train_txt", {"method": "conpvp", "do_mlm": True}),
     "d2cse, supervised": ("roberta", "train_csv", {"method": "d2cse"}),
+    "dcpcse, prototypes": (
+        *("roberta", "train_csv"),
+        {"method": "dcpcse", "template": "{sentence} [MASK]", "pooler_type": "mask", "prototypes": "both"},
+    ),
     "dcpcse, [CLS] prompt": ("bert", "train_txt", {"method": "dcpcse", "cls_prompt": True}),
 }
 CRTD = ("d2cse", "diffcse")

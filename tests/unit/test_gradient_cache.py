@@ -15,7 +15,7 @@ from dcpcse.step import TrainingStep
 
 METHODS = {
     "dcpcse": {"pre_seq_len": 3, "do_mlm": True},
-    "scpcse": {},
+    "scpcse": {"prototypes": "both", "prototype_weight": 0.5},
     "promptbert": {},
     "conpvp": {"instance_weight": 0.5},
     "simcse": {"pooler_type": "avg"},

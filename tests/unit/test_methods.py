@@ -11,7 +11,7 @@ from dcpcse.backbones import load_backbone
 from dcpcse.collators import ViewCollator
 from dcpcse.errors import UserError
 from dcpcse.methods import METHODS, build_method, model_arguments, settle
-from dcpcse.methods.conpvp import CODE, PAPER
+from dcpcse.methods.prototypes import CODE, PAPER
 from dcpcse.objectives import Contrastive
 from dcpcse.step import TrainingStep
 from dcpcse.templates import Template, TokenTemplate
@@ -150,6 +150,13 @@ def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
         ({"method": "promptbert", "org_mlp": True, "pooler_type": "cls"}, "--org_mlp has no effect"),
         ({"method": "conpvp", "prompt_len": 3, "template": "{sentence} [PROMPT] [MASK]"}, "another number"),
         ({"method": "dcpcse", "prefix_hidden_size": 8}, "without --prefix_projection"),
+        ({"method": "d2cse", "prototypes": "both"}, "--prototypes is of --method conpvp and .*no effect on d2cse"),
+        ({"method": "simcse", "prototypes": "both"}, "give --pooler_type mask and a --template, such as 'This"),
+        ({"method": "dcpcse", "prototypes": "positive", "template": "{sentence} [MASK]"}, "give --pooler_type mask"),
+        ({"method": "conpvp", "pooler_type": "avg"}, "--prototypes both: a prototype is the .* --prototypes none"),
+        ({"method": "scpcse", "prototype_weight": 2.0}, "--prototype_weight has no effect without --prototypes"),
+        ({"method": "conpvp", "prototypes": "none", "prototype_templates": "code"}, "no effect without --prototypes"),
+        ({"method": "conpvp", "prototypes": "none", "instance_weight": 0.5}, "compares two anchors"),
     ],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused(options, message):
@@ -164,6 +171,9 @@ def test_an_option_without_effect_is_refused(options, message):
         ({"second_template": "{sentence}"}, r"no \[MASK\]"),
         ({"tuning": "half"}, "--tuning half: must be one of"),
         ({"instance_weight": -1.0}, "--instance_weight"),
+        ({"prototypes": "some"}, "--prototypes some: must be one of"),
+        ({"prototype_weight": 0.0}, "--prototype_weight 0.0: must be above 0"),
+        ({"prototype_weight": float("nan")}, "--prototype_weight nan: must be above 0"),
         ({"gather_gradient": "half"}, "--gather_gradient"),
         ({"prompt_len": 0}, "--prompt_len 0: must be in 1 .. 10,000"),
     ],
@@ -264,6 +274,73 @@ def test_a_hard_negative_column_is_one_more_block_of_candidates(tiny, sentences)
     expected, terms = info_nce(views["anchor"], views["prototype"], [views["negative"], views["negated"]])
     assert terms == 12
     torch.testing.assert_close(step(**batch)["prototypical"], expected, atol=2e-3, rtol=1e-4)
+
+
+MEANS = 'This sentence : "{sentence}" means [MASK] .'
+BESIDE = {
+    "promptbert": {"method": "promptbert"},
+    "promptbert in one template": {"method": "promptbert", "template": MEANS, "denoise": False},
+    "scpcse": {"method": "scpcse", "prototype_weight": 0.5},
+    "simcse": {"method": "simcse", "template": MEANS, "pooler_type": "mask", "prototype_templates": "code"},
+    "without negated ones": {"method": "promptbert", "prototypes": "positive"},
+}
+
+
+@pytest.mark.parametrize("columns", [COLUMNS["sentences"], COLUMNS["triplets"]], ids=len)
+@pytest.mark.parametrize("name", BESIDE)
+def test_prototypes_are_a_second_term_beside_that_of_any_instance_wise_method(name, columns, tiny, sentences):
+    options = {"prototypes": "both", **BESIDE[name]}
+    step, batch = step_and_batch(tiny("bert"), sentences, columns, **options)
+    views = embeddings_of(Naive(step, tiny("bert"), "bert"), batch, step.view_names)
+    hard = [views["negative"]] if "negative" in views else []
+    negated = [views["negated"]] if options["prototypes"] == "both" else []
+    expected = {
+        "contrastive": info_nce(views["anchor"], views["positive"], hard)[0],
+        "prototypical": info_nce(views["anchor"], views["prototype"], [*hard, *negated])[0],
+    }
+    found = step(**batch)
+    assert list(found) == list(expected)
+    for term, loss in expected.items():
+        torch.testing.assert_close(found[term], loss, atol=2e-3, rtol=1e-4)
+    weights = {term: part.weight for term, part in step.terms.items()}
+    assert weights == {"contrastive": 1.0, "prototypical": options.get("prototype_weight", 1.0)}
+
+
+def test_prototypes_go_with_deep_prompts_which_they_train(tiny, sentences):
+    """Of the embeddings that one pass gives, their loss is the loop; by it alone prompts and head are moved."""
+    options = {"method": "dcpcse", "template": MEANS, "pooler_type": "mask", "prototypes": "both"}
+    step, batch = step_and_batch(tiny("roberta"), sentences, pre_seq_len=3, **options)
+    views = step.encode(**batch).embeddings
+    assert list(views) == ["anchor", "positive", "prototype", "negated"]
+    expected, count = info_nce(views["anchor"], views["prototype"], [views["negated"]])
+    loss = step(**batch)["prototypical"]
+    assert count == 8
+    torch.testing.assert_close(loss, expected, atol=1e-4, rtol=1e-4)
+    loss.backward()
+    moved = {name.split(".")[1] for name, p in step.model.named_parameters() if p.grad is not None and p.grad.any()}
+    assert moved == {"prompt", "dense"}
+
+
+def test_prototypes_are_of_the_positive_sentence_and_in_templates_of_the_sets_alone(tiny):
+    for columns, column in ((COLUMNS["sentences"], "anchor"), (COLUMNS["pairs"], "positive")):
+        args = model_arguments(method="promptbert", prototypes="both")
+        method = build_method(load_backbone(tiny("bert")), args, columns)
+        texts = [str(template.template) for template in method.model.templates]
+        views = {view.name: view for view in method.views}
+        for name, kind in {"prototype": "positive", "negated": "negative"}.items():
+            assert views[name].column == column
+            assert [texts[number] for number in views[name].templates] == list(PAPER[kind])
+        own = {views["anchor"].templates, views["positive"].templates}
+        assert own == {(0,), (1 if column == "anchor" else 0,)}
+
+
+def test_without_prototypes_a_method_has_nothing_of_them(tiny):
+    for given in (None, "none"):
+        args = model_arguments(method="promptbert", prototypes=given)
+        method = build_method(load_backbone(tiny("bert")), args, ["anchor"])
+        assert list(method.terms) == ["contrastive"]
+        assert [view.name for view in method.views] == ["anchor", "positive"]
+        assert len(method.model.templates) == 2
 
 
 def test_templates_are_drawn_evenly_and_apart_and_the_same_each_time(tiny):

@@ -165,7 +165,7 @@ def test_an_encoder_of_an_unknown_kind_is_padded(tiny, sentences):
 
 METHODS = {
     "dcpcse": {"pre_seq_len": 3, "do_mlm": True},
-    "scpcse": {},
+    "scpcse": {"prototypes": "both"},
     "promptbert": {"denoise_by": "template"},
     "promptbert by attention": {"denoise_by": "attention"},
     "conpvp": {},
