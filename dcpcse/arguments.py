@@ -210,7 +210,8 @@ class DataArguments:
 
     train_file: str | None = option(
         None,
-        "txt (a sentence a line), csv, tsv, json or jsonl with 1 (sentence), 2 (pair) or 3 columns (hard negative).",
+        "txt (a sentence a line), csv, tsv, json or jsonl with 1 (sentence), 2 (pair) or 3 columns (hard negative, or "
+        "what the third is named: label or score).",
     )
     max_seq_length: int = option(
         32, "Tokens of a sentence in training, [CLS] and [SEP] included, a template not; longer ones are cut."

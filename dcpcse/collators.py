@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from .augmentations import Altered
 from .corpus import stack_corrupted
+from .labels import CLASSES, LABEL, SCORE
 from .numbered import EPOCH, ROW, stack_numbers
 from .packing import Packing
 from .templates import Slots, TokenTemplate, frame
@@ -62,12 +63,12 @@ class ViewCollator:
         self.seed = seed
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Examples (column → text) → input_ids and attention_mask, each (B, V, L), packing, slots and rows.
+        """Examples (column → text) → input_ids and attention_mask, each (B, V, L), packing, slots, labels and rows.
 
         Examples of augmented views know their row and epoch (`NumberedRows`).
         """
         batch = self._in_templates(examples) if self.templated else self._as_they_are(examples)
-        return batch | stack_numbers(examples)
+        return batch | _stack_labels(examples) | stack_numbers(examples)
 
     def _as_they_are(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
         columns = dict.fromkeys(view.column for view in self.views)
@@ -141,6 +142,15 @@ class ViewCollator:
         # Here, since on a GPU the step would have to wait for the number of tokens.
         packing = Packing.of(mask)
         return {"input_ids": input_ids.view(shape), "attention_mask": mask.view(shape), "packing": packing}
+
+
+def _stack_labels(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """`labels`, numbers of classes, or `scores`, each (B,), where the examples have some."""
+    if LABEL in examples[0]:
+        return {"labels": torch.tensor([CLASSES.index(example[LABEL]) for example in examples])}
+    if SCORE in examples[0]:
+        return {"scores": torch.tensor([example[SCORE] for example in examples])}
+    return {}
 
 
 def slots_of(batch: Mapping[str, Tensor]) -> Slots | None:

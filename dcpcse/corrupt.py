@@ -41,7 +41,13 @@ def _corrupt(args: argparse.Namespace) -> None:
     from .views import sentence_pair_views
 
     folder = Path(args.output_dir)
-    data = load_training_file(args.train_file, Path(args.cache_dir) / "dcpcse" if args.cache_dir else None).dataset
+    file = load_training_file(args.train_file, Path(args.cache_dir) / "dcpcse" if args.cache_dir else None)
+    data, label = file.dataset, file.roles.label
+    if label:
+        raise UserError(
+            f"--train_file {args.train_file} has a column {label}, which no method with replaced tokens reads; leave "
+            "it out"
+        )
     options = LoadOptions(cache_dir=args.cache_dir)
     tokenizer = load_tokenizer(args.model_name_or_path, options)
     generator = load_generator(args.generator_name, tokenizer, options)

@@ -15,13 +15,14 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .errors import UserError, counted
+from .labels import SCORE, Columns, Tally, checked, kind_of, misplaced
 from .lines import decode_line
 from .repeats import Repeats, RepeatsFound
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:  # importing these takes over a second, which `train.py --help
 logger = logging.getLogger(__name__)
 
 ROLES = ("anchor", "positive", "negative")
-READER_VERSION = 2  # raise it when the same file would give other rows: it makes old cache files unused
+READER_VERSION = 3  # raise it when the same file would give other rows: it makes old cache files unused
 BATCH_ROWS = 10_000
 DROPPED_SHOWN = 5
 
@@ -43,11 +44,13 @@ Row = tuple[int, list[str]]  # number of the line on which it starts, cells; a b
 class TrainingData:
     """The sentences of one training file.
 
-    dataset: string columns `anchor`; `anchor, positive`; or `anchor, positive, negative`.
+    dataset: string columns `anchor`; `anchor, positive`; or `anchor, positive, negative`; instead of the last one
+    `label`, a string of `labels.CLASSES`, or `score`, a number.
     columns: the names that the file itself gives them (a txt file: `text`).
     dropped: number of rows left out for a blank cell; dropped_lines: where the first few of them start, as
     line numbers from 1 (in a JSON array: item numbers from 1).
     repeats: rows that are false negatives, or teach nothing (`dcpcse.repeats`).
+    classes: number of rows by label, of the labels that occur; scores: the least and the largest.
     """
 
     dataset: Dataset
@@ -55,6 +58,13 @@ class TrainingData:
     dropped: int
     dropped_lines: tuple[int, ...]
     repeats: RepeatsFound
+    classes: Mapping[str, int] = field(default_factory=dict)
+    scores: tuple[float, ...] = ()
+
+    @property
+    def roles(self) -> Columns:
+        """The columns of the dataset, with what a method may want to know of labels."""
+        return Columns(self.dataset.column_names, self.classes, self.scores)
 
 
 def load_training_file(
@@ -78,6 +88,8 @@ def load_training_file(
         dropped=summary["dropped"],
         dropped_lines=tuple(summary["dropped_lines"]),
         repeats=RepeatsFound.of(summary["repeats"]),
+        classes=summary["classes"],
+        scores=tuple(summary["scores"]),
     )
 
 
@@ -99,9 +111,9 @@ def located(path: str | Path, data: Dataset, rows: Sequence[int]) -> list[dict[s
 
 
 def distinct_sentences(path: str | Path) -> tuple[str, ...]:
-    """Every sentence of a training file once, of all its columns; raises as `load_training_file`."""
-    data = load_training_file(path).dataset
-    return tuple(dict.fromkeys(sentence for column in data.column_names for sentence in data[column]))
+    """Every sentence of a training file once, of all columns that hold some; raises as `load_training_file`."""
+    data = load_training_file(path)
+    return tuple(dict.fromkeys(text for column in data.roles.sentences for text in data.dataset[column]))
 
 
 def _warn_of_dropped(path: Path, *, dropped: int, dropped_lines: list[int], unit: str, **_: Any) -> None:
@@ -192,6 +204,12 @@ def _check_columns(source: Source, number: int, columns: list[str]) -> None:
             f"found {len(columns)} columns {columns}; leave 1 (sentence), 2 (anchor, positive) or "
             "3 (anchor, positive, negative)",
         )
+    if name := misplaced(columns):
+        raise source.error(
+            number,
+            f"the column {name!r} of {columns} does not stand third; a label or a score stands behind its two "
+            "sentences; give a column of sentences another name",
+        )
     if len(columns) == 1 and "\t" in columns[0]:
         problem = f"the only column name, {columns[0]!r}, holds a tab"
         raise source.error(number, f"{problem}; if tabs separate the columns, name the file .tsv")
@@ -201,7 +219,8 @@ def _check_columns(source: Source, number: int, columns: list[str]) -> None:
 
 
 def _complete_rows(source: Source, columns: list[str], rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the stripped cells of each row that has no blank one; a ragged row is refused."""
+    """Yield the stripped cells of each row that has no blank one; a ragged row, or a wrong label, is refused."""
+    kind = kind_of(columns)
     for number, cells in rows:
         sentences = [_clean(cell) for cell in cells]
         if any(sentences) and len(sentences) != len(columns):
@@ -210,10 +229,20 @@ def _complete_rows(source: Source, columns: list[str], rows: Iterable[Row]) -> I
                 'give every row all of them, and put one that holds the delimiter in double quotes ("...")'
             )
             source.refuse(number, source.error(number, problem))
-        elif sentences and all(sentences):
+        elif not sentences or not all(sentences):
+            source.drop(number)
+        elif kind is None:
             yield number, sentences
         else:
-            source.drop(number)
+            yield from _labelled(source, number, sentences, kind)
+
+
+def _labelled(source: Source, number: int, cells: list[str], kind: str) -> Iterator[Row]:
+    """The row with its label as it is kept; none where that is refused."""
+    try:
+        yield number, [*cells[:-1], checked(kind, cells[-1])]
+    except ValueError as error:
+        source.refuse(number, source.error(number, str(error)))
 
 
 def _clean(cell: str) -> str:
@@ -397,16 +426,20 @@ def _in_order(number: int, cells: dict[str, Any], keys: list[str]) -> list[str]:
     if cells.keys() != set(keys):
         problem = f"expected the keys {keys}, as in the first row, but found {list(cells)}"
         raise _RowError(number, f"{problem}; give every row the same keys")
-    return [_as_text(number, key, cells[key]) for key in keys]
+    # A score is a number in JSON; a label that is one is refused as such, not as a number.
+    numeric = keys[-1] if kind_of(keys) else None
+    return [_as_text(number, key, cells[key], numeric=key == numeric) for key in keys]
 
 
 # What JSON can escape (\u0000, \ud800) but neither a tokenizer nor Arrow can take.
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
-def _as_text(number: int, key: str, value: Any) -> str:
+def _as_text(number: int, key: str, value: Any, *, numeric: bool = False) -> str:
     if value is None:
         return ""
+    if numeric and type(value) in (int, float):
+        return repr(value)
     if not isinstance(value, str):
         raise _RowError(number, f"key {key!r}: expected a string but found {_describe(value)}; quote it")
     if found := _NO_TEXT.search(value):
@@ -476,16 +509,20 @@ def _write_stream(file: BinaryIO, source: Source) -> dict[str, Any]:
     import pyarrow as pa
 
     columns, complete = read_rows(source)
-    repeats = Repeats(len(columns))
-    schema = pa.schema([(role, pa.string()) for role in ROLES[: len(columns)]])
+    kind = kind_of(columns)
+    repeats, tally = Repeats(len(columns), labelled=kind is not None), Tally(kind)
+    roles = (*ROLES[:2], kind) if kind else ROLES[: len(columns)]
+    schema = pa.schema([(role, pa.float64() if role == SCORE else pa.string()) for role in roles])
     with pa.ipc.new_stream(file, schema) as writer:
         while batch := list(islice(complete, BATCH_ROWS)):
             repeats.add(batch)
+            tally.add(batch)
             writer.write_batch(_record_batch(zip(*(cells for _, cells in batch), strict=True), schema))
         if not writer.stats.num_record_batches:
             raise _no_rows_error(source, columns)
         # Not in the schema's metadata: a stream opens with the schema, before the dropped rows are known.
-        summary = {**source.summary(columns), "repeats": repeats.found().as_dict()}
+        labels = {"classes": tally.classes, "scores": tally.scores}
+        summary = {**source.summary(columns), **labels, "repeats": repeats.found().as_dict()}
         end = _record_batch([[] for _ in columns], schema)
         writer.write_batch(end, custom_metadata={"summary": json.dumps(summary)})
     return summary
@@ -494,7 +531,9 @@ def _write_stream(file: BinaryIO, source: Source) -> dict[str, Any]:
 def _record_batch(columns: Iterable[Sequence[str]], schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
-    return pa.record_batch([pa.array(cells, pa.string()) for cells in columns], schema)
+    of_types = zip(columns, schema.types, strict=True)
+    cells = (cells if kind == pa.string() else [*map(float, cells)] for cells, kind in of_types)
+    return pa.record_batch([*map(pa.array, cells, schema.types)], schema)
 
 
 def _no_rows_error(source: Source, columns: list[str]) -> UserError:

@@ -9,6 +9,7 @@ from .data import TrainingData
 from .errors import UserError
 from .evaluator import METRIC_NAMES
 from .gradient_cache import require_cachable
+from .labels import described
 from .methods import Method
 from .templates import frame
 from .views import growth
@@ -41,7 +42,9 @@ def require_enough(data: TrainingData, run: RunArguments, path: str) -> None:
             f"--dataloader_drop_last: the {rows} training examples of {path} are no whole batch of {batch}: nothing "
             "would be trained; give smaller batches, or leave it out"
         )
-    logger.info("training data: %s rows; columns %s", f"{rows:,}", ", ".join(data.columns))
+    labels = described(data.classes, data.scores)
+    named = f"{', '.join(data.columns)}{f' ({labels})' if labels else ''}"
+    logger.info("training data: %s rows; columns %s", f"{rows:,}", named)
     if rows < batch:
         logger.warning("%d examples are fewer than a batch of %d: every batch holds them all", rows, batch)
 
@@ -53,16 +56,18 @@ def warn_of_repeats(data: TrainingData, file: str, run: RunArguments) -> None:
         "occurred before": found.duplicates,
         "have the same text as anchor and positive": found.identical,
         "have the same text as anchor and negative": found.contradictory,
+        "are pairs that had another label before": found.relabelled,
     }
     told = [
         f"{of.count:,} {words} (line {of.lines[0]}{', …' if of.count > 1 else ''})"
         for words, of in what.items()
         if of.count
     ]
+    share = f"; {100 * found.share(batch):.1f} % of batches of {batch} hold a false negative"
     if told:
         logger.warning(
-            "%s: of %s rows %s; %.1f %% of batches of %d hold a false negative; more: dcpcse doctor %s",
-            *(file, f"{found.rows:,}", ", ".join(told), 100 * found.share(batch), batch, file),
+            "%s: of %s rows %s%s; more: dcpcse doctor %s",
+            *(file, f"{found.rows:,}", ", ".join(told), "" if data.roles.label else share, file),
         )
 
 

@@ -26,13 +26,16 @@ class RepeatsFound:
     """What repeats in a file.
 
     duplicates: rows that occurred before, in all their columns. identical: anchor and positive are the same.
-    contradictory: anchor and negative are the same. rows: of the file. pairs: pairs of rows whose anchors are the
-    same, and pairs whose positives are: in one batch each is the other's false negative.
+    contradictory: anchor and negative are the same. relabelled: the pair of sentences occurred before, and had
+    another label then. rows: of the file. pairs: pairs of rows whose anchors are the
+    same, and pairs whose positives are: in one batch each is the other's false negative; none of labelled rows, which
+    are not told from each other.
     """
 
     duplicates: Found
     identical: Found
     contradictory: Found
+    relabelled: Found
     rows: int
     pairs: int
 
@@ -55,7 +58,7 @@ class RepeatsFound:
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> "RepeatsFound":
         """From what `as_dict` gave."""
-        kinds = ("duplicates", "identical", "contradictory")
+        kinds = ("duplicates", "identical", "contradictory", "relabelled")
         found = {kind: Found(saved[kind]["count"], tuple(saved[kind]["lines"])) for kind in kinds}
         return cls(**found, rows=saved["rows"], pairs=saved["pairs"])
 
@@ -63,18 +66,21 @@ class RepeatsFound:
 class Repeats:
     """Counts while a file is read."""
 
-    def __init__(self, columns: int) -> None:
-        """columns: 1 to 3, anchor, positive, negative."""
+    def __init__(self, columns: int, *, labelled: bool = False) -> None:
+        """columns: 1 to 3, anchor, positive, negative. labelled: the third is a label, or a score."""
         self._numbers = array("q")
         self._rows = array("q")
+        self._labelled = array("q") if labelled else None  # the pairs without their labels
         # The anchors' and the positives'; of a file of one column, rows are anchors.
-        self._sides = [array("q"), array("q")] if columns > 1 else []
+        self._sides = [array("q"), array("q")] if columns > 1 and not labelled else []
         self._identical, self._contradictory = Counter(), Counter()
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
         """Take in rows: the number of the line on which each starts, and its cells."""
         self._numbers.extend([number for number, _ in rows])
         self._rows.extend([hash(tuple(cells)) for _, cells in rows])
+        if self._labelled is not None:
+            self._labelled.extend([hash(tuple(cells[:2])) for _, cells in rows])
         for place, side in enumerate(self._sides):
             side.extend([hash(cells[place]) for _, cells in rows])
         if self._sides:
@@ -90,9 +96,19 @@ class Repeats:
             duplicates=self._duplicates(),
             identical=self._identical.found(),
             contradictory=self._contradictory.found(),
+            relabelled=self._relabelled(),
             rows=len(self._rows),
-            pairs=sum(_pairs(side) for side in self._sides or [self._rows]),
+            pairs=0 if self._labelled is not None else sum(_pairs(side) for side in self._sides or [self._rows]),
         )
+
+    def _relabelled(self) -> Found:
+        import numpy as np
+
+        if not self._labelled:
+            return Found()
+        pairs, rows = np.frombuffer(self._labelled, np.int64), np.frombuffer(self._rows, np.int64)
+        _, first, group = np.unique(pairs, return_index=True, return_inverse=True)
+        return _found_at(np.frombuffer(self._numbers, np.int64)[rows != rows[first][group]])
 
     def _duplicates(self) -> Found:
         import numpy as np  # here: `dcpcse --help` does not need it
@@ -102,8 +118,7 @@ class Repeats:
         hashes, numbers = np.frombuffer(self._rows, np.int64), np.frombuffer(self._numbers, np.int64)
         order = np.argsort(hashes, kind="stable")
         again = hashes[order][1:] == hashes[order][:-1]
-        lines = np.sort(numbers[order[1:][again]])
-        return Found(len(lines), tuple(map(int, lines[:SHOWN])))
+        return _found_at(np.sort(numbers[order[1:][again]]))
 
 
 class Counter:
@@ -122,6 +137,11 @@ class Counter:
 
     def found(self) -> Found:
         return Found(self._count, tuple(self._lines))
+
+
+def _found_at(lines: Sequence[int]) -> Found:
+    """Rows by the numbers of their lines, in order."""
+    return Found(len(lines), tuple(map(int, lines[:SHOWN])))
 
 
 def _pairs(hashes: array) -> int:

@@ -82,12 +82,12 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
     dev = load_dev_tasks(data_args) if wants_dev_scores(run_args) else None
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
     require_data(data, model_args, run_args, data_args.train_file)
-    model_args = settle_method(model_args, data.dataset.column_names)
+    model_args = settle_method(model_args, data.roles)
     require_shardable(model_args, run_args)
     if run_args.gradient_cache_chunk:
         require_repeatable(run_args)
     transformers.set_seed(run_args.seed)
-    method = build_method(load(model_args), model_args, data.dataset.column_names)
+    method = build_method(load(model_args), model_args, data.roles)
     require_fitting(method, data_args, run_args)
     corpus = _corpus(model_args, data_args, method)
     made_of, asked = _made_of(data_args, run_args, method, corpus), resolved(model_args, data_args, run_args, given)

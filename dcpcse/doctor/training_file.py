@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..data import ROLES, Source, read_rows
 from ..errors import UserError
+from ..labels import Tally, described, kind_of
 from ..repeats import Counter, Found, Repeats
 from .asked import Asked
 from .findings import Finding, Findings, fault, note, ok, warning
@@ -39,7 +40,7 @@ def _rows(source: "_Listing", asked: Asked) -> Findings:
         columns, complete = read_rows(source)
         megabytes = os.path.getsize(path) / 1e6
         for batch in asked.watched(_batches(complete), None, f"{path.name} ({megabytes:.0f} MB)"):
-            rows.add(batch, len(columns))
+            rows.add(batch, columns)
     except UserError as error:  # nothing can be read any further
         yield from _faults(source)
         text = _without_path(str(error), path)
@@ -95,7 +96,8 @@ def _table(path: Path, columns: Sequence[str], rows: "_Rows", source: _Listing) 
     if not rows.repeats or not (number := rows.count):
         yield fault("no rows", f"no row is left to train on (columns {', '.join(columns)}); add some")
         return
-    named = zip((name[:40] for name in columns), ROLES, strict=False)
+    kind = kind_of(columns)
+    named = zip((name[:40] for name in columns), (*ROLES[:2], kind) if kind else ROLES, strict=False)
     roles = ", ".join(f"{name} ({role})" if name != role else name for name, role in named)
     yield ok("rows", f"{number:,} rows to train on; columns: {roles}")
     if number < 2:
@@ -148,15 +150,21 @@ class _Rows:
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         self.repeats: Repeats | None = None
+        self.labels = Tally(None)
         self.count = 0
         self.counters: Mapping[str, Counter] = {name: Counter() for name in _OF_SENTENCES}
         self.words, self.characters, self.tokens = Histogram(), Histogram(), Histogram()
         self._special = re.compile("|".join(map(re.escape, asked.special)) or r"(?!)")
 
-    def add(self, batch: Sequence[tuple[int, list[str]]], columns: int) -> None:
-        self.repeats = self.repeats or Repeats(columns)
+    def add(self, batch: Sequence[tuple[int, list[str]]], columns: Sequence[str]) -> None:
+        if self.repeats is None:
+            self.labels = Tally(kind_of(columns))
+            self.repeats = Repeats(len(columns), labelled=self.labels.kind is not None)
         self.repeats.add(batch)
+        self.labels.add(batch)
         self.count += len(batch)
+        if self.labels.kind:
+            batch = [(number, cells[:-1]) for number, cells in batch]  # from here on sentences are looked at
         for number, cells in batch:
             for cell in cells:
                 self._look(number, cell)
@@ -193,6 +201,7 @@ class _Rows:
         """A line for each thing that was found; without rows none."""
         if not self.repeats or not self.count:
             return
+        yield from self._labels()
         yield from self._repeats(columns)
         for name, counter in self.counters.items():
             if found := _found(counter):
@@ -200,12 +209,21 @@ class _Rows:
                 yield level(what, text(self), found.lines, found.count)
         yield from self._lengths()
 
+    def _labels(self) -> Findings:
+        classes, scores = self.labels.classes, self.labels.scores
+        if len(classes) == 1 or (scores and scores[0] == scores[1]):
+            same = next(iter(classes or scores))
+            yield fault("labels", f"all rows have the {self.labels.kind} {same}: there is nothing to tell apart")
+        elif self.labels.kind:
+            yield ok("labels", described(classes, scores))
+
     def _repeats(self, columns: Sequence[str]) -> Findings:
         found = self.repeats.found()
         kinds = {
             "duplicate": (found.duplicates, "rows that occurred before"),
             "identical": (found.identical, "rows with one text as anchor and positive, which teach nothing"),
             "contradictory": (found.contradictory, "rows with one text as anchor and negative, which cannot be met"),
+            "relabelled": (found.relabelled, f"rows whose pair of sentences had another {self.labels.kind} before"),
         }
         for what, (one, text) in kinds.items():
             if one.count:
@@ -216,8 +234,10 @@ class _Rows:
             text = f"{_percent(found.share(batch))} % of batches of {batch} hold {side} twice"
             level = warning if found.share(batch) > 0.5 else note
             yield level("false negatives", f"{text}: each is then the other's negative")
-        else:
+        elif self.labels.kind is None:
             yield ok("repeats", "no sentence occurs twice")
+        elif not found.duplicates.count and not found.relabelled.count:
+            yield ok("repeats", "no pair of sentences occurs twice")
 
     def _lengths(self) -> Findings:
         for name, histogram in (("words", self.words), ("characters", self.characters), ("tokens", self.tokens)):

@@ -16,6 +16,7 @@ from ..arguments import ModelArguments
 from ..backbones import Backbone, LoadOptions
 from ..encoder import set_frozen_dtype
 from ..errors import UserError
+from ..labels import Columns
 from ..manifest import METHOD_NAME
 from ..models import SentenceEncoder
 from ..objectives import Objective, Term
@@ -68,13 +69,14 @@ class Entry:
     """A registered method.
 
     build: makes it. defaults: what it takes for options that are left out. parts: dataclasses of its own options.
-    citation: the paper that it is from.
+    citation: the paper that it is from. labels: which of the columns `label` and `score` it reads.
     """
 
     build: Builder
     defaults: Defaults
     parts: tuple[type, ...] = ()
     citation: str | None = None
+    labels: tuple[str, ...] = ()
 
     @property
     def options(self) -> frozenset[str]:
@@ -91,6 +93,7 @@ def register(
     options: type | tuple[type, ...] = (),
     defaults: Defaults | None = None,
     citation: str | None = None,
+    labels: Sequence[str] = (),
     **fixed: Any,
 ) -> Callable[[Builder], Builder]:
     """Make a builder known as `--method NAME`; ValueError for a name, or one of its options, that is taken.
@@ -99,6 +102,7 @@ def register(
     share one. Each is None by default, which means that it was left out. fixed: values of options that are left out;
     defaults: those that hang on other options and on the data's columns, taken before the fixed ones. A dataclass may
     have a method `defaults(columns)` too, for what all methods that share it take: it sees the method's filled in.
+    labels: what it reads in the data besides sentences: the column `label`, the column `score`, or either.
     """
     parts = options if isinstance(options, tuple) else (options,)
 
@@ -109,7 +113,7 @@ def register(
             raise ValueError(f"the method name {name!r} is none; use small letters, digits, . _ and -")
         for part in parts:
             _require_new(part)
-        METHODS[name] = Entry(builder, _with_fixed(defaults, fixed), parts, citation)
+        METHODS[name] = Entry(builder, _with_fixed(defaults, fixed), parts, citation, tuple(labels))
         return builder
 
     return remember
@@ -170,11 +174,23 @@ def settle(args: ModelArguments, columns: Sequence[str]) -> ModelArguments:
         if getattr(args, name) is not None:
             owners = " and ".join(method for method, other in METHODS.items() if name in other.options)
             raise UserError(f"--{name} is of --method {owners} and has no effect on {args.method}; leave it out")
+    _require_labels_read(args.method, Columns.of(columns).label)
     settled = _filled(args, entry.defaults(args, columns))
     for part in entry.parts:
         settled = _filled(settled, part.defaults(settled, columns) if hasattr(part, "defaults") else {})
     _require_effect(settled)
     return _filled(settled, _common(settled))
+
+
+def _require_labels_read(method: str, label: str | None) -> None:
+    """UserError for labels in the data that the method would not look at."""
+    if label is None or label in METHODS[method].labels:
+        return
+    readers = ", ".join(name for name, entry in sorted(METHODS.items()) if label in entry.labels)
+    raise UserError(
+        f"--method {method} does not read the column {label} of the training file; leave the column out, or name it "
+        "otherwise if it holds hard negatives" + (f"; methods that read a {label}: {readers}" if readers else "")
+    )
 
 
 def _filled(args: ModelArguments, defaults: Mapping[str, Any]) -> ModelArguments:
@@ -238,6 +254,7 @@ HEADED = ("cls", "mask")
 
 def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build the method that `args.method` names on a loaded encoder, for data with these columns."""
+    columns = Columns.of(columns)
     settled = settle(args, columns)
     method = METHODS[settled.method].build(backbone, settled, columns)
     if settled.init_from:

@@ -14,6 +14,7 @@ import torch
 
 from ..data import load_training_file
 from ..errors import UserError
+from ..labels import Columns
 from ..methods import arguments_class, model_arguments, settle
 from .plan import Unit
 
@@ -126,23 +127,24 @@ def _tokens_of_a_step(options: Mapping[str, Any]) -> int:
     text = _text(str(options["train_file"]))
     length = min(int(options["max_seq_length"]), 1.35 * text.words + 2) + (12 if options.get("template") else 0)
     passes = 1 + bool(options.get("do_mlm")) + 2 * bool(options.get("generator_name"))
-    return int(int(options["per_device_train_batch_size"]) * max(2, len(text.columns)) * length * passes)
+    return int(int(options["per_device_train_batch_size"]) * max(2, len(text.columns.sentences)) * length * passes)
 
 
 class Text(NamedTuple):
     """A training file: its rows, its columns, and the mean words of its first sentences."""
 
     rows: int
-    columns: tuple[str, ...]
+    columns: Columns
     words: float
 
 
 @functools.cache
 def _text(path: str) -> Text:
-    data = load_training_file(path).dataset
-    first = data[: min(1_000, len(data))]
-    sentences = list(itertools.chain.from_iterable(first.values()))
-    return Text(len(data), tuple(first), sum(len(sentence.split()) for sentence in sentences) / len(sentences))
+    data = load_training_file(path)
+    rows, columns = len(data.dataset), data.roles
+    first = data.dataset[: min(1_000, rows)]
+    sentences = list(itertools.chain.from_iterable(first[name] for name in columns.sentences))
+    return Text(rows, columns, sum(len(sentence.split()) for sentence in sentences) / len(sentences))
 
 
 @functools.cache

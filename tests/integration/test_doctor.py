@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -100,6 +101,36 @@ def test_on_a_clean_file_there_is_nothing_to_say(suffix, doctor, tmp_path):
     assert doctor(path) == (0, {})
     (text := tmp_path / "clean.txt").write_text("\n".join(row[0] for row in clean_rows()) + "\n", encoding="utf-8")
     assert doctor(text) == (0, {})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_labels_are_counted_and_wrong_ones_found_in_their_lines(suffix, doctor, tmp_path, capsys):
+    rows, path = [row[:2] for row in clean_rows(20)], tmp_path / f"labelled{suffix}"
+    labels = ["entailment", "neutral"] * 10
+    labels[6] = labels[9] = "maybe"
+    labelled = [[*row, label] for row, label in zip(rows, labels, strict=True)]
+    labelled[15] = [*rows[3], "entailment"]  # neutral before
+    labelled[17] = [rows[17][0], rows[17][0], "neutral"]
+    first = write(path, labelled, ("a", "b", "label"))
+    code, found = doctor(path)
+    assert code == 3
+    assert found == {("fault", "row refused"): [first + 6, first + 9], ("warning", "relabelled"): [first + 15]}
+    main(["doctor", str(path)])
+    shown = capsys.readouterr().out
+    assert "columns: a (anchor), b (positive), label" in shown
+    assert re.search(r"ok +labels +10 entailment, 8 neutral", shown)
+
+
+def test_scores_are_told_and_labels_that_are_all_alike_are_a_fault(doctor, tmp_path, capsys):
+    path = tmp_path / "scored.tsv"
+    write(path, [["a b", "c d", "4.5"], ["e f", "g h", "0"]], ("a", "b", "score"))
+    main(["doctor", str(path)])
+    assert "scores from 0 to 4.5" in capsys.readouterr().out
+    for name, value in (("score", "2.5"), ("label", "neutral")):
+        write(path, [["a b", "c d", value], ["e f", "g h", value]], ("a", "b", name))
+        code, found = doctor(path)
+        assert (code, list(found)) == (3, [("fault", "labels")])
+        assert f"all rows have the {name} {value}" in found["fault", "labels"]
 
 
 def test_all_refused_rows_are_listed_and_not_only_the_first(doctor, tmp_path, capsys):

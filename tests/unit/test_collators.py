@@ -63,7 +63,7 @@ def test_both_views_of_an_unsupervised_sentence_are_the_same_tokens_tokenized_on
 
 
 def test_columns_that_no_view_reads_are_left_alone(tokenizer, sentences):
-    examples = [example | {"score": None} for example in examples_of(sentences, COLUMNS)]
+    examples = [example | {"source": None} for example in examples_of(sentences, COLUMNS)]
     batch = ViewCollator(tokenizer, [View("anchor", "negative")], 32)(examples)
     assert batch["input_ids"].shape[:2] == (5, 1)
     expected = tokenizer(examples[0]["negative"], truncation=True, max_length=32)["input_ids"]
