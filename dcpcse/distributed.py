@@ -78,6 +78,12 @@ def gather_own_first(tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(torch.roll(gathered, -sum(counts[: dist.get_rank()]), dims=0).unbind(1))
 
 
+@torch.no_grad()
+def gather_by_rank(rows: Tensor) -> Tensor:
+    """Rows of all processes (R, H), whose number may differ, in the order of ranks: the same in all. No gradient."""
+    return rows if world_size() == 1 else _AllGather.apply(rows, of_all(len(rows)))
+
+
 def joint_mean(mean: Tensor, count: int | Tensor) -> Tensor:
     """A mean over `count` things of this process, scaled: averaged over processes, it is the mean over all things.
 

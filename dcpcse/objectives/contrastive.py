@@ -50,10 +50,14 @@ class Contrastive(Objective):
             self.temperature,
             negatives=candidates.get("negative"),
             hard_negative_weight=self.hard_negative_weight,
-            others=[candidates[name] for name in self.others],
+            others=[*(candidates[name] for name in self.others), *self.further()],
         )
         loss = joint_mean(loss, len(views["anchor"]))
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
+
+    def further(self) -> Sequence[Tensor]:
+        """Negatives (E, H) of every anchor that are no rows of the batch, the same in all processes; none here."""
+        return ()
 
     @torch.no_grad()
     def _count(self, anchors: Tensor, positives: Tensor) -> None:

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dcpcse.backbones import load_backbone
 from dcpcse.collators import ViewCollator, slots_of
+from dcpcse.distributed import gather_by_rank
 from dcpcse.masking import TokenMasking
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.step import TrainingStep
@@ -38,6 +39,11 @@ def build(encoder: str, case: dict[str, Any]) -> tuple[TrainingStep, ViewCollato
         with torch.no_grad():
             method.model.encoder.prompt.table.weight.mul_(20)  # prompts that matter
     return step, ViewCollator(method.model.tokenizer, method.views, 32, templates=method.model.templates)
+
+
+def rows_of(rank: int) -> Tensor:
+    """Rows of a process, another number in each."""
+    return 10.0 * rank + torch.arange(2.0 * (rank + 1)).view(-1, 2)
 
 
 def outcome(step: TrainingStep, terms: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
@@ -92,6 +98,7 @@ def main(job_file: str, folder: str) -> None:
     wrapped = DistributedDataParallel(PublicCode(step))
     results["public code"] = outcome(step, {"contrastive": wrapped(**collate(case["rows"][rank]))})
     del wrapped
+    results["by rank"] = gather_by_rank(rows_of(rank))
     torch.save(results, f"{folder}/rank{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from joined import PUBLISHED, build, masked_by_place, outcome
+from joined import PUBLISHED, build, masked_by_place, outcome, rows_of
 from runs import NO_DROPOUT, assert_same_weights, contrastive_loss, launch, launch_machines, weights, words
 from torch.utils.data import BatchSampler, SequentialSampler
 
@@ -86,7 +86,7 @@ def two_processes(tiny, sentences, tmp_path_factory, without_chance):
     done = launch(str(Path(__file__).with_name("joined.py")), folder / "job.json", folder, processes=2)
     assert done.returncode == 0, done.stderr
     ranks = [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
-    whole["public code"] = whole["published"]
+    whole["public code"], whole["by rank"] = whole["published"], (None, None, None)
     return {name: (*one, [rank[name] for rank in ranks]) for name, one in whole.items()}
 
 
@@ -145,6 +145,12 @@ def test_the_loss_of_one_process_is_that_of_plain_loops(case, two_processes):
     expected = contrastive_loss(vectors, arguments.get("temp", 0.5), arguments.get("hard_negative_weight", 0.0))
     (found,) = one["terms"].values()
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+def test_rows_gathered_by_rank_are_the_same_in_all_processes(two_processes):
+    *_, ranks = two_processes["by rank"]
+    for found in ranks:
+        assert torch.equal(found, torch.cat([rows_of(0), rows_of(1)])) and not found.requires_grad
 
 
 # How the rows of an epoch are shared out

@@ -497,6 +497,21 @@ def test_an_anchor_has_all_candidates_but_its_own_for_negatives(others, views, e
     assert Contrastive(others=others).negatives(4, views) == expected
 
 
+def test_further_negatives_stand_below_the_line_of_every_anchor():
+    class Further(Contrastive):
+        def further(self):
+            return [kept]
+
+    torch.manual_seed(0)
+    kept, anchors, positives = (torch.randn(n, 6, dtype=torch.float64) for n in (3, 4, 4))
+    found = Further(0.3)(SimpleNamespace(embeddings={"anchor": anchors, "positive": positives}))
+    losses = []
+    for anchor, positive in zip(anchors, positives, strict=True):
+        scores = [torch.cosine_similarity(anchor, other, dim=0) / 0.3 for other in (*positives, *kept)]
+        losses.append(torch.stack(scores).logsumexp(0) - torch.cosine_similarity(anchor, positive, dim=0) / 0.3)
+    torch.testing.assert_close(found, torch.stack(losses).mean(), rtol=1e-12, atol=0)
+
+
 def test_one_process_has_nothing_to_gather_and_its_gradient_is_the_same_either_way():
     torch.manual_seed(0)
     texts = torch.randn(2, 4, 6)
