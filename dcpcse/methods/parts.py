@@ -44,11 +44,21 @@ NOTHING = Part()
 
 def instance_wise(backbone: Backbone, args: ModelArguments, columns: Sequence[str], more: Part = NOTHING) -> Method:
     """Two renderings of a sentence, or of a pair, against all others: SimCSE, and what differs on the other axes."""
+    return of_pairs(backbone, args, columns, {"contrastive": Term(contrastive(args))}, more)
+
+
+def of_pairs(
+    backbone: Backbone,
+    args: ModelArguments,
+    columns: Sequence[str],
+    terms: Mapping[str, Term],
+    more: Part = NOTHING,
+) -> Method:
+    """Terms on the views of `sentence_pair_views`, which every option of templates, tuning and MLM goes with."""
     templates = own_templates(args)
     model = sentence_encoder(backbone, args, [*templates, *more.templates])
     views = (*sentence_pair_views(columns, len(templates)), *more.views_after(len(templates)))
-    terms = {"contrastive": Term(contrastive(args)), **more.terms, **mlm_terms(backbone, args)}
-    return Method(model, views, terms)
+    return Method(model, views, {**terms, **more.terms, **mlm_terms(backbone, args)})
 
 
 def own_templates(args: ModelArguments) -> list[Template]:
