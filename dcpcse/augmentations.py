@@ -85,7 +85,8 @@ def _chosen(indices: Sequence[int] | Tensor, size: int) -> Tensor:
 class Altered:
     """What rows find changed behind the embedding layer.
 
-    zeroed (N, L, 1 or H), boolean: elements that become zero.
+    zeroed (N, L, 1 or H), boolean: elements that become zero. shift (N, L, H): is added then.
     """
 
-    zeroed: Tensor
+    zeroed: Tensor | None = None
+    shift: Tensor | None = None

@@ -287,8 +287,14 @@ def _changes(
     if condition is not None:
         changes.append(lambda given: given.flatten(0, 1).index_copy(0, first, condition.to(given)).view_as(given))
     if altered is not None:
-        zeroed = altered.zeroed if packing is None else packing.pack(altered.zeroed)
-        changes.append(lambda given: given.masked_fill(zeroed, 0))
+        zeroed, shift = (
+            tensor if tensor is None or packing is None else packing.pack(tensor)
+            for tensor in (altered.zeroed, altered.shift)
+        )
+        if zeroed is not None:
+            changes.append(lambda given: given.masked_fill(zeroed, 0))
+        if shift is not None:
+            changes.append(lambda given: given + shift.to(given))
     return changes
 
 

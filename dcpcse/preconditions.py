@@ -97,6 +97,7 @@ def require_fitting(method: Method, data: DataArguments, run: RunArguments) -> N
     """UserError for a method that cannot be trained on texts of this length, or in batches of this kind."""
     require_fits(method, data)
     require_fresh_workers(method, run)
+    require_inner_gradient(method, run)
     if run.do_train:
         require_negatives(method, run)
     if run.gradient_cache_chunk:
@@ -132,6 +133,24 @@ def require_fresh_workers(method: Method, run: RunArguments) -> None:
             f"--dataloader_persistent_workers: --method {method.model.method} changes sentences anew in each epoch, "
             "and workers that stay keep the first one's number; leave it out"
         )
+
+
+def require_inner_gradient(method: Method, run: RunArguments) -> None:
+    """UserError for ways to compute that have no gradient to give inside the forward pass."""
+    obstacles = {
+        "--torch_compile": (run.torch_compile, "a compiled step has none; leave it out"),
+        "--shard_encoder": (
+            run.shard_encoder,
+            "a split encoder has none; leave it out",
+        ),
+        "--fp16": (run.fp16, "that gradient is not scaled, and would be lost in half precision; give --bf16"),
+    }
+    for option, (given, reason) in obstacles.items():
+        if given and method.adversary:
+            raise UserError(
+                f"{option}: --method {method.model.method} takes the gradient of its adversarial views inside the "
+                f"forward pass; {reason}"
+            )
 
 
 def require_negatives(method: Method, run: RunArguments) -> None:

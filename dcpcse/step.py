@@ -1,10 +1,14 @@
 """One training step: a batch of all views → the terms of the loss."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .augmentations import Altered
 from .collators import altered_of, slots_of
 from .errors import UserError
 from .gradient_cache import Replay
@@ -26,6 +30,7 @@ class TrainingStep(nn.Module):
         self.objectives = nn.ModuleDict({name: term.objective for name, term in method.terms.items()})
         self.terms = dict(method.terms)
         self.view_names = [view.name for view in method.views]
+        self.adversary = method.adversary
         kept = {id(tensor) for objective in method.objectives for tensor in objective.kept().values()}
         # Each process comes to the same by itself: DDP need not send it round before every pass.
         self._ddp_params_and_buffers_to_ignore = [name for name, b in self.named_buffers() if id(b) in kept]
@@ -43,12 +48,33 @@ class TrainingStep(nn.Module):
         """input_ids, attention_mask (B, V, L), slots of templates → what the objectives look at."""
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
         prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
-        drawn = {"prefix": prefix, "packing": packing, "altered": altered_of(others)}
-        pooled, embeddings = (
-            dict(zip(self.view_names, vectors.unflatten(0, input_ids.shape[:2]).unbind(1), strict=True))
-            for vectors in self.model.pooled_and_embeddings(ids, mask, slots, **drawn)
-        )  # view → (B, H)
-        return Step(self.model, input_ids, attention_mask, embeddings, prefix, slots, packing, others, pooled)
+
+        def encode_altered(altered: Altered | None) -> Step:
+            drawn = {"prefix": prefix, "packing": packing, "altered": altered}
+            pooled, embeddings = (
+                dict(zip(self.view_names, vectors.unflatten(0, input_ids.shape[:2]).unbind(1), strict=True))
+                for vectors in self.model.pooled_and_embeddings(ids, mask, slots, **drawn)
+            )  # view → (B, H)
+            return Step(self.model, input_ids, attention_mask, embeddings, prefix, slots, packing, others, pooled)
+
+        altered = altered_of(others)
+        return encode_altered(altered if self.adversary is None else self._step_uphill(encode_altered, altered, ids))
+
+    @torch.enable_grad()  # the gradient cache looks at a chunk without one
+    def _step_uphill(self, encode: Callable[[Altered], Step], altered: Altered | None, ids: Tensor) -> Altered:
+        """What rows (N, L) find altered, with the adversary's steps besides; another pass, forward and backward."""
+        altered, objective = altered or Altered(), self.objectives[self.adversary.term]
+        weight = self.model.encoder.backbone.get_input_embeddings().weight
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        still = torch.zeros(*ids.shape, self.model.dimension, device=ids.device, dtype=dtype, requires_grad=True)
+        step = encode(replace(altered, shift=still))
+        # Not the mean over processes or chunks: the length of the gradient does not count.
+        (gradient,) = torch.autograd.grad(objective.mean(step, objective.draw(step)), still)
+        uphill = self.adversary.epsilon * F.normalize(gradient, dim=-1).unflatten(0, (-1, len(self.view_names)))
+        shift = torch.zeros_like(uphill)
+        for view, other in self.adversary.views.items():
+            shift[:, self.view_names.index(view)] = uphill[:, self.view_names.index(other)]
+        return replace(altered, shift=shift.flatten(0, 1))
 
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any

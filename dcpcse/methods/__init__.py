@@ -6,10 +6,21 @@ All files here are read; others come by `dcpcse.plugins`.
 import importlib
 import pkgutil
 
-from .registry import METHODS, Method, arguments_class, build_method, model_arguments, option_parts, register, settle
+from .registry import (
+    METHODS,
+    Adversary,
+    Method,
+    arguments_class,
+    build_method,
+    model_arguments,
+    option_parts,
+    register,
+    settle,
+)
 
 __all__ = [
     "METHODS",
+    "Adversary",
     "Method",
     "arguments_class",
     "build_method",

@@ -27,12 +27,26 @@ from ..views import View
 
 
 @dataclass(frozen=True)
+class Adversary:
+    """Views that are others again, a step uphill in a loss: ε · g / ‖g‖ at each token (ConSERT, section 3.3).
+
+    term: of the loss, a mean over rows, which all views without the step give. epsilon: length of the step behind the
+    embedding layer. views: which view is which other one again.
+    """
+
+    term: str
+    epsilon: float
+    views: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Method:
     """What is trained and how: a model, the views of an example, and named, weighted objectives."""
 
     model: SentenceEncoder
     views: tuple[View, ...]
     terms: Mapping[str, Term]
+    adversary: Adversary | None = None
 
     @property
     def objectives(self) -> list[Objective]:
