@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ..arguments import ModelArguments
 from ..backbones import Backbone
+from .hinge import HingeOptions, with_hinge
 from .prototypes import PrototypeOptions, with_prototypes
 from .registry import Method, register
 
@@ -14,7 +15,10 @@ CITATION = (
 )
 
 
-@register("dcpcse", citation=CITATION, options=PrototypeOptions, tuning="deep", pooler_type="cls")
+@register("dcpcse", citation=CITATION, options=(PrototypeOptions, HingeOptions), tuning="deep", pooler_type="cls")
 def dcpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Only the prompts and the MLP head are trained; [CLS] is the representation (sections 2.1 and 2.2)."""
-    return with_prototypes(backbone, args, columns)
+    """Only the prompts and the MLP head are trained; [CLS] is the representation (sections 2.1 and 2.2).
+
+    Its later form, PromCSE, has the energy-based hinge for pairs.
+    """
+    return with_hinge(with_prototypes(backbone, args, columns), args)

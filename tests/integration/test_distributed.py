@@ -36,6 +36,7 @@ CASES = {
     "conpvp": {"columns": ROLES[:1], "arguments": {"method": "conpvp"}},
     "conpvp, hard negatives": {"arguments": {"method": "conpvp", "instance_weight": 0.5, "denoise_by": "attention"}},
     "simcse": {"arguments": {"method": "simcse"}},
+    "hinge": {"arguments": {"do_eh_loss": True, "eh_loss_margin": 0.5}},
     "d2cse": {"arguments": {"method": "d2cse", "generation": "argmax"}},
     "d2cse, sentences": {"columns": ROLES[:1], "arguments": {"method": "d2cse", "generation": "argmax"}},
     "d2cse, mean_tokens": {

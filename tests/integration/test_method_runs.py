@@ -31,6 +31,7 @@ RECIPES = {
         *("roberta", "train_csv"),
         {"method": "dcpcse", "template": "{sentence} [MASK]", "pooler_type": "mask", "prototypes": "both"},
     ),
+    "dcpcse, hinge": ("bert", "train_csv", {"method": "dcpcse", "do_eh_loss": True}),
     "dcpcse, [CLS] prompt": ("bert", "train_txt", {"method": "dcpcse", "cls_prompt": True}),
 }
 CRTD = ("d2cse", "diffcse")

@@ -18,7 +18,7 @@ METHODS = {
     "scpcse": {"prototypes": "both", "prototype_weight": 0.5},
     "promptbert": {},
     "conpvp": {"instance_weight": 0.5},
-    "simcse": {"pooler_type": "avg"},
+    "simcse": {"pooler_type": "avg", "do_eh_loss": True, "eh_loss_margin": 0.5},
     "d2cse": {"pre_seq_len": 3, "batchnorm": False, "cls_prompt": True, "do_mlm": True},
     "diffcse": {"batchnorm": False, "crtd_reduction": "mean_all"},
 }
