@@ -9,7 +9,7 @@ from dcpcse import presets, training
 from dcpcse.backbones import load_backbone
 from dcpcse.cli import parse_training, run
 from dcpcse.errors import UserError
-from dcpcse.methods import METHODS, build_method
+from dcpcse.methods import METHODS, build_method, settle
 from dcpcse.templates import Template
 
 FIGURES = Path(__file__).parents[2] / "shared/figures.yaml"
@@ -160,6 +160,24 @@ def test_d2cse_has_the_settings_and_scores_of_its_paper(setting, backbone):
         assert options[ours] == row[theirs], ours
     scores = table("d2cse", "table1_sts_unsup" if setting == "unsup" else "table8_sts_sup")["rows"]
     assert preset.published == average(scores, f"D2CSE-{BACKBONES[backbone]}")
+
+
+PROMCSE = {
+    "bert-base": (256, 0.01, 12, 82.13),
+    "roberta-base": (512, 0.01, 10, 83.26),
+    "roberta-large": (512, 0.005, 10, 85.10),
+}
+"""PromCSE, Table 6 and the rows with the hinge of Table 1: batch, learning rate, prompt length; STS average."""
+
+
+@pytest.mark.parametrize("backbone", PROMCSE)
+def test_promcse_has_the_settings_and_scores_of_its_paper(backbone):
+    preset = presets.load(f"dcpcse/sup-eh-{backbone}")
+    options = settle(parse_training(["--preset", preset.name, "--output_dir", "out"])[0][0], ["anchor", "positive"])
+    names = ("per_device_train_batch_size", "learning_rate")
+    assert (*(preset.options[name] for name in names), options.pre_seq_len, preset.published) == PROMCSE[backbone]
+    assert (options.do_eh_loss, options.eh_loss_margin, options.eh_loss_weight) == (True, 0.2, 10.0)
+    assert (preset.options["num_train_epochs"], options.mlp_only_train) == (10, False)
 
 
 def test_optiprompt_and_scpcse_have_the_settings_and_scores_of_their_papers():
