@@ -1,5 +1,6 @@
 """The shell scripts: their commands parse, train on tiny encoders, and downloads are whole or not there."""
 
+import gzip
 import hashlib
 import os
 import re
@@ -221,3 +222,51 @@ def test_clustering_sets_are_cleaned_and_take_their_place_only_if_they_are_the_w
     assert sorted(path.name for path in script.parent.iterdir()) == sorted(
         [script.name, *(task.file for task in senteval.TASKS.values() if task.family == "clustering")]
     )
+
+
+# Labelled pairs from published files
+
+
+def labelled(source: Path, target: Path) -> subprocess.CompletedProcess:
+    words = [sys.executable, str(ROOT / "data/labelled.py"), str(source), str(target)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=100)
+
+
+def test_labels_of_nli_become_a_training_file(tmp_path):
+    rows = [
+        "split\tdataset\tfilename\tsentence1\tsentence2\tlabel",
+        'train\tSNLI\tx\tA "man", asleep.\tA man rests.\tentailment',
+        "dev\tSNLI\tx\tA dog.\tA cat.\tcontradiction",
+        "train\tMultiNLI\tx\tOne.\tTwo.\tneutral",
+    ]
+    with gzip.open(tmp_path / "AllNLI.tsv.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(rows) + "\n")
+    done = labelled(tmp_path / "AllNLI.tsv.gz", tmp_path / "allnli.csv")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 pairs" in done.stdout
+    data = load_training_file(tmp_path / "allnli.csv", tmp_path / "cache")
+    assert data.dataset.to_list() == [
+        {"anchor": 'A "man", asleep.', "positive": "A man rests.", "label": "entailment"},
+        {"anchor": "One.", "positive": "Two.", "label": "neutral"},
+    ]
+
+
+def test_scores_of_stsb_become_a_training_file(tmp_path):
+    lines = ['a\tb\tc\t1\t5.000\tA "plane", up.\tAn air plane.', "a\tb\tc\t2\t0.25\tOne.\tTwo.\tfrom\there"]
+    (tmp_path / "sts-train.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert labelled(tmp_path / "sts-train.csv", tmp_path / "stsb.csv").returncode == 0
+    data = load_training_file(tmp_path / "stsb.csv", tmp_path / "cache")
+    assert data.dataset.to_list() == [
+        {"anchor": 'A "plane", up.', "positive": "An air plane.", "score": 5.0},
+        {"anchor": "One.", "positive": "Two.", "score": 0.25},
+    ]
+    assert data.roles.scores == (0.25, 5.0)
+
+
+@pytest.mark.parametrize("content", ["", "a\tb\n", "a\tb\tc\t1\t5.0\tone\t\n"])
+def test_another_source_leaves_no_training_file_behind(content, tmp_path):
+    (tmp_path / "sts-train.csv").write_text(content, encoding="utf-8")
+    done = labelled(tmp_path / "sts-train.csv", tmp_path / "stsb.csv")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["sts-train.csv"]
