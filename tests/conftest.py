@@ -179,6 +179,25 @@ def train_csv(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="session")
+def labelled_csv(tmp_path_factory) -> str:
+    """36 pairs of sentences, a third of each label."""
+    path = tmp_path_factory.mktemp("data") / "labelled.csv"
+    labels = ("neutral", "entailment", "contradiction")
+    rows = [f'"{SENTENCES[i % 12]}","{SENTENCES[(i + 1 + i // 12) % 12]}",{labels[i % 3]}' for i in range(36)]
+    path.write_text("sentence1,sentence2,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def scored_csv(tmp_path_factory) -> str:
+    """24 pairs of sentences with scores from 0 to 5."""
+    path = tmp_path_factory.mktemp("data") / "scored.csv"
+    rows = [f'"{SENTENCES[i % 12]}","{SENTENCES[(i + 1 + i // 12) % 12]}",{5 * (i * 7 % 24) / 23}' for i in range(24)]
+    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
 def sts_data(tmp_path_factory) -> str:
     """A SentEval/data folder with a few pairs for every task and split (not the official counts)."""
     root = tmp_path_factory.mktemp("senteval")

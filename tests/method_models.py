@@ -17,8 +17,23 @@ RECIPES = {
     "simcse": ("bert", {"method": "simcse"}),
     "d2cse": ("roberta", {"method": "d2cse", "pre_seq_len": 3}),
     "diffcse": ("bert", {"method": "diffcse"}),
+    "sbert": ("roberta", {"method": "sbert"}),
 }
 """Name → kind of encoder, options of train.py."""
+
+COLUMNS = {"sbert": ("anchor", "positive", "negative")}
+"""Of methods that cannot do with sentences alone."""
+
+
+def columns_of(method: str) -> tuple[str, ...]:
+    """Columns of data that the method can be built for."""
+    return COLUMNS.get(method, ("anchor",))
+
+
+def rows_of(sentences, method: str, count: int) -> list[dict[str, str]]:
+    """Training examples for it."""
+    columns = columns_of(method)
+    return [{name: sentences[(i + 4 * k) % 12] for k, name in enumerate(columns)} for i in range(count)]
 
 
 def model_of(recipe: str, tiny, seed: int = 1) -> SentenceEncoder:
@@ -27,7 +42,7 @@ def model_of(recipe: str, tiny, seed: int = 1) -> SentenceEncoder:
     if options["method"] in ("d2cse", "diffcse"):
         options = {**options, "generator_name": tiny(kind)}
     torch.manual_seed(seed)
-    model = build_method(load_backbone(tiny(kind)), model_arguments(**options), ["anchor"]).model
+    model = build_method(load_backbone(tiny(kind)), model_arguments(**options), columns_of(options["method"])).model
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:

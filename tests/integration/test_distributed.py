@@ -16,6 +16,7 @@ import dcpcse
 from dcpcse.collators import slots_of
 from dcpcse.distributed import SharedBatches, step_sizes
 from dcpcse.errors import UserError
+from dcpcse.labels import CLASSES
 from dcpcse.masking import TokenMasking
 from dcpcse.preconditions import require_shardable
 
@@ -44,11 +45,22 @@ CASES = {
     },
     "diffcse": {"columns": ROLES[:1], "arguments": DIFFCSE},
     "diffcse, hard negatives": {"arguments": DIFFCSE},
+    "sbert": {"arguments": {"method": "sbert", "temp": 0.05}},
+    "sbert, labels": {"columns": (*ROLES[:2], "label"), "arguments": {"method": "sbert", "temp": 0.05}},
+    "sbert, scores": {"columns": (*ROLES[:2], "score"), "arguments": {"method": "sbert", "temp": 0.05}},
     "published": {"arguments": {"gather_gradient": "published", **PUBLISHED}, "shares": (4, 4)},
 }
 """Without columns: all three; without shares: 5 rows, 3 of the first process and 2 of the second."""
 LOOPS = ("unsupervised", "pairs", "hard negatives", "scpcse", "promptbert", "conpvp", "simcse")
 """Cases whose whole loss is the paper's contrastive one."""
+
+
+LABELS = {"label": lambda i: CLASSES[i % 3], "score": float}
+
+
+def row_of(columns, texts, i):
+    """The i-th example; its sentences are some of the texts."""
+    return {role: LABELS[role](i) if role in LABELS else texts[(i + k) % len(texts)] for k, role in enumerate(columns)}
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +82,7 @@ def two_processes(tiny, sentences, tmp_path_factory, without_chance):
     for name, case in CASES.items():
         columns, (first, second) = case.get("columns", ROLES), case.get("shares", (3, 2))
         halves = [(texts[:first], first), (texts[-second:], second)]
-        rows = [
-            [{role: half[(i + k) % size] for k, role in enumerate(columns)} for i in range(size)]
-            for half, size in halves
-        ]
+        rows = [[row_of(columns, half, i) for i in range(size)] for half, size in halves]
         arguments = {"temp": 0.5, **case.get("arguments", {})}  # 0.05 leaves next to no loss without dropout
         if arguments.get("method") in ("d2cse", "diffcse"):
             arguments["generator_name"] = encoder

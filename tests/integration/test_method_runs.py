@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from method_models import COLUMNS
 from runs import files
 
 import dcpcse
@@ -17,7 +18,9 @@ from dcpcse.methods import METHODS
 from dcpcse.training import train as train_main
 
 RECIPES = {
-    **{name: ("bert", "train_txt", {"method": name}) for name in METHODS},
+    **{name: ("bert", "train_csv" if name in COLUMNS else "train_txt", {"method": name}) for name in METHODS},
+    "sbert, labels": ("roberta", "labelled_csv", {"method": "sbert", "tuning": "deep"}),
+    "sbert, scores": ("roberta", "scored_csv", {"method": "sbert"}),
     "simcse, supervised": ("roberta", "train_csv", {"method": "simcse"}),
     "promptbert, supervised": ("roberta", "train_csv", {"method": "promptbert"}),
     "promptbert, org_mlp": ("bert", "train_csv", {"method": "promptbert", "org_mlp": True}),
@@ -62,7 +65,8 @@ def test_what_is_frozen_stays_bit_for_bit_and_what_is_trained_moves(trained):
     prompts = {name for name in final if name.startswith(parts)}
     heads = {name for name in final if name.startswith("model.head")}
     assert {name for name in prompts | heads if name != "model.head.norm.bias"} <= moved
-    assert {name for name in moved if not name.startswith("objectives.crtd.")} <= prompts | heads | backbone
+    own = ("objectives.crtd.", "objectives.classification.")
+    assert {name for name in moved if not name.startswith(own)} <= prompts | heads | backbone
     assert not {name for name in moved if "generator" in name}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from joined import build, masked_by_place
-from method_models import RECIPES, model_of
+from method_models import RECIPES, columns_of, model_of, rows_of
 
 from dcpcse.backbones import load_backbone
 from dcpcse.encoder import set_packed
@@ -165,6 +165,7 @@ CASES = {
     "simcse": {"pooler_type": "avg_first_last"},
     "d2cse": {"generation": "argmax"},
     "diffcse": {"generation": "argmax", "generate_at": "all"},
+    "sbert": {"temp": 0.05},
 }
 
 
@@ -176,8 +177,9 @@ def training(request, tiny, sentences):
     if request.param in ("d2cse", "diffcse"):
         arguments["generator_name"] = encoder
     lm_head = "checkpoint" if "do_mlm" in arguments else None
-    step, collate = build(encoder, {"columns": ["anchor"], "arguments": arguments, "lm_head": lm_head})
-    examples = [{"anchor": sentence} for sentence in sentences[:6]]
+    columns = columns_of(request.param)
+    step, collate = build(encoder, {"columns": columns, "arguments": arguments, "lm_head": lm_head})
+    examples = rows_of(sentences, request.param, 6)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dcpcse.masking.TokenMasking.forward", masked_by_place)
         yield step, collate, examples, outcome(step, collate(examples))

@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from method_models import columns_of
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModel
@@ -82,7 +83,7 @@ def trained(tiny, kind: str, **options):
     if options["method"] in CRTD:
         options = {"generator_name": folder, **options}
     backbone = load_backbone(folder, lm_head="checkpoint" if options.get("org_mlp") else None)
-    model = build_method(backbone, model_arguments(**options), ["anchor"]).model
+    model = build_method(backbone, model_arguments(**options), columns_of(options["method"])).model
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -21,6 +21,7 @@ METHODS = {
     "simcse": {"pooler_type": "avg", "do_eh_loss": True, "eh_loss_margin": 0.5},
     "d2cse": {"pre_seq_len": 3, "batchnorm": False, "cls_prompt": True, "do_mlm": True},
     "diffcse": {"batchnorm": False, "crtd_reduction": "mean_all"},
+    "sbert": {},
 }
 COLUMNS = {"conpvp": ["anchor"], "diffcse": ["anchor"]}
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from method_models import columns_of, rows_of
 from torch import nn
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -172,6 +173,7 @@ METHODS = {
     "simcse": {"pooler_type": "avg_first_last"},
     "d2cse": {"pre_seq_len": 3, "cls_prompt": True},
     "diffcse": {"crtd_reduction": "mean_all"},
+    "sbert": {"tuning": "deep", "pre_seq_len": 3},
 }
 
 
@@ -185,12 +187,10 @@ def test_whole_training_steps_are_those_of_padded_batches(tiny, sentences, name)
     args = model_arguments(model_name_or_path=folder, method=kind, prompt_dropout=None, **options)
     backbone = load_backbone(folder, lm_head="checkpoint")
     torch.manual_seed(0)
-    method = build_method(backbone, settle(args, ["anchor"]), ["anchor"])
+    method = build_method(backbone, settle(args, columns_of(kind)), columns_of(kind))
     step = TrainingStep(method).double().train()
     templates = method.model.templates
-    batch = ViewCollator(backbone.tokenizer, method.views, 24, templates=templates)(
-        [{"anchor": sentence} for sentence in sentences[:5]]
-    )
+    batch = ViewCollator(backbone.tokenizer, method.views, 24, templates=templates)(rows_of(sentences, kind, 5))
     found = {}
     for packed in (True, False):
         set_packed(step, packed)

@@ -1,0 +1,122 @@
+"""SBERT (Reimers and Gurevych 2019): an encoder learns from what pairs of sentences are said to be."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..arguments import ModelArguments
+from ..backbones import Backbone
+from ..errors import UserError
+from ..labels import CLASSES, LABEL, SCORE, Columns
+from ..objectives import Classification, Pair, RowWise, Step, Term
+from ..options import option, require
+from .parts import of_pairs
+from .prototypes import PrototypeOptions, prototypes_of
+from .registry import DEFAULTS, Method, register
+
+
+@dataclass
+class Options:
+    """Options of SBERT alone."""
+
+    _argument_group_name = "SBERT"
+
+    largest_score: float | None = option(
+        None, "SBERT: score that stands for a cosine of 1. Default: the largest of the training file."
+    )
+
+    def __post_init__(self) -> None:
+        largest = self.largest_score
+        require(largest is None or 0 < largest < math.inf, "--largest_score", largest, "above 0, and finite")
+
+
+class CosineRegression(RowWise):
+    """Mean squared distance of the cosine of two sentences from their score, divided by the largest (section 3).
+
+    Examples have their scores in `extras["scores"]`.
+    """
+
+    def __init__(self, largest: float) -> None:
+        """largest: score of two sentences that mean the same."""
+        super().__init__()
+        self.largest = largest
+
+    def count(self, step: Step, drawn: None) -> int:
+        return len(step.input_ids)
+
+    def mean(self, step: Step, drawn: None) -> Tensor:
+        # Half precision has few steps between 0.9 and 1.
+        views = (step.embeddings[name] for name in ("anchor", "positive"))
+        first, second = (view.to(torch.promote_types(view.dtype, torch.float32)) for view in views)
+        distances = F.cosine_similarity(first, second) - step.extras["scores"].to(first) / self.largest
+        number = torch.tensor(len(distances), device=distances.device)
+        self.counts = {"absolute_error": (distances.detach().abs().sum(), number)}
+        return distances.square().mean()
+
+
+def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
+    """Nothing; UserError for options of a contrastive loss where there is none."""
+    for name in ("temp", "hard_negative_weight", "gather_gradient"):
+        if args.prototypes in (None, "none") and getattr(args, name) != DEFAULTS[name]:
+            raise UserError(f"--{name} is of contrastive losses, and --method sbert has none; leave it out")
+    return {}
+
+
+CITATION = "Reimers and Gurevych, *Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks*, EMNLP 2019."
+
+
+@register(
+    "sbert",
+    citation=CITATION,
+    options=(Options, PrototypeOptions),
+    defaults=_defaults,
+    labels=(LABEL, SCORE),
+    tuning="full",
+    pooler_type="avg",
+)
+def sbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
+    """Classification of labelled pairs, or of a pair and a hard negative; regression of scored ones (section 3)."""
+    name, objective = _objective(backbone.source.hidden_size, args, Columns.of(columns))
+    # The second sentence of a labelled pair may say the contrary: prototypes are then of the first one itself.
+    prototypes = prototypes_of(args, "positive" if "negative" in columns else "anchor")
+    return of_pairs(backbone, args, columns, {name: Term(objective)}, prototypes)
+
+
+def _objective(hidden_size: int, args: ModelArguments, columns: Columns) -> tuple[str, RowWise]:
+    """The name of the term and its objective; UserError for data that tell no pairs apart."""
+    if columns.label == SCORE:
+        return "regression", CosineRegression(_largest(args, columns))
+    if args.largest_score is not None:
+        raise UserError("--largest_score has no effect without a column score in the training file; leave it out")
+    if columns.label == LABEL:
+        classes = columns.classes or CLASSES
+        if len(classes) < 2:
+            raise UserError(
+                f"all rows of the training file have the label {classes[0]}: there is nothing to tell apart"
+            )
+        return "classification", Classification(hidden_size, classes, [Pair("anchor", "positive")])
+    if "negative" not in columns:
+        raise UserError(
+            "--method sbert learns from what pairs of sentences are said to be; give a training file with a third "
+            "column: label, score, or hard negatives, which contradict the first sentence as the second one follows "
+            "from it"
+        )
+    pairs = [Pair("anchor", "positive", "entailment"), Pair("anchor", "negative", "contradiction")]
+    return "classification", Classification(hidden_size, ("contradiction", "entailment"), pairs)
+
+
+def _largest(args: ModelArguments, columns: Columns) -> float:
+    """The score of a cosine of 1; UserError for scores on no scale from 0 to it."""
+    least, most = columns.scores or (0.0, args.largest_score or 1.0)
+    largest = most if args.largest_score is None else args.largest_score
+    if least < 0 or most > largest or least == most:
+        raise UserError(
+            f"the scores of the training file go from {least:g} to {most:g}; they must differ, and lie between 0 and "
+            f"{f'--largest_score {largest:g}' if args.largest_score else 'the largest'}"
+        )
+    return largest

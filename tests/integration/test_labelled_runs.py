@@ -1,0 +1,72 @@
+"""Training on labelled pairs, from train.py on: what is learned, logged, resumed and refused."""
+
+import pytest
+import torch
+from runs import assert_same_weights, refused
+
+from dcpcse.training import train as train_main
+
+LEARNING = {"method": "sbert", "max_steps": 30, "per_device_train_batch_size": 12, "learning_rate": 2e-3}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gradient_cache_chunk": 5},
+        {"tuning": "deep", "pre_seq_len": 8, "learning_rate": 0.05},
+        {
+            "tuning": "shallow",
+            "template": "a b c d {sentence} [MASK] .",
+            "pooler_type": "mask",
+            "mlp_only_train": True,
+            "learning_rate": 0.01,
+        },
+    ],
+    ids=["full", "in chunks", "deep", "shallow"],
+)
+def test_labels_are_learned(options, tiny, train, labelled_csv):
+    run = train(tiny("bert"), labelled_csv, **{**LEARNING, **options})
+    losses, accuracies = run.logged("loss"), run.logged("accuracy")
+    assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
+    assert sum(accuracies[-5:]) > sum(accuracies[:5])
+    assert run.final["objectives.classification.head.weight"].shape[0] == 3
+    assert all(0 <= accuracy <= 1 for accuracy in accuracies)
+
+
+def test_scores_are_learned(tiny, train, scored_csv):
+    run = train(tiny("bert"), scored_csv, **LEARNING)
+    losses, errors = run.logged("loss"), run.logged("absolute_error")
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    assert sum(errors[-5:]) < sum(errors[:5])
+
+
+@pytest.mark.parametrize("data", ["labelled_csv", "scored_csv"])
+def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(data, request, tiny, train):
+    file = request.getfixturevalue(data)
+    options = {"method": "sbert", "max_steps": 5, "save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-3}
+    whole = train(tiny("bert"), file, **options)
+    folder = train.interrupted(3, tiny("bert"), file, **options)
+    again = train(tiny("bert"), file, folder=folder, resume=True, **options)
+    assert len(again.gradients) == 3
+    assert_same_weights(whole.folder, folder)
+    for name, parameter in whole.final.items():
+        assert torch.equal(parameter, again.final[name]), name
+
+
+def test_the_labels_of_a_file_are_said(tiny, train, tool, labelled_csv, scored_csv, tmp_path):
+    for data, counts in ((labelled_csv, "12 contradiction, 12 entailment, 12 neutral"), (scored_csv, "from 0 to 5")):
+        words = train.argv(tiny("bert"), data, tmp_path / "out", method="sbert", max_steps=1)
+        said = tool(train_main, [*words, "--overwrite_output_dir"]).said
+        assert f"({counts})" in said or f"(scores {counts})" in said
+        assert "its examples are not told apart" in said
+
+
+def test_other_methods_say_which_method_reads_labels(tiny, train, tool, labelled_csv, tmp_path):
+    words = train.argv(tiny("bert"), labelled_csv, tmp_path / "out", method="simcse")
+    refused(tool, train_main, words, "--method simcse does not read the column label", "that read a label: ", "sbert")
+
+
+def test_sentences_alone_teach_no_relation(tiny, train, tool, train_txt, tmp_path):
+    words = train.argv(tiny("bert"), train_txt, tmp_path / "out", method="sbert")
+    refused(tool, train_main, words, "--method sbert learns from what pairs", "label, score, or hard negatives")
