@@ -23,6 +23,11 @@ COMMON = {
 SCRIPTS = {  # the published options, steps and batches reduced
     "run_unsup_example.sh": ("bert", "train_txt", {"num_train_epochs": 1, "pre_seq_len": 16, "mlp_only_train": True}),
     "run_sup_example.sh": ("roberta", "train_csv", {"num_train_epochs": 1, "pre_seq_len": 10}),
+    "run_sup_example.sh of PromCSE": (
+        "roberta",
+        "train_csv",
+        {"max_steps": 4, "pre_seq_len": 10, "do_eh_loss": True, "eh_loss_margin": 0.2, "eh_loss_weight": 10},
+    ),
     "SimCSE, unsupervised, RoBERTa": (
         "roberta",
         "train_txt",
