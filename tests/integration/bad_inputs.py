@@ -351,6 +351,13 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
     ),
     "Training: options that contradict each other, or have no effect": (
         Case(
+            "prototypes without a [MASK] to compare with them",
+            "train ... --prototypes both",
+            "--prototypes both",
+        ),
+        Case("a margin of no hinge", "train ... --eh_loss_margin 0.2", "--eh_loss_margin"),
+        Case("the hinge for sentences alone", "train ... --do_eh_loss", "--do_eh_loss"),
+        Case(
             "batches that the file cannot fill",
             "train ... --per_device_train_batch_size 400 --dataloader_drop_last",
             "--dataloader_drop_last",

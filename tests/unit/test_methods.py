@@ -183,7 +183,14 @@ def test_a_malformed_option_is_refused_at_once(options, message):
         model_arguments(method="promptbert", **options)
 
 
-@pytest.mark.parametrize("options", [{"method": "dcpcse"}, {"method": "conpvp", "instance_weight": 0.5}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "dcpcse"},
+        {"method": "conpvp", "instance_weight": 0.5},
+        {"method": "scpcse", "prototypes": "both"},
+    ],
+)
 def test_every_contrastive_loss_knows_the_gradient_that_is_asked_for(options, tiny):
     for asked in ("exact", "published"):
         args = model_arguments(gather_gradient=asked, **options)
