@@ -92,7 +92,7 @@ class PrototypeOptions:
             return {}
         if self.pooler_type != "mask" or self.template is None:
             raise UserError(
-                f"--prototypes {self.prototypes}: a prototype is the [MASK] of a template, and the anchor too; "
+                f"--prototypes {self.prototypes}: prototypes are [MASK] vectors, and the anchor has to be one; "
                 "give --pooler_type mask and a --template, such as 'This sentence : \"{sentence}\" means [MASK].', "
                 "or --prototypes none"
             )

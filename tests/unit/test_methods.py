@@ -153,7 +153,7 @@ def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
         ({"method": "d2cse", "prototypes": "both"}, "--prototypes is of --method conpvp and .*no effect on d2cse"),
         ({"method": "simcse", "prototypes": "both"}, "give --pooler_type mask and a --template, such as 'This"),
         ({"method": "dcpcse", "prototypes": "positive", "template": "{sentence} [MASK]"}, "give --pooler_type mask"),
-        ({"method": "conpvp", "pooler_type": "avg"}, "--prototypes both: a prototype is the .* --prototypes none"),
+        ({"method": "conpvp", "pooler_type": "avg"}, "--prototypes both: prototypes are .* --prototypes none"),
         ({"method": "scpcse", "prototype_weight": 2.0}, "--prototype_weight has no effect without --prototypes"),
         ({"method": "conpvp", "prototypes": "none", "prototype_templates": "code"}, "no effect without --prototypes"),
         ({"method": "conpvp", "prototypes": "none", "instance_weight": 0.5}, "compares two anchors"),
