@@ -15,6 +15,7 @@ RECIPES = {
     "promptbert, deep": ("roberta", {"method": "promptbert", "tuning": "deep", "pre_seq_len": 3}),
     "conpvp": ("bert", {"method": "conpvp"}),
     "simcse": ("bert", {"method": "simcse"}),
+    "esimcse": ("bert", {"method": "esimcse"}),
     "d2cse": ("roberta", {"method": "d2cse", "pre_seq_len": 3}),
     "diffcse": ("bert", {"method": "diffcse"}),
     "sbert": ("roberta", {"method": "sbert"}),

@@ -17,6 +17,9 @@ from dcpcse.masking import TokenMasking
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.step import TrainingStep
 
+OF_BATCHES = {"running_mean", "running_var", "num_batches_tracked", "queue"}
+"""Buffers that batches change."""
+
 PUBLISHED = {"temp": 0.2, "hard_negative_weight": 0.5}
 
 
@@ -46,13 +49,20 @@ def rows_of(rank: int) -> Tensor:
     return 10.0 * rank + torch.arange(2.0 * (rank + 1)).view(-1, 2)
 
 
+def go_before(step: nn.Module, batch: dict[str, Any], case: dict[str, Any]) -> None:
+    """Passes before the one that is looked at, of objectives that remember."""
+    with torch.no_grad():
+        for _ in range(case.get("before", 0)):
+            step(**batch)
+
+
 def outcome(step: TrainingStep, terms: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """Terms, the gradients of their sum, and the buffers afterwards."""
     sum(terms.values()).backward()
     return {
         "terms": {name: term.detach() for name, term in terms.items()},
         "gradients": {name: p.grad for name, p in step.named_parameters() if p.requires_grad},
-        "buffers": {name: b.clone() for name, b in step.named_buffers() if "running" in name or "tracked" in name},
+        "buffers": {name: b.clone() for name, b in step.named_buffers() if OF_BATCHES.intersection(name.split("."))},
     }
 
 
@@ -91,6 +101,7 @@ def main(job_file: str, folder: str) -> None:
         step, collate = build(job["encoder"], case)
         batch = collate(case["rows"][rank])
         wrapped = DistributedDataParallel(step)  # kept: it averages gradients only while it lives
+        go_before(wrapped, batch, case)
         results[name] = {**outcome(step, wrapped(**batch)), "length": batch["input_ids"].shape[2]}
         del wrapped  # a live one at the end of the group may abort the process
     case = job["cases"]["published"]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from joined import PUBLISHED, build, masked_by_place, outcome, rows_of
+from joined import PUBLISHED, build, go_before, masked_by_place, outcome, rows_of
 from runs import NO_DROPOUT, assert_same_weights, contrastive_loss, launch, launch_machines, weights, words
 from torch.utils.data import BatchSampler, SequentialSampler
 
@@ -21,6 +21,7 @@ from dcpcse.masking import TokenMasking
 from dcpcse.preconditions import require_shardable
 
 ROLES = ("anchor", "positive", "negative")
+ESIMCSE = {"method": "esimcse", "dup_rate": 0.0}
 DIFFCSE = {"method": "diffcse", "generation": "argmax", "generate_at": "all", "crtd_reduction": "mean_all"}
 CASES = {
     "unsupervised": {"columns": ROLES[:1]},
@@ -38,6 +39,8 @@ CASES = {
     "conpvp, hard negatives": {"arguments": {"method": "conpvp", "instance_weight": 0.5, "denoise_by": "attention"}},
     "simcse": {"arguments": {"method": "simcse"}},
     "hinge": {"arguments": {"do_eh_loss": True, "eh_loss_margin": 0.5}},
+    "esimcse": {"columns": ROLES[:1], "arguments": {**ESIMCSE, "neg_size": 7}, "before": 2},
+    "esimcse, hard negatives": {"arguments": {**ESIMCSE, "neg_size": 30, "tuning": "deep"}, "before": 1},
     "d2cse": {"arguments": {"method": "d2cse", "generation": "argmax"}},
     "d2cse, sentences": {"columns": ROLES[:1], "arguments": {"method": "d2cse", "generation": "argmax"}},
     "d2cse, mean_tokens": {
@@ -89,8 +92,10 @@ def two_processes(tiny, sentences, tmp_path_factory, without_chance):
         needs_head = arguments.get("do_mlm") or arguments.get("org_mlp")
         lm_head = "checkpoint" if needs_head else None
         job["cases"][name] = {"columns": columns, "arguments": arguments, "rows": rows, "lm_head": lm_head}
+        job["cases"][name]["before"] = case.get("before", 0)
         step, collate = build(encoder, job["cases"][name])
         batch = collate([*rows[0], *rows[1]])
+        go_before(step, batch, case)
         whole[name] = step, batch, outcome(step, step(**batch))
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
     done = launch(str(Path(__file__).with_name("joined.py")), folder / "job.json", folder, processes=2)
@@ -155,6 +160,15 @@ def test_the_loss_of_one_process_is_that_of_plain_loops(case, two_processes):
     expected = contrastive_loss(vectors, arguments.get("temp", 0.5), arguments.get("hard_negative_weight", 0.0))
     (found,) = one["terms"].values()
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+def test_the_queue_is_the_same_in_all_processes_and_that_of_the_joined_batch(two_processes):
+    """In the order of ranks; the last seven of two batches of five and the one after them, or all of two."""
+    for case, held in (("esimcse", 7), ("esimcse, hard negatives", 10)):
+        _, _, one, ranks = two_processes[case]
+        (queue,) = (one["buffers"][name] for name in one["buffers"] if name.endswith("queue"))
+        assert queue[-held:].abs().sum(1).min() > 0
+        assert torch.equal(*(rank["buffers"]["objectives.contrastive.queue"] for rank in ranks))
 
 
 def test_rows_gathered_by_rank_are_the_same_in_all_processes(two_processes):
