@@ -186,6 +186,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         with_data("a score that is no number", "a,b,score\nx,y,3.5\nz,w,high\n", "scores.csv", "line 3"),
         with_data("a label in the first column", "label,a,b\nneutral,x,y\nneutral,z,w\n", "first.csv", "third"),
         with_data("labels that the method does not read", "a,b,label\nx,y,neutral\nz,w,neutral\n", "nli.csv", "label"),
+        Case("sentences alone for a method of pairs", "train ... --method sbert --train_file train.txt", "label"),
         with_data("a column without a name", "sent0,\na,b\n", "unnamed.csv", "sent0"),
         with_data("semicolons between columns", "sent0;sent1\na;b\n", "german.csv", "sent0;sent1"),
         with_data("tabs in a csv file", "sent0\tsent1\na\tb\n", "tabs.csv", ".tsv"),
