@@ -97,7 +97,8 @@ def obstacle(row: Row, setting: Setting) -> str | None:
     if row.preset and row.preset not in presets.names():
         return f"cited only: the paper gives no settings for it (no preset {row.preset})"
     if row.preset or row.fitted:
-        return _missing(_text_of(row, setting), "training data (--unsup_file, --sup_file)")
+        where = f"--{option}" if (option := _text_option(row)) else "where its preset says"
+        return _missing(_text_of(row, setting), f"training data ({where})")
     return None
 
 
@@ -107,7 +108,9 @@ def looked_at(row: Row) -> set[str]:
         return set()
     if row.glove:
         return {"vectors"}
-    found = {"base", _text_option(row)} if row.preset or row.fitted else {"base"}
+    found = {"base"}
+    if (row.preset in presets.names() or row.fitted) and _text_option(row):
+        found.add(_text_option(row))
     if row.trained:
         found.add("seeds")
     if row.preset:
@@ -123,14 +126,24 @@ def _missing(path: str | None, what: str) -> str | None:
     return None if Path(path).is_file() else f"needs your {what}: there is no file {path}"
 
 
+INSTEAD_OF = {"data/wiki1m_for_simcse.txt": "unsup_file", "data/nli_for_simcse.csv": "sup_file"}
+"""Training files of presets, and the options for others of their kind; a preset of other data keeps its own."""
+
+
 def _text_of(row: Row, setting: Setting) -> str:
-    """The text that a row is trained on; whitening and flow are fitted to NLI sentences, as published."""
-    given = getattr(setting, _text_option(row))
-    return given or presets.load(row.preset or "simcse/sup-bert-base").options["train_file"]
+    """The text that a row is trained on, or fitted to."""
+    option = _text_option(row)
+    given = setting.changes.get("train_file") if option is None else getattr(setting, option)
+    return given or _named_text(row)
 
 
-def _text_option(row: Row) -> str:
-    return "unsup_file" if row.preset and "/unsup-" in row.preset else "sup_file"
+def _text_option(row: Row) -> str | None:
+    return INSTEAD_OF.get(_named_text(row))
+
+
+def _named_text(row: Row) -> str:
+    """The training file that the row's preset names; whitening and flow are fitted to NLI sentences, as published."""
+    return presets.load(row.preset or "simcse/sup-bert-base").options["train_file"]
 
 
 def _unit(row: Row, seed: int | None, setting: Setting, root: Path) -> Unit:

@@ -19,7 +19,7 @@ from dcpcse.methods import settle
 from dcpcse.reproduction import show, work
 from dcpcse.reproduction.answer import Answer, Cell, collect, compare, figures
 from dcpcse.reproduction.command import planned
-from dcpcse.reproduction.plan import Setting, looked_at, obstacle, plan, seeds_of
+from dcpcse.reproduction.plan import INSTEAD_OF, Setting, looked_at, obstacle, plan, seeds_of
 from dcpcse.reproduction.rows import AVERAGE, all_rows, find
 from dcpcse.reproduction.work import FailedUnit, is_finished, run_unit
 
@@ -102,10 +102,16 @@ def test_what_cannot_be_run_says_why(name, reason, monkeypatch, tmp_path):
 # Plans
 
 
+def with_its_data(row, setting: Setting) -> Setting:
+    """The setting of somebody who has the row's own kind of training data, too."""
+    own = row.preset in presets.names() and presets.load(row.preset).options["train_file"] not in INSTEAD_OF
+    return replace(setting, changes={"train_file": setting.sup_file}) if own else setting
+
+
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if not row.cited])
 def test_every_row_that_can_be_run_becomes_commands_that_are_understood(name, setting):
     row = ROWS[name]
-    setting = replace(setting, base="some-encoder") if row.needs else setting
+    setting = with_its_data(row, replace(setting, base="some-encoder") if row.needs else setting)
     if obstacle(row, setting):
         assert row.preset not in presets.names()
         return
@@ -125,7 +131,7 @@ def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(na
     row = ROWS[name]
     if row.preset and row.preset not in presets.names():
         return
-    setting = replace(setting, base="some-encoder")
+    setting = with_its_data(row, replace(setting, base="some-encoder"))
     other = tmp_path / "other"
     other.write_text("One sentence.\n", encoding="utf-8")
     given = {
@@ -135,7 +141,7 @@ def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(na
         **dict.fromkeys(("unsup_file", "sup_file", "vectors"), str(other)),
     }
     changed = {name: replace(setting, **{name: value}) for name, value in given.items()}
-    changed["set"] = replace(setting, changes={"temp": "0.1"})
+    changed["set"] = replace(setting, changes={**setting.changes, "temp": "0.1"})
 
     def commands(setting, seed=0):
         return plan([row], [seed], setting, tmp_path)[0].commands
@@ -144,6 +150,21 @@ def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(na
     if commands(setting, 1) != commands(setting):
         found.add("seeds")
     assert looked_at(row) == found
+
+
+def test_a_preset_of_other_data_is_not_trained_on_the_files_of_those_that_share_theirs(setting, tmp_path, monkeypatch):
+    row = ROWS["dcpcse/table1/supervised/SimCSE-BERT-base"]
+    preset = presets.load(row.preset)
+    labelled = replace(preset, options={**preset.options, "train_file": "labels.csv"})
+    monkeypatch.setattr(presets, "load", lambda name: labelled)
+    monkeypatch.chdir(tmp_path)
+    assert obstacle(row, setting) == "needs your training data (where its preset says): there is no file labels.csv"
+    assert looked_at(row) == {"base", "limit", "set", "seeds"}
+    other = replace(setting, changes={"train_file": setting.sup_file})
+    (tmp_path / "labels.csv").write_text("sent0,sent1,label\n", encoding="utf-8")
+    for given, file in ((setting, "labels.csv"), (other, "nli.csv")):
+        (unit,) = plan([row], [0], given, Path("out"))
+        assert unit.train[unit.train.index("--train_file") + 1] == str(tmp_path / file)
 
 
 def test_a_row_without_chance_has_one_unit_and_a_trained_one_a_unit_a_seed(setting):
