@@ -12,12 +12,16 @@ from torch import Tensor
 from ..arguments import ModelArguments
 from ..backbones import Backbone
 from ..errors import UserError
-from ..labels import CLASSES, LABEL, SCORE, Columns
-from ..objectives import Classification, Pair, RowWise, Step, Term
+from ..labels import LABEL, SCORE, Columns
+from ..objectives import Classification, RowWise, Step, Term
+from ..objectives.classification import classified_pairs
 from ..options import option, require
 from .parts import of_pairs
 from .prototypes import PrototypeOptions, prototypes_of
 from .registry import DEFAULTS, Method, register
+
+LABELS = (LABEL, SCORE)
+"""What it reads besides sentences."""
 
 
 @dataclass
@@ -75,7 +79,7 @@ CITATION = "Reimers and Gurevych, *Sentence-BERT: Sentence Embeddings using Siam
     citation=CITATION,
     options=(Options, PrototypeOptions),
     defaults=_defaults,
-    labels=(LABEL, SCORE),
+    labels=LABELS,
     tuning="full",
     pooler_type="avg",
 )
@@ -93,21 +97,7 @@ def _objective(hidden_size: int, args: ModelArguments, columns: Columns) -> tupl
         return "regression", CosineRegression(_largest(args, columns))
     if args.largest_score is not None:
         raise UserError("--largest_score has no effect without a column score in the training file; leave it out")
-    if columns.label == LABEL:
-        classes = columns.classes or CLASSES
-        if len(classes) < 2:
-            raise UserError(
-                f"all rows of the training file have the label {classes[0]}: there is nothing to tell apart"
-            )
-        return "classification", Classification(hidden_size, classes, [Pair("anchor", "positive")])
-    if "negative" not in columns:
-        raise UserError(
-            "--method sbert learns from what pairs of sentences are said to be; give a training file with a third "
-            "column: label, score, or hard negatives, which contradict the first sentence as the second one follows "
-            "from it"
-        )
-    pairs = [Pair("anchor", "positive", "entailment"), Pair("anchor", "negative", "contradiction")]
-    return "classification", Classification(hidden_size, ("contradiction", "entailment"), pairs)
+    return "classification", Classification(hidden_size, *classified_pairs("sbert", columns, labels=LABELS))
 
 
 def _largest(args: ModelArguments, columns: Columns) -> float:

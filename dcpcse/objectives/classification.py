@@ -1,13 +1,14 @@
 """Classification of sentence pairs by their two embeddings (SBERT, section 3, "Classification Objective Function")."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..labels import CLASSES
+from ..errors import UserError
+from ..labels import CLASSES, LABEL, Columns
 from .base import RowWise, Step
 
 
@@ -69,3 +70,29 @@ class Classification(RowWise):
             return self.numbers[step.extras["labels"]]
         number = self.classes.index(label)
         return torch.full((len(step.input_ids),), number, device=self.numbers.device)
+
+
+def classified_pairs(
+    method: str, columns: Columns, view: Callable[[str], str] = str, *, labels: Sequence[str] = (LABEL,)
+) -> tuple[Sequence[str], Sequence[Pair]]:
+    """The classes of data with these columns, and the pairs that are of one: labelled, or with hard negatives.
+
+    A hard negative contradicts, where the positive follows. view: the one in which the sentence of a column is
+    classified. method, and the labels that it reads: for messages. UserError for data that tell no pairs apart.
+    """
+    first, second = view("anchor"), view("positive")
+    if columns.label == LABEL:
+        classes = columns.classes or CLASSES
+        if len(classes) < 2:
+            raise UserError(
+                f"all rows of the training file have the label {classes[0]}: there is nothing to tell apart"
+            )
+        return classes, [Pair(first, second)]
+    if "negative" not in columns:
+        raise UserError(
+            f"--method {method} learns from what pairs of sentences are said to be; give a training file with a third "
+            f"column: {', '.join(labels)}, or hard negatives, which contradict the first sentence as the second one "
+            "follows from it"
+        )
+    against = Pair(first, view("negative"), "contradiction")
+    return ("contradiction", "entailment"), [Pair(first, second, "entailment"), against]
