@@ -1,10 +1,14 @@
 """Models of every method on tiny encoders, as training leaves them, for the tests beside this file."""
 
+import zlib
+
 import torch
 
 from dcpcse.backbones import load_backbone
+from dcpcse.collators import ViewCollator
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.models import SentenceEncoder
+from dcpcse.numbered import EPOCH, ROW, without_numbers
 
 RECIPES = {
     "dcpcse": ("bert", {"method": "dcpcse", "pre_seq_len": 3, "mlp_only_train": True}),
@@ -16,6 +20,7 @@ RECIPES = {
     "conpvp": ("bert", {"method": "conpvp"}),
     "simcse": ("bert", {"method": "simcse"}),
     "esimcse": ("bert", {"method": "esimcse"}),
+    "consert": ("roberta", {"method": "consert"}),
     "d2cse": ("roberta", {"method": "d2cse", "pre_seq_len": 3}),
     "diffcse": ("bert", {"method": "diffcse"}),
     "sbert": ("roberta", {"method": "sbert"}),
@@ -49,3 +54,17 @@ def model_of(recipe: str, tiny, seed: int = 1) -> SentenceEncoder:
             if parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter) * 0.05)
     return model.requires_grad_(False).eval()
+
+
+class Collator(ViewCollator):
+    """That of training for examples of no file: what they say is their row, in any batch of any process."""
+
+    @classmethod
+    def of(cls, method, max_length: int, **options) -> "Collator":
+        model, views = method.model, method.views
+        return cls(model.tokenizer, views, max_length, templates=model.templates, width=model.dimension, **options)
+
+    def __call__(self, examples):
+        rows = [zlib.crc32(repr(sorted(example.items())).encode()) for example in examples]
+        numbered = [{**example, ROW: row, EPOCH: 0} for example, row in zip(examples, rows, strict=True)]
+        return without_numbers(super().__call__(numbered))[0]

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from method_models import Collator
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dcpcse.backbones import load_backbone
-from dcpcse.collators import ViewCollator, slots_of
+from dcpcse.collators import slots_of
 from dcpcse.distributed import gather_by_rank
 from dcpcse.masking import TokenMasking
 from dcpcse.methods import build_method, model_arguments
@@ -31,7 +32,7 @@ def masked_by_place(self: TokenMasking, input_ids: Tensor, candidates: Tensor | 
     return torch.where(chosen, self.mask_id, input_ids), chosen
 
 
-def build(encoder: str, case: dict[str, Any]) -> tuple[TrainingStep, ViewCollator]:
+def build(encoder: str, case: dict[str, Any]) -> tuple[TrainingStep, Collator]:
     """The step of a case in float64, the same in every process, and its collator; masking is to be patched."""
     torch.manual_seed(0)
     method = build_method(
@@ -41,7 +42,7 @@ def build(encoder: str, case: dict[str, Any]) -> tuple[TrainingStep, ViewCollato
     if method.model.encoder.prompt is not None:
         with torch.no_grad():
             method.model.encoder.prompt.table.weight.mul_(20)  # prompts that matter
-    return step, ViewCollator(method.model.tokenizer, method.views, 32, templates=method.model.templates)
+    return step, Collator.of(method, 32)
 
 
 def rows_of(rank: int) -> Tensor:

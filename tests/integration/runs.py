@@ -183,7 +183,7 @@ def refused(tool, main, argv, *expected: str) -> None:
 def launch(script: str, *argv: Any, processes: int | None = None, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     """Run a Python file as a program, under torchrun with `processes`, and wait for it."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)] if processes else []
-    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, *launcher, script, *map(str, argv)]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)

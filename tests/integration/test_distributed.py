@@ -51,6 +51,10 @@ CASES = {
     "sbert": {"arguments": {"method": "sbert", "temp": 0.05}},
     "sbert, labels": {"columns": (*ROLES[:2], "label"), "arguments": {"method": "sbert", "temp": 0.05}},
     "sbert, scores": {"columns": (*ROLES[:2], "score"), "arguments": {"method": "sbert", "temp": 0.05}},
+    "consert": {"columns": ROLES[:1], "arguments": {"method": "consert"}},
+    "consert, hard negatives": {
+        "arguments": {"method": "consert", "augmentation_1": "adversarial", "augmentation_2": "dropout"}
+    },
     "published": {"arguments": {"gather_gradient": "published", **PUBLISHED}, "shares": (4, 4)},
 }
 """Without columns: all three; without shares: 5 rows, 3 of the first process and 2 of the second."""

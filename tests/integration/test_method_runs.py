@@ -35,6 +35,11 @@ RECIPES = {
         {"method": "dcpcse", "template": "{sentence} [MASK]", "pooler_type": "mask", "prototypes": "both"},
     ),
     "dcpcse, hinge": ("bert", "train_csv", {"method": "dcpcse", "do_eh_loss": True}),
+    "consert, deep": (
+        "roberta",
+        "train_csv",
+        {"method": "consert", "tuning": "deep", "augmentation_1": "adversarial"},
+    ),
     "dcpcse, [CLS] prompt": ("bert", "train_txt", {"method": "dcpcse", "cls_prompt": True}),
 }
 CRTD = ("d2cse", "diffcse")

@@ -166,6 +166,7 @@ CASES = {
     "d2cse": {"generation": "argmax"},
     "diffcse": {"generation": "argmax", "generate_at": "all"},
     "sbert": {"temp": 0.05},
+    "consert": {},
 }
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from method_models import Collator
 from torch import nn
 
 from dcpcse import gradient_cache
 from dcpcse.backbones import load_backbone
-from dcpcse.collators import ViewCollator
 from dcpcse.errors import UserError
 from dcpcse.gradient_cache import CACHED, joint, require_cachable, row_wise, run_in_chunks
 from dcpcse.methods import build_method, model_arguments, settle
@@ -22,6 +22,7 @@ METHODS = {
     "d2cse": {"pre_seq_len": 3, "batchnorm": False, "cls_prompt": True, "do_mlm": True},
     "diffcse": {"batchnorm": False, "crtd_reduction": "mean_all"},
     "sbert": {},
+    "consert": {"augmentation_1": "adversarial", "augmentation_2": "token_cutoff", "no_dropout": False},
 }
 COLUMNS = {"conpvp": ["anchor"], "diffcse": ["anchor"]}
 
@@ -37,9 +38,8 @@ def built(tiny, sentences, name: str, dropout: float):
     torch.manual_seed(0)
     method = build_method(backbone, settle(args, columns), columns)
     steps = TrainingStep(method).double().train()
-    collator = ViewCollator(backbone.tokenizer, method.views, 24, templates=method.model.templates)
     rows = [{c: sentences[(i + 4 * j) % 12] for j, c in enumerate(columns)} for i in range(7)]
-    return steps, collator(rows), {name: term.weight for name, term in method.terms.items()}
+    return steps, Collator.of(method, 24)(rows), {name: term.weight for name, term in method.terms.items()}
 
 
 def cached(steps, batch, chunk, weights):

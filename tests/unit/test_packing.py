@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from method_models import columns_of, rows_of
+from method_models import Collator, columns_of, rows_of
 from torch import nn
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from dcpcse.backbones import load_backbone
-from dcpcse.collators import ViewCollator
 from dcpcse.encoder import Encoder, set_packed
 from dcpcse.methods import build_method, model_arguments, settle
 from dcpcse.packing import Packing
@@ -174,6 +173,7 @@ METHODS = {
     "d2cse": {"pre_seq_len": 3, "cls_prompt": True},
     "diffcse": {"crtd_reduction": "mean_all"},
     "sbert": {"tuning": "deep", "pre_seq_len": 3},
+    "consert": {"augmentation_1": "dropout"},
 }
 
 
@@ -189,8 +189,7 @@ def test_whole_training_steps_are_those_of_padded_batches(tiny, sentences, name)
     torch.manual_seed(0)
     method = build_method(backbone, settle(args, columns_of(kind)), columns_of(kind))
     step = TrainingStep(method).double().train()
-    templates = method.model.templates
-    batch = ViewCollator(backbone.tokenizer, method.views, 24, templates=templates)(rows_of(sentences, kind, 5))
+    batch = Collator.of(method, 24)(rows_of(sentences, kind, 5))
     found = {}
     for packed in (True, False):
         set_packed(step, packed)

@@ -1,0 +1,215 @@
+"""ConSERT: its loss against loops over all copies, which views its options make, and what they refuse."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dcpcse.augmentations import ElementDropout, FeatureCutoff, TokenCutoff, TokenShuffling
+from dcpcse.backbones import load_backbone
+from dcpcse.collators import ViewCollator
+from dcpcse.errors import UserError
+from dcpcse.labels import Columns
+from dcpcse.methods import Adversary, build_method, model_arguments, settle
+from dcpcse.methods.consert import KINDS, remove_dropout
+from dcpcse.numbered import NumberedRows, without_numbers
+from dcpcse.objectives import Step
+from dcpcse.objectives.classification import Pair
+from dcpcse.objectives.copies import Copies
+from dcpcse.step import TrainingStep
+
+TRIPLES = ("anchor", "positive", "negative")
+LABELLED = Columns(("anchor", "positive", "label"), ("contradiction", "entailment", "neutral"))
+MADE = {
+    "none": None,
+    "shuffle": TokenShuffling(),
+    "token_cutoff": TokenCutoff(0.15),
+    "feature_cutoff": FeatureCutoff(0.2),
+    "dropout": ElementDropout(0.2),
+    "adversarial": None,
+}
+PAIRS = [pair for pair in itertools.product(MADE, repeat=2) if pair not in (("none", "none"), ("adversarial",) * 2)]
+
+
+def build(tiny, columns=("anchor",), kind="bert", **options):
+    torch.manual_seed(0)
+    return build_method(load_backbone(tiny(kind)), model_arguments(method="consert", **options), columns)
+
+
+class Table(list):
+    """Rows as the trainer's data give them."""
+
+    def __getitems__(self, indices):
+        return [self[i] for i in indices]
+
+
+def batch_of(method, rows):
+    table = NumberedRows(Table(rows))
+    collate = ViewCollator(method.model.tokenizer, method.views, 16, width=method.model.dimension)
+    return without_numbers(collate(table.__getitems__(range(len(rows)))))[0]
+
+
+def loss_of_copies(first, second, temperature):
+    """Loops over the 2 N copies of N sentences, each against all but itself (eq. 1)."""
+    copies, losses = [*first, *second], []
+    for i, copy in enumerate(copies):
+        partner = (i + len(first)) % len(copies)
+        exponents = [
+            torch.exp(F.cosine_similarity(copy, other, dim=0) / temperature)
+            for k, other in enumerate(copies)
+            if k != i
+        ]
+        own = F.cosine_similarity(copy, copies[partner], dim=0) / temperature
+        losses.append(torch.stack(exponents).sum().log() - own)
+    return torch.stack(losses).mean()
+
+
+def test_the_loss_is_the_loop_over_all_copies_of_each_column():
+    torch.manual_seed(0)
+    views = {name: torch.randn(5, 8, dtype=torch.float64) for name in ("a", "a2", "b", "b2")}
+    copies = Copies([("a", "a2"), ("b", "b2")], 0.3)
+    found = copies(Step(None, None, None, views))
+    expected = sum(loss_of_copies(views[name], views[f"{name}2"], 0.3) for name in "ab")
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    assert copies.negatives(5, ()) == 8
+    total, number = copies.counts["cosine_positive"]
+    cosines = [F.cosine_similarity(views[name], views[f"{name}2"]).mean() for name in "ab"]
+    assert float(total / number) == pytest.approx(float(sum(cosines) / 2), rel=1e-6)
+    assert torch.equal(copies.anchors, views["a"])
+
+
+@pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
+def test_any_pair_of_augmentations_makes_its_two_copies_and_classification_sees_neither(kinds, tiny):
+    method = build(tiny, LABELLED, augmentation_1=kinds[0], augmentation_2=kinds[1])
+    made = {view.name: view.augmentation for view in method.views}
+    for column in ("anchor", "positive"):
+        assert made[column] == MADE[kinds[0]]
+        assert made[f"{column}_copy"] == MADE[kinds[1]]
+    (pair,) = method.terms["classification"].objective.pairs
+    assert pair == Pair(pair.first, pair.second, None)
+    whole = {view.column: view for view in method.views if view.name in (pair.first, pair.second)}
+    assert set(whole) == {"anchor", "positive"}
+    steep = {} if method.adversary is None else method.adversary.views
+    assert all(view.augmentation is None and view.name not in steep for view in whole.values())
+    assert len(method.views) == (4 if "none" in kinds else 6)
+    if "adversarial" in kinds:
+        names = ["anchor", "positive"] if kinds[0] == "adversarial" else ["anchor_copy", "positive_copy"]
+        views = {name: whole[column].name for name, column in zip(names, ("anchor", "positive"), strict=True)}
+        assert method.adversary == Adversary("classification", 1.0, views)
+    else:
+        assert method.adversary is None
+
+
+@pytest.mark.parametrize("columns", [("anchor",), LABELLED, TRIPLES], ids=["sentences", "labelled", "triples"])
+def test_a_step_is_its_terms_by_hand(columns, tiny, sentences):
+    options = {"augmentation_1": "token_cutoff", "augmentation_2": "dropout", "temp": 0.2, "max_square": True}
+    method = build(tiny, columns, **(options if len(columns) > 1 else {**options, "max_square": None}))
+    texts = [name for name in columns if name != "label"]
+    rows = [{name: sentences[(i + 4 * k) % 12] for k, name in enumerate(texts)} for i in range(5)]
+    labels = ["contradiction", "entailment", "neutral", "entailment", "contradiction"]
+    if "label" in columns:
+        rows = [{**row, "label": label} for row, label in zip(rows, labels, strict=True)]
+    step, batch = TrainingStep(method).double().eval(), batch_of(method, rows)
+    with torch.no_grad():
+        terms, views = step(**batch), step.encode(**batch).embeddings
+    expected = sum(loss_of_copies(views[name], views[f"{name}_copy"], 0.2) for name in texts)
+    torch.testing.assert_close(terms["contrastive"], expected, rtol=1e-9, atol=0)
+    assert (views["anchor"] - views["anchor_copy"]).abs().max() > 1e-3
+    if len(columns) == 1:
+        assert set(terms) == {"contrastive"}
+        assert method.terms["contrastive"].weight == 1.0
+        return
+    assert method.terms["contrastive"].weight == 0.15
+    head, losses = method.terms["classification"].objective.head, []
+    for i in range(5):
+        u, v, w = (views[f"{name}_whole"][i] for name in (*texts, texts[-1])[:3])
+        cases = [(v, labels[i])] if "label" in columns else [(v, "entailment"), (w, "contradiction")]
+        for other, label in cases:
+            logits = head(torch.cat([u, other, (u - other).abs(), torch.maximum(u, other) ** 2]))
+            losses.append(-logits.log_softmax(0)[["contradiction", "entailment", "neutral"].index(label)])
+    torch.testing.assert_close(terms["classification"], torch.stack(losses).mean(), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "modernbert", "distilbert", "mpnet"])
+def test_without_dropout_a_training_pass_is_that_of_inference(kind, tiny):
+    settings = {"modernbert": {f"{part}_dropout": 0.4 for part in ("attention", "mlp", "embedding")}}
+    model = load_backbone(tiny(kind, **settings.get(kind, {}))).model.train()
+    ids = torch.randint(5, 60, (3, 9))
+
+    def states():
+        with torch.no_grad():
+            return model(ids).last_hidden_state
+
+    assert not torch.equal(states(), states())
+    remove_dropout(model)
+    trained = states()
+    torch.testing.assert_close(trained, model.eval()(ids).last_hidden_state, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"tuning": "deep", "pre_seq_len": 3}], ids=["full", "deep"])
+def test_dropout_is_off_unless_it_is_asked_for(options, tiny, sentences):
+    rows = [{"anchor": sentence} for sentence in sentences[:4]]
+    for given, same in (({}, True), ({"no_dropout": False}, False)):
+        step = TrainingStep(build(tiny, **options, **given)).train()
+        batch = batch_of(build(tiny, **options, **given), rows)
+        with torch.no_grad():
+            one, other = (step.encode(**batch).embeddings["anchor"] for _ in range(2))
+        assert torch.equal(one, other) is same
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (
+            ("anchor", "positive"),
+            {},
+            "--method consert learns from what pairs",
+        ),
+        (("anchor",), {"augmentation_1": "adversarial"}, "an adversarial augmentation needs a supervised loss"),
+        (("anchor",), {"max_square": True}, "--max_square needs a supervised loss"),
+        (Columns(LABELLED, ("neutral",)), {}, "all rows of the training file have the label neutral"),
+        (("anchor",), {"augmentation_1": "none", "augmentation_2": "none"}, "give --no_dropout False"),
+        (TRIPLES, {"augmentation_1": "adversarial", "augmentation_2": "adversarial"}, "choose another one$"),
+        (
+            ("anchor",),
+            {"token_cutoff_rate": 0.3},
+            "--token_cutoff_rate has no effect without an augmentation token",
+        ),
+        (TRIPLES, {"noise_norm": 0.3}, "--noise_norm has no effect without an augmentation adversarial"),
+        (("anchor",), {"template": "{sentence} [MASK]", "second_template": "[MASK] {sentence}"}, "--second_template"),
+        (TRIPLES, {"hard_negative_weight": 0.5}, "--hard_negative_weight: --method consert classifies"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_what_nothing_would_look_at_is_refused_with_what_to_do(columns, options, message, tiny):
+    with pytest.raises(UserError, match=message):
+        build(tiny, columns, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"augmentation_1": "span"},
+        {"token_cutoff_rate": 0.0},
+        {"feature_cutoff_rate": 1.0},
+        {"embedding_dropout_rate": -0.1},
+        {"noise_norm": 0.0},
+        {"contrastive_weight": float("inf")},
+    ],
+    ids=str,
+)
+def test_values_that_cannot_be_are_refused_by_name(options):
+    with pytest.raises(UserError, match=f"--{next(iter(options))}"):
+        model_arguments(method="consert", **options)
+
+
+def test_numbers_that_are_left_out_are_the_papers():
+    options = {"augmentation_1": "token_cutoff", "augmentation_2": "dropout"}
+    settled = settle(model_arguments(method="consert", **options), ["anchor"])
+    assert (settled.token_cutoff_rate, settled.embedding_dropout_rate) == (0.15, 0.2)
+    assert settled.feature_cutoff_rate is settled.noise_norm is None
+    default = settle(model_arguments(method="consert"), LABELLED)
+    assert (default.augmentation_1, default.augmentation_2) == ("shuffle", "feature_cutoff")
+    assert (default.feature_cutoff_rate, default.contrastive_weight, default.no_dropout) == (0.2, 0.15, True)
+    assert set(KINDS) == set(MADE)
