@@ -254,8 +254,18 @@ _COMPLAINTS = {
 """Of argparse and of transformers' parser, as patterns → what is said instead."""
 
 
+class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Names the default of an option, unless it is None: what that stands for, the help says."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
+
+
 class Parser(CommandParser, HfArgumentParser):
     """The parser of dataclasses."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, formatter_class=_Defaults, **kwargs)
 
     def parse(self, argv: Sequence[str], texts: str | None = None) -> tuple[Any, ...]:
         """The dataclasses, and a namespace of everything else. texts: a positional that may stand between options."""
