@@ -49,7 +49,7 @@ class ModelArguments:
         "A published setting, such as dcpcse/unsup-bert-base; the other options override it. "
         f"One of {', '.join(preset_names())}.",
     )
-    method: str = option("dcpcse", "What is trained and by which loss; a name in dcpcse/methods/.")
+    method: str = option("dcpcse", "What is trained and by which loss; a file in dcpcse/methods/, or of --plugin.")
     plugin: list[str] = option(
         [],
         "Methods from outside: modules, or .py files, that register some. They are run as programs are.",

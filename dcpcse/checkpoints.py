@@ -25,7 +25,7 @@ OBJECTIVES = "objectives.safetensors"
 """What the objectives train and keep: part of checkpoints, which training resumes from, not of results."""
 
 _MAY_CHANGE = {
-    *("preset", "model_name_or_path", "config_name", "tokenizer_name", "model_revision", "use_auth_token"),
+    *("preset", "plugin", "model_name_or_path", "config_name", "tokenizer_name", "model_revision", "use_auth_token"),
     *("cache_dir", "overwrite_cache", "output_dir", "train_file", "use_fast_tokenizer"),
     *("eval_data_dir", "eval_tasks", "custom_eval_data", "num_train_epochs", "max_steps", "do_train", "do_eval"),
     *("eval_strategy", "eval_steps", "eval_on_start", "save_strategy", "save_steps", "save_total_limit"),

@@ -1,7 +1,9 @@
 """Methods from outside this package: entry points of installed packages, and modules or files that are named."""
 
 import importlib
+import logging
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -10,6 +12,8 @@ from types import ModuleType
 from .errors import UserError
 from .methods import METHODS
 
+logger = logging.getLogger(__name__)
+
 GROUP = "dcpcse.methods"
 """Entry points of installed packages, each a module that registers methods."""
 
@@ -17,21 +21,32 @@ GROUP = "dcpcse.methods"
 def load_plugins(named: Sequence[str]) -> None:
     """Register the methods of installed packages, and of modules or .py files; each is run as a program, once.
 
-    UserError for one that is not there, cannot be run, or registers nothing.
+    UserError for one that is named and is not there, cannot be run, or registers nothing.
     """
     for point in entry_points(group=GROUP):
-        _run(point.module, f"the entry point {point.name} = {point.value} of an installed package")
+        try:
+            _run(point.module, f"the entry point {point.name} = {point.value}")
+        except UserError as error:  # of a package that this call may not need
+            logger.warning("%s; its methods are left out: mend the package, or uninstall it", error)
     for name in named:
         module = _run(_importable(name), f"--plugin {name}")
         if not any(entry.build.__module__ == module.__name__ for entry in METHODS.values()):
             raise UserError(f"--plugin {name} registers no method; put @dcpcse.methods.register(NAME) on one")
 
 
+def file_from_outside(method: str | None) -> Path | None:
+    """The file of a method that is not of this package; None for one that is."""
+    module = METHODS[method].build.__module__ if method in METHODS else __name__
+    return None if module.startswith(f"{__package__}.") else _file_of(module)
+
+
 def _importable(name: str) -> str:
     """The module of a name or a file; the folder of a file is looked into last, so that it hides nothing."""
+    path = Path(name)
+    if not name.endswith(".py") and (path.with_suffix(".py").is_file() or len(path.parts) > 1):
+        raise UserError(f"--plugin {name}: is no name of a module; give the file, {path.with_suffix('.py')}")
     if not name.endswith(".py"):
         return name
-    path = Path(name)
     if not path.is_file():
         raise UserError(f"--plugin {name}: there is no such file; give a .py file, or an installed module")
     if not path.stem.isidentifier():
@@ -66,13 +81,9 @@ def _run(module: str, what: str) -> ModuleType:
 
 
 def _place(error: Exception) -> str:
-    """The last line outside the import machinery that the error went through."""
+    """The last line of the plugin, or of what it imports, that the error went through."""
     if isinstance(error, SyntaxError):
         return ""  # which says so itself
-    place, trace = "", error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith("<") and Path(file) != Path(importlib.__file__) and Path(file) != Path(__file__):
-            place = f" ({Path(file).name}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return place
+    ours = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<")
+    lines = [line for line in traceback.extract_tb(error.__traceback__) if not line.filename.startswith(ours)]
+    return f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""

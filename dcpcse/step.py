@@ -18,6 +18,16 @@ from .objectives.base import looked_at
 from .packing import Packing
 
 
+def require_scalar(term: str, value: Any) -> Tensor:
+    """The value of a term; UserError for one that is no scalar tensor, which autograd would refuse without a name."""
+    if isinstance(value, Tensor) and not value.dim():
+        return value
+    found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.40}"
+    raise UserError(
+        f"the term {term} of the loss is {found}; its objective must return a tensor of one number, a mean"
+    )
+
+
 class TrainingStep(nn.Module):
     """A batch of all views → the unweighted terms of the loss. The one module that DDP and compile wrap."""
 
@@ -39,8 +49,8 @@ class TrainingStep(nn.Module):
         """A batch of `ViewCollator` → scalar by term name. replay: the batch is a chunk in its second pass."""
         step = self.encode(**batch)
         if replay is not None:
-            return replay.terms(step, self.objectives)
-        return {name: objective(looked_at(step, objective)) for name, objective in self.objectives.items()}
+            return {name: require_scalar(name, t) for name, t in replay.terms(step, self.objectives).items()}
+        return {name: require_scalar(name, o(looked_at(step, o))) for name, o in self.objectives.items()}
 
     def encode(
         self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None, **others: Tensor

@@ -33,6 +33,7 @@ from .numbered import NumberedRows
 from .output import EVALUATED, check_output, clear_reports, clear_run, how_to_go_on, require_output_dir
 from .paths import write_whole
 from .plan import planned_steps, summary
+from .plugins import file_from_outside
 from .preconditions import require_data, require_fitting, require_given, require_shardable
 from .publishing import Target, push, remove_old_card, require_pushable
 from .recording import write_environment
@@ -221,6 +222,8 @@ def _made_of(data: DataArguments, run: RunArguments, method: Method, corpus: Cor
         made_of["generator or LM head"] = fingerprint(frozen)
     if corpus:
         made_of["corrupted corpus"] = corpus.fingerprint()
+    if file := file_from_outside(method.model.method):
+        made_of["file of the method"] = data_fingerprint(file)
     return made_of
 
 

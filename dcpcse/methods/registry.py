@@ -127,6 +127,11 @@ def register(
             raise ValueError(f"the method name {name!r} is none; use small letters, digits, . _ and -")
         for part in parts:
             _require_new(part)
+        known = {field.name for part in (ModelArguments, *parts) for field in fields(part)}
+        if unknown := sorted(set(fixed) - known):
+            near = difflib.get_close_matches(unknown[0], known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"register({name!r}, {unknown[0]}=...): there is no such option{hint}")
         METHODS[name] = Entry(builder, _with_fixed(defaults, fixed), parts, citation, tuple(labels))
         return builder
 
@@ -271,6 +276,7 @@ def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str
     columns = Columns.of(columns)
     settled = settle(args, columns)
     method = METHODS[settled.method].build(backbone, settled, columns)
+    _require_whole(method, settled.method, columns)
     if settled.init_from:
         options = LoadOptions.asked(settled.cache_dir, settled.use_auth_token)
         try:
@@ -282,6 +288,29 @@ def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str
     for module in (method.model, *method.objectives):
         set_frozen_dtype(module, DTYPES[settled.encoder_dtype])
     return method
+
+
+def _require_whole(method: Any, name: str, columns: Sequence[str]) -> None:
+    """UserError for what a builder gave that cannot be trained: it may be a stranger's."""
+    if not isinstance(method, Method):
+        raise UserError(
+            f"the builder of --method {name} gave {type(method).__name__}; return Method(model, views, terms)"
+        )
+    if not method.terms or not method.views:
+        raise UserError(
+            f"the builder of --method {name} gave no {'views' if method.terms else 'terms'}; give one at least"
+        )
+    for term, part in method.terms.items():
+        if not isinstance(part, Term):
+            raise UserError(
+                f"the term {term} of --method {name} is {type(part).__name__}; write Term(objective, weight)"
+            )
+    for view in method.views:
+        if view.column not in columns:
+            raise UserError(
+                f"the view {view.name} of --method {name} reads the column {view.column}; the training file has "
+                f"{', '.join(columns)}"
+            )
 
 
 def _require_begins_alike(model: SentenceEncoder, folder: str | Path) -> None:

@@ -1,5 +1,6 @@
 """The contract between a training step and its objectives."""
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from ..attention import Prefix
 from ..distributed import joint_mean
+from ..errors import UserError
 from ..models import SentenceEncoder
 from ..packing import Packing
 from ..templates import Slots
@@ -57,7 +59,7 @@ class Objective(nn.Module):
 
     def forward(self, step: Step) -> Tensor:
         """The unweighted scalar of this batch."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.forward(step) is missing")
 
     def look(self, step: Step) -> Mapping[str, Tensor]:
         """Tensors (B, ...) that it wants of these rows besides embeddings, for `step.looked`; nothing by default.
@@ -103,11 +105,11 @@ class RowWise(Objective):
 
     def count(self, step: Step, drawn: Any) -> int | Tensor:
         """Number of things in this step."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.count(step, drawn) is missing")
 
     def mean(self, step: Step, drawn: Any) -> Tensor:
         """The mean over them; 0 of none."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.mean(step, drawn) is missing")
 
     def forward(self, step: Step) -> Tensor:
         drawn = self.draw(step)
@@ -121,6 +123,16 @@ class Term:
     objective: Objective
     weight: float = 1.0
     schedule: Callable[[int], float] | None = None
+
+    def __post_init__(self) -> None:
+        """UserError for what is no objective, or none that is whole: methods of strangers are told in a line."""
+        kind = type(self.objective).__name__
+        if not isinstance(self.objective, Objective):
+            raise UserError(f"Term({kind}): give an instance of a class that inherits from Objective or RowWise")
+        if not hasattr(self.objective, "counts"):
+            raise UserError(f"Term({kind}): its __init__ must begin with super().__init__()")
+        if not isinstance(self.weight, (int, float)) or not math.isfinite(self.weight):
+            raise UserError(f"Term({kind}, {self.weight}): the weight must be a finite number")
 
     def weight_at(self, step: int) -> float:
         """Weight after `step` finished optimiser steps."""

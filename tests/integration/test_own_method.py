@@ -95,3 +95,59 @@ def test_what_it_refuses_is_one_line_and_nothing_is_left(words, message, desk, t
 def test_the_rest_of_the_framework_holds_for_it(options, desk):
     words = [*shlex.split(COMMANDS[0])[2:], *options, "--use_cpu", "--max_steps", "2"]
     assert run(train_main, words) == 0
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("return F.relu(self.margin - gap).mean()", "return F.relu(self.margin - gap)", "is a tensor of shape (32,)"),
+        ("return F.relu(self.margin - gap).mean()", "return None", "the term triplet of the loss is None"),
+        ("return Method(", "Method(", "the builder of --method triplet gave NoneType; return Method("),
+        ("return Method(", "return (", "the builder of --method triplet gave tuple"),
+        ("Term(TripletMargin(args.margin))", "TripletMargin(args.margin)", "is TripletMargin; write Term("),
+        ("Term(TripletMargin(args.margin))", "Term(args.margin)", "Term(float): give an instance of a class"),
+        ("Term(TripletMargin(args.margin))", "Term(TripletMargin(args.margin), None)", "must be a finite number"),
+        ("        super().__init__()\n", "", "Term(TripletMargin): its __init__ must begin with super().__init__()"),
+        (
+            "sentence_pair_views(columns)",
+            '(View("anchor", "title"),)',
+            "reads the column title; the training file has",
+        ),
+        ("margin=0.3,", "margins=0.3,", "there is no such option; did you mean margin?"),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_mistake_in_the_file_is_told_in_a_line(right, wrong, message, desk, tool):
+    assert right in CODE
+    mistaken = CODE.replace(right, wrong).replace("import sentence_pair_views", "import View, sentence_pair_views")
+    (desk / NAME).write_text(mistaken, encoding="utf-8")
+    outcome = tool(train_main, [*shlex.split(COMMANDS[0])[2:], "--use_cpu", "--eval_strategy", "no"])
+    assert outcome.code == 2
+    assert message in outcome.err and "error: " in outcome.err.splitlines()[-1]
+
+
+def test_a_run_does_not_go_on_with_another_method_of_the_same_name(desk, tool):
+    words = [
+        *shlex.split(COMMANDS[0])[2:],
+        "--use_cpu",
+        "--max_steps",
+        "2",
+        "--save_steps",
+        "1",
+        "--eval_strategy",
+        "no",
+    ]
+    assert run(train_main, words) == 0
+    (desk / "result/triplet/dcpcse.json").unlink()
+    (desk / "elsewhere").mkdir()
+    (desk / NAME).rename(desk / "elsewhere" / NAME)
+    words[words.index(NAME)] = f"elsewhere/{NAME}"
+    for name in ("triplet",):
+        del sys.modules[name], METHODS[name]
+    assert tool(train_main, [*words, "--resume"]).code == 0
+    (desk / "elsewhere" / NAME).write_text(
+        CODE.replace("self.margin - gap", "2 * self.margin - gap"), encoding="utf-8"
+    )
+    (desk / "result/triplet/dcpcse.json").unlink()
+    outcome = tool(train_main, [*words, "--resume"])
+    assert outcome.code == 2 and "was written with another file of the method" in outcome.err

@@ -126,6 +126,16 @@ def test_the_methods_of_installed_packages_are_known_without_a_word(plugin, tmp_
     assert "mine" in METHODS
 
 
+def test_an_installed_package_that_cannot_be_run_is_told_and_left_out(plugin, tmp_path, monkeypatch, caplog):
+    plugin("import no_such_package", name="broken_method.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("mine", "broken_method", plugins.GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
+    caplog.set_level("WARNING", "dcpcse")
+    assert parsed("--method", "dcpcse").method == "dcpcse"
+    assert "the entry point mine = broken_method: No module named 'no_such_package'" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -133,8 +143,15 @@ def test_the_methods_of_installed_packages_are_known_without_a_word(plugin, tmp_
         ("x = (", "SyntaxError: .*line 1"),
         ("import dcpcse\n\n1 / 0", r"ZeroDivisionError: division by zero \(my_method\.py, line 3\); mend it"),
         ("import no_such_package", "No module named 'no_such_package'; install it"),
-        (OWN.replace('"mine"', '"simcse"'), "the method name 'simcse' is already registered"),
+        (
+            OWN.replace('"mine"', '"simcse"'),
+            r"'simcse' is already registered.*\(my_method\.py, line 15\)",
+        ),
         (OWN.replace('register("mine"', 'register("My Own"'), "the method name 'My Own' is none"),
+        (
+            OWN.replace("sharpness=2.0", "sharpnes=2.0"),
+            "no such option; did you mean sharpness",
+        ),
         (OWN.replace("sharpness", "temp"), "the option --temp of my_method is one of dcpcse.arguments already"),
         (
             OWN.replace("sharpness", "prompt_len"),
@@ -157,12 +174,14 @@ def test_what_is_wrong_with_a_plugin_is_said_in_a_line(plugin, text, message):
         ("nowhere.py", "there is no such file"),
         ("no.such.module", "there is no module no.such.module; give an installed one"),
         ("my-method.py", "my-method is no name of a module"),
+        ("my_method", "give the file, my_method.py"),
+        ("../there/my_method", "give the file, ../there/my_method.py"),
         ("random.py", "another module is called random"),
     ],
 )
 def test_a_name_that_leads_to_no_plugin_is_refused(plugin, name, message, tmp_path, monkeypatch):
-    if name in ("my-method.py", "random.py"):
-        plugin(name=name)
+    if name in ("my-method.py", "random.py", "my_method"):
+        plugin(name=f"{name.removesuffix('.py')}.py")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
         parsed("--plugin", name)
