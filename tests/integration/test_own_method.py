@@ -16,6 +16,7 @@ from runs import Run, watching
 from dcpcse.cli import run
 from dcpcse.evaluating import evaluation
 from dcpcse.methods import METHODS
+from dcpcse.objectives import Step
 from dcpcse.training import train as train_main
 
 ROOT = Path(__file__).parents[2]
@@ -151,3 +152,21 @@ def test_a_run_does_not_go_on_with_another_method_of_the_same_name(desk, tool):
     (desk / "result/triplet/dcpcse.json").unlink()
     outcome = tool(train_main, [*words, "--resume"])
     assert outcome.code == 2 and "was written with another file of the method" in outcome.err
+
+
+@pytest.mark.parametrize("options", [[], ["--gradient_cache_chunk", "8"]], ids=str)
+def test_the_second_file_sees_all_rows(options, desk, sentences):
+    name, code = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)[1]
+    (desk / name).write_text(code, encoding="utf-8")
+    words = [*shlex.split(COMMANDS[0])[2:], "--plugin", name, "--method", "uniform", "--use_cpu", "--max_steps", "2"]
+    record = Run(desk / "result/triplet")
+    with watching(record):
+        assert run(train_main, [*words, "--logging_steps", "1", *options]) == 0
+    objective = record.trainer.method.terms["uniformity"].objective
+    rows = torch.randn(5, 8, dtype=torch.float64)
+    unit = [row / row.norm() for row in rows]
+    pairs = [((unit[i] - unit[j]) ** 2).sum() for i in range(5) for j in range(i)]
+    expected = torch.stack([torch.exp(-2 * pair) for pair in pairs]).mean().log()
+    step = Step(None, None, None, {"anchor": rows})
+    torch.testing.assert_close(objective(step), expected)
+    assert len(record.logged("loss_uniformity")) == 2
