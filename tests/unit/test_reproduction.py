@@ -88,7 +88,7 @@ def test_names_tables_papers_and_patterns_find_rows_and_others_the_nearest():
         ("promptbert/table6/supervised/InferSent-GloVe", "cited only"),
         ("promptbert/table13/supervised/Universal-Sentence-Encoder", "cited only"),
         ("conpvp/table3/BERT-large/PromptBERT", "cited only: the paper gives no settings"),
-        ("dcpcse/table1/supervised/SBERT-base", "NLI classification"),
+        ("dcpcse/table1/supervised/SBERT-base-flow", "NLI classification (preset sbert/nli-bert-base)"),
         ("d2cse/table1/GloVe-embeddings-avg", "--vectors"),
         ("dcpcse/table1/unsupervised/DCPCSE-BERT-base", "there is no file data/wiki1m_for_simcse.txt"),
         ("dcpcse/table1/unsupervised/BERT-base-flow", "there is no file data/nli_for_simcse.csv"),
