@@ -36,6 +36,7 @@ TESTS = {
     "dcpcse/losses.py": [f"{UNIT}/test_losses.py", PROPERTIES, "-k", "losses or loop"],
     "dcpcse/objectives/base.py": [f"{UNIT}/test_objectives.py"],
     "dcpcse/objectives/contrastive.py": [f"{UNIT}/test_objectives.py"],
+    "dcpcse/objectives/energy_hinge.py": [f"{UNIT}/test_energy_hinge.py"],
     "dcpcse/objectives/mlm.py": [f"{UNIT}/test_objectives.py"],
     "dcpcse/objectives/replaced_token.py": [f"{UNIT}/test_crtd.py"],
     "dcpcse/pooling.py": [f"{UNIT}/test_pooling.py", PROPERTIES, "-k", "pool"],
