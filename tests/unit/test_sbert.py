@@ -200,7 +200,7 @@ def test_without_known_labels_all_classes_are_expected(tiny):
         (SCORED, {"largest_score": 4.0}, "go from 0 to 5; they must differ, and lie between 0 and --largest_score 4"),
         (Columns(SCORED, scores=(-1, 1)), {}, "go from -1 to 1; they must differ, and lie between 0 and the largest"),
         (Columns(SCORED, scores=(3, 3)), {}, "go from 3 to 3; they must differ"),
-        (LABELLED, {"prototypes": "both"}, "--prototypes both: a prototype is the .MASK. of a template"),
+        (LABELLED, {"prototypes": "both"}, "--prototypes both: prototypes are .MASK. vectors"),
     ],
 )
 def test_what_cannot_be_learned_is_refused_with_the_reason(columns, options, said, tiny):
