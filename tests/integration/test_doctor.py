@@ -119,6 +119,7 @@ def test_labels_are_counted_and_wrong_ones_found_in_their_lines(suffix, doctor, 
     shown = capsys.readouterr().out
     assert "columns: a (anchor), b (positive), label" in shown
     assert re.search(r"ok +labels +10 entailment, 8 neutral", shown)
+    assert re.search(r"ok +words +min 4,", shown)  # a label is no sentence of one word
 
 
 def test_scores_are_told_and_labels_that_are_all_alike_are_a_fault(doctor, tmp_path, capsys):
