@@ -270,3 +270,53 @@ def test_another_source_leaves_no_training_file_behind(content, tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["sts-train.csv"]
+
+
+# Unlabelled texts of the STS sets
+
+
+def sts_texts(data: Path, target: Path) -> subprocess.CompletedProcess:
+    words = [sys.executable, str(ROOT / "data/sts_texts.py"), str(data), str(target)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=100)
+
+
+@pytest.fixture
+def sts_folder(tmp_path, sts_data):
+    """The tiny STS-B and SICK, and a file of two pairs for each year, one of them without a score."""
+    folder = shutil.copytree(sts_data, tmp_path / "data")
+    for year in range(12, 17):
+        of_year = folder / f"downstream/STS/STS{year}-en-test"
+        of_year.mkdir()
+        (of_year / "STS.gs.news.txt").write_text("3.0\n\n", encoding="utf-8")
+        (of_year / "STS.input.news.txt").write_text(f'A "{year}".\tTwo.\nThree.\tA "{year}".\n', encoding="utf-8")
+    return folder
+
+
+def test_the_texts_of_the_sts_sets_are_all_their_sentences(sts_folder, tmp_path):
+    done = sts_texts(sts_folder, tmp_path / "texts.txt")
+    assert (done.returncode, done.stderr) == (0, "")
+    texts = (tmp_path / "texts.txt").read_text(encoding="utf-8").splitlines()
+    years = [text for year in range(12, 17) for text in (f'A "{year}".', "Two.", "Three.", f'A "{year}".')]
+    pairs = (sts_folder / "downstream/STS/STSBenchmark/sts-dev.csv").read_text(encoding="utf-8").splitlines()
+    split = [text for pair in pairs for text in pair.split("\t")[5:7]]
+    assert texts == [*years, *split * 6]
+    assert f"{len(texts)} sentences" in done.stdout
+    assert load_training_file(tmp_path / "texts.txt", tmp_path / "cache").dataset["anchor"] == texts
+
+
+def test_a_folder_without_all_sets_gives_no_texts(sts_folder, tmp_path):
+    for broken in (
+        lambda: (sts_folder / "downstream/STS/STS13-en-test/STS.input.news.txt").write_text("One.\t\n"),
+        lambda: shutil.rmtree(sts_folder / "downstream/STS/STS14-en-test"),
+        lambda: shutil.rmtree(sts_folder),
+    ):
+        broken()
+        done = sts_texts(sts_folder, tmp_path / "texts.txt")
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
+        assert not list(tmp_path.glob("texts*"))
+
+
+def test_the_real_sets_give_the_published_number_of_texts(real_data, tmp_path):
+    """89,192, as ConSERT's README says."""
+    assert "89,192 sentences" in sts_texts(real_data, tmp_path / "texts.txt").stdout
