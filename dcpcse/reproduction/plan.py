@@ -172,7 +172,8 @@ def _training(row: Row, seed: int, setting: Setting, output: Path) -> dict[str, 
 
 
 def _evaluation(row: Row, seed: int | None, setting: Setting, folder: Path) -> tuple[str, ...]:
-    options = {"model_name_or_path": folder / "model"} if row.preset else _untrained(row, seed, setting)
+    trained = {"model_name_or_path": folder / "model", **row.evaluation}
+    options = trained if row.preset else _untrained(row, seed, setting)
     options |= {"mode": "test", "task_set": "na", "tasks": row.measured, "data_dir": setting.data_dir}
     options["output_file"] = folder / SCORES
     if setting.custom_data:

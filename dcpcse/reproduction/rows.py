@@ -26,7 +26,8 @@ class Row:
 
     One of these says how it is got: preset (of train.py) with options on top; plain, the options of evaluation.py for
     an encoder as it is; glove, averages from a file of word vectors; cited, why it is not. fitted: whitening or flow,
-    put after a plain encoder. needs: what a user has to bring that no preset names.
+    put after a plain encoder. evaluation: options of evaluation.py for what a preset has trained, where the paper
+    measures it in another way. needs: what a user has to bring that no preset names.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)
     plain: Mapping[str, Any] | None = None
     fitted: str | None = None
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
     glove: bool = False
     needs: str | None = None
     cited: str | None = None

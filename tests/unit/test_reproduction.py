@@ -126,6 +126,15 @@ def test_every_row_that_can_be_run_becomes_commands_that_are_understood(name, se
         assert args.model_name_or_path == run.output_dir
 
 
+def test_a_result_is_measured_in_the_way_of_its_row(setting):
+    row = replace(ROWS["d2cse/table1/SimCSE-BERT-base"], evaluation={"pooler": "avg_top2"})
+    (unit,) = plan([row], [3], setting, Path("out"))
+    args, _ = parse_evaluation(unit.evaluate)
+    assert args.pooler_type == "avg_top2"
+    assert args.model_name_or_path == str(unit.model)
+    assert "avg_top2" not in unit.train
+
+
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if not row.cited])
 def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(name, setting, tmp_path):
     row = ROWS[name]
