@@ -72,6 +72,9 @@ class ModelArguments:
         "losses stay in float32; the folder remembers it.",
         choices=list(ENCODER_DTYPES),
     )
+    encoder_dropout: float | None = option(
+        None, "Dropout inside the encoder in training, of hidden states and attention. Default: its configuration's."
+    )
     init_from: str | None = option(
         None, "Begin with the trained weights of this output folder, of a model built alike, instead of new ones."
     )
@@ -166,7 +169,8 @@ class ModelArguments:
         for text in (self.template, self.second_template):
             if text is not None:
                 Template.parse(text)
-        require(_is_share(self.prompt_dropout), "--prompt_dropout", self.prompt_dropout, "in [0, 1)")
+        for name in ("encoder_dropout", "prompt_dropout"):
+            require(_is_share(getattr(self, name)), f"--{name}", getattr(self, name), "in [0, 1)")
         require((self.position_offset or 0) >= 0, "--position_offset", self.position_offset, "0 or more")
         require(0 < self.mlm_probability < 1, "--mlm_probability", self.mlm_probability, "between 0 and 1")
         require(self.mlm_weight >= 0, "--mlm_weight", self.mlm_weight, "0 or more")

@@ -312,6 +312,24 @@ def set_frozen_dtype(module: nn.Module, dtype: torch.dtype) -> None:
             set_dtype(frozen, dtype)
 
 
+def set_dropout(model: nn.Module, rate: float) -> None:
+    """Let every module that drops anything out in training do so at this rate, be it by a layer or by a number.
+
+    UserError where the encoder was built without a layer of dropout, as its configuration has none.
+    """
+    for name, module in model.named_modules():
+        if rate and isinstance(module, nn.Identity) and "drop" in name.rsplit(".", 1)[-1]:
+            raise UserError(
+                f"--encoder_dropout {rate}: {name} was built without dropout, as the encoder's configuration says; "
+                "give --config_name a configuration with this rate instead"
+            )
+        if isinstance(module, nn.Dropout):
+            module.p = rate
+        for attribute, value in list(vars(module).items()):
+            if "dropout" in attribute and isinstance(value, float):
+                setattr(module, attribute, rate)
+
+
 def set_packed(module: nn.Module, packed: bool, in_one_row: bool = False) -> None:
     """Let every encoder in a module leave pads out, or compute them.
 

@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from ..arguments import ModelArguments
 from ..augmentations import Augmentation, ElementDropout, FeatureCutoff, TokenCutoff, TokenShuffling
 from ..backbones import Backbone
+from ..encoder import set_dropout
 from ..errors import UserError
 from ..labels import LABEL, Columns
 from ..objectives import Classification, Term
@@ -101,7 +100,11 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         raise UserError("--second_template: the copies of --method consert stand in one template; leave it out")
     if args.hard_negative_weight != DEFAULTS["hard_negative_weight"] and args.prototypes in (None, "none"):
         raise UserError("--hard_negative_weight: --method consert classifies hard negatives; leave it out")
-    return {}
+    if args.no_dropout and args.encoder_dropout:
+        raise UserError(
+            f"--no_dropout and --encoder_dropout {args.encoder_dropout} contradict each other; leave one out"
+        )
+    return {"no_dropout": not args.encoder_dropout}
 
 
 CITATION = (
@@ -120,7 +123,6 @@ CITATION = (
     pooler_type="avg",
     augmentation_1="shuffle",
     augmentation_2="feature_cutoff",
-    no_dropout=True,
 )
 def consert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Sentences alone, or classified pairs beside them, whose sentences are contrasted each with its own kind.
@@ -129,7 +131,7 @@ def consert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) ->
     """
     require_anchor(columns)
     if args.no_dropout:
-        remove_dropout(backbone.model)
+        set_dropout(backbone.model, 0.0)
     kinds, columns = (args.augmentation_1, args.augmentation_2), Columns.of(columns)
     classification = _classification(backbone.source.hidden_size, args, columns)
     templates = own_templates(args)
@@ -142,16 +144,6 @@ def consert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) ->
     steep = {pair[kinds.index("adversarial")]: _whole(kinds, pair[0]) for pair in pairs if "adversarial" in kinds}
     adversary = Adversary("classification", args.noise_norm, steep) if steep else None
     return Method(model, (*views, *more.views_after(len(templates))), terms, adversary)
-
-
-def remove_dropout(model: nn.Module) -> None:
-    """Let no module drop anything out in training, whether it has a layer or a number for it."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        for name, value in list(vars(module).items()):
-            if "dropout" in name and isinstance(value, float):
-                setattr(module, name, 0.0)
 
 
 def _copies(

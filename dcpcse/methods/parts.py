@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..arguments import ModelArguments
 from ..backbones import Backbone
 from ..denoising import NO_DENOISING, Denoising
+from ..encoder import set_dropout
 from ..errors import UserError
 from ..heads import BatchNormMLP, MLMTransform, TanhMLP
 from ..masking import TokenMasking
@@ -124,6 +125,8 @@ def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Templ
     """The encoder with what is trained in it: itself, deep prompts, and input vectors where a template has slots."""
     tuned = args.tuning == "full"
     backbone.model.requires_grad_(tuned)
+    if args.encoder_dropout is not None:
+        set_dropout(backbone.model, args.encoder_dropout)
     shallow = _shallow_prompt(backbone, args, templates[0]) if templates else None
     if args.tuning == "shallow" and shallow is None:
         raise UserError(f"--tuning shallow: the template {templates[0]} has no token to train in its place")
@@ -131,7 +134,7 @@ def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Templ
         return Encoder(backbone.model, shallow=shallow, tuned=tuned)
     prompt = DeepPrompt(
         PromptShape.fit(backbone.model.config, args.pre_seq_len),
-        dropout=_hidden_dropout(backbone) if args.prompt_dropout is None else args.prompt_dropout,
+        dropout=_prompt_dropout(backbone, args),
         projection=args.prefix_hidden_size if args.prefix_projection else None,
         std=initial_std(backbone),
     )
@@ -193,7 +196,8 @@ def initial_std(backbone: Backbone) -> float:
     return getattr(backbone.model.config, "initializer_range", 0.02)
 
 
-def _hidden_dropout(backbone: Backbone) -> float:
-    """The dropout of the backbone's hidden states (ModernBERT: of its MLPs), which the published prompts share."""
+def _prompt_dropout(backbone: Backbone, args: ModelArguments) -> float:
+    """That of the backbone's hidden states (ModernBERT: of its MLPs), as published, unless it is given."""
+    given = [rate for rate in (args.prompt_dropout, args.encoder_dropout) if rate is not None]
     config = backbone.model.config
-    return getattr(config, "hidden_dropout_prob", getattr(config, "mlp_dropout", 0.0))
+    return [*given, getattr(config, "hidden_dropout_prob", getattr(config, "mlp_dropout", 0.0))][0]

@@ -12,7 +12,7 @@ from dcpcse.collators import ViewCollator
 from dcpcse.errors import UserError
 from dcpcse.labels import Columns
 from dcpcse.methods import Adversary, build_method, model_arguments, settle
-from dcpcse.methods.consert import KINDS, remove_dropout
+from dcpcse.methods.consert import KINDS
 from dcpcse.numbered import NumberedRows, without_numbers
 from dcpcse.objectives import Step
 from dcpcse.objectives.classification import Pair
@@ -131,26 +131,10 @@ def test_a_step_is_its_terms_by_hand(columns, tiny, sentences):
     torch.testing.assert_close(terms["classification"], torch.stack(losses).mean(), rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "modernbert", "distilbert", "mpnet"])
-def test_without_dropout_a_training_pass_is_that_of_inference(kind, tiny):
-    settings = {"modernbert": {f"{part}_dropout": 0.4 for part in ("attention", "mlp", "embedding")}}
-    model = load_backbone(tiny(kind, **settings.get(kind, {}))).model.train()
-    ids = torch.randint(5, 60, (3, 9))
-
-    def states():
-        with torch.no_grad():
-            return model(ids).last_hidden_state
-
-    assert not torch.equal(states(), states())
-    remove_dropout(model)
-    trained = states()
-    torch.testing.assert_close(trained, model.eval()(ids).last_hidden_state, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("options", [{}, {"tuning": "deep", "pre_seq_len": 3}], ids=["full", "deep"])
 def test_dropout_is_off_unless_it_is_asked_for(options, tiny, sentences):
     rows = [{"anchor": sentence} for sentence in sentences[:4]]
-    for given, same in (({}, True), ({"no_dropout": False}, False)):
+    for given, same in (({}, True), ({"no_dropout": False}, False), ({"encoder_dropout": 0.3}, False)):
         step = TrainingStep(build(tiny, **options, **given)).train()
         batch = batch_of(build(tiny, **options, **given), rows)
         with torch.no_grad():
@@ -170,6 +154,7 @@ def test_dropout_is_off_unless_it_is_asked_for(options, tiny, sentences):
         (("anchor",), {"max_square": True}, "--max_square needs a supervised loss"),
         (Columns(LABELLED, ("neutral",)), {}, "all rows of the training file have the label neutral"),
         (("anchor",), {"augmentation_1": "none", "augmentation_2": "none"}, "give --no_dropout False"),
+        (("anchor",), {"no_dropout": True, "encoder_dropout": 0.1}, "contradict each other"),
         (TRIPLES, {"augmentation_1": "adversarial", "augmentation_2": "adversarial"}, "choose another one$"),
         (
             ("anchor",),

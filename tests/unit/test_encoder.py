@@ -1,5 +1,6 @@
 """What `Encoder` and `SentenceEncoder` promise: prompts that arrive, padding that does not count, and `encode`."""
 
+import copy
 import logging
 import random
 from dataclasses import replace
@@ -11,6 +12,7 @@ from torch import nn
 from transformers import AutoModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
 from dcpcse.backbones import Backbone, load_backbone
+from dcpcse.encoder import set_dropout
 from dcpcse.errors import UserError
 from dcpcse.models import (
     POOLERS,
@@ -567,3 +569,38 @@ def test_cls_of_a_checkpoint_without_a_pooler_is_refused(tiny):
 def test_an_unknown_pooling_is_refused_with_the_known_ones(tiny):
     with pytest.raises(UserError, match=r"unknown pooling 'max'; choose one of \['avg',"):
         plain_encoder(load_backbone(tiny("bert")), "max")
+
+
+# Dropout
+
+
+RATES = {
+    "modernbert": ("attention_dropout", "mlp_dropout", "embedding_dropout"),
+    "distilbert": ("dropout", "attention_dropout"),
+}
+BERTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "modernbert", "distilbert", "mpnet"])
+def test_dropout_that_is_set_is_that_of_an_encoder_configured_so(kind, rate, tiny):
+    some = dict.fromkeys(RATES.get(kind, BERTS), 0.2)
+    model = load_backbone(tiny(kind, **some)).model.train()
+    configured = load_backbone(tiny(kind, **dict.fromkeys(RATES.get(kind, BERTS), rate))).model.train()
+    set_dropout(model, rate)
+    ids, found = torch.randint(5, 60, (3, 9)), []
+    for one in (model, configured, copy.deepcopy(configured).eval()):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            found.append(one(ids).last_hidden_state)
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
+    assert torch.allclose(found[1], found[2], atol=1e-6) is (rate == 0)
+
+
+def test_a_layer_of_dropout_that_was_left_out_is_told(tiny):
+    model = load_backbone(tiny("modernbert")).model
+    set_dropout(model, 0.0)
+    with pytest.raises(
+        UserError, match=r"--encoder_dropout 0\.1: .*out_drop was built without dropout.*--config_name"
+    ):
+        set_dropout(model, 0.1)

@@ -450,6 +450,29 @@ def test_the_prompt_options_reach_the_prompt(tiny):
     assert prompt.table.trans[0].out_features == 9
 
 
+@pytest.mark.parametrize(
+    ("given", "inside", "of_prompts"),
+    [
+        ({}, 0.1, 0.1),
+        ({"encoder_dropout": 0.25}, 0.25, 0.25),
+        ({"encoder_dropout": 0.0}, 0.0, 0.0),
+        ({"encoder_dropout": 0.25, "prompt_dropout": 0.0}, 0.25, 0.0),
+    ],
+)
+def test_dropout_of_the_encoder_is_that_of_the_prompts_unless_these_have_their_own(given, inside, of_prompts, tiny):
+    encoder = build_method(
+        load_backbone(tiny("bert")), model_arguments(pre_seq_len=2, **given), ["anchor"]
+    ).model.encoder
+    assert encoder.prompt.dropout.p == of_prompts
+    assert {layer.p for layer in encoder.backbone.modules() if isinstance(layer, torch.nn.Dropout)} == {inside}
+
+
+@pytest.mark.parametrize("rate", [1.0, -0.1, float("nan")])
+def test_a_dropout_that_cannot_be_is_refused(rate):
+    with pytest.raises(UserError, match="--encoder_dropout"):
+        model_arguments(encoder_dropout=rate)
+
+
 def test_an_unknown_method_is_refused_with_the_known_ones(tiny):
     with pytest.raises(UserError, match=r"--method simcse2: did you mean simcse\? choose one of .*dcpcse.*"):
         build_method(load_backbone(tiny("bert")), model_arguments(method="simcse2"), ["anchor"])
