@@ -31,6 +31,7 @@ RECIPES = {
     "promptbert-org-mlp": {"method": "promptbert", "org_mlp": True, "denoise_at_inference": True},
     "promptbert-deep": {"method": "promptbert", "tuning": "deep"},
     "conpvp": {"method": "conpvp", "denoise_by": "attention"},
+    "consert": {"method": "consert", "augmentation_1": "token_cutoff", "augmentation_2": "dropout"},
     "esimcse": {"method": "esimcse", "neg_size": 20},
     "esimcse-deep": {"method": "esimcse", "tuning": "deep", "neg_size": 20, "gradient_accumulation_steps": 2},
     "conpvp-instance": {"method": "conpvp", "instance_weight": 0.5, "gradient_accumulation_steps": 2},

@@ -5,15 +5,14 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from method_models import Collator
 
 from dcpcse.augmentations import ElementDropout, FeatureCutoff, TokenCutoff, TokenShuffling
 from dcpcse.backbones import load_backbone
-from dcpcse.collators import ViewCollator
 from dcpcse.errors import UserError
 from dcpcse.labels import Columns
 from dcpcse.methods import Adversary, build_method, model_arguments, settle
 from dcpcse.methods.consert import KINDS
-from dcpcse.numbered import NumberedRows, without_numbers
 from dcpcse.objectives import Step
 from dcpcse.objectives.classification import Pair
 from dcpcse.objectives.copies import Copies
@@ -35,19 +34,6 @@ PAIRS = [pair for pair in itertools.product(MADE, repeat=2) if pair not in (("no
 def build(tiny, columns=("anchor",), kind="bert", **options):
     torch.manual_seed(0)
     return build_method(load_backbone(tiny(kind)), model_arguments(method="consert", **options), columns)
-
-
-class Table(list):
-    """Rows as the trainer's data give them."""
-
-    def __getitems__(self, indices):
-        return [self[i] for i in indices]
-
-
-def batch_of(method, rows):
-    table = NumberedRows(Table(rows))
-    collate = ViewCollator(method.model.tokenizer, method.views, 16, width=method.model.dimension)
-    return without_numbers(collate(table.__getitems__(range(len(rows)))))[0]
 
 
 def loss_of_copies(first, second, temperature):
@@ -110,7 +96,7 @@ def test_a_step_is_its_terms_by_hand(columns, tiny, sentences):
     labels = ["contradiction", "entailment", "neutral", "entailment", "contradiction"]
     if "label" in columns:
         rows = [{**row, "label": label} for row, label in zip(rows, labels, strict=True)]
-    step, batch = TrainingStep(method).double().eval(), batch_of(method, rows)
+    step, batch = TrainingStep(method).double().eval(), Collator.of(method, 16)(rows)
     with torch.no_grad():
         terms, views = step(**batch), step.encode(**batch).embeddings
     expected = sum(loss_of_copies(views[name], views[f"{name}_copy"], 0.2) for name in texts)
@@ -136,10 +122,29 @@ def test_dropout_is_off_unless_it_is_asked_for(options, tiny, sentences):
     rows = [{"anchor": sentence} for sentence in sentences[:4]]
     for given, same in (({}, True), ({"no_dropout": False}, False), ({"encoder_dropout": 0.3}, False)):
         step = TrainingStep(build(tiny, **options, **given)).train()
-        batch = batch_of(build(tiny, **options, **given), rows)
+        batch = Collator.of(build(tiny, **options, **given), 16)(rows)
         with torch.no_grad():
             one, other = (step.encode(**batch).embeddings["anchor"] for _ in range(2))
         assert torch.equal(one, other) is same
+
+
+@pytest.mark.parametrize("options", [{}, {"tuning": "shallow"}, {"tuning": "deep", "pre_seq_len": 3}], ids=str)
+def test_copies_stand_in_a_template_and_beside_prototypes(options, tiny, sentences):
+    template = {"template": 'This sentence : "{sentence}" means [MASK]', "pooler_type": "mask", "prototypes": "both"}
+    kinds = {"augmentation_1": "adversarial", "augmentation_2": "token_cutoff", "token_cutoff_rate": 0.5}
+    method = build(tiny, TRIPLES, **template, **kinds, **options)
+    rows = [{name: sentences[(i + 4 * k) % 12] for k, name in enumerate(TRIPLES)} for i in range(5)]
+    step, batch = TrainingStep(method).train(), Collator.of(method, 16)(rows)
+    terms = step(**batch)
+    assert set(terms) == {"contrastive", "classification", "prototypical"}
+    sum(terms.values()).backward()
+    trained = [parameter for parameter in method.model.parameters() if parameter.requires_grad]
+    assert trained and all(parameter.grad is not None for parameter in trained)
+    names = [view.name for view in method.views]
+    cut = batch["altered_zeroed"].flatten(2).any(2)
+    assert cut.any(0).tolist() == [name.endswith("_copy") for name in names]
+    steep = step.encode(**batch).embeddings
+    assert ((steep["anchor"] - steep["anchor_whole"]).abs().amax(1) > 1e-4).all()
 
 
 @pytest.mark.parametrize(
