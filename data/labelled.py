@@ -6,11 +6,12 @@ sts-train.csv. Nothing but the standard library. The target appears whole or not
 
 import csv
 import gzip
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
+
+from converting import run
 
 STSB = slice(4, 7)
 """score, sentence, sentence; some rows have more columns behind them."""
@@ -33,39 +34,21 @@ def stsb(file: TextIO) -> Iterator[list[str]]:
         yield [*sentences, score]
 
 
-def convert(source: Path, target: Path) -> int:
-    """The number of pairs; OSError, ValueError or KeyError for a source that is another one."""
-    part = target.with_name(f"{target.name}.part")
+def convert(source: Path, to: TextIO) -> int:
+    """The number of pairs; OSError, EOFError, ValueError or KeyError for a source that is another one."""
     read, rows = (gzip.open, nli) if source.suffix == ".gz" else (open, stsb)
-    try:
-        with read(source, "rt", encoding="utf-8") as file, part.open("w", encoding="utf-8", newline="") as to:
-            writer = csv.writer(to, lineterminator="\n")
-            written = -1
-            for row in rows(file):
-                if len(row) != 3 or not all(row):
-                    raise ValueError(f"row {written + 1} has not two sentences and a label or a score")
-                writer.writerow(row)
-                written += 1
-        if not written:
-            raise ValueError("it holds no pair to train on")
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
+    writer = csv.writer(to, lineterminator="\n")
+    written = -1
+    with read(source, "rt", encoding="utf-8") as file:
+        for row in rows(file):
+            if len(row) != 3 or not all(row):
+                raise ValueError(f"row {written + 1} has not two sentences and a label or a score")
+            writer.writerow(row)
+            written += 1
+    if not written:
+        raise ValueError("it holds no pair to train on")
     return written
 
 
-def main() -> int:
-    if len(sys.argv) != 3:
-        print(__doc__.splitlines()[0], file=sys.stderr)
-        return 2
-    source, target = map(Path, sys.argv[1:])
-    try:
-        print(f"{target}: {convert(source, target):,} pairs")
-    except (OSError, EOFError, ValueError, KeyError) as error:
-        print(f"error: {source} is not AllNLI.tsv.gz or sts-train.csv, or cannot be read: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__.splitlines()[0], "AllNLI.tsv.gz or sts-train.csv", "pairs", convert))

@@ -5,10 +5,12 @@ is trained on: STS12 to STS16, pairs without a score among them, STS-B and SICK 
 there twice. Nothing but the standard library. The target appears whole or not at all.
 """
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
+
+from converting import run
 
 YEARS = ("STS12", "STS13", "STS14", "STS15", "STS16")
 STSB, SICK = slice(5, 7), slice(1, 3)
@@ -39,33 +41,10 @@ def sentences(path: Path, columns: slice, header: int) -> Iterator[str]:
                 yield from pair
 
 
-def gather(data: Path, target: Path) -> int:
+def gather(data: Path, to: TextIO) -> int:
     """The number of sentences; OSError or ValueError for a folder that does not hold the sets."""
-    part, written = target.with_name(f"{target.name}.part"), 0
-    try:
-        with part.open("w", encoding="utf-8", newline="\n") as to:
-            for source in sources(data):
-                for sentence in sentences(*source):
-                    to.write(f"{sentence}\n")
-                    written += 1
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
-    return written
-
-
-def main() -> int:
-    if len(sys.argv) != 3:
-        print(__doc__.splitlines()[0], file=sys.stderr)
-        return 2
-    data, target = map(Path, sys.argv[1:])
-    try:
-        print(f"{target}: {gather(data, target):,} sentences")
-    except (OSError, ValueError) as error:
-        print(f"error: {data} does not hold the STS and SICK sets, or cannot be read: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return sum(to.write(f"{sentence}\n") > 0 for source in sources(data) for sentence in sentences(*source))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__.splitlines()[0], "a folder of the STS and SICK sets", "sentences", gather))
