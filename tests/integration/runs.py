@@ -278,3 +278,15 @@ def ray_processes(name: str) -> list[psutil.Process]:
             if f"ray::{name}" in words or (not name and "/ray/" in words):
                 found.append(process)
     return found
+
+
+def assert_a_compiled_run_trains_the_same(train: Launcher, encoder: str, data: str, **options: Any) -> None:
+    """Without a compiler of C: what is traced runs as it stands."""
+    options |= {"learning_rate": 1e-3, "max_seq_length": 16, "pad_to_max_length": True}
+    plain = train(encoder, data, **options)
+    torch._dynamo.reset()
+    try:
+        compiled = train(encoder, data, torch_compile=True, torch_compile_backend="eager", **options)
+    finally:
+        torch._dynamo.reset()
+    assert_same_weights(plain.folder, compiled.folder, atol=1e-6)

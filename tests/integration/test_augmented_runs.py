@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from runs import assert_same_weights, refused
+from runs import assert_a_compiled_run_trains_the_same, assert_same_weights, refused
 
 from dcpcse.augmentations import Augmentation, ElementDropout, TokenShuffling
 from dcpcse.methods import parts
@@ -72,14 +72,7 @@ def test_chunks_of_the_gradient_cache_find_the_same_changes(shaken, tiny, train,
 
 
 def test_a_compiled_step_finds_the_same_changes(shaken, tiny, train, train_txt):
-    options = {"max_steps": 1, "learning_rate": 1e-3, "max_seq_length": 16, "pad_to_max_length": True}
-    plain = train(tiny("bert"), train_txt, **options)
-    torch._dynamo.reset()
-    try:
-        compiled = train(tiny("bert"), train_txt, torch_compile=True, torch_compile_backend="eager", **options)
-    finally:
-        torch._dynamo.reset()
-    assert_same_weights(plain.folder, compiled.folder, atol=1e-6)
+    assert_a_compiled_run_trains_the_same(train, tiny("bert"), train_txt, max_steps=1)
 
 
 def test_workers_that_stay_are_refused(shaken, tool, tiny, train, train_txt, tmp_path):
