@@ -34,8 +34,10 @@ PROPERTIES, SCORES = f"{UNIT}/test_properties.py", f"{SENTEVAL}_properties.py"
 LOADING = f"{SENTEVAL}_loading.py"
 TESTS = {
     "dcpcse/losses.py": [f"{UNIT}/test_losses.py", PROPERTIES, "-k", "losses or loop"],
+    "dcpcse/augmentations.py": [f"{UNIT}/test_augmentations.py"],
     "dcpcse/objectives/base.py": [f"{UNIT}/test_objectives.py"],
     "dcpcse/objectives/contrastive.py": [f"{UNIT}/test_objectives.py"],
+    "dcpcse/objectives/copies.py": [f"{UNIT}/test_consert.py"],
     "dcpcse/objectives/energy_hinge.py": [f"{UNIT}/test_energy_hinge.py"],
     "dcpcse/objectives/mlm.py": [f"{UNIT}/test_objectives.py"],
     "dcpcse/objectives/replaced_token.py": [f"{UNIT}/test_crtd.py"],

@@ -65,6 +65,30 @@ def test_the_loss_is_the_loop_over_all_copies_of_each_column():
     assert torch.equal(copies.anchors, views["a"])
 
 
+def test_half_precision_costs_the_loss_nothing_and_the_log_no_graph():
+    torch.manual_seed(0)
+    views = {name: torch.randn(5, 8, requires_grad=True) for name in "ab"}
+    step, copies = Step(None, None, None, views), Copies([("a", "b")], 0.05)
+    plain = copies(step)
+    assert not copies.anchors.requires_grad
+    assert not copies.counts["cosine_positive"][0].requires_grad
+    with torch.autocast("cpu", torch.bfloat16):
+        assert copies(step).item() == plain.item()
+    half = Step(None, None, None, {name: view.bfloat16() for name, view in views.items()})
+    again = Step(None, None, None, {name: view.bfloat16().float() for name, view in views.items()})
+    assert copies(half).item() == copies(again).item()
+    assert copies(half).dtype == torch.float32
+
+
+@pytest.mark.parametrize("gradient", ["exact", "published"])
+def test_the_gradient_over_processes_is_the_one_that_is_asked_for(gradient, monkeypatch):
+    """What it is of two processes, `tests/integration/test_distributed.py` measures for the objective beside it."""
+    monkeypatch.setattr("dcpcse.objectives.copies.published_gradient", lambda loss: "published")
+    views = {name: torch.randn(5, 8) for name in "ab"}
+    found = Copies([("a", "b")], 0.05, gradient)(Step(None, None, None, views))
+    assert (found == "published") == (gradient == "published")
+
+
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
 def test_any_pair_of_augmentations_makes_its_two_copies_and_classification_sees_neither(kinds, tiny):
     method = build(tiny, LABELLED, augmentation_1=kinds[0], augmentation_2=kinds[1])
