@@ -72,6 +72,7 @@ EQUIVALENT: dict[str, str] = {
     "SentEval/senteval/clustering.py:float(np.std(self.nmis, ddof=1)) -> np.std(self.nmis, ddof=1)": "as above",
     "dcpcse/objectives/contrastive.py:self._count(views['anchor'], views[self.positive]) -> "
     "self._count(views[self.positive], views['anchor'])": "cosines turned about have the same means",
+    "dcpcse/objectives/contrastive.py:cosines(anchors, positives) -> cosines(positives, anchors)": "as above",
 }
 """Module and change of a survivor → why nobody could tell it from the right one."""
 
