@@ -59,6 +59,8 @@ TESTS = {
 
 EQUIVALENT: dict[str, str] = {
     "dcpcse/losses.py:-1 -> 1": "embeddings are matrices: their last dimension is the second",
+    "dcpcse/objectives/copies.py:-1 -> 1": "embeddings are matrices: their last dimension is the second",
+    "dcpcse/objectives/copies.py:True -> False": "of zip(strict=...): views come in pairs",
     "SentEval/senteval/sts.py:True -> False": "of zip(strict=...): sets and their descriptions are as many",
     "SentEval/senteval/clustering.py:True -> False": "of zip(strict=...): texts and lines are as many",
     "SentEval/senteval/scores.py:np.ptp(similarity) <= ROUNDING -> np.ptp(similarity) < ROUNDING": "no spread "
