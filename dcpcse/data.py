@@ -202,7 +202,7 @@ def _check_columns(source: Source, number: int, columns: list[str]) -> None:
         raise source.error(
             number,
             f"found {len(columns)} columns {columns}; leave 1 (sentence), 2 (anchor, positive) or "
-            "3 (anchor, positive, negative)",
+            "3 (anchor, positive, negative; or two sentences and a column label or score)",
         )
     if name := misplaced(columns):
         raise source.error(

@@ -29,8 +29,7 @@ def require_enough(data: TrainingData, run: RunArguments, path: str) -> None:
     rows, batch = len(data.dataset), run.per_device_train_batch_size * run.world_size
     if rows < 2:
         raise UserError(
-            f"--train_file {path} has {rows} training example: a contrastive loss needs at least 2, to be each "
-            "other's negatives"
+            f"--train_file {path} has {rows} training example: give at least 2, as most losses tell examples apart"
         )
     if rows < run.world_size:
         raise UserError(

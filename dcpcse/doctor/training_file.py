@@ -101,7 +101,7 @@ def _table(path: Path, columns: Sequence[str], rows: "_Rows", source: _Listing) 
     roles = ", ".join(f"{name} ({role})" if name != role else name for name, role in named)
     yield ok("rows", f"{number:,} rows to train on; columns: {roles}")
     if number < 2:
-        yield fault("one row", "a contrastive loss needs at least 2 rows, to be each other's negatives")
+        yield fault("one row", "at least 2 rows are needed: most losses tell them apart")
     if found := _found(source.blank):
         yield warning("blank", "rows with a blank cell are left out of training", found.lines, found.count)
     if path.suffix.lower() in (".csv", ".tsv") and (said := next(filter(_is_sentence, columns), None)):

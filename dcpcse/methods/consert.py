@@ -85,8 +85,8 @@ class Options:
         for kind, entry in KINDS.items():
             if entry.option and entry.option not in used and getattr(self, entry.option) is not None:
                 raise UserError(f"--{entry.option} has no effect without an augmentation {kind}; leave it out")
-        if kinds in (("adversarial",) * 2, ("none",) * 2 if self.no_dropout else ()):
-            remedy = "; or give --no_dropout False" if kinds[0] == "none" else ""
+        if kinds == ("adversarial", "adversarial") or (kinds == ("none", "none") and self._is_still):
+            remedy = "; or leave dropout on" if kinds[0] == "none" else ""
             raise UserError(
                 f"--augmentation_1 {kinds[0]} --augmentation_2 {kinds[0]}: both copies would be the same; choose "
                 f"another one{remedy}"
@@ -94,16 +94,20 @@ class Options:
         still = {"prompt_dropout": 0.0} if self.no_dropout and self.tuning == "deep" else {}
         return {**used, **still, "contrastive_weight": 0.15 if "positive" in columns else 1.0}
 
+    @property
+    def _is_still(self) -> bool:
+        """Whether nothing is dropped out in training, as far as the options tell."""
+        return not self.prompt_dropout and bool(self.no_dropout or self.encoder_dropout == 0)
+
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if args.second_template is not None:
         raise UserError("--second_template: the copies of --method consert stand in one template; leave it out")
     if args.hard_negative_weight != DEFAULTS["hard_negative_weight"] and args.prototypes in (None, "none"):
         raise UserError("--hard_negative_weight: --method consert classifies hard negatives; leave it out")
-    if args.no_dropout and args.encoder_dropout:
-        raise UserError(
-            f"--no_dropout and --encoder_dropout {args.encoder_dropout} contradict each other; leave one out"
-        )
+    for name in ("encoder_dropout", "prompt_dropout"):
+        if args.no_dropout and getattr(args, name):
+            raise UserError(f"--no_dropout and --{name} {getattr(args, name)} contradict each other; leave one out")
     return {"no_dropout": not args.encoder_dropout}
 
 

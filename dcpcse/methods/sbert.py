@@ -105,8 +105,12 @@ def _largest(args: ModelArguments, columns: Columns) -> float:
     least, most = columns.scores or (0.0, args.largest_score or 1.0)
     largest = most if args.largest_score is None else args.largest_score
     if least < 0 or most > largest or least == most:
+        remedy = "give rows of several" if least == most else "give scores from 0 on"
+        if least >= 0 and most > largest:
+            remedy = "give a larger one, or leave it out"
+        limit = f"--largest_score {largest:g}" if args.largest_score else "the largest"
         raise UserError(
-            f"the scores of the training file go from {least:g} to {most:g}; they must differ, and lie between 0 and "
-            f"{f'--largest_score {largest:g}' if args.largest_score else 'the largest'}"
+            f"the scores of --train_file go from {least:g} to {most:g}; they must differ, and lie between 0 and "
+            f"{limit}: {remedy}"
         )
     return largest

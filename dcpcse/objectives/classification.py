@@ -85,7 +85,8 @@ def classified_pairs(
         classes = columns.classes or CLASSES
         if len(classes) < 2:
             raise UserError(
-                f"all rows of the training file have the label {classes[0]}: there is nothing to tell apart"
+                f"all rows of --train_file have the label {classes[0]}: there is nothing to tell apart; give rows of "
+                f"another one, too ({', '.join(name for name in CLASSES if name != classes[0])})"
             )
         return classes, [Pair(first, second)]
     if "negative" not in columns:

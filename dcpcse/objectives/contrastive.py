@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..distributed import gather_own_first, joint_mean, published_gradient
 from ..losses import cosines, nt_xent
-from .base import Objective, Step
+from .base import Counts, Objective, Step
 
 
 class Contrastive(Objective):
@@ -40,7 +40,7 @@ class Contrastive(Objective):
     def forward(self, step: Step) -> Tensor:
         views = step.embeddings
         self.anchors = views["anchor"].detach()
-        self._count(views["anchor"], views[self.positive])
+        self.counts = cosine_counts(views["anchor"], views[self.positive])
         hard = ("negative",) if "negative" in views else ()
         names = (self.positive, *hard, *self.others)
         candidates = dict(zip(names, gather_own_first([views[name] for name in names]), strict=True))
@@ -59,16 +59,15 @@ class Contrastive(Objective):
         """Negatives (E, H) of every anchor that are no rows of the batch, the same in all processes; none here."""
         return ()
 
-    @torch.no_grad()
-    def _count(self, anchors: Tensor, positives: Tensor) -> None:
-        of_pairs = cosines(anchors, positives)
-        own = of_pairs.diagonal().sum()
-        pairs = torch.tensor(len(anchors), device=of_pairs.device)
-        self.counts = {
-            "cosine_positive": (own, pairs),
-            "cosine_negative": (of_pairs.sum() - own, pairs * (pairs - 1)),
-        }
-
     def negatives(self, batch: int, views: Collection[str]) -> int:
         """Every candidate but the own positive."""
         return (1 + len(self.others) + ("negative" in views)) * batch - 1
+
+
+@torch.no_grad()
+def cosine_counts(anchors: Tensor, positives: Tensor) -> Counts:
+    """Figures of the log, by which the guards know a collapse: cosines (B, H) with own positives, and with others'."""
+    of_pairs = cosines(anchors, positives)
+    own = of_pairs.diagonal().sum()
+    pairs = torch.tensor(len(anchors), device=of_pairs.device)
+    return {"cosine_positive": (own, pairs), "cosine_negative": (of_pairs.sum() - own, pairs * (pairs - 1))}

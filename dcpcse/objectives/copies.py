@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..distributed import gather_own_first, joint_mean, published_gradient
 from .base import Objective, Step
+from .contrastive import cosine_counts
 
 
 class Copies(Objective):
@@ -27,15 +28,13 @@ class Copies(Objective):
     def forward(self, step: Step) -> Tensor:
         copies = [(step.embeddings[first], step.embeddings[second]) for first, second in self.pairs]
         self.anchors = copies[0][0].detach()
-        number = len(self.anchors)
-        cosines = torch.stack([F.cosine_similarity(*pair).detach().float().sum() for pair in copies])
-        self.counts = {"cosine_positive": (cosines.sum(), torch.tensor(number * len(copies), device=cosines.device))}
+        self.counts = cosine_counts(*copies[0])
         everywhere = gather_own_first([view for pair in copies for view in pair])
         losses = [
             two_way_nt_xent(*pair, *both, self.temperature)
             for pair, both in zip(copies, zip(everywhere[::2], everywhere[1::2], strict=True), strict=True)
         ]
-        loss = joint_mean(sum(losses), number)
+        loss = joint_mean(sum(losses), len(self.anchors))
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
     def negatives(self, batch: int, views: Collection[str]) -> int:

@@ -59,9 +59,11 @@ def test_the_loss_is_the_loop_over_all_copies_of_each_column():
     expected = sum(loss_of_copies(views[name], views[f"{name}2"], 0.3) for name in "ab")
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
     assert copies.negatives(5, ()) == 8
-    total, number = copies.counts["cosine_positive"]
-    cosines = [F.cosine_similarity(views[name], views[f"{name}2"]).mean() for name in "ab"]
-    assert float(total / number) == pytest.approx(float(sum(cosines) / 2), rel=1e-6)
+    pairs = {(i, k): F.cosine_similarity(views["a"][i], views["a2"][k], dim=0) for i in range(5) for k in range(5)}
+    for name, same in (("cosine_positive", True), ("cosine_negative", False)):
+        expected = [cosine for (i, k), cosine in pairs.items() if (i == k) == same]
+        total, number = copies.counts[name]
+        assert float(total / number) == pytest.approx(float(sum(expected) / len(expected)), rel=1e-6)
     assert torch.equal(copies.anchors, views["a"])
 
 
@@ -181,8 +183,22 @@ def test_copies_stand_in_a_template_and_beside_prototypes(options, tiny, sentenc
         ),
         (("anchor",), {"augmentation_1": "adversarial"}, "an adversarial augmentation needs a supervised loss"),
         (("anchor",), {"max_square": True}, "--max_square needs a supervised loss"),
-        (Columns(LABELLED, ("neutral",)), {}, "all rows of the training file have the label neutral"),
-        (("anchor",), {"augmentation_1": "none", "augmentation_2": "none"}, "give --no_dropout False"),
+        (
+            Columns(LABELLED, ("neutral",)),
+            {},
+            "have the label neutral.*give rows of another one",
+        ),
+        (("anchor",), {"augmentation_1": "none", "augmentation_2": "none"}, "or leave dropout on"),
+        (
+            ("anchor",),
+            {"augmentation_1": "none", "augmentation_2": "none", "no_dropout": False, "encoder_dropout": 0.0},
+            "both copies would be the same",
+        ),
+        (
+            ("anchor",),
+            {"no_dropout": True, "tuning": "deep", "prompt_dropout": 0.1},
+            "--prompt_dropout 0.1",
+        ),
         (("anchor",), {"no_dropout": True, "encoder_dropout": 0.1}, "contradict each other"),
         (TRIPLES, {"augmentation_1": "adversarial", "augmentation_2": "adversarial"}, "choose another one$"),
         (

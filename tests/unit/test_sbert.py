@@ -191,7 +191,7 @@ def test_without_known_labels_all_classes_are_expected(tiny):
     [
         (["anchor"], {}, "learns from what pairs of sentences are said to be"),
         (PAIR, {}, "third column: label, score, or hard negatives"),
-        (Columns(LABELLED, ["neutral"]), {}, "all rows of the training file have the label neutral"),
+        (Columns(LABELLED, ["neutral"]), {}, "all rows of --train_file have the label neutral"),
         (LABELLED, {"temp": 0.1}, "--temp is of contrastive losses"),
         (TRIPLES, {"hard_negative_weight": 1.0}, "--hard_negative_weight is of contrastive losses"),
         (LABELLED, {"gather_gradient": "published"}, "--gather_gradient is of contrastive losses"),
