@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 
 from .errors import UserError
@@ -37,13 +38,25 @@ def _connect(ray: ModuleType, address: str) -> None:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     local = {"include_dashboard": False} if address == "local" else {}
     try:
-        if ":" in address:  # Ray itself would try for minutes
-            host, _, port = address.rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        _require_answer(_last_cluster() if address == "auto" else address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--ray {address}: there is no cluster to be reached ({reason:.120})") from error
+
+
+def _require_answer(address: str) -> None:
+    """OSError for a host and port that nobody listens at; Ray itself would try for many minutes."""
+    if ":" in address:
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+def _last_cluster() -> str:
+    """Where Ray looks for a cluster of its own accord; a crash leaves the address of one that is gone."""
+    file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray/ray_current_cluster"
+    given = os.environ.get("RAY_ADDRESS", "")
+    return given or (file.read_text(encoding="utf-8").strip() if file.is_file() else "")
 
 
 def machines(ray: ModuleType) -> list[dict[str, float]]:

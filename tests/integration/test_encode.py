@@ -486,6 +486,16 @@ def test_a_cluster_that_is_not_there_gets_one_line(address, tiny, text, tool, tm
     refused(tool, encode, argv, f"--ray {address}", "no cluster to be reached")
 
 
+def test_a_cluster_that_has_crashed_is_not_waited_for(tiny, text, tool, tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="needs Ray Data (pip install ray[data])")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:9", encoding="utf-8")
+    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", "auto")
+    refused(tool, encode, argv, "--ray auto", "no cluster to be reached", "refused")
+
+
 def test_a_ray_cluster_goes_on_with_a_killed_run_and_loses_nothing_by_a_killed_worker(
     cluster, left, tiny, text, tool, tmp_path
 ):
