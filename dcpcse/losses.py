@@ -43,10 +43,10 @@ def cosines(vectors: Tensor, others: Tensor) -> Tensor:
     Embeddings of one encoder lie close together, and half precision has few steps between 0.9 and 1.
     """
     with torch.autocast(vectors.device.type, enabled=False):
-        return F.normalize(_precise(vectors), dim=-1) @ F.normalize(_precise(others), dim=-1).T
+        return F.normalize(precise(vectors), dim=-1) @ F.normalize(precise(others), dim=-1).T
 
 
-def _precise(tensor: Tensor) -> Tensor:
+def precise(tensor: Tensor) -> Tensor:
     """In float32, or as it is in float64."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
@@ -57,7 +57,7 @@ def masked_ce(logits: Tensor, labels: Tensor) -> Tensor:
     logits (n, vocabulary) and labels (n,) of the masked positions only. 0 where nothing was masked: a batch of
     very short sentences may have no masked token, and the mean over none would be NaN.
     """
-    return F.cross_entropy(_precise(logits), labels, reduction="sum") / max(len(labels), 1)
+    return F.cross_entropy(precise(logits), labels, reduction="sum") / max(len(labels), 1)
 
 
 REDUCTIONS = ("sum", "mean_tokens", "mean_all")
@@ -72,7 +72,7 @@ def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction:
     count as kept (DiffCSE's code). The first two leave out pads and the first position, where the condition stands.
     ValueError for another one.
     """
-    each = F.cross_entropy(_precise(logits).flatten(0, 1), replaced.long().flatten(), reduction="none").view_as(mask)
+    each = F.cross_entropy(precise(logits).flatten(0, 1), replaced.long().flatten(), reduction="none").view_as(mask)
     if reduction == "mean_all":
         return each.mean()
     tokens = mask.clone()

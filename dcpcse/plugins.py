@@ -43,9 +43,9 @@ def file_from_outside(method: str | None) -> Path | None:
 def _importable(name: str) -> str:
     """The module of a name or a file; the folder of a file is looked into last, so that it hides nothing."""
     path = Path(name)
-    if not name.endswith(".py") and (path.with_suffix(".py").is_file() or len(path.parts) > 1):
-        raise UserError(f"--plugin {name}: is no name of a module; give the file, {path.with_suffix('.py')}")
     if not name.endswith(".py"):
+        if path.with_suffix(".py").is_file() or len(path.parts) > 1:
+            raise UserError(f"--plugin {name}: is no name of a module; give the file, {path.with_suffix('.py')}")
         return name
     if not path.is_file():
         raise UserError(f"--plugin {name}: there is no such file; give a .py file, or an installed module")

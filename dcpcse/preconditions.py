@@ -136,16 +136,15 @@ def require_fresh_workers(method: Method, run: RunArguments) -> None:
 
 def require_inner_gradient(method: Method, run: RunArguments) -> None:
     """UserError for ways to compute that have no gradient to give inside the forward pass."""
+    if method.adversary is None:
+        return
     obstacles = {
         "--torch_compile": (run.torch_compile, "a compiled step has none; leave it out"),
-        "--shard_encoder": (
-            run.shard_encoder,
-            "a split encoder has none; leave it out",
-        ),
+        "--shard_encoder": (run.shard_encoder, "a split encoder has none; leave it out"),
         "--fp16": (run.fp16, "that gradient is not scaled, and would be lost in half precision; give --bf16"),
     }
     for option, (given, reason) in obstacles.items():
-        if given and method.adversary:
+        if given:
             raise UserError(
                 f"{option}: --method {method.model.method} takes the gradient of its adversarial views inside the "
                 f"forward pass; {reason}"

@@ -13,6 +13,7 @@ from ..arguments import ModelArguments
 from ..backbones import Backbone
 from ..errors import UserError
 from ..labels import LABEL, SCORE, Columns
+from ..losses import precise
 from ..objectives import Classification, RowWise, Step, Term
 from ..objectives.classification import classified_pairs
 from ..options import option, require
@@ -55,8 +56,7 @@ class CosineRegression(RowWise):
 
     def mean(self, step: Step, drawn: None) -> Tensor:
         # Half precision has few steps between 0.9 and 1.
-        views = (step.embeddings[name] for name in ("anchor", "positive"))
-        first, second = (view.to(torch.promote_types(view.dtype, torch.float32)) for view in views)
+        first, second = (precise(step.embeddings[name]) for name in ("anchor", "positive"))
         distances = F.cosine_similarity(first, second) - step.extras["scores"].to(first) / self.largest
         number = torch.tensor(len(distances), device=distances.device)
         self.counts = {"absolute_error": (distances.detach().abs().sum(), number)}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..labels import CLASSES, LABEL, Columns
+from ..losses import precise
 from .base import RowWise, Step
 
 
@@ -58,7 +59,7 @@ class Classification(RowWise):
         targets = torch.cat([self._targets(step, pair.label) for pair in self.pairs])
         right = (logits.argmax(-1) == targets).sum()
         self.counts = {"accuracy": (right, torch.tensor(len(targets), device=right.device))}
-        return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets)
+        return F.cross_entropy(precise(logits), targets)
 
     def _features(self, first: Tensor, second: Tensor) -> Tensor:
         """Two embeddings (B, H) → what is known of the pair (B, 3 H), or (B, 4 H)."""

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..distributed import gather_own_first, joint_mean, published_gradient
+from ..losses import cosines
 from .base import Objective, Step
 from .contrastive import cosine_counts
 
@@ -49,17 +50,11 @@ def two_way_nt_xent(
 
     first, second (B, H); all_first, all_second (C, H), which begin with these: the copies of all sentences.
     """
-    # Embeddings of one encoder lie close together; half precision has few steps between 0.9 and 1.
-    with torch.autocast(first.device.type, enabled=False):
-        first, second, all_first, all_second = (
-            F.normalize(view.to(torch.promote_types(view.dtype, torch.float32)), dim=-1)
-            for view in (first, second, all_first, all_second)
-        )
-        own = torch.arange(len(first), device=first.device)
+    own = torch.arange(len(first), device=first.device)
 
-        def one_way(anchors: Tensor, others: Tensor, same: Tensor) -> Tensor:
-            itself = F.one_hot(own, num_classes=len(same)).bool()
-            logits = torch.cat([anchors @ others.T, (anchors @ same.T).masked_fill(itself, -math.inf)], dim=1)
-            return F.cross_entropy(logits / temperature, own)
+    def one_way(anchors: Tensor, others: Tensor, same: Tensor) -> Tensor:
+        itself = F.one_hot(own, num_classes=len(same)).bool()
+        logits = torch.cat([cosines(anchors, others), cosines(anchors, same).masked_fill(itself, -math.inf)], dim=1)
+        return F.cross_entropy(logits / temperature, own)
 
-        return (one_way(first, all_second, all_first) + one_way(second, all_first, all_second)) / 2
+    return (one_way(first, all_second, all_first) + one_way(second, all_first, all_second)) / 2
