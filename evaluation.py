@@ -2,8 +2,8 @@
 
 import sys
 
-from dcpcse.__main__ import evaluate
-from dcpcse.cli import run
+from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.runner import run
 
 if __name__ == "__main__":
-    sys.exit(run(evaluate))
+    sys.exit(run(evaluate_command))

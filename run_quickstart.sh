@@ -5,5 +5,5 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source .ci/install.sh
-"$python" -m dcpcse.quickstart "$@"
+"$python" -m dcpcse.cli.quickstart "$@"
 echo "all in all, setting up included: $SECONDS s"

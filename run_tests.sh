@@ -12,6 +12,7 @@ fi
 
 "$python" -m ruff check .
 "$python" -m ruff format --check .
+.venv/bin/lint-imports  # the order of the packages: pyproject.toml
 # A process a core, each with one thread: tests are many small products, which two threads do no faster than one.
 workers=$(( $(nproc) < 4 ? $(nproc) : 4 ))
 OMP_NUM_THREADS=1 exec "$python" -m pytest --numprocesses "$workers" --dist worksteal "$@"

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "dcpcse/__init__.py").read_text(encoding="utf-8"))[1]
@@ -11,7 +11,15 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "dcpcse/__init__.py").read_
 SUPPORTED = (ROOT / "dcpcse/doctor/supported.txt").read_text(encoding="utf-8").split()
 """What `dcpcse doctor` compares the environment with."""
 
-TOOLS = ["coverage>=7.10", "hypothesis>=6.140", "pytest>=8", "pytest-xdist>=3.6", "ruff>=0.17", "selenium>=4"]
+TOOLS = [
+    "coverage>=7.10",
+    "hypothesis>=6.140",
+    "import-linter>=2.13",
+    "pytest>=8",
+    "pytest-xdist>=3.6",
+    "ruff>=0.17",
+    "selenium>=4",
+]
 EXTRAS = {
     "demo": ["gradio>=6,<7"],
     "docs": ["sphinx>=8", "myst-parser>=4", "furo>=2025.7"],
@@ -27,23 +35,6 @@ EXTRAS = {
 }
 EXTRAS["dev"] = [*(line for lines in EXTRAS.values() for line in lines), *TOOLS]
 
-PARTS = (
-    "demo",
-    "doctor",
-    "encoding",
-    "exporting",
-    "guards",
-    "importing",
-    "methods",
-    "objectives",
-    "pictures",
-    "postprocessing",
-    "presets",
-    "reporting",
-    "reproduction",
-    "searching",
-)
-
 setup(
     name="dcpcse",
     version=VERSION,
@@ -52,14 +43,13 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=next(line for line in SUPPORTED if line.startswith("python")).removeprefix("python"),
-    packages=["dcpcse", *(f"dcpcse.{name}" for name in PARTS), "senteval"],
+    packages=[*find_packages(include=["dcpcse*"]), "senteval"],
     package_dir={"senteval": "SentEval/senteval"},
     package_data={
-        "dcpcse": ["py.typed"],
+        "dcpcse": ["py.typed", "presets/*/*.yaml"],
+        "dcpcse.analysis.html_report": ["style.css"],
         "dcpcse.doctor": ["supported.txt"],
-        "dcpcse.presets": ["*/*.yaml"],
-        "dcpcse.reporting": ["style.css"],
-        "dcpcse.reproduction": ["tables/*.yaml"],
+        "dcpcse.experiments.reproduction": ["tables/*.yaml"],
         "senteval": ["py.typed", "known_files.txt"],
     },
     entry_points={"console_scripts": ["dcpcse = dcpcse.__main__:main"]},

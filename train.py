@@ -2,8 +2,8 @@
 
 import sys
 
-from dcpcse.__main__ import train
-from dcpcse.cli import run
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run
 
 if __name__ == "__main__":
-    sys.exit(run(train))
+    sys.exit(run(train_command))

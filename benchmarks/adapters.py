@@ -26,10 +26,10 @@ import torch
 from interleaved import in_turn, table
 
 import dcpcse
-from dcpcse.adapters import Adapters
-from dcpcse.devices import release_memory
-from dcpcse.manifest import PEFT_PROMPTS, PROMPT_KEY, PROMPTS
-from dcpcse.tensors import load_tensors, save_tensors
+from dcpcse.encoders.storage.manifest import PEFT_PROMPTS, PROMPT_KEY, PROMPTS
+from dcpcse.inference.adapters import Adapters
+from dcpcse.utils.devices import release_memory
+from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 OWN_MODELS = 3
 """Adapters that are also loaded each with an encoder of its own, to compare vectors, memory and time."""

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
-from dcpcse.backbones import load_backbone
-from dcpcse.collators import ViewCollator
+from dcpcse.data.collator import ViewCollator
+from dcpcse.encoders.backbones import load_backbone
 from dcpcse.methods import build_method, model_arguments
-from dcpcse.step import TrainingStep
+from dcpcse.training.step import TrainingStep
 
 WORDS = (
     "the",

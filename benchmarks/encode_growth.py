@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from dcpcse.encode import encode_parser
-from dcpcse.encoding import encode_file
+from dcpcse.cli.commands.encode import encode_parser
+from dcpcse.inference.file_encoding import encode_file
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from interleaved import in_turn, table
 
-from dcpcse.backbones import load_backbone
-from dcpcse.models import plain_encoder
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import plain_encoder
 
 
 def main() -> None:

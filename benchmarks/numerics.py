@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dcpcse.backbones import Backbone, load_backbone
-from dcpcse.encoder import Encoder, set_packed
-from dcpcse.models import DeepPrompt, PromptShape, SentenceEncoder, plain_encoder
-from dcpcse.pooling import POOLERS
-from dcpcse.templates import Template
-from dcpcse.tensors import set_dtype
+from dcpcse.encoders.backbones import Backbone, load_backbone
+from dcpcse.encoders.encoder import Encoder, set_packed
+from dcpcse.encoders.pooling import POOLERS
+from dcpcse.encoders.sentence_encoder import DeepPrompt, PromptShape, SentenceEncoder, plain_encoder
+from dcpcse.encoders.templates import Template
+from dcpcse.utils.safetensors_io import set_dtype
 
 TEMPLATE = Template.parse('This sentence of "{sentence}" means [MASK] .')
 PROMPTS = 16

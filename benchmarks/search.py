@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpcse.searching.index import SentenceIndex
+from dcpcse.inference.index.sentence_index import SentenceIndex
 
 CHUNK = 8_192
 CENTRES = 10_000

@@ -37,14 +37,14 @@ from interleaved import in_turn, table
 from torch import Tensor, nn
 from transformers import AutoTokenizer, BertConfig, BertModel, DynamicCache, PreTrainedTokenizerBase
 
-from dcpcse.backbones import Backbone, Source
-from dcpcse.encoder import set_packed
-from dcpcse.gradient_cache import CACHED, Replay, run_in_chunks
+from dcpcse.encoders.backbones import Backbone, Source
+from dcpcse.encoders.cpu_prepacking import prepacked
+from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.packing import Packing
+from dcpcse.encoders.tokenization import pad
 from dcpcse.methods import build_method, model_arguments, settle
-from dcpcse.packing import Packing
-from dcpcse.prepacking import prepacked
-from dcpcse.step import TrainingStep
-from dcpcse.tokens import pad
+from dcpcse.training.gradient_cache import CACHED, Replay, run_in_chunks
+from dcpcse.training.step import TrainingStep
 
 LASTING = contextlib.ExitStack()
 """Layouts of weights that stay for the whole of the benchmark."""

@@ -20,9 +20,9 @@ import torch
 from senteval import ScoredPairs
 from transformers import AutoModel, AutoTokenizer
 
-from dcpcse.backbones import load_backbone
-from dcpcse.evaluator import evaluate
-from dcpcse.models import plain_encoder
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import plain_encoder
+from dcpcse.evaluation.evaluator import evaluate
 
 BATCH = 128
 

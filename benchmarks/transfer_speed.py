@@ -20,8 +20,8 @@ from senteval import TRANSFER_TASKS, load_suite, settings_of_mode
 from senteval.embeddings import encode_all
 from senteval.transfer import LoadedTransfer
 
-from dcpcse.backbones import load_backbone
-from dcpcse.models import plain_encoder
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import plain_encoder
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/unit/senteval"))
 import senteval_oracle as oracle

@@ -3,17 +3,17 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .errors import UserError
+from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from .models import SentenceEncoder
-    from .searching.index import SentenceIndex
-    from .simcse import SimCSE
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+    from dcpcse.inference.index.sentence_index import SentenceIndex
+    from dcpcse.inference.simcse import SimCSE
 
 __version__ = "0.1.0"
 __all__ = ["SentenceIndex", "SimCSE", "UserError", "__version__", "load"]
 
-_ELSEWHERE = {"SentenceIndex": "searching.index", "SimCSE": "simcse"}
+_ELSEWHERE = {"SentenceIndex": "inference.index.sentence_index", "SimCSE": "inference.simcse"}
 """Classes by the modules that they are in, which are imported when they are asked for: torch takes seconds."""
 
 
@@ -32,8 +32,8 @@ def load(
     device: default cuda if there is one. revision: branch, tag or commit of a folder on the hub; of a folder here,
     that of its base. cache_dir, token: as in transformers. Raises UserError for a wrong base or a damaged folder.
     """
-    from .backbones import LoadOptions
-    from .models import SentenceEncoder
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+    from dcpcse.encoders.storage.load_options import LoadOptions
 
     return SentenceEncoder.load(folder, base, device=device, options=LoadOptions(revision, cache_dir, token))
 

@@ -4,11 +4,11 @@ import zlib
 
 import torch
 
-from dcpcse.backbones import load_backbone
-from dcpcse.collators import ViewCollator
+from dcpcse.data.collator import ViewCollator
+from dcpcse.data.indexed_dataset import EPOCH, ROW, without_numbers
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.methods import build_method, model_arguments
-from dcpcse.models import SentenceEncoder
-from dcpcse.numbered import EPOCH, ROW, without_numbers
 
 RECIPES = {
     "dcpcse": ("bert", {"method": "dcpcse", "pre_seq_len": 3, "mlp_only_train": True}),

@@ -1,6 +1,6 @@
 """How many examples property tests draw: a fixed few in the suite, many and new ones with DCPCSE_PROPERTIES=long.
 
-DCPCSE_PROPERTIES=long pytest tests/unit/test_properties.py tests/unit/senteval/test_senteval_properties.py
+DCPCSE_PROPERTIES=long pytest tests/integration/test_properties.py tests/test_senteval/test_senteval_properties.py
 """
 
 import os

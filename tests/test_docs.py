@@ -12,10 +12,10 @@ from senteval import engine
 from senteval_tiny import unofficial, write_tiny_data
 from transformers import AutoModel
 
-from dcpcse.backbones import load_backbone
-from dcpcse.cli import parse_training
-from dcpcse.encoding import encode_file
-from dcpcse.evaluation_arguments import EncoderArguments, EncodingArguments
+from dcpcse.cli.parse import parse_training
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
+from dcpcse.inference.file_encoding import encode_file
 from dcpcse.methods import build_method
 
 ROOT = Path(__file__).parent.parent

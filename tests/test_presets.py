@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dcpcse import presets, training
-from dcpcse.backbones import load_backbone
-from dcpcse.cli import parse_training, run
-from dcpcse.errors import UserError
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.parse import parse_training
+from dcpcse.cli.runner import run
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.templates import Template
 from dcpcse.methods import METHODS, build_method, settle
-from dcpcse.templates import Template
+from dcpcse.utils import presets
+from dcpcse.utils.errors import UserError
 
 FIGURES = Path(__file__).parents[2] / "shared/figures.yaml"
 BACKBONES = {
@@ -35,7 +37,7 @@ def test_a_preset_parses_builds_and_trains_a_step(name, tiny, train_txt, train_c
     argv += ["--eval_strategy", "no", "--load_best_model_at_end", "False", "--per_device_train_batch_size", "4"]
     argv += ["--generator_name", tiny(kind)] if "generator_name" in presets.load(name).options else []
     argv += ["--max_seq_length", "64"] if presets.load(name).options["max_seq_length"] > 64 else []
-    assert run(training.train, argv) == 0
+    assert run(train_command, argv) == 0
     written = yaml.safe_load((tmp_path / "out/run.yaml").read_text(encoding="utf-8"))
     options = presets.load(name).options
     overridden = {word[2:] for word in argv if word.startswith("--")}

@@ -10,29 +10,29 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from dcpcse.arguments import DataArguments, RunArguments
-from dcpcse.cli import evaluation_parser, parse_evaluation, parse_training
-from dcpcse.corrupt import corrupt_parser
-from dcpcse.demo.command import demo_parser
-from dcpcse.doctor.command import doctor_parser
-from dcpcse.encode import encode_parser
-from dcpcse.exporting.command import export_parser
-from dcpcse.hub_commands import card_parser, pull_parser, push_parser
-from dcpcse.hyperparameter_search import search_parser as hyperparameter_parser
-from dcpcse.importing.command import import_parser
-from dcpcse.info import info_parser
-from dcpcse.legacy import RENAMED
+from dcpcse.cli.commands.corrupt import corrupt_parser
+from dcpcse.cli.commands.demo import demo_parser
+from dcpcse.cli.commands.doctor import doctor_parser
+from dcpcse.cli.commands.encode import encode_parser
+from dcpcse.cli.commands.export import export_parser
+from dcpcse.cli.commands.hub import card_parser, pull_parser, push_parser
+from dcpcse.cli.commands.import_ import import_parser
+from dcpcse.cli.commands.info import info_parser
+from dcpcse.cli.commands.plot import KINDS, plot_parser
+from dcpcse.cli.commands.predict import predict_parser
+from dcpcse.cli.commands.report import report_parser
+from dcpcse.cli.commands.reproduce import reproduce_parser
+from dcpcse.cli.commands.runs import runs_parser
+from dcpcse.cli.commands.search import search_parser as lookup_parser
+from dcpcse.cli.commands.search_hyperparameters import search_parser as hyperparameter_parser
+from dcpcse.cli.commands.search_templates import search_parser
+from dcpcse.cli.commands.similarity import similarity_parser
+from dcpcse.cli.legacy_options import RENAMED
+from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training
+from dcpcse.encoders.pooling import POOLERS
+from dcpcse.experiments.reproduction.published_rows import find
 from dcpcse.methods import arguments_class, settle
-from dcpcse.pictures.command import KINDS, plot_parser
-from dcpcse.pooling import POOLERS
-from dcpcse.predict import predict_parser
-from dcpcse.reporting.command import report_parser
-from dcpcse.reproduction.command import reproduce_parser
-from dcpcse.reproduction.rows import find
-from dcpcse.runs import runs_parser
-from dcpcse.search import search_parser as lookup_parser
-from dcpcse.similarity import similarity_parser
-from dcpcse.template_search import search_parser
+from dcpcse.training.arguments import DataArguments, RunArguments
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -18,9 +18,9 @@ import senteval
 from scipy.stats import spearmanr
 
 import dcpcse
-from dcpcse import quickstart
-from dcpcse.cli import parse_training
-from dcpcse.data import load_training_file
+from dcpcse.cli import quickstart
+from dcpcse.cli.parse import parse_training
+from dcpcse.data.training_file import load_training_file
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "data/sample"

@@ -52,9 +52,9 @@ def test_the_help_and_the_mistakes_of_train_take_nothing_but_transformers_traini
     assert "--pre_seq_len" in shown.out
     assert wrong.code == 2
     assert "error: --temp -1.0: must be a positive number" in wrong.err
-    assert "dcpcse.arguments" in imported
+    assert "dcpcse.training.arguments" in imported
     assert not imported & OF_THE_WORK
-    assert not imported & {"dcpcse.training", "dcpcse.trainer", "senteval.tasks"}
+    assert not imported & {"dcpcse.training.run", "dcpcse.training.trainer", "senteval.tasks"}
 
 
 REFUSED = {
@@ -74,41 +74,43 @@ def test_evaluation_reads_its_options_without_torch():
     for message, wrong in zip(REFUSED, refused, strict=True):
         assert wrong.code == 2
         assert message in wrong.err
-    assert "dcpcse.evaluation_arguments" in imported
+    assert "dcpcse.evaluation.arguments" in imported
     assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
 
 
 def test_the_other_commands_import_nothing_of_their_work(tmp_path):
     script = tmp_path / "commands.py"
-    names = ("predict", "template_search", "corrupt", "hyperparameter_search", "hub_commands", "search", "similarity")
+    names = ("predict", "search_templates", "corrupt", "search_hyperparameters", "hub", "search", "similarity", "plot")
     lines = (
-        f"from dcpcse import {', '.join(names)}\nfrom dcpcse.pictures import command\ncommand.plot_parser()\n"
-        "from dcpcse.demo.command import demo_parser\ndemo_parser()\n"
-        "from dcpcse.exporting.command import export_parser\nexport_parser()"
+        f"from dcpcse.cli.commands import {', '.join(names)}\nplot.plot_parser()\n"
+        "from dcpcse.cli.commands.demo import demo_parser\ndemo_parser()\n"
+        "from dcpcse.cli.commands.export import export_parser\nexport_parser()"
     )
     script.write_text(lines, encoding="utf-8")
     (done,), imported = call([str(script)])
     assert done.code == 0
-    assert {*(f"dcpcse.{name}" for name in names), "dcpcse.pictures.cosines", "dcpcse.demo.command"} <= imported
+    assert {*(f"dcpcse.cli.commands.{name}" for name in names), "dcpcse.analysis.plots.cosine_by_score"} <= imported
     assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS | {"matplotlib", "gradio"})
 
 
 def test_runs_are_listed_and_compared_without_torch(tmp_path):
     script = tmp_path / "list.py"
-    script.write_text('import runpy\nrunpy.run_module("dcpcse.runs", run_name="__main__")', encoding="utf-8")
+    script.write_text(
+        'import sys\nfrom dcpcse.cli.main import main\nsys.exit(main(["runs", *sys.argv[1:]]))', encoding="utf-8"
+    )
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.yaml").write_text("seed: 1\n", encoding="utf-8")
     words = ([str(tmp_path)], ["--compare", str(tmp_path / "a"), str(tmp_path / "b")])
     done, imported = call(*([str(script), *one] for one in words))
     assert not [one for one in done if one.code], done
-    assert "dcpcse.history" in imported
+    assert "dcpcse.training.run_history" in imported
     assert not imported & (OF_THE_WORK | OF_TRAINING_ARGUMENTS)
 
 
 def test_this_test_sees_what_the_work_imports(tmp_path):
     script = tmp_path / "work.py"
-    script.write_text("import dcpcse.training, optuna", encoding="utf-8")
+    script.write_text("import dcpcse.training.run, optuna", encoding="utf-8")
     _, imported = call([str(script)])
     assert imported >= (OF_THE_WORK - OF_SCORES) | OF_TRAINING_ARGUMENTS
     assert not imported & OF_SCORES, "these are for whoever scores: a training should not wait for them"

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from ..errors import UserError
-from ..manifest import CONFIG, PEFT_CONFIG, PEFT_PROMPTS, WEIGHTS, read_object
-from ..parsing import parse_json
-from . import tensor_files
-from .asked import Asked
-from .findings import Findings, fault, note, ok
+from dcpcse.doctor import tensor_files
+from dcpcse.doctor.findings import Findings, fault, note, ok
+from dcpcse.doctor.settings import Asked
+from dcpcse.encoders.storage.manifest import CONFIG, PEFT_CONFIG, PEFT_PROMPTS, WEIGHTS, read_object
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import parse_json
 
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -30,7 +30,7 @@ def examine(path: Path, asked: Asked) -> Findings:
 
 
 def _weights(path: Path) -> Findings:
-    from ..plain import INDEX, require_plain_folder  # torch, which a training file does not need
+    from dcpcse.encoders.safe_loading import INDEX, require_plain_folder  # torch, which a training file does not need
 
     try:
         require_plain_folder(path)

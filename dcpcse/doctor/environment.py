@@ -8,8 +8,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from .asked import Asked
-from .findings import Findings, fault, note, ok, warning
+from dcpcse.doctor.findings import Findings, fault, note, ok, warning
+from dcpcse.doctor.settings import Asked
 
 SUPPORTED = Path(__file__).parent / "supported.txt"
 """A requirement a line; setup.py reads the same file."""

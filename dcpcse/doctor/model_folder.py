@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from .. import manifest
-from ..contents import find_base, require_shapes
-from ..errors import UserError
-from ..history import find_scores, is_checkpoint, read_run
-from ..records import RUN_FILE, STATE, checkpoints_in
-from . import tensor_files
-from .asked import Asked
-from .findings import Findings, fault, note, ok, warning
+from dcpcse.doctor import tensor_files
+from dcpcse.doctor.findings import Findings, fault, note, ok, warning
+from dcpcse.doctor.settings import Asked
+from dcpcse.encoders.storage import manifest
+from dcpcse.interop.folder_contents import find_base, require_shapes
+from dcpcse.training.run_history import find_scores, is_checkpoint, read_run
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in
 
 
 def examine(path: Path, asked: Asked) -> Findings:
@@ -62,7 +62,7 @@ def _base(path: Path, record: dict, asked: Asked, whole: bool) -> Findings:
     if not whole:
         yield note("base", "not tried: the folder is damaged")
         return
-    from ..models import SentenceEncoder  # torch: seconds
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder  # torch: seconds
 
     try:
         SentenceEncoder.load(path, None if record["backbone"] is not None else asked.base, device="cpu")
@@ -91,7 +91,9 @@ def run(path: Path, asked: Asked) -> Findings:
 
 
 def _checkpoint(folder: Path) -> Findings:
-    from ..checkpoints import require_whole  # torch: pickles are opened by it, tensors and containers alone
+    from dcpcse.training.checkpoints import (
+        require_whole,  # torch: pickles are opened by it, tensors and containers alone
+    )
 
     try:
         step = require_whole(folder).step

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ..errors import UserError, first_line
-from ..weights import DTYPES, read_header
-from .findings import Findings, fault, ok
+from dcpcse.doctor.findings import Findings, fault, ok
+from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.safetensors_header import DTYPES, read_header
 
 _BY_NUMPY = {"F64", "F32", "F16"}
 _WHOLE = {"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}

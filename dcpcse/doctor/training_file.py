@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..data import ROLES, Source, read_rows
-from ..errors import UserError
-from ..labels import Tally, described, kind_of
-from ..repeats import Counter, Found, Repeats
-from .asked import Asked
-from .findings import Finding, Findings, fault, note, ok, warning
+from dcpcse.data.duplicates import Counter, Found, Repeats
+from dcpcse.data.labels import Tally, described, kind_of
+from dcpcse.data.readers import ROLES, Source, read_rows
+from dcpcse.doctor.findings import Finding, Findings, fault, note, ok, warning
+from dcpcse.doctor.settings import Asked
+from dcpcse.utils.errors import UserError
 
 MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"}
 """What other loaders take for a missing cell; here it is text."""

@@ -1,12 +1,12 @@
 """Methods: each file registers one, as a value on the axes trained × views × representation × objectives.
 
-All files here are read; others come by `dcpcse.plugins`.
+All files here are read; others come by `dcpcse.methods.plugins`.
 """
 
 import importlib
 import pkgutil
 
-from .registry import (
+from dcpcse.methods.registry import (
     METHODS,
     Adversary,
     Method,

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..arguments import ModelArguments
-from ..backbones import Backbone
-from ..errors import UserError
-from ..objectives import Term
-from ..options import option, require, require_count
-from ..templates import MASK, PROMPT, SENTENCE, Template
-from ..views import View, require_anchor
-from .parts import contrastive, mlm_terms, own_templates, sentence_encoder
-from .prototypes import PrototypeOptions, prototypes_of
-from .registry import HEADED, Method, register
+from dcpcse.data.views import View, require_anchor
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.encoders.templates import MASK, PROMPT, SENTENCE, Template
+from dcpcse.losses import Term
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.building import contrastive, mlm_terms, own_templates, sentence_encoder
+from dcpcse.methods.registry import HEADED, Method, register
+from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import option, require, require_count
 
 
 @dataclass

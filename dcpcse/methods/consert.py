@@ -5,20 +5,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..arguments import ModelArguments
-from ..augmentations import Augmentation, ElementDropout, FeatureCutoff, TokenCutoff, TokenShuffling
-from ..backbones import Backbone
-from ..encoder import set_dropout
-from ..errors import UserError
-from ..labels import LABEL, Columns
-from ..objectives import Classification, Term
-from ..objectives.classification import classified_pairs
-from ..objectives.copies import Copies
-from ..options import flag, option, require
-from ..views import View, require_anchor
-from .parts import mlm_terms, own_templates, sentence_encoder
-from .prototypes import PrototypeOptions, prototypes_of
-from .registry import DEFAULTS, Adversary, Method, register
+from dcpcse.data.augmentations import Augmentation, ElementDropout, FeatureCutoff, TokenCutoff, TokenShuffling
+from dcpcse.data.labels import LABEL, Columns
+from dcpcse.data.views import View, require_anchor
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.encoders.encoder import set_dropout
+from dcpcse.losses import Classification, Term
+from dcpcse.losses.nt_xent import Copies
+from dcpcse.losses.pair_classification import classified_pairs
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.building import mlm_terms, own_templates, sentence_encoder
+from dcpcse.methods.registry import DEFAULTS, Adversary, Method, register
+from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import flag, option, require
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..arguments import ModelArguments
-from ..backbones import Backbone
-from .crtd import CrtdOptions, crtd_defaults, with_crtd
-from .registry import Method, register
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.registry import Method, register
+from dcpcse.methods.shared.replaced_tokens import CrtdOptions, crtd_defaults, with_crtd
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:

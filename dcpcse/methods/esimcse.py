@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from ..arguments import ModelArguments
-from ..augmentations import Augmentation
-from ..backbones import Backbone
-from ..errors import UserError
-from ..objectives import Contrastive, Term
-from ..objectives.momentum import MomentumContrastive
-from ..options import option, require
-from .parts import contrastive
-from .prototypes import PrototypeOptions, with_prototypes
-from .registry import HEADED, Method, register
+from dcpcse.data.augmentations import Augmentation
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.losses import Contrastive, Term
+from dcpcse.losses.momentum_contrastive import MomentumContrastive
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.building import contrastive
+from dcpcse.methods.registry import HEADED, Method, register
+from dcpcse.methods.shared.prototypes import PrototypeOptions, with_prototypes
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import option, require
 
 LARGEST_QUEUE = 1_000_000
 """Sentences: a slip of the keyboard should not cost the memory of a machine."""

@@ -6,10 +6,10 @@ With `--tuning shallow` it is OptiPrompt as section 4.2 uses it: the template's 
 from collections.abc import Sequence
 from typing import Any
 
-from ..arguments import ModelArguments
-from ..backbones import Backbone
-from .prototypes import PrototypeOptions, with_prototypes
-from .registry import HEADED, Method, register
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.registry import HEADED, Method, register
+from dcpcse.methods.shared.prototypes import PrototypeOptions, with_prototypes
 
 TEMPLATE = 'This sentence of "{sentence}" means [MASK].'
 SECOND_TEMPLATE = 'This sentence : "{sentence}" means [MASK].'

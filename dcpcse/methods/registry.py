@@ -10,20 +10,20 @@ from typing import Any
 
 from torch import Tensor
 
-from .. import folder as model_folder
-from .. import hub
-from ..arguments import ModelArguments
-from ..backbones import Backbone, LoadOptions
-from ..encoder import set_frozen_dtype
-from ..errors import UserError
-from ..labels import Columns
-from ..manifest import METHOD_NAME
-from ..models import SentenceEncoder
-from ..objectives import Objective, Term
-from ..presets import DEEP
-from ..templates import PROMPT
-from ..tensors import DTYPES
-from ..views import View
+from dcpcse.data.labels import Columns
+from dcpcse.data.views import View
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.encoders.encoder import set_frozen_dtype
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.storage import hub, model_folder
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.encoders.storage.manifest import METHOD_NAME
+from dcpcse.encoders.templates import PROMPT
+from dcpcse.losses import Objective, Term
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.presets import DEEP
+from dcpcse.utils.safetensors_io import DTYPES
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,9 @@ def register(
 ) -> Callable[[Builder], Builder]:
     """Make a builder known as `--method NAME`; ValueError for a name, or one of its options, that is taken.
 
-    options: dataclasses of options that not all methods read, made by `dcpcse.options.option` and `flag`; methods may
-    share one. Each is None by default, which means that it was left out. fixed: values of options that are left out;
+    options: dataclasses of options that not all methods read, made by `dcpcse.utils.option_fields.option` and `flag`;
+    methods may share one. Each is None by default, which means that it was left out. fixed: values of options that are
+    left out;
     defaults: those that hang on other options and on the data's columns, taken before the fixed ones. A dataclass may
     have a method `defaults(columns)` too, for what all methods that share it take: it sees the method's filled in.
     labels: what it reads in the data besides sentences: the column `label`, the column `score`, or either.

@@ -5,21 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from ..arguments import ModelArguments
-from ..backbones import Backbone
-from ..errors import UserError
-from ..labels import LABEL, SCORE, Columns
-from ..losses import precise
-from ..objectives import Classification, RowWise, Step, Term
-from ..objectives.classification import classified_pairs
-from ..options import option, require
-from .parts import of_pairs
-from .prototypes import PrototypeOptions, prototypes_of
-from .registry import DEFAULTS, Method, register
+from dcpcse.data.labels import LABEL, SCORE, Columns
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.losses import Classification, RowWise, Term
+from dcpcse.losses.cosine_regression import CosineRegression
+from dcpcse.losses.pair_classification import classified_pairs
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.building import of_pairs
+from dcpcse.methods.registry import DEFAULTS, Method, register
+from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import option, require
 
 LABELS = (LABEL, SCORE)
 """What it reads besides sentences."""
@@ -38,29 +34,6 @@ class Options:
     def __post_init__(self) -> None:
         largest = self.largest_score
         require(largest is None or 0 < largest < math.inf, "--largest_score", largest, "above 0, and finite")
-
-
-class CosineRegression(RowWise):
-    """Mean squared distance of the cosine of two sentences from their score, divided by the largest (section 3).
-
-    Examples have their scores in `extras["scores"]`.
-    """
-
-    def __init__(self, largest: float) -> None:
-        """largest: score of two sentences that mean the same."""
-        super().__init__()
-        self.largest = largest
-
-    def count(self, step: Step, drawn: None) -> int:
-        return len(step.input_ids)
-
-    def mean(self, step: Step, drawn: None) -> Tensor:
-        # Half precision has few steps between 0.9 and 1.
-        first, second = (precise(step.embeddings[name]) for name in ("anchor", "positive"))
-        distances = F.cosine_similarity(first, second) - step.extras["scores"].to(first) / self.largest
-        number = torch.tensor(len(distances), device=distances.device)
-        self.counts = {"absolute_error": (distances.detach().abs().sum(), number)}
-        return distances.square().mean()
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:

@@ -2,11 +2,16 @@
 
 from collections.abc import Sequence
 
-from ..arguments import ModelArguments
-from ..backbones import Backbone
-from .dcpcse import CITATION
-from .prototypes import PrototypeOptions, with_prototypes
-from .registry import Method, register
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.registry import Method, register
+from dcpcse.methods.shared.prototypes import PrototypeOptions, with_prototypes
+
+CITATION = (
+    "*Deep Continuous Prompt for Contrastive Learning of Sentence Embeddings*, an anonymous submission, later "
+    "extended as: Jiang, Zhang and Wang, *Improved Universal Sentence Embeddings with Prompt-based Contrastive "
+    "Learning and Energy-based Learning*, Findings of EMNLP 2022."
+)
 
 TEMPLATE = 'This sentence : "{sentence}" means [MASK]'
 """The manual template whose embeddings the prompts begin as; the paper's has no full stop, PromptBERT's has one."""

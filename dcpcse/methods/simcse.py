@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from ..arguments import ModelArguments
-from ..backbones import Backbone
-from .hinge import HingeOptions, with_hinge
-from .prototypes import PrototypeOptions, with_prototypes
-from .registry import Method, register
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.registry import Method, register
+from dcpcse.methods.shared.hinge import HingeOptions, with_hinge
+from dcpcse.methods.shared.prototypes import PrototypeOptions, with_prototypes
 
 CITATION = "Gao, Yao and Chen, *SimCSE: Simple Contrastive Learning of Sentence Embeddings*, EMNLP 2021."
 

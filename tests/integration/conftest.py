@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 from runs import Launcher, Outcome, ray_processes
 
-from dcpcse.cli import run
+from dcpcse.cli.runner import run
 
 
 @pytest.fixture(scope="session")

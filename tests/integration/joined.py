@@ -11,12 +11,12 @@ from method_models import Collator
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dcpcse.backbones import load_backbone
-from dcpcse.collators import slots_of
-from dcpcse.distributed import gather_by_rank
-from dcpcse.masking import TokenMasking
+from dcpcse.data.collator import slots_of
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods import build_method, model_arguments
-from dcpcse.step import TrainingStep
+from dcpcse.training.step import TrainingStep
+from dcpcse.utils.distributed import gather_by_rank
 
 OF_BATCHES = {"running_mean", "running_var", "num_batches_tracked", "queue"}
 """Buffers that batches change."""

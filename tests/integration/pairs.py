@@ -15,8 +15,9 @@ from pathlib import Path
 
 from transformers import TrainerCallback
 
-from dcpcse import training
-from dcpcse.cli import run
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run
+from dcpcse.training import run as training
 
 
 class Hit(TrainerCallback):
@@ -40,7 +41,7 @@ def train(words: list[str], hit: Hit | None) -> int:
         return trainer
 
     training.build_trainer = build_trainer
-    return run(training.train, words)
+    return run(train_command, words)
 
 
 def fork(rank: int, port: int, words: list[str], hit: Hit | None, said: Path) -> int:

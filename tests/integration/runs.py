@@ -23,9 +23,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, DynamicCache, TrainerCallback
 
-from dcpcse import training
-from dcpcse.cli import run
-from dcpcse.trainer import ContrastiveTrainer
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run
+from dcpcse.training import run as training
+from dcpcse.training.trainer import ContrastiveTrainer
 
 ROOT = Path(__file__).parents[2]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -131,14 +132,14 @@ class Launcher:
         """Train, expecting success; options override `QUICK`."""
         record = Run(folder or self.fresh())
         with watching(record):
-            assert run(training.train, self.argv(encoder, data, record.folder, **options)) == 0
+            assert run(train_command, self.argv(encoder, data, record.folder, **options)) == 0
         return record
 
     def interrupted(self, step: int, encoder: str, data: str, **options: Any) -> Path:
         """Train until Ctrl-C after `step` finished steps; gives the folder as it was left."""
         record = Run(self.fresh())
         with watching(record, interrupt_before=step):
-            assert run(training.train, self.argv(encoder, data, record.folder, **options)) == 130
+            assert run(train_command, self.argv(encoder, data, record.folder, **options)) == 130
         return record.folder
 
 

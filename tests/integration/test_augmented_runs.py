@@ -4,10 +4,10 @@ import pytest
 import torch
 from runs import assert_a_compiled_run_trains_the_same, assert_same_weights, refused
 
-from dcpcse.augmentations import Augmentation, ElementDropout, TokenShuffling
-from dcpcse.methods import parts
-from dcpcse.training import train as train_main
-from dcpcse.views import View
+from dcpcse.cli.commands.train import train_command
+from dcpcse.data.augmentations import Augmentation, ElementDropout, TokenShuffling
+from dcpcse.data.views import View
+from dcpcse.methods import building as parts
 
 STEPS = {"max_steps": 8, "per_device_train_batch_size": 8, "save_strategy": "steps", "save_steps": 3}
 
@@ -78,13 +78,13 @@ def test_a_compiled_step_finds_the_same_changes(shaken, tiny, train, train_txt):
 def test_workers_that_stay_are_refused(shaken, tool, tiny, train, train_txt, tmp_path):
     options = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
-    refused(tool, train_main, argv, "--dataloader_persistent_workers", "anew in each epoch")
+    refused(tool, train_command, argv, "--dataloader_persistent_workers", "anew in each epoch")
 
 
 def test_a_corpus_of_sentences_as_they_are_is_refused(shaken, tool, tiny, train, train_txt, tmp_path):
     options = {"method": "d2cse", "corrupted_corpus": tmp_path}
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
-    refused(tool, train_main, argv, "--corrupted_corpus", "--method d2cse changes them anew in each epoch")
+    refused(tool, train_command, argv, "--corrupted_corpus", "--method d2cse changes them anew in each epoch")
 
 
 def test_a_text_that_an_augmentation_may_make_too_long_is_refused(
@@ -92,5 +92,5 @@ def test_a_text_that_an_augmentation_may_make_too_long_is_refused(
 ):
     monkeypatch.setattr(Augmentation, "longest", lambda self, tokens: 2 * tokens)
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", max_seq_length=45, pre_seq_len=10)
-    refused(tool, train_main, argv, "--max_seq_length 45 and the 43 tokens by which --method dcpcse", "room for 86")
+    refused(tool, train_command, argv, "--max_seq_length 45 and the 43 tokens by which --method dcpcse", "room for 86")
     train(tiny("bert"), train_txt, max_seq_length=44, pre_seq_len=10, max_steps=1)

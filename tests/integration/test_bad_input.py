@@ -14,7 +14,7 @@ import pytest
 from bad_inputs import GROUPS, STSB, TRAIN, Case
 from runs import ROOT, launch
 
-from dcpcse.__main__ import COMMANDS, main
+from dcpcse.cli.main import COMMANDS, main
 
 PAGE = ROOT / "docs/bad-input.md"
 OF_THIS_MACHINE = r"(?<=is )[0-9a-f]{12}(?=…)|(?<=not )[0-9a-f]{12}(?=…)| \(char \d+\)"

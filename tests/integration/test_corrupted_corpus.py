@@ -8,11 +8,11 @@ import pytest
 import torch
 from runs import assert_same_weights, files
 
-from dcpcse.corpus import CORRUPTED, Corpus, CorruptedRows
-from dcpcse.corrupt import corrupt
-from dcpcse.data import load_training_file
-from dcpcse.generator import Corruption
-from dcpcse.training import train as train_main
+from dcpcse.cli.commands.corrupt import corrupt
+from dcpcse.cli.commands.train import train_command
+from dcpcse.data.corrupted_corpus import CORRUPTED, Corpus, CorruptedRows
+from dcpcse.data.training_file import load_training_file
+from dcpcse.losses.generator import Corruption
 
 
 def command(encoder, data, folder, **options):
@@ -114,7 +114,7 @@ def test_a_corpus_of_another_run_is_refused(change, message, corpus, tiny, train
             file.write('"a b","c d","e f"\n')
     encoder = tiny(change.pop("encoder")) if "encoder" in change else encoder
     options = {"method": "d2cse", "corrupted_corpus": folder, **change}
-    outcome = tool(train_main, train.argv(encoder, data, tmp_path / "out", **options))
+    outcome = tool(train_command, train.argv(encoder, data, tmp_path / "out", **options))
     assert outcome.code == 2
     assert message in outcome.err
     assert outcome.err.count("\n") == 1
@@ -135,7 +135,7 @@ def test_a_damaged_corpus_is_one_line(damage, corpus, train, tool, tmp_path):
         (folder / "corpus.json").write_text("{")
     else:
         folder = tmp_path / "nowhere"
-    outcome = tool(train_main, train.argv(encoder, data, tmp_path / "out", method="d2cse", corrupted_corpus=folder))
+    outcome = tool(train_command, train.argv(encoder, data, tmp_path / "out", method="d2cse", corrupted_corpus=folder))
     assert outcome.code == 2
     assert "--corrupted_corpus" in outcome.err
     assert outcome.err.count("\n") == 1

@@ -19,11 +19,11 @@ from runs import ROOT, refused
 from transformers import AutoModel, AutoTokenizer
 
 import dcpcse
-from dcpcse.backbones import load_backbone
-from dcpcse.cli import parse_training
-from dcpcse.demo import sides
-from dcpcse.demo.command import demo
-from dcpcse.evaluation_arguments import EncoderArguments
+from dcpcse.analysis.demo import models as sides
+from dcpcse.cli.commands.demo import demo
+from dcpcse.cli.parse import parse_training
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.methods import build_method
 
 MARKED = 'A <b>bold</b> & "quoted" line.'

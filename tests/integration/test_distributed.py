@@ -13,12 +13,12 @@ from runs import NO_DROPOUT, assert_same_weights, contrastive_loss, launch, laun
 from torch.utils.data import BatchSampler, SequentialSampler
 
 import dcpcse
-from dcpcse.collators import slots_of
-from dcpcse.distributed import SharedBatches, step_sizes
-from dcpcse.errors import UserError
-from dcpcse.labels import CLASSES
-from dcpcse.masking import TokenMasking
-from dcpcse.preconditions import require_shardable
+from dcpcse.data.collator import slots_of
+from dcpcse.data.labels import CLASSES
+from dcpcse.losses.token_masking import TokenMasking
+from dcpcse.training.validate_setup import require_shardable
+from dcpcse.utils.distributed import SharedBatches, step_sizes
+from dcpcse.utils.errors import UserError
 
 ROLES = ("anchor", "positive", "negative")
 ESIMCSE = {"method": "esimcse", "dup_rate": 0.0}
@@ -215,10 +215,10 @@ def test_rows_too_few_for_all_processes_join_the_step_before():
 TRAIN = """
 import os, sys
 import torch
-from dcpcse import training
-from dcpcse.cli import run
-from dcpcse.prompts import DeepPrompt
-from dcpcse.trainer import ContrastiveTrainer
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run
+from dcpcse.encoders.prompts import DeepPrompt
+from dcpcse.training.trainer import ContrastiveTrainer
 
 drawn, trainers, rows = [], [], []
 draw, init, compute = DeepPrompt.forward, ContrastiveTrainer.__init__, ContrastiveTrainer.compute_loss
@@ -240,7 +240,7 @@ def compute_loss(self, model, inputs, *args, **kwargs):
 
 DeepPrompt.forward, ContrastiveTrainer.__init__ = forward, remember
 ContrastiveTrainer.compute_loss = compute_loss
-code = run(training.train, sys.argv[2:])
+code = run(train_command, sys.argv[2:])
 state = {"code": code, "masks": drawn, "rows": rows, "rank": int(os.environ["RANK"])}
 state["trained"] = {n: p.detach() for n, p in trainers[-1].step_module.named_parameters() if p.requires_grad}
 torch.save(state, f"{sys.argv[1]}/rank{os.environ['RANK']}.pt")
@@ -370,9 +370,9 @@ def test_two_machines_train_what_two_processes_of_one_do(published_run, tmp_path
 SHARDED = """
 import sys
 from torch.distributed.tensor import DTensor
-from dcpcse import training
-from dcpcse.cli import run
-from dcpcse.trainer import ContrastiveTrainer
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run
+from dcpcse.training.trainer import ContrastiveTrainer
 
 def count(trainer, when):
     split = [p for p in trainer.step_module.parameters() if isinstance(p, DTensor)]
@@ -388,7 +388,7 @@ def then_count(function, when):
 
 ContrastiveTrainer.save_model = then_count(ContrastiveTrainer.save_model, "when saved")
 ContrastiveTrainer.compute_loss = then_count(ContrastiveTrainer.compute_loss, "before backward")
-sys.exit(run(training.train, sys.argv[1:]))
+sys.exit(run(train_command, sys.argv[1:]))
 """
 
 
@@ -430,11 +430,12 @@ def test_two_processes_train_replaced_token_detection(method, tiny, train, train
 
 FAILING = """
 import os, sys
-from dcpcse import evaluating, training
-from dcpcse.cli import run
-from dcpcse.errors import UserError
+from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run
+from dcpcse.utils.errors import UserError
 from dcpcse.models import SentenceEncoder
-from dcpcse.trainer import ContrastiveTrainer
+from dcpcse.training.trainer import ContrastiveTrainer
 
 def fail(*args, **kwargs):
     if os.environ["RANK"] == sys.argv[1]:
@@ -442,8 +443,8 @@ def fail(*args, **kwargs):
     return original(*args, **kwargs)
 
 kind, name, main = {
-    "step": (ContrastiveTrainer, "compute_loss", training.train),
-    "encode": (SentenceEncoder, "encode", evaluating.evaluation),
+    "step": (ContrastiveTrainer, "compute_loss", train_command),
+    "encode": (SentenceEncoder, "encode", evaluate_command),
 }[sys.argv[2]]
 original = getattr(kind, name)
 setattr(kind, name, fail)

@@ -15,9 +15,9 @@ import torch
 from model_folders import edit_record, without_checksums
 from safetensors.torch import load_file, save_file
 
-from dcpcse.__main__ import main
+from dcpcse.cli.main import main
 from dcpcse.doctor import environment, evaluation_data, training_file
-from dcpcse.doctor.places import CHECKS
+from dcpcse.doctor.checks import CHECKS
 
 
 @pytest.fixture

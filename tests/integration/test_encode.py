@@ -24,15 +24,15 @@ from datasets import Dataset
 from numpy.testing import assert_allclose
 from runs import ROOT, files, ray_processes, refused, wait_for
 
-from dcpcse.backbones import load_backbone
-from dcpcse.encode import encode
-from dcpcse.encoding import on_ray
-from dcpcse.encoding.chunks import Job
-from dcpcse.encoding.places import Facts, _serve
-from dcpcse.errors import UserError
-from dcpcse.evaluation_arguments import EncoderArguments
-from dcpcse.models import SentenceEncoder, plain_encoder
-from dcpcse.textfile import TextFile
+from dcpcse.cli.commands.encode import encode
+from dcpcse.data.text_file import TextFile
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.inference.file_encoding import ray_workers as on_ray
+from dcpcse.inference.file_encoding.chunk_encoder import Job
+from dcpcse.inference.file_encoding.workers import Facts, _serve
+from dcpcse.utils.errors import UserError
 
 LINES = 60
 CHUNK = 8
@@ -156,7 +156,9 @@ def test_a_trained_folder_needs_no_pooler(train, tiny, train_txt, text, texts, t
 def program(argv: list[str]) -> subprocess.Popen:
     path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.Popen([sys.executable, "-m", "dcpcse.encode", *argv], env=environment, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-m", "dcpcse.cli.commands.encode", *argv], env=environment, stderr=subprocess.PIPE
+    )
 
 
 @pytest.fixture(scope="module")
@@ -390,7 +392,7 @@ def test_a_file_that_changes_under_way_is_noticed(tiny, texts, tool, tmp_path, m
 
 
 def test_a_disk_that_is_full_ends_with_one_line_and_can_be_gone_on_with(tiny, text, tool, tmp_path, monkeypatch):
-    from dcpcse.encoding import journal as module
+    from dcpcse.inference.file_encoding import journal as module
 
     original, calls = os.fsync, []
 

@@ -10,13 +10,13 @@ from scipy.stats import spearmanr
 from senteval import TASK_SETS, TASKS, load_pairs, load_suite, settings_of_mode
 from senteval_tiny import write_tiny_data
 
-from dcpcse import training
-from dcpcse.backbones import load_backbone
-from dcpcse.cli import run
-from dcpcse.evaluating import evaluation
-from dcpcse.evaluator import evaluate
-from dcpcse.identity import identity
-from dcpcse.models import SentenceEncoder, plain_encoder
+from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
+from dcpcse.evaluation.evaluator import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ QUICK = [*FEW, "--kmeans_runs", "2", "--mode", "fasttest"]
 def everything(words, tmp_path_factory):
     """The scores of all tasks of `--task_set all`, from the JSON file."""
     path = tmp_path_factory.mktemp("all") / "scores.json"
-    assert run(evaluation, [*words, *QUICK, "--task_set", "all", "--output_file", str(path)]) == 0
+    assert run(evaluate_command, [*words, *QUICK, "--task_set", "all", "--output_file", str(path)]) == 0
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -66,7 +66,7 @@ def test_the_file_says_how_and_on_what_everything_was_measured(everything):
 def test_a_set_gives_the_same_scores_alone(task_set, words, everything, tool, tmp_path):
     options = {"fewshot": FEW, "clustering": ["--kmeans_runs", "2"]}.get(task_set, [])
     argv = [*words, *options, "--mode", "fasttest", "--task_set", task_set, "--output_file", str(tmp_path / "s.json")]
-    outcome = tool(evaluation, argv)
+    outcome = tool(evaluate_command, argv)
     assert outcome.code == 0, outcome.err
     scores = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["scores_x100"]
     expected = {task: everything["scores_x100"][task] for task in scores}
@@ -90,7 +90,7 @@ def test_two_processes_give_the_scores_and_the_one_table_of_one(words, everythin
 
 def test_dev_mode_leaves_out_what_has_no_dev_set(words, tool, tmp_path):
     outcome = tool(
-        evaluation, [*words, "--mode", "dev", "--task_set", "all", "--output_file", str(tmp_path / "s.json")]
+        evaluate_command, [*words, "--mode", "dev", "--task_set", "all", "--output_file", str(tmp_path / "s.json")]
     )
     assert outcome.code == 0, outcome.err
     tasks = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["tasks"]
@@ -101,7 +101,7 @@ def test_dev_mode_leaves_out_what_has_no_dev_set(words, tool, tmp_path):
 
 def test_tasks_outside_the_sets_are_measured_by_name(words, tool):
     names = ["SST5", "SICKEntailment", "STSBenchmark-finetune", "SICKRelatedness-finetune"]
-    outcome = tool(evaluation, [*words, "--mode", "fasttest", "--task_set", "na", "--tasks", *names])
+    outcome = tool(evaluate_command, [*words, "--mode", "fasttest", "--task_set", "na", "--tasks", *names])
     assert outcome.code == 0, outcome.err
     assert "trained relatedness" in outcome.out
     assert all(name.removesuffix("-finetune") in outcome.out for name in names)
@@ -113,7 +113,7 @@ def test_pairs_of_ones_own_are_scored_by_spearman(tiny, tool, tmp_path, sentence
     rows = list(zip(sentences[:6], sentences[6:12], gold, strict=True))
     path.write_text("".join(f"{a}\t{b}\t{g}\n" for a, b, g in rows), encoding="utf-8")
     words = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--pairs", str(path)]
-    outcome = tool(evaluation, [*words, "--output_file", str(tmp_path / "s.json")])
+    outcome = tool(evaluate_command, [*words, "--output_file", str(tmp_path / "s.json")])
     assert outcome.code == 0, outcome.err
     encoder = plain_encoder(load_backbone(tiny("bert")), "avg")
     first, second = encoder.encode(sentences[:6], normalize=True), encoder.encode(sentences[6:12], normalize=True)
@@ -124,7 +124,7 @@ def test_pairs_of_ones_own_are_scored_by_spearman(tiny, tool, tmp_path, sentence
 
 def test_kept_embeddings_serve_another_set_and_give_the_same_scores(words, everything, tool, tmp_path, monkeypatch):
     cache = ["--cache_dir", str(tmp_path / "cache")]
-    assert tool(evaluation, [*words, *cache, "--mode", "fasttest", "--task_set", "full"]).code == 0
+    assert tool(evaluate_command, [*words, *cache, "--mode", "fasttest", "--task_set", "full"]).code == 0
     encoded = []
     real = SentenceEncoder.encode
 
@@ -134,7 +134,7 @@ def test_kept_embeddings_serve_another_set_and_give_the_same_scores(words, every
 
     monkeypatch.setattr(SentenceEncoder, "encode", recording)
     argv = [*words, *cache, "--mode", "fasttest", "--task_set", "transfer", "--output_file", str(tmp_path / "s.json")]
-    assert tool(evaluation, argv).code == 0
+    assert tool(evaluate_command, argv).code == 0
     assert encoded == []
     scores = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["scores_x100"]
     assert scores == pytest.approx({task: everything["scores_x100"][task] for task in scores}, abs=1e-4)
@@ -146,13 +146,13 @@ def test_results_so_far_are_there_when_a_later_task_fails(words, tool, tmp_path,
 
     monkeypatch.setattr("senteval.transfer.LoadedTransfer.score", broken)
     path = tmp_path / "s.json"
-    assert tool(evaluation, [*words, "--task_set", "full", "--output_file", str(path)]).code == 130
+    assert tool(evaluate_command, [*words, "--task_set", "full", "--output_file", str(path)]).code == 130
     written = json.loads(path.read_text(encoding="utf-8"))
     assert written["complete"] is False
     assert list(written["tasks"]) == list(TASK_SETS["sts"])
     once_more = [*words, "--task_set", "na", "--tasks", "STSBenchmark", "--output_file", str(path)]
-    assert tool(evaluation, once_more).code == 0, "what was cut off is no result yet"
-    refused(tool, evaluation, once_more, "is there already")
+    assert tool(evaluate_command, once_more).code == 0, "what was cut off is no result yet"
+    refused(tool, evaluate_command, once_more, "is there already")
 
 
 def test_sklearn_and_hidden_units_change_the_classifier(words, tool, tmp_path):
@@ -160,7 +160,7 @@ def test_sklearn_and_hidden_units_change_the_classifier(words, tool, tmp_path):
     for name, options in {"torch": [], "sklearn": ["--classifier", "sklearn"], "nhid": ["--nhid", "8"]}.items():
         path = tmp_path / f"{name}.json"
         task = ["--task_set", "na", "--tasks", "TREC", "--mode", "fasttest", "--output_file", str(path)]
-        assert tool(evaluation, [*words, *task, *options]).code == 0
+        assert tool(evaluate_command, [*words, *task, *options]).code == 0
         scores[name] = json.loads(path.read_text(encoding="utf-8"))["tasks"]["TREC"]["dev_accuracy"]
     assert len(set(scores.values())) == 3
 
@@ -194,7 +194,7 @@ def test_a_wrong_request_is_one_line_and_exit_code_2(case, words, tool, tmp_path
     (tmp_path / "header.tsv").write_text("one\ttwo\tscore\na\tb\t1\n", encoding="utf-8")
     (tmp_path / "CR").write_text("a\tb\t1\nc\td\t2\n", encoding="utf-8")
     places = {name: str(tmp_path / f"{name}.tsv") for name in ("two", "header")} | {"CR": str(tmp_path / "CR")}
-    outcome = tool(evaluation, [*words, *(word.format(**places) for word in given)])
+    outcome = tool(evaluate_command, [*words, *(word.format(**places) for word in given)])
     assert outcome.code == 2
     assert outcome.err.count("\n") == 1
     assert named in outcome.err
@@ -210,7 +210,7 @@ def test_a_nan_in_one_embedding_names_the_sentence_and_writes_nothing(words, too
 
     monkeypatch.setattr(SentenceEncoder, "encode", diverged)
     SENTENCE = first_sentence(Path(words[words.index("--data_dir") + 1]) / "downstream/MR/rt-polarity.pos")
-    outcome = tool(evaluation, [*words, "--task_set", "transfer", "--output_file", str(tmp_path / "s.json")])
+    outcome = tool(evaluate_command, [*words, "--task_set", "transfer", "--output_file", str(tmp_path / "s.json")])
     assert outcome.code == 2
     assert SENTENCE[:20] in outcome.err
     assert "rt-polarity" in outcome.err
@@ -261,7 +261,7 @@ def test_training_measures_the_transfer_tasks_on_demand(tiny, train, train_txt, 
 def test_a_metric_that_is_not_measured_is_refused(tiny, train_txt, data, tool, tmp_path):
     argv = ["--model_name_or_path", tiny("bert"), "--train_file", train_txt, "--output_dir", str(tmp_path / "out")]
     argv += ["--eval_data_dir", data, "--custom_eval_data", "--eval_strategy", "steps", "--eval_steps", "2"]
-    outcome = tool(training.train, [*argv, "--metric_for_best_model", "avg_transfer"])
+    outcome = tool(train_command, [*argv, "--metric_for_best_model", "avg_transfer"])
     assert outcome.code == 2
     assert "avg_sts" in outcome.err
 
@@ -271,14 +271,16 @@ def test_the_same_vector_for_everything_is_refused_by_every_task(words, tool, mo
         SentenceEncoder, "encode", lambda self, sentences, *_, **__: np.ones((len(sentences), 4), "f4")
     )
     for task in ("CR", "MRPC", "CR-fewshot", "Tweet", "STSBenchmark-retrieval", "STSBenchmark"):
-        outcome = tool(evaluation, [*words, "--task_set", "na", "--tasks", task, *(FEW if "few" in task else [])])
+        outcome = tool(
+            evaluate_command, [*words, "--task_set", "na", "--tasks", task, *(FEW if "few" in task else [])]
+        )
         assert outcome.code == 2
         assert "the same embedding" in outcome.err
 
 
 def test_transfer_scores_that_nobody_measures_are_refused(tiny, train_txt, data, tool, tmp_path):
     argv = ["--model_name_or_path", tiny("bert"), "--train_file", train_txt, "--output_dir", str(tmp_path / "out")]
-    outcome = tool(training.train, [*argv, "--eval_data_dir", data, "--custom_eval_data", "--eval_transfer"])
+    outcome = tool(train_command, [*argv, "--eval_data_dir", data, "--custom_eval_data", "--eval_transfer"])
     assert outcome.code == 2
     assert "--eval_transfer: nothing is evaluated" in outcome.err
     assert not (tmp_path / "out").exists()
@@ -304,7 +306,7 @@ def test_every_untrained_representation_is_measured_and_has_an_identity_of_its_o
     for i, options in enumerate(UNTRAINED.values()):
         path = tmp_path / f"{i}.json"
         words = ["--model_name_or_path", tiny("bert"), "--data_dir", data, "--custom_data", "--mode", "dev"]
-        outcome = tool(evaluation, [*words, *options, "--output_file", str(path)])
+        outcome = tool(evaluate_command, [*words, *options, "--output_file", str(path)])
         assert outcome.code == 0, outcome.err
         identities.append(json.dumps(json.loads(path.read_text(encoding="utf-8"))["model"]["identity"]))
     assert len(set(identities)) == len(UNTRAINED)
@@ -326,7 +328,7 @@ REFUSED_UNTRAINED = {
 def test_a_wrong_untrained_representation_is_one_line(case, tiny, data, tool):
     given, named = REFUSED_UNTRAINED[case]
     words = ["--model_name_or_path", tiny("bert"), "--data_dir", data, "--custom_data", "--mode", "dev"]
-    outcome = tool(evaluation, [*words, *given])
+    outcome = tool(evaluate_command, [*words, *given])
     assert outcome.code == 2
     assert outcome.err.count("\n") == 1
     assert named in outcome.err
@@ -334,7 +336,7 @@ def test_a_wrong_untrained_representation_is_one_line(case, tiny, data, tool):
 
 def test_a_head_is_needed_and_its_absence_named(tiny, data, tool):
     words = ["--model_name_or_path", tiny("bert", masked_lm=False), "--data_dir", data, "--custom_data"]
-    outcome = tool(evaluation, [*words, "--mode", "dev", "--pooler", "top_k", "--template", "{sentence} [MASK]"])
+    outcome = tool(evaluate_command, [*words, "--mode", "dev", "--pooler", "top_k", "--template", "{sentence} [MASK]"])
     assert outcome.code == 2
     assert "--lm_head" in outcome.err
 
@@ -342,7 +344,7 @@ def test_a_head_is_needed_and_its_absence_named(tiny, data, tool):
 def test_a_trained_folder_knows_its_representation(unsupervised, data, tool):
     words = ["--model_name_or_path", str(unsupervised.folder), "--data_dir", data, "--custom_data", "--mode", "dev"]
     for given in (["--template", "{sentence} [MASK]"], ["--pooler", "static"], ["--pooler", "mask"], ["--denoise"]):
-        outcome = tool(evaluation, [*words, *given])
+        outcome = tool(evaluate_command, [*words, *given])
         assert outcome.code == 2
         assert given[0] in outcome.err
 
@@ -357,7 +359,7 @@ def test_whitening_is_fitted_to_a_tasks_sentences_or_to_a_file(own_file, words, 
     fit_on.write_text("\n".join(f"{a} {b}" for a in sentences for b in sentences[:8]) + "\n", encoding="utf-8")
     argv = [*words, "--task_set", "na", "--tasks", "STSBenchmark", "--output_file", str(output)]
     chosen = ["--postprocess", "whitening", "--whitening_dimensions", "4"]
-    outcome = tool(evaluation, [*argv, *chosen, *(["--fit_on", str(fit_on)] if own_file else [])])
+    outcome = tool(evaluate_command, [*argv, *chosen, *(["--fit_on", str(fit_on)] if own_file else [])])
     assert outcome.code == 0, outcome.err
     written = json.loads(output.read_text(encoding="utf-8"))
     (pairs,) = load_pairs("STSBenchmark", data, "test", official=False)
@@ -379,7 +381,7 @@ def test_a_flow_is_trained_with_its_seed_and_kept_embeddings_stay_raw(words, eve
     argv = [*words, *cache, "--task_set", "na", "--tasks", "STSBenchmark", "SICKRelatedness", "--mode", "fasttest"]
 
     def scores(*options: str) -> dict:
-        outcome = tool(evaluation, [*argv, *options, "--output_file", str(tmp_path / "s.json"), "--overwrite"])
+        outcome = tool(evaluate_command, [*argv, *options, "--output_file", str(tmp_path / "s.json"), "--overwrite"])
         assert outcome.code == 0, outcome.err
         return json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["scores_x100"]
 
@@ -393,7 +395,7 @@ def test_a_flow_is_trained_with_its_seed_and_kept_embeddings_stay_raw(words, eve
 def test_the_pairs_on_file_give_the_scores_of_the_table(words, tool, tmp_path):
     names = {"output_file": "s.json", "similarities_file": "pairs.npz"}
     places = [word for option, name in names.items() for word in (f"--{option}", str(tmp_path / name))]
-    assert tool(evaluation, [*words, "--task_set", "sts", *places]).code == 0
+    assert tool(evaluate_command, [*words, "--task_set", "sts", *places]).code == 0
     scores = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["scores_x100"]
     with np.load(tmp_path / "pairs.npz") as pairs:
         found = {t: 100 * spearmanr(pairs[f"{t}/gold"], pairs[f"{t}/cosine"]).statistic for t in TASK_SETS["sts"]}
@@ -409,13 +411,13 @@ def test_a_file_of_word_vectors_is_measured(data, tool, tmp_path):
     rows = (f"{word} {' '.join(f'{x:.4f}' for x in random.normal(size=8))}" for word in known)
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     argv = ["--model_name_or_path", str(path), "--data_dir", data, "--custom_data", "--task_set", "sts"]
-    outcome = tool(evaluation, [*argv, "--output_file", str(tmp_path / "s.json")])
+    outcome = tool(evaluate_command, [*argv, "--output_file", str(tmp_path / "s.json")])
     assert outcome.code == 0, outcome.err
     written = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
     assert written["model"]["base"]["model_type"] == "word vectors"
     assert set(written["scores_x100"]) == set(TASK_SETS["sts"])
-    refused(tool, evaluation, [*argv, "--pooler", "cls"], "--pooler cls: word vectors are averaged")
-    refused(tool, evaluation, [*argv, "--template", 'a "{sentence}" [MASK]'], "--template is of encoders")
+    refused(tool, evaluate_command, [*argv, "--pooler", "cls"], "--pooler cls: word vectors are averaged")
+    refused(tool, evaluate_command, [*argv, "--template", 'a "{sentence}" [MASK]'], "--template is of encoders")
 
 
 @pytest.mark.parametrize(
@@ -431,4 +433,4 @@ def test_a_file_of_word_vectors_is_measured(data, tool, tmp_path):
     ],
 )
 def test_options_of_maps_that_do_not_fit_are_refused(options, said, words, tool):
-    refused(tool, evaluation, [*words, *options], *said)
+    refused(tool, evaluate_command, [*words, *options], *said)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dcpcse.saving import SEAL
-from dcpcse.training import train as train_main
+from dcpcse.cli.commands.train import train_command
+from dcpcse.training.atomic_save import SEAL
 
 STEPS = {"max_steps": 3, "per_device_train_batch_size": 8, "save_strategy": "steps", "save_steps": 2}
 
@@ -41,7 +41,7 @@ def resume(run, train, tiny, train_txt, tool, tmp_path):
         path.write_bytes(content)
         options = {**STEPS, "resume_from_checkpoint": checkpoint}
         try:
-            return tool(train_main, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
+            return tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
         finally:
             path.unlink() if before is None else path.write_bytes(before)
 

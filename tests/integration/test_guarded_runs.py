@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 import dcpcse
-from dcpcse import training
-from dcpcse.encoder import Encoder
-from dcpcse.objectives import Contrastive, MaskedLM, ReplacedTokenDetection
-from dcpcse.prompts import DeepPrompt, ShallowPrompt
-from dcpcse.trainer import ContrastiveTrainer
-from dcpcse.training import train as train_main
+from dcpcse.cli.commands.train import train_command
+from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.prompts import DeepPrompt, ShallowPrompt
+from dcpcse.losses import Contrastive, MaskedLM, ReplacedTokenDetection
+from dcpcse.training import run as training
+from dcpcse.training.trainer import ContrastiveTrainer
 
 NEVER = {"logging_steps": 1000}
 """What is caught is not caught by the log."""
@@ -54,7 +54,7 @@ def test_a_loss_that_is_not_finite_stops_at_its_step_and_the_batch_is_kept(tiny,
     spoil(monkeypatch, Contrastive, 3, lambda loss: loss * float("nan"))
     out = tmp_path / "out"
     argv = train.argv(tiny("bert"), data, out, **NEVER, save_strategy="steps", save_steps=1)
-    refused(tool, train_main, argv, "contrastive", "step 3", f"{out}/non-finite/step-3", "checkpoint-2")
+    refused(tool, train_command, argv, "contrastive", "step 3", f"{out}/non-finite/step-3", "checkpoint-2")
     summary, examples = kept(out, 3)
     assert summary["step"] == 3 and summary["losses"] == [{"contrastive": "nan"}]
     assert summary["learning_rate"] == pytest.approx(0.03 / 2)  # linear, of four steps
@@ -86,7 +86,7 @@ def test_it_stops_at_the_same_step_however_a_step_is_computed(
     options, call, sizes = PASSES[name]
     spoil(monkeypatch, Contrastive, call, lambda loss: loss + float("inf"))
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER, **options)
-    refused(tool, train_main, argv, "contrastive", "step 2")
+    refused(tool, train_command, argv, "contrastive", "step 2")
     summary, examples = kept(tmp_path / "out", 2)
     assert [len([e for e in examples if e["pass"] == i]) for i in range(len(sizes))] == sizes
     assert [terms["contrastive"] == "inf" for terms in summary["losses"]].count(True) == 1
@@ -103,7 +103,7 @@ def test_the_term_that_is_not_finite_is_named(
         options = {**options, "generator_name": tiny("bert")}
     spoil(monkeypatch, objective, 2, lambda loss: loss * float("nan"))
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER, **options)
-    refused(tool, train_main, argv, f"the loss {term} is not finite at step 2")
+    refused(tool, train_command, argv, f"the loss {term} is not finite at step 2")
 
 
 def test_a_gradient_that_is_not_finite_stops_too(tiny, train, train_txt, tmp_path, tool, monkeypatch):
@@ -118,7 +118,7 @@ def test_a_gradient_that_is_not_finite_stops_too(tiny, train, train_txt, tmp_pat
 
     monkeypatch.setattr(ContrastiveTrainer, "compute_loss", compute_loss)
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER)
-    refused(tool, train_main, argv, "gradient", "model.head.dense.bias", "step 2")
+    refused(tool, train_command, argv, "gradient", "model.head.dense.bias", "step 2")
     assert kept(tmp_path / "out", 2)[0]["not_finite"] == {
         "losses": [],
         "gradients": ["model.head.dense.bias"],
@@ -138,7 +138,7 @@ def test_weights_that_are_not_finite_are_never_written(tiny, train, train_txt, t
     """The first step's loss and gradients are; Adam divides zero by zero for words that it has not seen."""
     options = {"method": "simcse", "adam_epsilon": 0, "save_strategy": "steps", "save_steps": 1}
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
-    refused(tool, train_main, argv, "after step 1", "model.encoder.backbone.embeddings.word_embeddings.weight")
+    refused(tool, train_command, argv, "after step 1", "model.encoder.backbone.embeddings.word_embeddings.weight")
     assert not list((tmp_path / "out").rglob("*.safetensors"))
 
 
@@ -146,7 +146,7 @@ def test_no_checkpoint_of_a_run_that_diverges_has_a_number_that_is_not_finite(ti
     argv = train.argv(
         tiny("bert"), train_txt, tmp_path / "out", learning_rate=1e20, save_strategy="steps", save_steps=1
     )
-    refused(tool, train_main, argv, "--learning_rate")
+    refused(tool, train_command, argv, "--learning_rate")
     written = list((tmp_path / "out").rglob("*.safetensors"))
     assert written
     assert all(tensor.isfinite().all() for path in written for tensor in load_file(path).values())
@@ -155,16 +155,16 @@ def test_no_checkpoint_of_a_run_that_diverges_has_a_number_that_is_not_finite(ti
 def test_overwriting_takes_kept_batches_away(tiny, train, train_txt, tmp_path, tool, monkeypatch):
     with monkeypatch.context() as patch:
         spoil(patch, Contrastive, 1, lambda loss: loss * float("nan"))
-        refused(tool, train_main, train.argv(tiny("bert"), train_txt, tmp_path / "out"), "no checkpoint")
+        refused(tool, train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out"), "no checkpoint")
     train(tiny("bert"), train_txt, folder=tmp_path / "out", overwrite_output_dir=True)
     assert not (tmp_path / "out/non-finite").exists()
 
 
 PROGRAM = """
 import os, sys
-from dcpcse import training
-from dcpcse.cli import run
-from dcpcse.objectives import Contrastive
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run
+from dcpcse.losses import Contrastive
 
 forward, calls = Contrastive.forward, []
 
@@ -174,7 +174,7 @@ def spoilt(self, step):
     return loss + float("inf") if len(calls) == 2 and os.environ["RANK"] == "1" else loss
 
 Contrastive.forward = spoilt
-sys.exit(run(training.train, sys.argv[1:]))
+sys.exit(run(train_command, sys.argv[1:]))
 """
 
 
@@ -236,7 +236,7 @@ def test_a_trained_part_that_gets_no_gradient_is_an_error_of_the_first_step(
     if options["method"] in ("d2cse", "diffcse"):
         options = {**options, "generator_name": tiny("bert")}
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", save_strategy="steps", save_steps=1, **options)
-    refused(tool, train_main, argv, missing, "activation checkpointing")
+    refused(tool, train_command, argv, missing, "activation checkpointing")
     assert not list((tmp_path / "out").glob("checkpoint-*"))
 
 
@@ -250,7 +250,7 @@ def test_the_layer_that_is_cut_off_is_named(tiny, train, train_txt, tmp_path, to
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out")
     refused(
         tool,
-        train_main,
+        train_command,
         argv,
         "the gradient of the prompts is zero",
         "['model.encoder.prompt.table.weight (layer 1)']",
@@ -263,7 +263,7 @@ def test_a_loss_that_hangs_on_nothing_is_an_error_and_no_traceback(
     draw = DeepPrompt.forward
     monkeypatch.setattr(DeepPrompt, "forward", torch.no_grad()(draw))
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", pooler_type="avg")
-    refused(tool, train_main, argv, "the loss hangs on none of ['model.encoder.prompt.table.weight']")
+    refused(tool, train_command, argv, "the loss hangs on none of ['model.encoder.prompt.table.weight']")
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_a_frozen_weight_that_changes_leaves_no_result(
     if options.get("method") == "diffcse":
         options = {**options, "generator_name": tiny("bert")}
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", max_steps=2, **options)
-    refused(tool, train_main, argv, "frozen", name)
+    refused(tool, train_command, argv, "frozen", name)
     assert not (tmp_path / "out/dcpcse.json").exists()
 
 
@@ -346,6 +346,8 @@ def test_embeddings_that_collapse_are_warned_of_and_others_not(options, rates, t
 def test_the_effective_rank_is_that_of_the_anchors_of_a_whole_batch(tiny, train, train_txt, monkeypatch):
     """40 sentences in batches of 12: the last one, which is logged, has four."""
     seen = []
-    monkeypatch.setattr("dcpcse.guards.watch.effective_rank", lambda anchors: seen.append(anchors.shape) or 7.0)
+    monkeypatch.setattr(
+        "dcpcse.training.guards.watch.effective_rank", lambda anchors: seen.append(anchors.shape) or 7.0
+    )
     result = train(tiny("bert"), train_txt, max_steps=4, per_device_train_batch_size=12, logging_steps=4)
     assert seen == [(12, 32)] and result.logged("effective_rank") == [7.0]

@@ -17,11 +17,12 @@ import pytest
 from runs import assert_same_weights, files, launch, wait_for
 from transformers import TrainerCallback
 
-from dcpcse import interruption, training
-from dcpcse.locks import LOCK, alone_in
-from dcpcse.tensors import save_tensors
-from dcpcse.trainer import ContrastiveTrainer
-from dcpcse.training import train as train_main
+from dcpcse.cli.commands.train import train_command
+from dcpcse.training import run as training
+from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.utils import signals as interruption
+from dcpcse.utils.locks import LOCK, alone_in
+from dcpcse.utils.safetensors_io import save_tensors
 
 # 40 sentences in batches of 8 are 5 steps an epoch.
 STEPS = {"max_steps": 8, "per_device_train_batch_size": 8, "logging_steps": 3}
@@ -79,7 +80,7 @@ def attempt(train, tiny, train_txt, tool, monkeypatch):
     monkeypatch.setattr(interruption, "_ONE_PRESS", 0.0)
 
     def call(folder: Path, **options):
-        return tool(train_main, train.argv(tiny("bert"), options.pop("data", train_txt), folder, **options))
+        return tool(train_command, train.argv(tiny("bert"), options.pop("data", train_txt), folder, **options))
 
     return call
 
@@ -398,7 +399,7 @@ def full_after(step: int, monkeypatch, during):
         os.truncate(path, path.stat().st_size // 2)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    during(step, lambda: monkeypatch.setattr("dcpcse.folder.save_tensors", fail))
+    during(step, lambda: monkeypatch.setattr("dcpcse.encoders.storage.model_folder.save_tensors", fail))
     yield
     monkeypatch.undo()
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from runs import assert_same_weights, refused
 
-from dcpcse.training import train as train_main
+from dcpcse.cli.commands.train import train_command
 
 LEARNING = {"method": "sbert", "max_steps": 30, "per_device_train_batch_size": 12, "learning_rate": 2e-3}
 
@@ -57,16 +57,18 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(data, request, t
 def test_the_labels_of_a_file_are_said(tiny, train, tool, labelled_csv, scored_csv, tmp_path):
     for data, counts in ((labelled_csv, "12 contradiction, 12 entailment, 12 neutral"), (scored_csv, "from 0 to 5")):
         words = train.argv(tiny("bert"), data, tmp_path / "out", method="sbert", max_steps=1)
-        said = tool(train_main, [*words, "--overwrite_output_dir"]).said
+        said = tool(train_command, [*words, "--overwrite_output_dir"]).said
         assert f"({counts})" in said or f"(scores {counts})" in said
         assert "its examples are not told apart" in said
 
 
 def test_other_methods_say_which_method_reads_labels(tiny, train, tool, labelled_csv, tmp_path):
     words = train.argv(tiny("bert"), labelled_csv, tmp_path / "out", method="simcse")
-    refused(tool, train_main, words, "--method simcse does not read the column label", "that read a label: ", "sbert")
+    refused(
+        tool, train_command, words, "--method simcse does not read the column label", "that read a label: ", "sbert"
+    )
 
 
 def test_sentences_alone_teach_no_relation(tiny, train, tool, train_txt, tmp_path):
     words = train.argv(tiny("bert"), train_txt, tmp_path / "out", method="sbert")
-    refused(tool, train_main, words, "--method sbert learns from what pairs", "label, score, or hard negatives")
+    refused(tool, train_command, words, "--method sbert learns from what pairs", "label, score, or hard negatives")

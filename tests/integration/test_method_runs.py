@@ -11,11 +11,11 @@ from method_models import COLUMNS
 from runs import files
 
 import dcpcse
-from dcpcse.denoising import Denoising
-from dcpcse.evaluating import evaluation
-from dcpcse.evaluator import evaluate
+from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.train import train_command
+from dcpcse.encoders.template_denoising import Denoising
+from dcpcse.evaluation.evaluator import evaluate
 from dcpcse.methods import METHODS
-from dcpcse.training import train as train_main
 
 RECIPES = {
     **{name: ("bert", "train_csv" if name in COLUMNS else "train_txt", {"method": name}) for name in METHODS},
@@ -94,14 +94,14 @@ def test_a_sentence_with_a_templates_marks_is_the_same_alone_and_in_any_batch(tr
 def test_evaluation_measures_the_folder_as_training_did(trained, sts_data, tool, tmp_path):
     path = tmp_path / "scores.json"
     words = ["--model_name_or_path", str(trained.folder), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
-    outcome = tool(evaluation, [*words, "--output_file", str(path)])
+    outcome = tool(evaluate_command, [*words, "--output_file", str(path)])
     assert outcome.code == 0, outcome.err
     score = json.loads(path.read_text(encoding="utf-8"))["scores_x100"]["STSBenchmark"]
     assert score == pytest.approx(100 * trained.logged("eval_stsb_spearman")[-1], abs=1e-6)
 
 
 def test_the_run_yaml_starts_the_same_run_again(trained, tool, tmp_path):
-    outcome = tool(train_main, [str(trained.folder / "run.yaml"), "--output_dir", str(tmp_path / "again")])
+    outcome = tool(train_command, [str(trained.folder / "run.yaml"), "--output_dir", str(tmp_path / "again")])
     assert outcome.code == 0, outcome.err
     first, second = (dcpcse.load(folder, device="cpu") for folder in (trained.folder, tmp_path / "again"))
     np.testing.assert_array_equal(first.encode([EVERYTHING]), second.encode([EVERYTHING]))
@@ -136,7 +136,7 @@ def test_options_that_a_folder_knows_may_agree_with_it_and_nothing_else(
 ):
     folder = train(tiny("bert"), train_txt, method="scpcse", max_steps=1).folder
     words = ["--model_name_or_path", str(folder), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
-    outcome = tool(evaluation, [*words, *given])
+    outcome = tool(evaluate_command, [*words, *given])
     assert outcome.code == code, outcome.err
     assert code == 0 or (given[0].strip("-") in outcome.err and outcome.err.count("\n") == 1)
 
@@ -146,7 +146,7 @@ def test_overwriting_does_not_take_a_foreign_encoder(tiny, train, train_txt, too
     shutil.copytree(tiny("roberta"), folder)
     before = files(folder)
     argv = train.argv(tiny("bert"), train_txt, folder, method="simcse", overwrite_output_dir=True)
-    outcome = tool(train_main, argv)
+    outcome = tool(train_command, argv)
     assert outcome.code == 2
     assert "no result of train.py" in outcome.err
     assert files(folder) == before
@@ -180,7 +180,7 @@ def test_another_pooler_on_a_denoising_folder_takes_no_template_away(tiny, train
     plain.denoising, plain.pooling, plain.head_at_inference = Denoising(), "avg", False
     path = tmp_path / "scores.json"
     words = ["--model_name_or_path", str(folder), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
-    outcome = tool(evaluation, [*words, "--pooler", "avg", "--output_file", str(path)])
+    outcome = tool(evaluate_command, [*words, "--pooler", "avg", "--output_file", str(path)])
     assert outcome.code == 0, outcome.err
     expected = evaluate(plain, ["STSBenchmark"], sts_data, "dev", official=False)["STSBenchmark"].points
     found = json.loads(path.read_text(encoding="utf-8"))["scores_x100"]["STSBenchmark"]
@@ -247,7 +247,7 @@ def test_a_public_promptbert_script_trains_and_its_result_is_evaluated(
     kind, data, options, asked = PUBLIC[script]
     data = request.getfixturevalue(data)
     argv = train.argv(tiny(kind), data, tmp_path / "out", mask_embedding_sentence=True, max_steps=1, **options)
-    outcome = tool(train_main, argv)
+    outcome = tool(train_command, argv)
     assert outcome.code == 0, outcome.err
     for name in options:
         assert name == "mlp_only_train" or f"--{name} " in outcome.said
@@ -260,13 +260,13 @@ def test_a_public_promptbert_script_trains_and_its_result_is_evaluated(
     in_dev = delta and "mask_embedding_sentence_delta_no_delta_eval" not in options
     assert run["denoise_in_dev"] == in_dev
     words = ["--model_name_or_path", str(tmp_path / "out"), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
-    measured = tool(evaluation, [*words, "--mask_embedding_sentence", *asked])
+    measured = tool(evaluate_command, [*words, "--mask_embedding_sentence", *asked])
     assert measured.code == 0, measured.err
 
 
 def test_a_public_conpvp_command_is_known_by_its_prompt_length(train, tiny, train_txt, tool, tmp_path):
     options = {"prompt_len": 4, "pooler_type": "mask", "mlp_only_train": True, "temp": 0.05, "max_steps": 1}
-    outcome = tool(train_main, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
+    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
     assert outcome.code == 0, outcome.err
     assert "--method conpvp --denoise_by attention --prototype_templates code --prompt_init uniform" in outcome.said
     model = dcpcse.load(tmp_path / "out")
@@ -280,7 +280,7 @@ def test_the_public_diffcse_command_trains_diffcse(train, tiny, train_txt, tool,
         **{"pooler_type": "cls", "mlp_only_train": True, "batchnorm": True, "lambda_weight": "0.005", "temp": 0.05},
         **{"masking_ratio": 0.30, "generator_name": tiny("bert"), "fp16": True, "logging_first_step": True},
     }
-    outcome = tool(train_main, train.argv(tiny("bert"), train_txt, tmp_path / "out", max_steps=2, **options))
+    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", max_steps=2, **options))
     assert outcome.code == 0, outcome.err
     assert "is of the public diffcse code: --method diffcse --generation argmax --generate_at all" in outcome.said
     run = yaml.safe_load((tmp_path / "out/run.yaml").read_text(encoding="utf-8"))
@@ -296,10 +296,10 @@ def test_public_switches_on_an_encoder_as_it_is(tiny, sts_data, tool):
         ("--embedding_only",): "means --pooler_type static",
         ("--embedding_only", "--remove_continue_word"): "means --remove frequency",
     }.items():
-        outcome = tool(evaluation, [*words, *given])
+        outcome = tool(evaluate_command, [*words, *given])
         assert outcome.code == 0, outcome.err
         assert said in outcome.said
     for name in ("mlm_head_predict", "calc_anisotropy", "tokenizer_name"):
-        outcome = tool(evaluation, [*words, f"--{name}"])
+        outcome = tool(evaluate_command, [*words, f"--{name}"])
         assert outcome.code == 2
         assert outcome.err.startswith(f"error: --{name}: ")

@@ -12,10 +12,10 @@ from mteb_tiny import PAIRS
 from runs import ROOT, refused
 from scipy.stats import spearmanr
 
-from dcpcse import models
-from dcpcse.backbones import load_backbone
-from dcpcse.evaluating import evaluation
-from dcpcse.models import plain_encoder
+from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.encoders import sentence_encoder as models
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import plain_encoder
 
 TASKS = Path(__file__).parents[1] / "mteb_tiny.py"
 
@@ -41,7 +41,7 @@ def _no_network(monkeypatch, tmp_path):
 
 def test_tasks_of_a_file_are_measured_printed_and_written(words, expected, tool, tmp_path):
     path = tmp_path / "s.json"
-    outcome = tool(evaluation, [*words, "--mteb", str(TASKS), "--output_file", str(path)])
+    outcome = tool(evaluate_command, [*words, "--mteb", str(TASKS), "--output_file", str(path)])
     assert outcome.code == 0, outcome.err
     assert f"| {expected:.2f} |" in outcome.out.replace("|  ", "| ").replace("  |", " |")
     written = json.loads(path.read_text(encoding="utf-8"))
@@ -61,7 +61,7 @@ def test_beside_other_tasks_each_family_has_its_table(words, sts_data, tool, tmp
     cached = ["--cache_dir", str(tmp_path / "cache")]
     argv = [*words, *own, *cached, "--mteb", f"{TASKS}:TinySTS", "--output_file", str(path)]
     for again in ([], ["--overwrite"]):  # the second time from the kept embeddings
-        outcome = tool(evaluation, [*argv, *again])
+        outcome = tool(evaluate_command, [*argv, *again])
         assert outcome.code == 0, outcome.err
         assert "| STSBenchmark |" in outcome.out and "MTEB" in outcome.out
         assert set(json.loads(path.read_text())["scores_x100"]) == {"STSBenchmark", "mteb/TinySTS"}
@@ -73,17 +73,17 @@ def test_a_task_of_mteb_is_measured_on_a_copy_of_its_data(words, expected, tool,
     rows = [{"sentence1": a, "sentence2": b, "score": gold} for a, b, gold in PAIRS]
     (folder / "test.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
     argv = [*words, "--mteb", "STSBenchmark", "--mteb_data_dir", str(tmp_path / "data")]
-    outcome = tool(evaluation, [*argv, "--output_file", str(tmp_path / "s.json")])
+    outcome = tool(evaluate_command, [*argv, "--output_file", str(tmp_path / "s.json")])
     assert outcome.code == 0, outcome.err
     task = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["tasks"]["mteb/STSBenchmark"]
     assert task["scores"]["test"][0]["main_score"] == pytest.approx(expected / 100, abs=1e-5)
     assert task["dataset_revision"] == "local"
-    refused(tool, evaluation, [*argv, "--mteb", "STS12"], "sts12-sts", "no such folder")
+    refused(tool, evaluate_command, [*argv, "--mteb", "STS12"], "sts12-sts", "no such folder")
 
 
 def test_data_that_are_not_here_are_one_line_before_the_encoder_is_loaded(tool):
     argv = ["--model_name_or_path", "/no/such/encoder", "--mteb", "STS13"]
-    refused(tool, evaluation, argv, "the data of the mteb task STS13 cannot be had", "--mteb_data_dir")
+    refused(tool, evaluate_command, argv, "the data of the mteb task STS13 cannot be had", "--mteb_data_dir")
 
 
 def test_the_blocks_of_the_page_run_as_they_stand(tiny, tool, tmp_path, monkeypatch, capsys):
@@ -96,7 +96,7 @@ def test_the_blocks_of_the_page_run_as_they_stand(tiny, tool, tmp_path, monkeypa
     exec(program, {})
     printed = float(capsys.readouterr().out)
     argv = ["--model_name_or_path", "result/my-model", "--mteb", "my_tasks.py:MySTS", "--output_file", "s.json"]
-    assert tool(evaluation, argv).code == 0
+    assert tool(evaluate_command, argv).code == 0
     assert json.loads(Path("s.json").read_text())["scores_x100"] == {"mteb/MySTS": pytest.approx(100 * printed)}
 
 
@@ -113,15 +113,15 @@ def test_the_blocks_of_the_page_run_as_they_stand(tiny, tool, tmp_path, monkeypa
     ],
 )
 def test_what_cannot_be_measured_is_refused(argv, message, words, tool):
-    refused(tool, evaluation, [*words, *argv], message)
+    refused(tool, evaluate_command, [*words, *argv], message)
 
 
 def test_a_file_that_fails_is_named(words, tool, tmp_path):
     path = tmp_path / "tasks.py"
     path.write_text("import nothing_of_that_name\n", encoding="utf-8")
-    refused(tool, evaluation, [*words, "--mteb", str(path)], "cannot be run", "nothing_of_that_name")
+    refused(tool, evaluate_command, [*words, "--mteb", str(path)], "cannot be run", "nothing_of_that_name")
 
 
 def test_embeddings_that_are_all_alike_have_no_score(words, tool, monkeypatch):
     monkeypatch.setattr(models, "encode_in_batches", lambda model, lengths, *_: np.ones((len(lengths), 32)))
-    refused(tool, evaluation, [*words, "--mteb", f"{TASKS}:TinySTS"], "is not a number")
+    refused(tool, evaluate_command, [*words, "--mteb", f"{TASKS}:TinySTS"], "is not a number")

@@ -14,15 +14,15 @@ import torch
 from joined import build, masked_by_place
 from method_models import RECIPES, columns_of, model_of, rows_of
 
-from dcpcse.backbones import load_backbone
-from dcpcse.encoder import set_packed
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.pooling import POOLERS
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.templates import Template
+from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
 from dcpcse.methods import METHODS
-from dcpcse.models import SentenceEncoder
-from dcpcse.pooling import POOLERS
-from dcpcse.representations import REPRESENTATIONS, Choice, build_representation
-from dcpcse.step import TrainingStep
-from dcpcse.templates import Template
-from dcpcse.tensors import set_dtype
+from dcpcse.training.step import TrainingStep
+from dcpcse.utils.safetensors_io import set_dtype
 
 FLOAT32 = 2e-6
 """Of an embedding's length: what rounding may move it by in these small encoders, whatever it is computed with."""
@@ -184,7 +184,7 @@ def training(request, tiny, sentences):
     step, collate = build(encoder, {"columns": columns, "arguments": arguments, "lm_head": lm_head})
     examples = rows_of(sentences, request.param, 6)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dcpcse.masking.TokenMasking.forward", masked_by_place)
+        patch.setattr("dcpcse.losses.token_masking.TokenMasking.forward", masked_by_place)
         yield step, collate, examples, outcome(step, collate(examples))
 
 

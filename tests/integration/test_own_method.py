@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from runs import Run, watching
 
-from dcpcse.cli import run
-from dcpcse.evaluating import evaluation
+from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run
+from dcpcse.losses import Step
 from dcpcse.methods import METHODS
-from dcpcse.objectives import Step
-from dcpcse.training import train as train_main
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/own-method.md").read_text(encoding="utf-8")
@@ -51,11 +51,11 @@ def test_its_commands_train_and_measure_it_and_the_result_needs_no_plugin(desk, 
     (_, _, *train_words), (_, _, *evaluate_words) = (shlex.split(line) for line in COMMANDS)
     record = Run(desk / "result/triplet")
     with watching(record):
-        assert run(train_main, [*train_words, "--use_cpu", "--max_steps", "4", "--logging_steps", "1"]) == 0
+        assert run(train_command, [*train_words, "--use_cpu", "--max_steps", "4", "--logging_steps", "1"]) == 0
     assert_is_what_the_guide_says(record)
     vectors = record.trainer.step_module.model.encode(sentences)
     del METHODS["triplet"]
-    assert tool(evaluation, evaluate_words).code == 0
+    assert tool(evaluate_command, evaluate_words).code == 0
     program = "import dcpcse, sys, json; print(json.dumps(dcpcse.load(sys.argv[1]).encode(sys.argv[2:]).tolist()))"
     command = [sys.executable, "-c", program, str(desk / "result/triplet"), *sentences]
     elsewhere = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -86,7 +86,7 @@ def assert_is_what_the_guide_says(record: Run) -> None:
     ],
 )
 def test_what_it_refuses_is_one_line_and_nothing_is_left(words, message, desk, tool):
-    outcome = tool(train_main, [*shlex.split(COMMANDS[0])[2:], *words])
+    outcome = tool(train_command, [*shlex.split(COMMANDS[0])[2:], *words])
     assert outcome.code == 2
     assert message in outcome.err and outcome.err.count("\n") == 1
     assert not (desk / "result").exists()
@@ -95,7 +95,7 @@ def test_what_it_refuses_is_one_line_and_nothing_is_left(words, message, desk, t
 @pytest.mark.parametrize("options", [["--tuning", "full"], ["--gradient_cache_chunk", "8"]], ids=str)
 def test_the_rest_of_the_framework_holds_for_it(options, desk):
     words = [*shlex.split(COMMANDS[0])[2:], *options, "--use_cpu", "--max_steps", "2"]
-    assert run(train_main, words) == 0
+    assert run(train_command, words) == 0
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_mistake_in_the_file_is_told_in_a_line(right, wrong, message, desk, to
     assert right in CODE
     mistaken = CODE.replace(right, wrong).replace("import sentence_pair_views", "import View, sentence_pair_views")
     (desk / NAME).write_text(mistaken, encoding="utf-8")
-    outcome = tool(train_main, [*shlex.split(COMMANDS[0])[2:], "--use_cpu", "--eval_strategy", "no"])
+    outcome = tool(train_command, [*shlex.split(COMMANDS[0])[2:], "--use_cpu", "--eval_strategy", "no"])
     assert outcome.code == 2
     assert message in outcome.err and "error: " in outcome.err.splitlines()[-1]
 
@@ -138,19 +138,19 @@ def test_a_run_does_not_go_on_with_another_method_of_the_same_name(desk, tool):
         "--eval_strategy",
         "no",
     ]
-    assert run(train_main, words) == 0
+    assert run(train_command, words) == 0
     (desk / "result/triplet/dcpcse.json").unlink()
     (desk / "elsewhere").mkdir()
     (desk / NAME).rename(desk / "elsewhere" / NAME)
     words[words.index(NAME)] = f"elsewhere/{NAME}"
     for name in ("triplet",):
         del sys.modules[name], METHODS[name]
-    assert tool(train_main, [*words, "--resume"]).code == 0
+    assert tool(train_command, [*words, "--resume"]).code == 0
     (desk / "elsewhere" / NAME).write_text(
         CODE.replace("self.margin - gap", "2 * self.margin - gap"), encoding="utf-8"
     )
     (desk / "result/triplet/dcpcse.json").unlink()
-    outcome = tool(train_main, [*words, "--resume"])
+    outcome = tool(train_command, [*words, "--resume"])
     assert outcome.code == 2 and "was written with another file of the method" in outcome.err
 
 
@@ -161,7 +161,7 @@ def test_the_second_file_sees_all_rows(options, desk, sentences):
     words = [*shlex.split(COMMANDS[0])[2:], "--plugin", name, "--method", "uniform", "--use_cpu", "--max_steps", "2"]
     record = Run(desk / "result/triplet")
     with watching(record):
-        assert run(train_main, [*words, "--logging_steps", "1", *options]) == 0
+        assert run(train_command, [*words, "--logging_steps", "1", *options]) == 0
     objective = record.trainer.method.terms["uniformity"].objective
     rows = torch.randn(5, 8, dtype=torch.float64)
     unit = [row / row.norm() for row in rows]

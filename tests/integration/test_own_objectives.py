@@ -9,13 +9,13 @@ from runs import assert_same_weights, weights
 from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 
-from dcpcse.backbones import load_backbone
+from dcpcse.cli.commands.train import train_command
+from dcpcse.data.views import sentence_pair_views
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.losses import Contrastive, Objective, RowWise, Term
 from dcpcse.methods import METHODS, Method, build_method, model_arguments
-from dcpcse.methods.parts import sentence_encoder
-from dcpcse.objectives import Contrastive, Objective, RowWise, Term
-from dcpcse.step import TrainingStep
-from dcpcse.training import train as train_main
-from dcpcse.views import sentence_pair_views
+from dcpcse.methods.building import sentence_encoder
+from dcpcse.training.step import TrainingStep
 
 
 class Pull(RowWise):
@@ -85,7 +85,7 @@ def test_a_method_without_a_contrastive_objective_trains(options, method, tiny, 
 
 def test_it_says_that_examples_are_not_told_apart(method, tiny, train, train_csv, tool, tmp_path):
     method(Pull)
-    said = tool(train_main, train.argv(tiny("bert"), train_csv, tmp_path / "out", max_steps=1)).said
+    said = tool(train_command, train.argv(tiny("bert"), train_csv, tmp_path / "out", max_steps=1)).said
     assert "batch: 4 over 1 process(es); its examples are not told apart" in said
     assert "negatives per anchor" not in said
 

@@ -1,4 +1,4 @@
-"""`python -m dcpcse.pictures`: from encoders, scores and runs to files, and what it answers to mistakes."""
+"""`python -m dcpcse.analysis.plots`: from encoders, scores and runs to files, and what it answers to mistakes."""
 
 import json
 import re
@@ -12,10 +12,16 @@ from runs import refused, words
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
-from dcpcse.evaluating import evaluation
-from dcpcse.pictures import cosines, curves, fewshot, frequent, pairs_map, plane, tokens_map
-from dcpcse.pictures.command import plot, plot_parser
-from dcpcse.records import METRICS, read_metrics
+from dcpcse.analysis.plots import alignment_uniformity as plane
+from dcpcse.analysis.plots import cosine_by_score as cosines
+from dcpcse.analysis.plots import fewshot
+from dcpcse.analysis.plots import frequent_tokens as frequent
+from dcpcse.analysis.plots import pair_projection as pairs_map
+from dcpcse.analysis.plots import token_projection as tokens_map
+from dcpcse.analysis.plots import training_curves as curves
+from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.plot import plot, plot_parser
+from dcpcse.utils.run_files import METRICS, read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +29,7 @@ def geometry(tiny, sts_data, tmp_path_factory) -> Path:
     """Scores of the tiny encoder as it is, with geometry and without few-shot tasks."""
     path = tmp_path_factory.mktemp("scores") / "geometry.json"
     places = {"model_name_or_path": tiny("bert"), "data_dir": sts_data, "output_file": path, "custom_data": True}
-    evaluation(words({**places, "task_set": "geometry", "pooler": "avg"}))
+    evaluate_command(words({**places, "task_set": "geometry", "pooler": "avg"}))
     return path
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dcpcse.evaluating import evaluation
-from dcpcse.pooling import WITHOUT_TEMPLATE
-from dcpcse.training import train as train_main
+from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.train import train_command
+from dcpcse.encoders.pooling import WITHOUT_TEMPLATE
 
 COMMON = {
     "learning_rate": "3e-2",
@@ -61,13 +61,13 @@ def test_a_published_script_trains_and_its_result_is_evaluated(
     quick = dict.fromkeys(("max_steps", "save_strategy", "use_cpu", "logging_steps"))
     options = {**quick, **places, **COMMON, **options}
     argv = train.argv(tiny(encoder), request.getfixturevalue(data), tmp_path / "out", **options)
-    outcome = tool(train_main, argv)
+    outcome = tool(train_command, argv)
     assert outcome.code == 0, outcome.err
     assert "--evaluation_strategy is now --eval_strategy" in outcome.said
     assert "--fp16 has no effect without a GPU" in outcome.said
     # The evaluation command of the public README.
     words = ["--model_name_or_path", str(tmp_path / "out"), "--pooler", "cls", "--task_set", "sts", "--mode", "dev"]
-    measured = tool(evaluation, [*words, "--data_dir", sts_data, "--custom_data"])
+    measured = tool(evaluate_command, [*words, "--data_dir", sts_data, "--custom_data"])
     assert measured.code == 0, measured.err
     assert set(measured.table) == {"STSBenchmark", "SICKRelatedness"}
     assert "------ dev ------" in measured.out
@@ -79,7 +79,7 @@ def test_an_old_option_works_and_says_what_it_is_called_now(name, tiny, train, t
     value, now = OLD[name]
     quick = dict.fromkeys(("use_cpu", "per_device_train_batch_size"))
     outcome = tool(
-        train_main, train.argv(tiny("bert"), train_txt, tmp_path / "out", **quick, max_steps=1, **{name: value})
+        train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **quick, max_steps=1, **{name: value})
     )
     assert outcome.code == 0, outcome.err
     said = [line for line in outcome.said.splitlines() if line.startswith(f"--{name.replace('-', '_')} ")]
@@ -89,7 +89,7 @@ def test_an_old_option_works_and_says_what_it_is_called_now(name, tiny, train, t
 
 @pytest.mark.parametrize("name", NEVER)
 def test_an_option_that_never_did_anything_is_refused_by_name(name, tiny, train, train_txt, tool, tmp_path):
-    outcome = tool(train_main, train.argv(tiny("bert"), train_txt, tmp_path / "out", **{name: "1"}))
+    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **{name: "1"}))
     assert outcome.code == 2
     assert outcome.err.startswith(f"error: --{name}: ")
     assert not (tmp_path / "out").exists()
@@ -121,7 +121,7 @@ FLAGS = [
 def test_each_option_of_the_published_evaluation_works_on_a_result(flag, result, sts_data, tool):
     words = ["--model_name_or_path", result, "--data_dir", sts_data, "--custom_data"]
     task = [] if "--tasks" in flag else ["--mode", "dev"]
-    outcome = tool(evaluation, [*words, *task, *flag])
+    outcome = tool(evaluate_command, [*words, *task, *flag])
     assert outcome.code == 0, outcome.err
     assert "representation: " in outcome.said
     if flag[0] in ("--temp", "--hard_negative_weight", "--do_mlm", "--mlm_weight"):
@@ -132,7 +132,7 @@ def test_each_option_of_the_published_evaluation_works_on_a_result(flag, result,
 def test_an_evaluation_option_that_contradicts_the_folder_is_refused(flag, result, sts_data, tool):
     """The public code stops with a size mismatch here, or measures other prompts."""
     words = ["--model_name_or_path", result, "--data_dir", sts_data, "--custom_data", "--mode", "dev"]
-    outcome = tool(evaluation, [*words, *flag])
+    outcome = tool(evaluate_command, [*words, *flag])
     assert outcome.code == 2
     assert outcome.err.startswith(f"error: {' '.join(flag)}: the folder has ")
 
@@ -142,5 +142,5 @@ def test_an_evaluation_option_that_contradicts_the_folder_is_refused(flag, resul
 def test_each_pooler_measures_a_plain_encoder(kind, pooler, tiny, sts_data, tool):
     folder = tiny(kind, masked_lm=False)
     words = ["--model_name_or_path", folder, "--pooler", pooler, "--mode", "dev"]
-    outcome = tool(evaluation, [*words, "--data_dir", sts_data, "--custom_data"])
+    outcome = tool(evaluate_command, [*words, "--data_dir", sts_data, "--custom_data"])
     assert outcome.code == 0, outcome.err

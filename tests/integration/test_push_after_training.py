@@ -8,8 +8,8 @@ import yaml
 from runs import refused
 
 import dcpcse
-from dcpcse.hub_commands import card, pull, push
-from dcpcse.training import train as train_main
+from dcpcse.cli.commands.hub import card, pull, push
+from dcpcse.cli.commands.train import train_command
 
 ID = "someone/prompts"
 
@@ -38,26 +38,26 @@ def test_what_cannot_be_pushed_is_told_before_anything_is_trained(api, server, t
     def argv(**options):
         return train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
 
-    refused(tool, train_main, argv(push_to_hub=True, hub_model_id=ID), "holds something else")
-    refused(tool, train_main, argv(push_to_hub=True), "--hub_model_id")
-    refused(tool, train_main, argv(hub_model_id=ID), "only counts with --push_to_hub")
-    refused(tool, train_main, argv(push_to_hub=True, hub_model_id=ID, hub_token="x"), "hf auth login")
-    refused(tool, train_main, argv(push_to_hub=True, hub_model_id=ID, hub_strategy="end"), "--hub_strategy")
+    refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID), "holds something else")
+    refused(tool, train_command, argv(push_to_hub=True), "--hub_model_id")
+    refused(tool, train_command, argv(hub_model_id=ID), "only counts with --push_to_hub")
+    refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID, hub_token="x"), "hf auth login")
+    refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID, hub_strategy="end"), "--hub_strategy")
     api.logged_in = False
-    refused(tool, train_main, argv(push_to_hub=True, hub_model_id="someone/new"), "hf auth login")
+    refused(tool, train_command, argv(push_to_hub=True, hub_model_id="someone/new"), "hf auth login")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_model_that_could_not_be_pushed_is_kept(api, server, train, tool, tiny, train_txt, tmp_path, monkeypatch):
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", push_to_hub=True, hub_model_id=ID)
     # The network goes while the model trains.
-    monkeypatch.setattr("dcpcse.trainer.ContrastiveTrainer.save_model", _then_fail(server))
-    refused(tool, train_main, argv, f"the model is in {tmp_path / 'out'}, but not on the hub", "dcpcse push")
+    monkeypatch.setattr("dcpcse.training.trainer.ContrastiveTrainer.save_model", _then_fail(server))
+    refused(tool, train_command, argv, f"the model is in {tmp_path / 'out'}, but not on the hub", "dcpcse push")
     dcpcse.load(tmp_path / "out", device="cpu")
 
 
 def _then_fail(server):
-    from dcpcse.trainer import ContrastiveTrainer
+    from dcpcse.training.trainer import ContrastiveTrainer
 
     save = ContrastiveTrainer.save_model
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import dcpcse
-from dcpcse.evaluating import evaluation
-from dcpcse.evaluator import dev_metrics, evaluate
+from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.evaluation.evaluator import dev_metrics, evaluate
 from dcpcse.methods import Method
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -32,7 +32,7 @@ def wikipedia(tmp_path_factory) -> str:
 
 def test_the_published_scores_of_minilm_come_out_to_the_second_decimal(minilm, real_data, tool):
     words = ["--model_name_or_path", minilm, "--pooler", "avg", "--data_dir", real_data, "--task_set", "na"]
-    outcome = tool(evaluation, [*words, "--tasks", "STS16", "STSBenchmark", "SICKRelatedness"])
+    outcome = tool(evaluate_command, [*words, "--tasks", "STS16", "STSBenchmark", "SICKRelatedness"])
     assert outcome.code == 0, outcome.err
     expected = {"STS16": "78.99", "STSBenchmark": "82.03", "SICKRelatedness": "77.15", "Avg.": "79.39"}
     assert outcome.table == expected

@@ -11,8 +11,8 @@ from scipy.stats import spearmanr
 from senteval import load_pairs
 
 import dcpcse
-from dcpcse.reporting.command import report
-from dcpcse.runs import runs
+from dcpcse.cli.commands.report import report
+from dcpcse.cli.commands.runs import runs
 
 pytest.importorskip("matplotlib")
 QUERY = "A man <plays> the flute."

@@ -13,8 +13,8 @@ import pytest
 from runs import ROOT, ray_processes, refused, wait_for
 from senteval_tiny import write_tiny_data
 
-from dcpcse.__main__ import main
-from dcpcse.reproduction.command import reproduce
+from dcpcse.cli.commands.reproduce import reproduce
+from dcpcse.cli.main import main
 
 SCPCSE, DCPCSE = (f"dcpcse/table1/unsupervised/{name}-BERT-base" for name in ("SCPCSE", "DCPCSE"))
 UNTRAINED = ["promptbert/table5/static-avg", "promptbert/table5/first-last-avg"]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from runs import assert_same_weights, files, weights
 
-from dcpcse import training
-from dcpcse.trainer import ContrastiveTrainer
-from dcpcse.training import train as train_main
+from dcpcse.cli.commands.train import train_command
+from dcpcse.training import run as training
+from dcpcse.training.trainer import ContrastiveTrainer
 
 # 40 sentences in batches of 8 are 5 steps an epoch; checkpoints at 2, 4, 5 or 6 of 8 steps.
 STEPS = {"max_steps": 8, "per_device_train_batch_size": 8, "save_strategy": "steps"}
@@ -186,7 +186,7 @@ def refused(train, tiny, train_txt, tool):
 
     def call(folder: Path, checkpoint: str | Path, encoder: str | None = None, **options) -> str:
         options = {**STEPS, "save_steps": 2, "resume_from_checkpoint": checkpoint, **options}
-        outcome = tool(train_main, train.argv(encoder or tiny("bert"), train_txt, folder, **options))
+        outcome = tool(train_command, train.argv(encoder or tiny("bert"), train_txt, folder, **options))
         assert outcome.code == 2
         errors = [line for line in outcome.err.splitlines() if line.startswith("error:")]
         assert len(errors) == 1, outcome.err
@@ -320,7 +320,7 @@ def test_the_run_yaml_of_a_resumed_run_starts_a_new_one(train, tiny, train_txt, 
     options = {**STEPS, "save_steps": 4}
     folder = train.interrupted(6, tiny("bert"), train_txt, **options)
     train(tiny("bert"), train_txt, folder=folder, resume_from_checkpoint="True", **options)
-    outcome = tool(train_main, [str(folder / "run.yaml"), "--output_dir", str(tmp_path / "new")])
+    outcome = tool(train_command, [str(folder / "run.yaml"), "--output_dir", str(tmp_path / "new")])
     assert outcome.code == 0, outcome.err
     assert_same_weights(folder, tmp_path / "new")
 

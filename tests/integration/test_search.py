@@ -8,11 +8,11 @@ from method_models import RECIPES, model_of
 from runs import files, refused
 
 import dcpcse
-from dcpcse.backbones import load_backbone
-from dcpcse.encode import encode
-from dcpcse.models import SentenceEncoder, plain_encoder
-from dcpcse.search import search
-from dcpcse.similarity import similarity
+from dcpcse.cli.commands.encode import encode
+from dcpcse.cli.commands.search import search
+from dcpcse.cli.commands.similarity import similarity
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 
 QUERIES = ["A man plays the flute.", "Rain."]
 
@@ -160,7 +160,7 @@ def test_similarity_compares_the_first_sentence_to_the_others(command, tool, sen
 
 
 def test_similarity_of_the_pairs_of_a_file(command, tool, sentences, cosines, tmp_path, monkeypatch):
-    monkeypatch.setattr("dcpcse.similarity.PAIRS", 5)
+    monkeypatch.setattr("dcpcse.cli.commands.similarity.PAIRS", 5)
     (tmp_path / "pairs.tsv").write_text("\n".join(f"{QUERIES[0]}\t{s}" for s in [*sentences, QUERIES[0]]))
     rows = found(tool(similarity, command("--pairs", tmp_path / "pairs.tsv", "--json")))
     assert [row["sentences"] for row in rows] == [[QUERIES[0], s] for s in [*sentences, QUERIES[0]]]

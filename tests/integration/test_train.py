@@ -24,11 +24,13 @@ from scipy.stats import spearmanr
 from transformers import AutoModel, AutoModelForMaskedLM
 
 import dcpcse
-from dcpcse import devices, prepacking, training
-from dcpcse.backbones import fingerprint
-from dcpcse.encoder import Encoder
-from dcpcse.evaluating import evaluation
-from dcpcse.training import train as train_main
+from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.train import train_command
+from dcpcse.encoders import cpu_prepacking as prepacking
+from dcpcse.encoders.backbones import fingerprint
+from dcpcse.encoders.encoder import Encoder
+from dcpcse.training import run as training
+from dcpcse.utils import devices
 
 TRAINED = ("model.encoder.prompt.", "model.head.")
 
@@ -222,7 +224,7 @@ def test_do_eval_at_the_end_measures_the_kept_model(tiny, train, train_txt, sts_
 
 def test_evaluation_py_gives_the_best_score_again(unsupervised, sts_data, tool, tmp_path):
     argv = ["--model_name_or_path", str(unsupervised.folder), "--mode", "dev", "--data_dir", sts_data]
-    outcome = tool(evaluation, [*argv, "--custom_data", "--output_file", str(tmp_path / "scores.json")])
+    outcome = tool(evaluate_command, [*argv, "--custom_data", "--output_file", str(tmp_path / "scores.json")])
     assert outcome.code == 0, outcome.err
     assert outcome.table["STSBenchmark"] == f"{100 * unsupervised.state['best_metric']:.2f}"
     scores = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))["scores_x100"]
@@ -506,7 +508,7 @@ def test_workers_that_tokenise_ahead_train_the_same(method, tiny, train, train_t
     ids=["packed", "off", "another type"],
 )
 def test_the_start_says_whether_pads_are_computed(kind, options, said, tiny, train, train_txt, tool, tmp_path):
-    outcome = tool(train_main, train.argv(tiny(kind), train_txt, tmp_path / "out", **options))
+    outcome = tool(train_command, train.argv(tiny(kind), train_txt, tmp_path / "out", **options))
     assert said in outcome.said
 
 
@@ -518,7 +520,7 @@ def test_run_yaml_gives_the_run_again(tiny, train, train_txt, tool):
         **{"seed": 5, "gradient_accumulation_steps": 2, "warmup_steps": 1, "lr_scheduler_type": "cosine"},
     )
     kept = files(first.folder)
-    outcome = tool(train_main, [str(first.folder / "run.yaml"), "--output_dir", str(first.folder) + "-again"])
+    outcome = tool(train_command, [str(first.folder / "run.yaml"), "--output_dir", str(first.folder) + "-again"])
     assert outcome.code == 0, outcome.err
     again = Path(str(first.folder) + "-again")
     assert_same_weights(first.folder, again)
@@ -529,7 +531,7 @@ def test_run_yaml_gives_the_run_again(tiny, train, train_txt, tool):
 
 def test_run_yaml_of_a_run_that_chose_its_best_gives_the_run_again(unsupervised, tool):
     again = Path(str(unsupervised.folder) + "-again")
-    outcome = tool(train_main, [str(unsupervised.folder / "run.yaml"), "--output_dir", str(again)])
+    outcome = tool(train_command, [str(unsupervised.folder / "run.yaml"), "--output_dir", str(again)])
     assert outcome.code == 0, outcome.err
     assert_same_weights(unsupervised.folder, again)
     state = json.loads((again / "trainer_state.json").read_text(encoding="utf-8"))
@@ -540,7 +542,7 @@ def test_run_yaml_of_a_run_that_chose_its_best_gives_the_run_again(unsupervised,
 def test_run_yaml_can_be_read_whatever_was_given(option, tiny, train, train_txt, tool):
     first = train(tiny("bert"), train_txt, lr_scheduler_type="cosine", **option)
     again = train.fresh()
-    outcome = tool(train_main, [str(first.folder / "run.yaml"), "--output_dir", str(again)])
+    outcome = tool(train_command, [str(first.folder / "run.yaml"), "--output_dir", str(again)])
     assert outcome.code == 0, outcome.err
     assert_same_weights(first.folder, again)
 
@@ -551,7 +553,7 @@ def test_the_command_line_overrides_a_file_of_options(suffix, tiny, train, train
     options = {"pre_seq_len": 6, "temp": 0.2, "max_steps": 99, "do_mlm": True}
     path = tmp_path / f"options.{suffix}"
     path.write_text((yaml.safe_dump if suffix == "yaml" else json.dumps)(options), encoding="utf-8")
-    outcome = tool(train_main, [str(path), *argv])
+    outcome = tool(train_command, [str(path), *argv])
     assert outcome.code == 0, outcome.err
     record = json.loads((tmp_path / "out/dcpcse.json").read_text(encoding="utf-8"))
     assert record["prompt"]["length"] == 3
@@ -563,7 +565,7 @@ def test_the_command_line_overrides_a_file_of_options(suffix, tiny, train, train
 @pytest.mark.parametrize(("data", "negatives"), [("train_txt", 3), ("train_csv", 7)])
 def test_the_summary_counts_parameters_and_negatives(data, negatives, tiny, train, tool, tmp_path, request):
     argv = train.argv(tiny("bert"), request.getfixturevalue(data), tmp_path / "out", pre_seq_len=5)
-    outcome = tool(train_main, argv)
+    outcome = tool(train_command, argv)
     encoder = AutoModel.from_pretrained(tiny("bert"))
     frozen = sum(p.numel() for name, p in encoder.named_parameters() if not name.startswith("pooler."))
     prompts = 5 * 2 * 3 * 32  # P · 2 · layers · hidden
@@ -588,14 +590,14 @@ def test_the_summary_counts_parameters_and_negatives(data, negatives, tiny, trai
 )
 def test_the_summary_foretells_the_number_of_steps(options, tiny, train, train_txt, tool, tmp_path):
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **{"max_steps": None, **options})
-    outcome = tool(train_main, argv)
+    outcome = tool(train_command, argv)
     state = json.loads((tmp_path / "out/trainer_state.json").read_text(encoding="utf-8"))
     assert f"optimiser steps: {state['global_step']:,};" in outcome.said
 
 
 def test_one_process_says_that_it_gathers_nothing(tiny, train, train_txt, tool, tmp_path):
     options = {"gather_gradient": "published", "max_steps": 1}
-    outcome = tool(training.train, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
+    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
     assert outcome.code == 0
     assert "--gather_gradient published has no effect on one process" in outcome.said
 
@@ -603,7 +605,7 @@ def test_one_process_says_that_it_gathers_nothing(tiny, train, train_txt, tool, 
 def test_modernbert_says_that_a_position_offset_changes_nothing_and_nothing_changes(tiny, train, train_txt, tool):
     folders = [train.fresh(), train.fresh()]
     outcomes = [
-        tool(train_main, train.argv(tiny("modernbert"), train_txt, folder, position_offset=offset))
+        tool(train_command, train.argv(tiny("modernbert"), train_txt, folder, position_offset=offset))
         for folder, offset in zip(folders, (7, None), strict=True)
     ]
     assert [outcome.code for outcome in outcomes] == [0, 0]
@@ -729,7 +731,7 @@ def test_a_frozen_encoder_in_bf16_trains_prompts_in_float32(kind, options, tiny,
 
 def test_bf16_weights_are_refused_where_the_encoder_is_trained(tiny, train, train_txt, tool, tmp_path):
     options = {"method": "simcse", "encoder_dtype": "bfloat16"}
-    outcome = tool(train_main, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
+    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
     assert outcome.code == 2 and "--encoder_dtype bfloat16 is of frozen encoders" in outcome.err
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from dcpcse.backbones import load_backbone
-from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP
 
 peft = pytest.importorskip("peft")
 

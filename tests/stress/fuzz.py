@@ -43,29 +43,29 @@ from past_runs import make_run
 from senteval.errors import DataError
 
 import dcpcse
-from dcpcse import cli
-from dcpcse.backbones import load_backbone
-from dcpcse.contents import describe
-from dcpcse.corpus import Corpus
-from dcpcse.data import load_training_file
-from dcpcse.embedding_cache import EmbeddingCache
-from dcpcse.errors import UserError
-from dcpcse.folder import read as read_folder
-from dcpcse.history import read_run
-from dcpcse.importing import import_checkpoint
-from dcpcse.importing.files import load_pickle
-from dcpcse.info import show
+from dcpcse.cli import runner as cli
+from dcpcse.cli.commands.info import show
+from dcpcse.data.corrupted_corpus import Corpus
+from dcpcse.data.text_file import TextFile
+from dcpcse.data.training_file import load_training_file
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.storage.model_folder import read as read_folder
+from dcpcse.encoders.templates import Template
+from dcpcse.encoders.untrained.word_vectors import load_word_vectors
+from dcpcse.evaluation.embedding_cache import EmbeddingCache
+from dcpcse.experiments.template_search import read_candidates
+from dcpcse.inference.index import index_folder
+from dcpcse.inference.index.sources import Made
+from dcpcse.inference.index.vector_store import BLOCK
+from dcpcse.interop.convert import import_checkpoint
+from dcpcse.interop.convert.read import load_pickle
+from dcpcse.interop.folder_contents import describe
 from dcpcse.methods import build_method, model_arguments
-from dcpcse.records import read_scores
-from dcpcse.searching import folder as index_folder
-from dcpcse.searching.rows import BLOCK
-from dcpcse.searching.sources import Made
-from dcpcse.template_search import read_candidates
-from dcpcse.templates import Template
-from dcpcse.tensors import load_tensors
-from dcpcse.textfile import TextFile
-from dcpcse.weights import read_header
-from dcpcse.word_vectors import load_word_vectors
+from dcpcse.training.run_history import read_run
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.run_files import read_scores
+from dcpcse.utils.safetensors_header import read_header
+from dcpcse.utils.safetensors_io import load_tensors
 
 SECONDS_AN_EXECUTION = 20
 """Longer is a finding too."""

@@ -106,8 +106,8 @@ def forked(work: Callable[[], int], log: Path) -> int:
 
 def call(argv: list[str], output: Path, kill_at: int | None, count: Path | None = None) -> int:
     """train.py with these words; killed before an operation on files of the output folder, or all are counted."""
-    from dcpcse.__main__ import train
-    from dcpcse.cli import run
+    from dcpcse.cli.commands.train import train_command
+    from dcpcse.cli.runner import run
 
     seen = [0]
 
@@ -121,7 +121,7 @@ def call(argv: list[str], output: Path, kill_at: int | None, count: Path | None 
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
-    code = run(train, argv)
+    code = run(train_command, argv)
     if count:
         count.write_text(str(seen[0]), encoding="utf-8")
     return code
@@ -158,7 +158,7 @@ def phase(output: Path) -> str:
 
 def inspect(output: Path, steps_done: int, tally: Tally) -> int:
     """After a kill: every checkpoint by name is whole, and the newest is late enough; gives its step."""
-    from dcpcse.checkpoints import newest_whole
+    from dcpcse.training.checkpoints import newest_whole
 
     steps = steps_of(output)
     newest = newest_whole(output)
@@ -180,7 +180,7 @@ def finished_steps(log: Path) -> int:
 
 def telling_steps() -> None:
     """Write a line after every optimiser step, before anything is saved."""
-    from dcpcse import training
+    from dcpcse.training import run as training
 
     original = training.build_trainer
 

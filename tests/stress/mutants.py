@@ -1,7 +1,7 @@
 """Mutation check: bugs planted one by one in losses, objectives, pooling and metrics; a unit test must fail for each.
 
     python tests/stress/mutants.py                                 20 bugs in each module
-    python tests/stress/mutants.py dcpcse/losses.py --most 1000    all that can be planted in one
+    python tests/stress/mutants.py dcpcse/losses/functional.py --most 1000    all that can be planted in one
 
 A bug is one change of the syntax tree: + for -, < for <=, a negated condition, another number or axis, a call left out
 (detach, normalize, ...), a sum for a mean. Prints the share found and every survivor. Those in `EQUIVALENT` change
@@ -29,20 +29,20 @@ SECONDS_A_BUG = 240
 MOST_NUMBER = 50
 """Greater ones are the published sizes of files, which tests hold where the real data lie."""
 
-UNIT, SENTEVAL = "tests/unit", "tests/unit/senteval/test_senteval"
-PROPERTIES, SCORES = f"{UNIT}/test_properties.py", f"{SENTEVAL}_properties.py"
+SENTEVAL = "tests/test_senteval/test_senteval"
+PROPERTIES, SCORES = "tests/integration/test_properties.py", f"{SENTEVAL}_properties.py"
 LOADING = f"{SENTEVAL}_loading.py"
 TESTS = {
-    "dcpcse/losses.py": [f"{UNIT}/test_losses.py", PROPERTIES, "-k", "losses or loop"],
-    "dcpcse/augmentations.py": [f"{UNIT}/test_augmentations.py"],
-    "dcpcse/objectives/base.py": [f"{UNIT}/test_objectives.py"],
-    "dcpcse/objectives/contrastive.py": [f"{UNIT}/test_objectives.py"],
-    "dcpcse/objectives/copies.py": [f"{UNIT}/test_consert.py"],
-    "dcpcse/objectives/energy_hinge.py": [f"{UNIT}/test_energy_hinge.py"],
-    "dcpcse/objectives/mlm.py": [f"{UNIT}/test_objectives.py"],
-    "dcpcse/objectives/replaced_token.py": [f"{UNIT}/test_crtd.py"],
-    "dcpcse/pooling.py": [f"{UNIT}/test_pooling.py", PROPERTIES, "-k", "pool"],
-    "dcpcse/packing.py": [f"{UNIT}/test_packing.py", PROPERTIES, "-k", "pack"],
+    "dcpcse/losses/functional.py": ["tests/losses/test_functional.py", PROPERTIES, "-k", "losses or loop"],
+    "dcpcse/data/augmentations.py": ["tests/data/test_augmentations.py"],
+    "dcpcse/losses/base.py": ["tests/losses/test_losses.py"],
+    "dcpcse/losses/contrastive.py": ["tests/losses/test_losses.py"],
+    "dcpcse/losses/nt_xent.py": ["tests/methods/test_consert.py"],
+    "dcpcse/losses/energy_hinge.py": ["tests/losses/test_energy_hinge.py"],
+    "dcpcse/losses/masked_lm.py": ["tests/losses/test_losses.py"],
+    "dcpcse/losses/replaced_token_detection.py": ["tests/methods/test_replaced_tokens.py"],
+    "dcpcse/encoders/pooling.py": ["tests/encoders/test_pooling.py", PROPERTIES, "-k", "pool"],
+    "dcpcse/encoders/packing.py": ["tests/encoders/test_packing.py", PROPERTIES, "-k", "pack"],
     "SentEval/senteval/scores.py": [f"{SENTEVAL}_scores.py", SCORES, "-k", "scores or similar or correl or averaged"],
     "SentEval/senteval/sts.py": [f"{SENTEVAL}_sts.py", LOADING],
     "SentEval/senteval/retrieval.py": [f"{SENTEVAL}_retrieval.py", LOADING, SCORES, "-k", "retrieval or rank"],
@@ -58,9 +58,9 @@ TESTS = {
 """Module → the tests that must see a bug in it, as pytest is told."""
 
 EQUIVALENT: dict[str, str] = {
-    "dcpcse/losses.py:-1 -> 1": "embeddings are matrices: their last dimension is the second",
-    "dcpcse/objectives/copies.py:-1 -> 1": "embeddings are matrices: their last dimension is the second",
-    "dcpcse/objectives/copies.py:True -> False": "of zip(strict=...): views come in pairs",
+    "dcpcse/losses/functional.py:-1 -> 1": "embeddings are matrices: their last dimension is the second",
+    "dcpcse/losses/nt_xent.py:-1 -> 1": "embeddings are matrices: their last dimension is the second",
+    "dcpcse/losses/nt_xent.py:True -> False": "of zip(strict=...): views come in pairs",
     "SentEval/senteval/sts.py:True -> False": "of zip(strict=...): sets and their descriptions are as many",
     "SentEval/senteval/clustering.py:True -> False": "of zip(strict=...): texts and lines are as many",
     "SentEval/senteval/scores.py:np.ptp(similarity) <= ROUNDING -> np.ptp(similarity) < ROUNDING": "no spread "
@@ -72,9 +72,9 @@ EQUIVALENT: dict[str, str] = {
     "SentEval/senteval/scores.py:float(spearman[0]) -> spearman[0]": "numpy's is a Python float",
     "SentEval/senteval/clustering.py:float(np.mean(self.accuracies)) -> np.mean(self.accuracies)": "as above",
     "SentEval/senteval/clustering.py:float(np.std(self.nmis, ddof=1)) -> np.std(self.nmis, ddof=1)": "as above",
-    "dcpcse/objectives/contrastive.py:self._count(views['anchor'], views[self.positive]) -> "
+    "dcpcse/losses/contrastive.py:self._count(views['anchor'], views[self.positive]) -> "
     "self._count(views[self.positive], views['anchor'])": "cosines turned about have the same means",
-    "dcpcse/objectives/contrastive.py:cosines(anchors, positives) -> cosines(positives, anchors)": "as above",
+    "dcpcse/losses/contrastive.py:cosines(anchors, positives) -> cosines(positives, anchors)": "as above",
 }
 """Module and change of a survivor → why nobody could tell it from the right one."""
 

@@ -1,0 +1,59 @@
+"""Spearman without the k most frequent tokens (ConPVP, figure 5)."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dcpcse.analysis.plots import inputs as sources
+from dcpcse.analysis.plots import style
+from dcpcse.analysis.plots.base import Kind
+from dcpcse.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@style.styled
+def draw(models: Mapping[str, Mapping[int, float]]) -> "Figure":
+    """Spearman × 100 by number of left-out tokens, a line a model; 0 is the whole text."""
+    whole = style.figure(style.COLUMN, 2.5)
+    axes = whole.subplots()
+    handles = []
+    for i, of_count in enumerate(models.values()):
+        counts = sorted(of_count)
+        handles += axes.plot(counts, [of_count[count] for count in counts], **style.look(i).line())
+    counts = sorted({count for of_count in models.values() for count in of_count})
+    # Logarithmic, but with a place for 0.
+    axes.set_xscale("symlog", linthresh=1, linscale=0.5)
+    axes.set_xticks(counts, counts)
+    axes.minorticks_off()
+    axes.set_xlabel("most frequent tokens left out")
+    axes.set_ylabel("Spearman × 100")
+    style.legend_below(whole, handles, list(models))
+    return whole
+
+
+def gather(args: argparse.Namespace) -> dict[str, dict[int, float]]:
+    """Scores by number of left-out tokens, of files of scores; all of one split."""
+    models, splits = {}, {}
+    for label, path in sources.labelled(args.scores).items():
+        (task,) = sources.read_family(Path(path), "geometry")
+        if not task.get("without_frequent"):
+            raise UserError(f"{path} holds no scores without frequent tokens; measure again by --task_set geometry")
+        of_count = {0: task["spearman"], **{int(count): value for count, value in task["without_frequent"].items()}}
+        models[label] = dict(zip(of_count, sources.numbers(list(of_count.values()), path), strict=True))
+        splits[path] = task["split"]
+        sources.say(f"{label}: {task['task']} {task['split']}, {len(of_count)} counts up to {max(of_count)} ({path})")
+    if len(set(splits.values())) > 1:
+        listed = ", ".join(f"{path} {split}" for path, split in splits.items())
+        raise UserError(f"the files are of different splits, which do not compare: {listed}")
+    return models
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    help = "File of evaluation.py --task_set geometry --output_file; LABEL=FILE says what it is called."
+    parser.add_argument("scores", nargs="+", metavar="SCORES.json", help=help)
+
+
+KIND = Kind("Spearman without the most frequent tokens", _add_options, lambda args: draw(gather(args)))

@@ -1,0 +1,157 @@
+"""Where pictures take their numbers from: encoders, files of scores, folders of runs."""
+
+import argparse
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.utils.console import say
+from dcpcse.utils.errors import UserError, counted
+from dcpcse.utils.parsing import parse_json, read_text
+
+if TYPE_CHECKING:
+    from senteval import ScoredPairs
+
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+
+DATA_DIR = "SentEval/data"
+
+
+def labelled(words: Sequence[str]) -> dict[str, str]:
+    """Label → place of `LABEL=PLACE` or `PLACE`; a place alone is called by its name.
+
+    UserError for two of the same label, of which a picture could show but one.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        label, place = _split(word)
+        if label in found:
+            raise UserError(f"{found[label]} and {place} would both be called {label!r}; give LABEL={place}")
+        found[label] = place
+    return found
+
+
+def _split(word: str) -> tuple[str, str]:
+    label, equals, place = word.partition("=")
+    if not equals or Path(word).exists():
+        return _name(word), word
+    if not (label and place):
+        raise UserError(f"{word!r}: must be LABEL=PLACE, or a place alone")
+    return label, place
+
+
+def _name(place: str) -> str:
+    path = Path(place).resolve() if Path(place).exists() else Path(place)
+    if path.suffix == ".json":
+        return path.stem
+    return f"{path.parent.name}/{path.name}" if path.name.startswith("checkpoint-") else path.name
+
+
+def read_json(path: Path) -> Any:
+    """The content of a file; UserError where there is none, or no JSON."""
+    try:
+        return parse_json(read_text(path))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON ({error})") from error
+
+
+def read_family(path: Path, family: str) -> list[dict[str, Any]]:
+    """The results of a family's tasks in a file of `evaluation.py --output_file`; UserError where it has none."""
+    content = read_json(path)
+    tasks = content.get("tasks") if isinstance(content, dict) else None
+    if not isinstance(tasks, dict):
+        raise UserError(f"{path} holds no scores; give a file of evaluation.py --output_file")
+    found = [task for task in tasks.values() if task["family"] == family]
+    if not found:
+        has = ", ".join(sorted({task["family"] for task in tasks.values()})) or "none"
+        raise UserError(f"{path} holds no {family} tasks (only: {has}); measure them by --task_set {family}")
+    if not content.get("complete", True):
+        say(f"{path}: the evaluation has not ended; its file holds {counted(len(tasks), 'task')} so far")
+    return found
+
+
+def numbers(values: Sequence[Any], owner: str) -> list[float]:
+    """Values of a file as numbers; UserError for none at all, and for what is no finite number."""
+    if not isinstance(values, list) or not values:
+        raise UserError(f"{owner}: {values!r} is no list of numbers")
+    for value in values:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise UserError(f"{owner}: {value!r} is no number that can be drawn")
+    return [float(value) for value in values]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPairs:
+    """Embeddings first and second (N, H) of the pairs of a split, their cosine and gold (N,), and Spearman × 100."""
+
+    first: np.ndarray
+    second: np.ndarray
+    cosine: np.ndarray
+    gold: np.ndarray
+    spearman: float
+
+
+def encode_pairs(model: "SentenceEncoder", task: str, sets: "Sequence[ScoredPairs]", batch_size: int) -> EncodedPairs:
+    """Each distinct sentence is encoded once; DataError for vectors without a cosine, as in evaluation."""
+    from senteval.embeddings import Embeddings
+    from senteval.scores import correlate, similarities
+
+    distinct = list(dict.fromkeys(text for pairs in sets for text in (*pairs.first, *pairs.second)))
+    embed = Embeddings(distinct, model.encode(distinct, batch_size, show_progress=True))
+    cosine = np.concatenate([similarities(task, pairs, embed(pairs.first), embed(pairs.second)) for pairs in sets])
+    gold = np.concatenate([pairs.gold for pairs in sets])
+    first = np.concatenate([embed(pairs.first) for pairs in sets])
+    second = np.concatenate([embed(pairs.second) for pairs in sets])
+    return EncodedPairs(first, second, cosine, gold, 100 * correlate(task, cosine, gold).spearman)
+
+
+def encode_by_each(
+    places: Mapping[str, str], args: argparse.Namespace, task: str, sets: "Sequence[ScoredPairs]"
+) -> Iterator[tuple[str, EncodedPairs]]:
+    """Label and encoded pairs by one encoder after the other; at no time is there more than one in memory."""
+    from dcpcse.inference.loading import load_model
+
+    encoder = encoder_arguments(args)
+    for label, place in places.items():
+        say(f"{label}: {place}")
+        encoded = encode_pairs(load_model(place, encoder), task, sets, encoder.batch_size)
+        say(f"{label}: {len(encoded.gold):,} pairs of {task} {args.split}, Spearman x 100 = {encoded.spearman:.2f}")
+        yield label, encoded
+
+
+def encoder_arguments(args: argparse.Namespace) -> EncoderArguments:
+    """The options of encoders among those of a command."""
+    return EncoderArguments(**{field.name: getattr(args, field.name) for field in fields(EncoderArguments)})
+
+
+def add_models(parser: argparse.ArgumentParser, many: bool = True) -> None:
+    """The encoders that a picture is of."""
+    help = "Output folder of train.py, Hugging Face folder or hub id; LABEL=FOLDER says what it is called."
+    parser.add_argument("models" if many else "model", nargs="+" if many else None, metavar="MODEL", help=help)
+
+
+def add_data(parser: argparse.ArgumentParser, task: bool = True) -> None:
+    """The pairs that encoders are measured on."""
+    parser.add_argument("--data_dir", default=DATA_DIR, help="Folder that holds downstream/.")
+    parser.add_argument("--custom_data", action="store_true", help="Do not ask for the official counts.")
+    if task:
+        parser.add_argument("--task", default="STSBenchmark", help="STS task (default: %(default)s).")
+    splits = ("train", "dev", "test") if task else ("dev", "test")
+    parser.add_argument("--split", default="test", choices=splits, help="default: %(default)s")
+
+
+def load_sets(args: argparse.Namespace) -> "tuple[str, tuple[ScoredPairs, ...]]":
+    """Name and checked sets of the task that is asked for."""
+    from senteval import load_pairs
+    from senteval.names import find_by_name
+    from senteval.sts import STS
+
+    name = find_by_name(args.task, STS).name
+    return name, load_pairs(name, args.data_dir, args.split, official=not args.custom_data)

@@ -1,0 +1,19 @@
+"""A command in a process that ends when its parent does (`dcpcse.experiments.reproduction.run_unit`)."""
+
+import os
+import sys
+import threading
+import time
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
+    from dcpcse.cli.main import main
+
+    sys.exit(main(sys.argv[2:]))

@@ -1,0 +1,128 @@
+"""dcpcse corrupt: replaces tokens of a training file once, ahead of training (D2CSE, footnote 1)."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm.auto import tqdm
+
+from dcpcse.cli.runner import run
+from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.console import say
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_writable
+from dcpcse.utils.option_fields import CHOICES, PLACES
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dcpcse.data.collator import ViewCollator
+    from dcpcse.losses.generator import Corruption
+
+
+def corrupt(argv: Sequence[str]) -> None:
+    """The whole of the command; raises UserError for what the user can mend."""
+    args = corrupt_parser().parse_args(list(argv))
+    _require_sensible(args)
+    _corrupt(args)
+
+
+def _corrupt(args: argparse.Namespace) -> None:
+    # Once the options are right: these take seconds.
+    import torch
+
+    from dcpcse.data.collator import ViewCollator
+    from dcpcse.data.corrupted_corpus import Corpus
+    from dcpcse.data.fingerprint import data_fingerprint
+    from dcpcse.data.training_file import load_training_file
+    from dcpcse.data.views import sentence_pair_views
+    from dcpcse.encoders.backbones import load_tokenizer, vocabulary_fingerprint
+    from dcpcse.encoders.storage.load_options import LoadOptions
+    from dcpcse.losses.generator import Corruption, load_generator
+    from dcpcse.losses.token_masking import TokenMasking
+    from dcpcse.utils.devices import pick_device
+
+    folder = Path(args.output_dir)
+    file = load_training_file(args.train_file, Path(args.cache_dir) / "dcpcse" if args.cache_dir else None)
+    data, label = file.dataset, file.roles.label
+    if label:
+        raise UserError(
+            f"--train_file {args.train_file} has a column {label}, which no method with replaced tokens reads; leave "
+            "it out"
+        )
+    options = LoadOptions(cache_dir=args.cache_dir)
+    tokenizer = load_tokenizer(args.model_name_or_path, options)
+    generator = load_generator(args.generator_name, tokenizer, options)
+    if args.max_seq_length > generator.max_tokens:
+        raise UserError(f"--max_seq_length {args.max_seq_length}: the generator has room for {generator.max_tokens}")
+    masking = TokenMasking(tokenizer, args.masking_ratio)
+    corruption = Corruption(masking, generator, args.generation, args.generate_at).to(pick_device(args.device))
+    views = sentence_pair_views(data.column_names)
+    collator = ViewCollator(tokenizer, views, args.max_seq_length, pad_to_max_length=True)
+    shape = (len(data), len(views), args.max_seq_length)
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(args.seed)
+    share = _fill(Corpus.create(folder, shape, len(tokenizer)), data, collator, corruption, args.batch_size)
+    settings = {name: getattr(args, name) for name in ("masking_ratio", "generation", "generate_at", "seed")}
+    record = {
+        "shape": list(shape),
+        "data": data_fingerprint(args.train_file),
+        "vocabulary": vocabulary_fingerprint(tokenizer),
+        "views": [view.name for view in views],
+        "max_seq_length": args.max_seq_length,
+        "generator": args.generator_name,
+    }
+    Corpus.finish(folder, {**record, **settings})
+    say(f"{len(data):,} examples in {folder}; {share:.1%} of their tokens are replaced")
+
+
+def _fill(ids: "np.memmap", data: Any, collator: "ViewCollator", corruption: "Corruption", batch_size: int) -> float:
+    """Corrupt all examples into the array (rows, views, L); gives the share of real tokens that were replaced."""
+    device = next(corruption.parameters()).device
+    replaced = tokens = 0
+    for start in tqdm(range(0, len(ids), batch_size), desc="corrupt", mininterval=1, unit="batch"):
+        batch = collator(data.__getitems__(list(range(start, min(start + batch_size, len(ids))))))
+        flat, mask = (batch[name].flatten(0, 1).to(device) for name in ("input_ids", "attention_mask"))
+        corrupted = corruption(flat, mask)
+        replaced, tokens = replaced + int((corrupted != flat).sum()), tokens + int(mask.sum())
+        ids[start : start + batch_size] = corrupted.cpu().numpy().reshape(-1, *ids.shape[1:])
+    ids.flush()
+    return replaced / tokens
+
+
+def _require_sensible(args: argparse.Namespace) -> None:
+    if not 0 < args.masking_ratio < 1:
+        raise UserError(f"--masking_ratio {args.masking_ratio}: must be in (0, 1)")
+    for name, least in {"batch_size": 1, "max_seq_length": 3, "seed": 0}.items():
+        if getattr(args, name) < least:
+            raise UserError(f"--{name} {getattr(args, name)}: must be at least {least}")
+    if args.seed >= 2**32:
+        raise UserError(f"--seed {args.seed}: must be in 0 .. 2^32 - 1")
+    folder = Path(args.output_dir)
+    require_writable(folder, f"--output_dir {folder}")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"--output_dir {folder} is not empty, and nothing is replaced; give another folder")
+
+
+def corrupt_parser() -> CommandParser:
+    """The parser of the command."""
+    parser = CommandParser(prog="dcpcse corrupt", description="Replace tokens once, ahead of training.")
+    parser.add_argument("--model_name_or_path", required=True, help="The encoder that is to be trained.")
+    parser.add_argument("--generator_name", required=True, help="Masked language model of the same vocabulary.")
+    parser.add_argument("--train_file", required=True, help="As for train.py.")
+    parser.add_argument("--output_dir", required=True, help="Folder of the corpus, new or empty.")
+    parser.add_argument("--max_seq_length", type=int, default=32, help="As in training. Default: 32")
+    parser.add_argument("--masking_ratio", type=float, default=0.3, help="Share of tokens masked. Default: 0.3")
+    parser.add_argument("--generation", choices=CHOICES, default="sample", help="Default: sample")
+    parser.add_argument("--generate_at", choices=PLACES, default="masked", help="Default: masked")
+    parser.add_argument("--seed", type=int, default=42, help="Default: 42")
+    parser.add_argument("--batch_size", type=int, default=128, help="Examples a batch. Default: 128")
+    parser.add_argument("--device", help="cpu, cuda, ... (default: cuda if there is one).")
+    parser.add_argument("--cache_dir", help="Downloads, and the training data as read.")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(run(corrupt))

@@ -1,0 +1,105 @@
+"""`dcpcse doctor`: the page, or the same as JSON, and an exit code for scripts."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from dcpcse.doctor.checks import examine, expand
+from dcpcse.doctor.findings import MARKS, Examined, Finding
+from dcpcse.doctor.settings import Asked
+from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.console import answer
+from dcpcse.utils.errors import UserError
+
+FAULTY = 3
+"""Exit code where faults were found; 1 is Python's own for a crash, 2 that of a wrong request."""
+
+
+def doctor(argv: Sequence[str]) -> int:
+    """The whole command; raises UserError for a wrong request."""
+    args = doctor_parser().parse_args(list(argv))
+    for name, least in (("max_seq_length", 3), ("batch_size", 2)):
+        if getattr(args, name) < least:
+            raise UserError(f"--{name} {getattr(args, name)}: {least} or more is needed")
+    asked = Asked(
+        max_seq_length=args.max_seq_length,
+        tokenizer=_tokenizer(args.tokenizer),
+        batch=args.batch_size,
+        base=args.base,
+        watched=_watched,
+    )
+    places = [found for path in args.paths for found in expand(Path(path))] or [(Path(), "environment")]
+    examined = []
+    for path, kind in places:
+        examined.append(examine(path, kind, asked))
+        if not args.json:
+            answer(show(examined[-1]))
+    counts = Counter(finding.level for one in examined for finding in one.findings)
+    if args.json:
+        content = {"places": [one.as_dict() for one in examined], "counts": {name: counts[name] for name in MARKS}}
+        answer(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        answer(", ".join(f"{counts[name]} {_plural(name, counts[name])}" for name in ("fault", "warning", "note")))
+    return FAULTY if counts["fault"] else 0
+
+
+def show(examined: Examined) -> str:
+    """A place and its findings, a line each."""
+    title = "environment" if examined.kind == "environment" else f"{examined.place}: {examined.kind}"
+    width = max((len(finding.what) for finding in examined.findings), default=0)
+    return "\n".join([title, *(f"  {_line(finding, width)}" for finding in examined.findings), ""])
+
+
+def _line(finding: Finding, width: int) -> str:
+    places = ""
+    if finding.lines:
+        shown = f"{_plural(finding.unit, finding.count)} {', '.join(map(str, finding.lines))}"
+        places = f" ({finding.count:,} in all: {shown}, …)" if finding.count > len(finding.lines) else f" ({shown})"
+    return f"{MARKS[finding.level]:8}{finding.what:{width}}  {' '.join(finding.text.split())}{places}"
+
+
+def _plural(name: str, count: int) -> str:
+    return name if count == 1 else f"{name}s"
+
+
+def _watched(steps: Iterable[Any], total: int | None, name: str) -> Iterable[Any]:
+    return tqdm(steps, desc=name, total=total, delay=2, leave=False, disable=not sys.stderr.isatty())
+
+
+def _tokenizer(folder: str | None) -> Any:
+    if folder is None:
+        return None
+    file = Path(folder) / "tokenizer.json"
+    if not file.is_file():
+        raise UserError(f"--tokenizer {folder} holds no tokenizer.json; give the folder of an encoder or a model")
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing narrower
+        raise UserError(f"--tokenizer: {file} is damaged ({' '.join(str(error).split())})") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def doctor_parser() -> CommandParser:
+    """The parser of the command."""
+    parser = CommandParser(
+        prog="dcpcse doctor",
+        description="Looks for what is wrong or odd in training files, evaluation data, models, runs, encoders; "
+        "without any, in the environment. Nothing is changed. Exit code 0: no fault; 3: faults; 2: wrong request.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("paths", nargs="*", metavar="FILE|FOLDER", help="What to look at; without, the environment.")
+    parser.add_argument("--json", action="store_true", help="Print it as JSON.")
+    parser.add_argument("--max_seq_length", type=int, default=32, help="Length that training cuts sentences at (32).")
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="Folder whose tokenizer counts tokens.")
+    parser.add_argument("--batch_size", type=int, default=256, help="Rows of a batch, of all processes (256).")
+    parser.add_argument("--base", metavar="FOLDER", help="Where the frozen encoder of a model folder is now.")
+    return parser

@@ -1,0 +1,131 @@
+"""`dcpcse info FOLDER`: what lies in a folder, for the terminal or as JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dcpcse.encoders.pooling import POOLERS
+from dcpcse.interop.folder_contents import Facts, describe
+from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.console import answer, say
+
+
+def info(argv: Sequence[str]) -> None:
+    """The whole command; raises UserError for what the user can mend."""
+    args = info_parser().parse_args(list(argv))
+    facts = describe(Path(args.folder), say)
+    answer(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else show(facts))
+
+
+def show(facts: Facts) -> str:
+    """The facts of `describe`: a line each, then the files, then the scores."""
+    told = {name.replace("_", " "): _words(name, value) for name, value in facts.items() if name not in _SECTIONS}
+    told = {name: words for name, words in told.items() if words}
+    sizes = {name: _bytes(size) for name, size in facts["files"].items()}
+    scores = [f"  {line}" for line in _score_lines(facts["scores"]) or ["none on record"]]
+    sections = [_columns(told), ["files", *_columns(sizes, "  ")], ["scores", *scores]]
+    return "\n\n".join("\n".join(lines) for lines in sections)
+
+
+_SECTIONS = ("files", "scores")
+
+
+def _columns(pairs: Mapping[str, str], indent: str = "") -> list[str]:
+    width = max(map(len, pairs), default=0)
+    return [f"{indent}{name:{width}}  {words}" for name, words in pairs.items()]
+
+
+def _words(name: str, value: Any) -> str:
+    """A value in words; empty where there is nothing to say."""
+    if value in (None, "", {}, []):
+        return ""
+    if name in _TELL:
+        return _TELL[name](value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {one}" for key, one in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _base(base: Mapping[str, Any]) -> str:
+    size = f" ({base['model_type']}, hidden size {base['hidden_size']})" if "model_type" in base else ""
+    revision = f" at {base['revision']}" if base["revision"] else ""
+    return f"{base['name_or_path']}{revision}{size}; {base['where']}"
+
+
+def _head(head: Mapping[str, Any]) -> str:
+    return f"{head['kind']}, {'part of the representation' if head['at_inference'] else 'in training only'}"
+
+
+def _template(template: Mapping[str, Any]) -> str:
+    notes = ["its words are continuous prompts"] if template["continuous"] else []
+    notes += ["a full stop is put to sentences without an end mark"] if template["final_period"] else []
+    return "; ".join([template["text"], *notes])
+
+
+def _prompt(prompt: Mapping[str, Any]) -> str:
+    projection = f", projected from an inner size of {prompt['projection']}" if prompt["projection"] else ""
+    sizes = f"{prompt['layers']} layers, {prompt['heads']} heads of {prompt['head_dim']}"
+    return f"{prompt['length']} deep prompts: {sizes}{projection}"
+
+
+def _parameters(parameters: Mapping[str, Any]) -> str:
+    if "in_all" in parameters:
+        return f"{parameters['in_all']:,}"
+    parts = ", ".join(f"{name} {number:,}" for name, number in parameters["of_these"].items())
+    return f"{parameters['trained']:,} trained: {parts}"
+
+
+def _pooling(pooling: str) -> str:
+    return f"{pooling}: {POOLERS[pooling].help}" if pooling in POOLERS else pooling
+
+
+def _denoising(denoising: Mapping[str, Any]) -> str:
+    return f"by {denoising['by']}" if denoising["inference"] else "in training only, if at all"
+
+
+_TELL = {
+    "base": _base,
+    "head": _head,
+    "template": _template,
+    "prompt": _prompt,
+    "parameters": _parameters,
+    "pooling": _pooling,
+    "denoising": _denoising,
+}
+"""Fact → its words, where they are not simply its value."""
+
+
+def _score_lines(scores: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if run := scores.get("run"):
+        planned = "?" if run["steps_planned"] is None else run["steps_planned"]
+        lines.append(f"run: {run['steps_done']}/{planned} steps, {'finished' if run['finished'] else 'unfinished'}")
+        for name, of in run["dev"].items():
+            lines.append(f"dev {name}: best {of['best']:.4f} at step {of['best_step']}, last {of['last']:.4f}")
+    for name, report in scores.get("evaluations", {}).items():
+        averages = [f"{family} average {value:.2f}" for family, value in report["averages_x100"].items()]
+        tasks = [f"{task} {value:.2f}" for task, value in report["scores_x100"].items()]
+        lines.append(f"{name} ({report['mode']}): {', '.join([*averages, *tasks])}")
+    return lines
+
+
+def _bytes(size: float) -> str:
+    if size < 1000:
+        return f"{size} B"
+    for unit in ("kB", "MB"):
+        size /= 1000
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:.1f} GB"
+
+
+def info_parser() -> CommandParser:
+    """The parser of the command."""
+    parser = CommandParser(
+        prog="dcpcse info",
+        description="Tells what lies in a folder: a model, a run, an adapter of peft, an encoder. Nothing is loaded.",
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="Folder of a model, a run or a checkpoint.")
+    parser.add_argument("--json", action="store_true", help="Print it as JSON.")
+    return parser

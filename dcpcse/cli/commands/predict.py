@@ -1,0 +1,74 @@
+"""`dcpcse predict`: the words that a masked language model puts at a template's [MASK] for a sentence.
+
+As PromptBERT's Table 7: the most probable tokens with and without template denoising, beside each other.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from prettytable import PrettyTable
+
+from dcpcse.cli.runner import run
+from dcpcse.encoders.templates import Template
+from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.console import answer
+from dcpcse.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dcpcse.encoders.backbones import LMHead
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+
+DEFAULT_TEMPLATE = 'This sentence of "{sentence}" means [MASK] .'
+
+
+def predict(argv: Sequence[str]) -> None:
+    """The whole command; raises UserError for what the user can mend."""
+    args = predict_parser().parse_args(argv)
+    if args.top_k < 1:
+        raise UserError(f"--top_k {args.top_k}: must be at least 1")
+    if not all(sentence.strip() for sentence in args.sentences):
+        raise UserError("a sentence is blank; give some text")
+    template = Template.parse(args.template)
+    # Once the options are right: these take seconds.
+    from dcpcse.encoders.backbones import load_backbone, require_trained_head
+    from dcpcse.encoders.sentence_encoder import plain_encoder
+    from dcpcse.encoders.storage import hub
+    from dcpcse.encoders.storage.load_options import LoadOptions
+
+    require_trained_head(args.lm_head)
+    hub.require_known(args.model_name_or_path, LoadOptions())
+    backbone = load_backbone(args.model_name_or_path, lm_head=args.lm_head)
+    if args.top_k > backbone.lm_head.vocab_size:
+        raise UserError(f"--top_k {args.top_k}: the head knows {backbone.lm_head.vocab_size} tokens; give fewer")
+    model = plain_encoder(backbone, "mask", template)
+    answer(show(model, backbone.lm_head, args.sentences, args.top_k))
+
+
+def show(model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], k: int) -> str:
+    """A table: of each sentence the k most probable tokens as they are, and denoised."""
+    from dcpcse.encoders.untrained.top_k import predict_tokens
+
+    columns = {}
+    for name, denoise in {"top tokens": False, "denoised": True}.items():
+        with model.denoised(denoise):
+            columns[name] = predict_tokens(model, lm_head, sentences, k)
+    table = PrettyTable(["sentence", *columns], align="l")
+    for i, sentence in enumerate(sentences):
+        table.add_row([sentence, *(", ".join(predicted[i].tokens) for predicted in columns.values())])
+    return str(table)
+
+
+def predict_parser() -> CommandParser:
+    """The parser of the command."""
+    parser = CommandParser(prog="dcpcse predict", description="Predicted words of sentences.")
+    parser.add_argument("sentences", nargs="+", metavar="SENTENCE")
+    parser.add_argument("--model_name_or_path", required=True, help="Encoder: Hugging Face folder or hub id.")
+    parser.add_argument("--template", default=DEFAULT_TEMPLATE, help="Default: %(default)s")
+    parser.add_argument("--lm_head", default="checkpoint", help="checkpoint, or a folder or hub id with a head.")
+    parser.add_argument("--top_k", type=int, default=5)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(run(predict))

@@ -1,0 +1,225 @@
+"""`dcpcse reproduce ROW ...`: published rows over seeds, beside the published figures."""
+
+import argparse
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prettytable import PrettyTable
+
+from dcpcse.experiments.reproduction.published_rows import Row, all_rows, find
+from dcpcse.experiments.reproduction.units import Setting, Unit, looked_at, obstacle, plan, seeds_of
+from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.console import say
+from dcpcse.utils.errors import UserError, counted
+from dcpcse.utils.files import require_writable, write_whole
+
+if TYPE_CHECKING:
+    from dcpcse.experiments.reproduction.results import Answer
+
+DESCRIPTION = """Rows of the papers' tables, trained, measured and set beside the published figures. What is
+finished is never run again: the same command goes on after an interruption."""
+
+
+def reproduce(argv: Sequence[str]) -> None:
+    """The whole command; raises UserError for what the user can mend."""
+    args = reproduce_parser().parse_args(list(argv))
+    if args.limit is not None and args.limit < 1:
+        raise UserError(f"--limit {args.limit}: must be at least 1")
+    setting = _setting(args)
+    if args.list or not args.rows:
+        from dcpcse.experiments.reproduction.result_tables import listing
+
+        rows = find(args.rows) if args.rows else list(all_rows().values())
+        no_data = _no_data(setting)
+        print(listing(rows, {row.name: obstacle(row, setting) or no_data for row in rows}))
+        return
+    rows = find([*args.rows, *([args.baseline] if args.baseline else [])])
+    if args.baseline and len(find([args.baseline])) > 1:
+        raise UserError(f"--baseline {args.baseline} names a table; give one row of it")
+    _require_use(args, rows)
+    obstacles = {row.name: obstacle(row, setting) for row in rows}
+    units = plan(rows, seeds_of(args.seeds or "0"), setting, args.output_dir)
+    _require_something(rows, units, obstacles)
+    if args.dry_run:
+        print(planned(units, obstacles))
+        if no_data := _no_data(setting):
+            print(f"before any of it: {no_data}")
+        return
+    require_writable(args.output_dir, f"--output_dir {args.output_dir}")
+    _require_data(units, setting)
+    failures = _work(units, args.ray)
+    _answer(rows, units, obstacles | failures, setting, args)
+    if failures:
+        of = counted(len(rows), "row")
+        raise UserError(f"{len(failures)} of {of} did not come to an end: {'; '.join(failures.values())}")
+
+
+def reproduce_parser() -> CommandParser:
+    """The parser of the command."""
+    parser = CommandParser("dcpcse reproduce", description=DESCRIPTION)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="paper/table/row, paper/table, paper, or with *")
+    parser.add_argument("--list", action="store_true", help="the rows there are, and what each still needs")
+    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="the plan: steps, time, memory, commands")
+    parser.add_argument("--seeds", help="0..9 or 0,1,2 (default: 0)")
+    parser.add_argument("--limit", type=int, help="so many optimiser steps at most")
+    parser.add_argument("--base", help="another frozen encoder for every row: folder or hub id")
+    parser.add_argument("--generator", help="another generator of replaced tokens (D2CSE, DiffCSE)")
+    parser.add_argument("--unsup_file", help="sentences, one a line, instead of data/wiki1m_for_simcse.txt")
+    parser.add_argument("--sup_file", help="NLI triples instead of data/nli_for_simcse.csv; whitening and flow too")
+    parser.add_argument("--vectors", help="GloVe's text file, for the rows of word vectors")
+    parser.add_argument("--set", nargs=2, action="append", default=[], metavar=("OPTION", "VALUE"), help="of train.py")
+    parser.add_argument("--data_dir", type=Path, default=Path("SentEval/data"), help="holds downstream/ (%(default)s)")
+    parser.add_argument("--custom_data", action="store_true", help="the files there are your own, of other sizes")
+    parser.add_argument("--output_dir", type=Path, default=Path("result/reproduction"), help="default: %(default)s")
+    parser.add_argument("--baseline", metavar="ROW", help="test the gain of each row over this one (paired bootstrap)")
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", help="a unit a machine of this Ray cluster: auto, local, host:port"
+    )
+    return parser
+
+
+def _setting(args: argparse.Namespace) -> Setting:
+    # Whole paths, since a unit may be done on another machine, from another folder.
+    args.output_dir, args.data_dir = args.output_dir.resolve(), args.data_dir.resolve()
+    for option in ("unsup_file", "sup_file", "vectors"):
+        given = getattr(args, option)
+        if given and not Path(given).is_file():
+            raise UserError(f"--{option} {given}: there is no such file")
+        setattr(args, option, given and str(Path(given).resolve()))
+    for option in ("base", "generator"):
+        given = getattr(args, option)
+        if given and Path(given).is_dir():
+            setattr(args, option, str(Path(given).resolve()))
+        elif given and given.startswith((".", "/", "~")):
+            raise UserError(f"--{option} {given}: there is no such folder")
+    taken = {"seed": "--seeds", "output_dir": "--output_dir", "model_name_or_path": "--base", "max_steps": "--limit"}
+    for name, _ in args.set:
+        if name.lstrip("-") in taken:
+            raise UserError(f"--set {name}: give it by {taken[name.lstrip('-')]}")
+    changes = {name.lstrip("-"): value for name, value in args.set}
+    given = ("data_dir", "base", "generator", "unsup_file", "sup_file", "vectors", "limit", "custom_data")
+    return Setting(**{name: getattr(args, name) for name in given}, changes=changes)
+
+
+def _require_use(args: argparse.Namespace, rows: Sequence[Row]) -> None:
+    """UserError for an option that no row looks at; rows that cannot be run say themselves why."""
+    options = ("base", "generator", "unsup_file", "sup_file", "vectors", "limit", "set", "seeds")
+    used = set().union(*map(looked_at, rows))
+    unused = [name for name in options if getattr(args, name) and name not in used]
+    if unused and used:
+        raise UserError(f"--{unused[0]} has no part in {', '.join(row.name for row in rows)}; leave it out")
+
+
+def _require_something(rows: Sequence[Row], units: Sequence[Unit], obstacles: Mapping[str, str | None]) -> None:
+    if not units:
+        reasons = "; ".join(f"{row.name}: {obstacles[row.name]}" for row in rows)
+        raise UserError(f"none of the rows can be run: {reasons}")
+
+
+def _no_data(setting: Setting) -> str | None:
+    """What a row needs where there are no evaluation data; None where there are some, which are not read here."""
+    folder = setting.data_dir / "downstream"
+    return None if folder.is_dir() else f"needs the evaluation data (--data_dir): there is no folder {folder}"
+
+
+def _require_data(units: Sequence[Unit], setting: Setting) -> None:
+    """Read the evaluation data once ahead of all units; DataError for what the last of them would stumble over."""
+    from senteval import load_suite, settings_of_mode
+
+    official = not setting.custom_data
+    tasks = dict.fromkeys(task for unit in units for task in unit.row.measured)
+    load_suite(list(tasks), setting.data_dir, settings_of_mode("test", official=official))
+    if any(unit.train for unit in units):
+        load_suite(["STSBenchmark", "SICKRelatedness"], setting.data_dir, settings_of_mode("dev", official=official))
+
+
+def planned(units: Sequence[Unit], obstacles: Mapping[str, str | None]) -> str:
+    """The plan as a table, the commands of each row's first unit, and what cannot be run."""
+    from dcpcse.experiments.reproduction.cost_estimate import estimate
+    from dcpcse.experiments.reproduction.run_unit import is_finished
+
+    table = PrettyTable(["unit", "steps", "time", "memory", "state"], align="r")
+    table.align["unit"] = table.align["state"] = "l"
+    left = 0.0
+    for unit in units:
+        cost, finished = estimate(unit), is_finished(unit)
+        left += 0 if finished or cost.seconds is None else cost.seconds
+        memory = "?" if cost.megabytes is None else f"{cost.megabytes / 1000:.1f} GB"
+        table.add_row([unit.name, cost.steps or "-", _duration(cost.seconds), memory, "done" if finished else "to do"])
+    lines = [table.get_string(), f"left: about {_duration(left)} on this machine, one unit after another"]
+    for unit in {unit.row.name: unit for unit in reversed(units)}.values():
+        lines += [f"{unit.name}:", *(f"  {line}" for _, line in _lines(unit))]
+    return "\n".join([*lines, *(f"{name}: {reason}" for name, reason in obstacles.items() if reason)])
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _work(units: Sequence[Unit], ray: str | None) -> dict[str, str]:
+    """Do what is not finished; row → why it did not come to an end."""
+    from dcpcse.experiments.reproduction.run_unit import is_finished
+    from dcpcse.experiments.reproduction.scheduler import on_ray, one_after_another
+
+    todo = [unit for unit in units if not is_finished(unit)]
+    say(f"{counted(len(units), 'unit')}, {len(units) - len(todo)} of them finished")
+    return (on_ray(todo, ray) if ray else one_after_another(todo)) if todo else {}
+
+
+def _answer(
+    rows: Sequence[Row],
+    units: Sequence[Unit],
+    obstacles: Mapping[str, str | None],
+    setting: Setting,
+    args: argparse.Namespace,
+) -> None:
+    """Print the tables, and write them beside the units."""
+    from dcpcse.experiments.reproduction import result_tables as show
+    from dcpcse.experiments.reproduction.run_unit import is_finished
+    from dcpcse.utils.environment import environment
+
+    done = {row.name: [unit for unit in units if unit.row == row and is_finished(unit)] for row in rows}
+    answers = [_answer_of(row, done, obstacles[row.name], setting, args.baseline) for row in rows]
+    commands = {f"{unit.name}: {name}": line for unit in units for name, line in _lines(unit)}
+    here = environment()
+    content = {"rows": show.as_json(answers, args.baseline), "commands": commands, "environment": here}
+    text = f"{show.table(answers, args.baseline)}\n\n{show.surroundings(here)}"
+    files = {
+        "answer.txt": text + "\n",
+        "answer.md": show.markdown(answers, args.baseline, commands, here),
+        "answer.csv": show.as_csv(answers),
+        "answer.json": json.dumps(content, indent=2, ensure_ascii=False) + "\n",
+    }
+    for name, written in files.items():
+        write_whole(args.output_dir / name, written)
+    print(text)
+    say(f"{args.output_dir}/answer.txt, .md, .csv and .json hold this, with the commands and the environment")
+
+
+def _answer_of(
+    row: Row, done: Mapping[str, Sequence[Unit]], problem: str | None, setting: Setting, baseline: str | None
+) -> "Answer":
+    """What came out of a row's finished units, and how sure its gain over the baseline is."""
+    from dcpcse.experiments.reproduction.results import collect, compare
+
+    answer = replace(collect(row, done[row.name], setting.comparable), obstacle=problem)
+    if baseline in (None, row.name) or not (done[row.name] and done[baseline]):
+        return answer
+    say(f"{row.name}: resampling pairs for its gain over {baseline}")
+    try:
+        return replace(answer, over_baseline=compare(done[row.name], done[baseline]))
+    except ValueError as error:
+        return replace(answer, obstacle=f"not compared with the baseline: {error}")
+
+
+def _lines(unit: Unit) -> list[tuple[str, str]]:
+    """A unit's commands, as one types them in its folder."""
+    return [(name, f"dcpcse {name} {shlex.join(words)}") for name, words in unit.commands.items()]

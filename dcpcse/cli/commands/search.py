@@ -1,0 +1,184 @@
+"""`dcpcse search MODEL QUERY … --sentences FILE`: the sentences of a file, or of a saved index, nearest to a query."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcpcse.cli.runner import run
+from dcpcse.data.text_file import TextFile
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.inference.index.backends import BACKENDS
+from dcpcse.utils.command_parser import Parser
+from dcpcse.utils.console import answer, say
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import option, require
+
+if TYPE_CHECKING:
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+    from dcpcse.inference.index.exact import Hit
+    from dcpcse.inference.index.sentence_index import SentenceIndex
+
+QUERIES = 1_024
+"""Queries that are encoded and looked up at once."""
+
+
+@dataclass
+class SearchEncoderArguments(EncoderArguments):
+    """How the encoder is reached and read; `--top_k` is of the search here."""
+
+    _argument_group_name = "encoder"
+
+    top_k: int = field(default=EncoderArguments.top_k, init=False)
+
+
+@dataclass
+class SearchArguments:
+    """What is looked up where, and how."""
+
+    _argument_group_name = "search"
+
+    sentences: str | None = option(None, "Text file to look in, UTF-8, one sentence a line.")
+    vectors: str | None = option(None, "The .npy file that `dcpcse encode` made of --sentences with this model.")
+    index: str | None = option(
+        None, "Folder that keeps the vectors of --sentences: written by the first call, used by the next ones."
+    )
+    overwrite: bool = option(False, "Build the index anew in a folder that holds one already.")
+    queries: str | None = option(None, "Text file of queries, one a line, besides those on the command line.")
+    top_k: int = option(5, "Sentences for each query, at most.")
+    threshold: float | None = option(None, "Only sentences of at least this cosine; without it there is no limit.")
+    backend: str = option(
+        "auto",
+        "numpy, faiss: exact, with the same result; auto: the faster of these, or the cells that an index has; ivf: "
+        "faiss looks into a few cells only, which is faster and may miss sentences.",
+        choices=list(BACKENDS),
+    )
+    num_cells: int | None = option(None, "With ivf: cells that the index is built with (default: 100).")
+    num_cells_in_search: int | None = option(None, "With ivf: cells that a query looks into (default: 10, or saved).")
+    json: bool = option(False, "Print a line of JSON for each query.")
+
+    def __post_init__(self) -> None:
+        for name in ("top_k", "num_cells", "num_cells_in_search"):
+            given = getattr(self, name)
+            require(given is None or given >= 1, f"--{name}", given, "at least 1")
+        cosine = self.threshold is None or -1 <= self.threshold <= 1
+        require(cosine, "--threshold", self.threshold, "between -1 and 1, as cosines are")
+        if not (self.sentences or self.index):
+            raise UserError("--sentences FILE is missing, or --index FOLDER of an earlier search")
+        if self.vectors and not self.sentences:
+            raise UserError("--vectors are those of --sentences; give that file too")
+        if self.overwrite and not (self.index and self.sentences):
+            raise UserError("--overwrite builds --index of --sentences anew; give both")
+        for name in ("num_cells", "num_cells_in_search"):
+            if getattr(self, name) is not None and self.backend != "ivf" and not self.index:
+                raise UserError(f"--{name} only counts with --backend ivf; add it, or leave it out")
+
+
+def search(argv: Sequence[str]) -> None:
+    """The whole command; raises UserError for what the user can mend."""
+    encoder, args, places = search_parser().parse(argv, "query")
+    if not (places.query or args.queries or (args.index and args.sentences)):
+        raise UserError("give a query, or --queries FILE")
+    if not all(query.strip() for query in places.query):
+        raise UserError("a query is blank; give some text")
+    # Once the options are right: these take seconds.
+    from tqdm.contrib.logging import logging_redirect_tqdm
+
+    from dcpcse.inference.index.sentence_index import require_backend
+    from dcpcse.inference.loading import load_model
+
+    require_backend(args.backend)
+    _require_files(args)
+    file = TextFile.read(args.queries, QUERIES) if args.queries else None
+    model = load_model(places.model, encoder)
+    with logging_redirect_tqdm():
+        index = _index(model, args, encoder.batch_size)
+    say(f"{len(index):,} sentences in the index{_approximate(index)}")
+    chunks = [places.query] if places.query else []
+    for queries in (*chunks, *(file.chunk(i) for i in range(file.chunks if file else 0))):
+        found = model.search(queries, args.top_k, args.threshold, batch_size=encoder.batch_size)
+        for query, hits in zip(queries, found, strict=True):
+            answer(_as_json(query, hits) if args.json else _as_text(query, hits, args.threshold))
+
+
+def _require_files(args: SearchArguments) -> None:
+    """UserError, before the encoder is loaded, for files that cannot be read, and for an index that is not there."""
+    from dcpcse.inference.index.index_folder import holds_index
+
+    if args.vectors and not Path(args.vectors).is_file():
+        raise UserError(f"--vectors {args.vectors}: there is no such file; dcpcse encode makes one of --sentences")
+    if args.sentences:
+        TextFile.read(args.sentences, QUERIES)
+    elif not holds_index(args.index):
+        raise UserError(f"--index {args.index} holds no index yet; give --sentences FILE to build it of")
+
+
+def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int) -> "SentenceIndex":
+    """The saved index, or a new one."""
+    from dcpcse.inference.index.index_folder import holds_index
+
+    if args.index and holds_index(args.index) and not args.overwrite:
+        return _saved(model, args)
+    cells = {name: getattr(args, name) for name in ("num_cells", "num_cells_in_search")}
+    given = {name: value for name, value in cells.items() if value is not None}
+    if given and args.backend != "ivf":
+        raise UserError(f"--{next(iter(given))} only counts with --backend ivf; add it, or leave it out")
+    return model.build_index(
+        args.sentences,
+        args.index,
+        vectors=args.vectors,
+        batch_size=batch_size,
+        backend=args.backend,
+        overwrite=args.overwrite,
+        show_progress=True,
+        **given,
+    )
+
+
+def _saved(model: "SentenceEncoder", args: SearchArguments) -> "SentenceIndex":
+    """The index of an earlier call; UserError where it is not what this call asks for."""
+    index = model.load_index(args.index, args.backend)
+    remedy = "leave that out, give another folder, or --overwrite"
+    if args.sentences and TextFile.read(args.sentences, QUERIES).sha256 != index.text:
+        raise UserError(f"--index {args.index} was not built of {args.sentences} as it is now; {remedy}")
+    if args.num_cells not in (None, index.num_cells):
+        has = f"the index in {args.index} has {index.num_cells or 'none'}"
+        raise UserError(f"--num_cells {args.num_cells}: {has}; {remedy}")
+    if args.num_cells_in_search is not None:
+        index.num_cells_in_search = args.num_cells_in_search
+    return index
+
+
+def _approximate(index: "SentenceIndex") -> str:
+    if index.num_cells is None:
+        return ""
+    looked = min(index.num_cells_in_search, index.num_cells)
+    return f"; a query looks into {looked} of its {index.num_cells} cells, and may miss what lies in others"
+
+
+def _as_json(query: str, hits: "Sequence[Hit]") -> str:
+    content: dict[str, Any] = {"query": query, "found": [hit._asdict() for hit in hits]}
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _as_text(query: str, hits: "Sequence[Hit]", threshold: float | None) -> str:
+    lines = [f"  {hit.score:7.4f}  {hit.sentence}" for hit in hits]
+    return "\n".join([query, *(lines or [f"  nothing of cosine {threshold} or more"])])
+
+
+def search_parser() -> Parser:
+    """The parser of the command."""
+    parser = Parser(
+        (SearchEncoderArguments, SearchArguments),
+        prog="dcpcse search",
+        description="The most similar sentences of a file, or of a saved index.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
+    parser.add_argument("query", nargs="*", metavar="QUERY", help="What is looked up.")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(run(search))

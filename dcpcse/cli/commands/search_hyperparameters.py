@@ -1,0 +1,78 @@
+"""`dcpcse search-hyperparameters`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from dcpcse.cli.parse import parse_training
+from dcpcse.experiments.hyperparameter_search import MEASURING, SEARCHES, Options, Tries, import_optuna
+from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.console import say
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_writable
+
+
+def search(argv: Sequence[str]) -> None:
+    """The whole of the command; raises UserError for what the user can mend."""
+    argv = list(argv)
+    split = argv.index("--") if "--" in argv else len(argv)
+    args = search_parser().parse_args(argv[:split])
+    known, folder = SEARCHES[args.search], Path(args.output_dir)
+    if unknown := set(args.stages or ()) - set(known):
+        raise UserError(f"--stages {sorted(unknown)}: choose among {', '.join(known)}")
+    if args.limit is not None and args.limit < 1:
+        raise UserError(f"--limit {args.limit}: must be at least 1")
+    require_writable(folder, f"--output_dir {folder}")
+    given = _checked(argv[split + 1 :])
+    import_optuna()
+    folder.mkdir(parents=True, exist_ok=True)
+    tries = Tries(folder, args.search, given, _by_name(given), args.limit, args.retake)
+    try:
+        for name in args.stages or known:
+            before = list(known)[: list(known).index(name)]
+            tries.finish(name, known[name](tries.best_after(before)))
+    except StopIteration:
+        say(f"--limit {args.limit}: that many tries are done; the same command goes on")
+    print(tries.table())
+    tries.write_best()
+
+
+def _checked(words: Sequence[str]) -> list[str]:
+    """Options of train.py for every try; UserError for what train.py would refuse."""
+    if any(word.split("=")[0] == "--output_dir" for word in words):
+        raise UserError("--output_dir after -- is given to every try by the search; leave it out there")
+    (model, data, _), names = parse_training([*words, "--output_dir", "unused"])
+    # Once the options are right: these take seconds.
+    from dcpcse.data.readers import reader_of
+    from dcpcse.methods import settle
+    from dcpcse.training.run import load_dev_tasks
+    from dcpcse.training.validate_setup import require_given
+
+    require_given(model, data)
+    settle(model, ["anchor"])
+    reader_of(Path(data.train_file))  # is it there, and of a known kind?
+    load_dev_tasks(data)
+    measuring = {name: value for name, value in MEASURING.items() if name not in names}
+    return [*words, *(word for name, value in measuring.items() for word in (f"--{name}", value))]
+
+
+def _by_name(words: Sequence[str]) -> Options:
+    """Options of train.py as a file of options holds them."""
+    parts, names = parse_training([*words, "--output_dir", "unused"])
+    values = {name: value for part in parts for name, value in vars(part).items() if name in names}
+    return {name: getattr(value, "value", value) for name, value in values.items() if name != "output_dir"}
+
+
+def search_parser() -> CommandParser:
+    """The parser of the command; what follows -- is of train.py."""
+    parser = CommandParser(
+        prog="dcpcse search-hyperparameters",
+        description="The papers' searches on STS-B dev; options of train.py for every try follow after --.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--search", choices=sorted(SEARCHES), required=True, help="Whose search.")
+    parser.add_argument("--output_dir", required=True, help="Folder of the study and its tries; one in it goes on.")
+    parser.add_argument("--stages", nargs="+", help="Only these stages, by name, in this order.")
+    parser.add_argument("--limit", type=int, help="Begin so many tries at most.")
+    parser.add_argument("--retake", action="store_true", help="Begin again what machines that are gone were at.")
+    return parser

@@ -1,0 +1,96 @@
+"""`dcpcse similarity MODEL SENTENCE SENTENCE …`: the cosines of a sentence to others, or of the pairs of a file."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dcpcse.cli.runner import run
+from dcpcse.data.text_file import TextFile
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.utils.command_parser import Parser
+from dcpcse.utils.console import answer
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import option
+from dcpcse.utils.text_lines import line_error
+
+if TYPE_CHECKING:
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+
+PAIRS = 4_096
+"""Pairs that are encoded at once."""
+
+Scored = tuple[str, str, float]
+
+
+@dataclass
+class SimilarityArguments:
+    """What is compared."""
+
+    _argument_group_name = "similarity"
+
+    pairs: str | None = option(None, "Text file, UTF-8, two sentences a line with a tab between them.")
+    json: bool = option(False, "Print a line of JSON for each pair.")
+
+
+def similarity(argv: Sequence[str]) -> None:
+    """The whole command; raises UserError for what the user can mend."""
+    encoder, args, places = similarity_parser().parse(argv, "sentence")
+    if bool(places.sentence) == bool(args.pairs):
+        raise UserError("give two sentences or more, of which the first is compared to the others, or --pairs FILE")
+    if len(places.sentence) == 1:
+        raise UserError("one sentence is given; give another one to compare it to")
+    if not all(sentence.strip() for sentence in places.sentence):
+        raise UserError("a sentence is blank; give some text")
+    # Once the options are right: these take seconds.
+    from dcpcse.inference.loading import load_model
+
+    file = TextFile.read(args.pairs, PAIRS) if args.pairs else None
+    for number in range(file.chunks if file else 0):
+        _pairs(file, number)  # before the encoder is loaded
+    model = load_model(places.model, encoder)
+    own = [(places.sentence[0], other) for other in places.sentence[1:]]
+    chunks = [own] if file is None else (_pairs(file, number) for number in range(file.chunks))
+    for first, second, score in _scored(model, chunks, encoder.batch_size):
+        line = {"sentences": [first, second], "score": score}
+        answer(json.dumps(line, ensure_ascii=False) if args.json else f"{score:7.4f}  {first} | {second}")
+
+
+def _pairs(file: "TextFile", number: int) -> list[tuple[str, str]]:
+    """The pairs of a chunk of lines; UserError, naming the line, for one that is not two sentences."""
+    pairs = []
+    for line, text in enumerate(file.chunk(number), file.first_line(number)):
+        parts = text.split("\t")
+        if len(parts) != 2 or not all(part.strip() for part in parts):
+            raise line_error(file.path, line, "two sentences with one tab between them are expected")
+        pairs.append((parts[0], parts[1]))
+    return pairs
+
+
+def _scored(model: "SentenceEncoder", chunks: Iterable[list[tuple[str, str]]], batch_size: int) -> Iterator[Scored]:
+    from dcpcse.inference.index.unit_vectors import row_cosines, unit
+
+    for pairs in chunks:
+        sentences = list(dict.fromkeys(sentence for pair in pairs for sentence in pair))
+        row = {sentence: number for number, sentence in enumerate(sentences)}
+        vectors = unit(model.encode(sentences, batch_size=batch_size))
+        first, second = ([row[pair[side]] for pair in pairs] for side in (0, 1))
+        for pair, score in zip(pairs, row_cosines(vectors[first], vectors[second]).tolist(), strict=True):
+            yield *pair, score
+
+
+def similarity_parser() -> Parser:
+    """The parser of the command."""
+    parser = Parser(
+        (EncoderArguments, SimilarityArguments),
+        prog="dcpcse similarity",
+        description="Cosines of the first sentence to each of the others, or of the pairs of a file.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
+    parser.add_argument("sentence", nargs="*", metavar="SENTENCE")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(run(similarity))

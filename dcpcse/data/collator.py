@@ -1,0 +1,170 @@
+"""From examples to one padded batch of all views."""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from dcpcse.data.corrupted_corpus import stack_corrupted
+from dcpcse.data.indexed_dataset import EPOCH, ROW, stack_numbers
+from dcpcse.data.labels import CLASSES, LABEL, SCORE
+from dcpcse.data.views import View, growth
+from dcpcse.encoders.embedding_edits import Altered
+from dcpcse.encoders.packing import Packing
+from dcpcse.encoders.templates import Slots, TokenTemplate, frame
+from dcpcse.encoders.tokenization import pad, tokenize
+
+SLOTS = "slots_"
+"""Prefix of the batch's tensors that say what stands where in templates: the fields of `Slots`."""
+
+ALTERED = "altered_"
+"""Prefix of those that say what is changed behind the embedding layer: the fields of `Altered`."""
+
+
+class ViewCollator:
+    """Tokenises every column that a view reads, once, and stacks the views: (B, V, L).
+
+    The two views of an unsupervised sentence are the same ids, or the same content in two templates, unless a view has
+    an augmentation. L is the longest text of the batch, or `max_length` (and the longest template around it, and what
+    augmentations add) with `pad_to_max_length`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        views: Sequence[View],
+        max_length: int,
+        *,
+        templates: Sequence[TokenTemplate] = (),
+        width: int = 0,
+        pad_to_max_length: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """max_length: tokens of a text, special ones included; in a template of the sentence alone.
+
+        templates: those that the views speak of. width: of what the embedding layer gives, for augmentations. seed: of
+        what is drawn, augmentations and the template where a view has several.
+        """
+        self.tokenizer = tokenizer
+        self.views = tuple(views)
+        self.max_length = max_length
+        self.templates = tuple(templates)
+        self.width = width
+        self.augmented = any(view.augmentation for view in self.views)
+        self.templated = any(view.templates for view in self.views)
+        # Special tokens around a sentence alone; only where they are asked for, as it takes a pass of the tokenizer.
+        self.frame = tuple(map(len, frame(tokenizer))) if self.augmented and not self.templated else (0, 0)
+        longest = max((template.length for template in self.templates), default=0)
+        longest += growth(self.views, max_length - sum(self.frame))
+        self.length = max_length + longest if pad_to_max_length else None
+        self.seed = seed
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Examples (column → text) → input_ids and attention_mask, each (B, V, L), packing, slots, labels and rows.
+
+        Examples of augmented views know their row and epoch (`NumberedRows`).
+        """
+        batch = self._in_templates(examples) if self.templated else self._as_they_are(examples)
+        return batch | _stack_labels(examples) | stack_numbers(examples)
+
+    def _as_they_are(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
+        columns = dict.fromkeys(view.column for view in self.views)
+        texts = [example[column] for column in columns for example in examples]
+        ids, _ = tokenize(self.tokenizer, texts, self.max_length)
+        start = {column: i * len(examples) for i, column in enumerate(columns)}
+        rows = [ids[start[view.column] + i] for i in range(len(examples)) for view in self.views]
+        cuts: list[Tensor | None] = []
+        if self.augmented:
+            first, last = self.frame
+            contents, cuts = self._augment(examples, [row[first : len(row) - last] for row in rows])
+            parts = zip(rows, contents, strict=True)
+            rows = [[*row[:first], *content, *row[len(row) - last :]] for row, content in parts]
+        batch = self._stack(rows, len(examples))
+        length = batch["input_ids"].shape[2]
+        return batch | self._altered(cuts, [self.frame[0]] * len(cuts), length) | stack_corrupted(examples, length)
+
+    def _in_templates(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
+        texts = [example[view.column] for example in examples for view in self.views]
+        numbers = [view.template_for(example[view.column], self.seed) for example in examples for view in self.views]
+        contents, cuts = self._contents(texts, numbers), []
+        if self.augmented:
+            contents, cuts = self._augment(examples, contents)
+        rows = [self.templates[number].wrap(content) for number, content in zip(numbers, contents, strict=True)]
+        slots = vars(Slots.of(rows, numbers))
+        shape = (len(examples), len(self.views))
+        placed = {f"{SLOTS}{name}": tensor.view(*shape, *tensor.shape[1:]) for name, tensor in slots.items()}
+        batch = self._stack([row.ids for row in rows], len(examples))
+        return batch | placed | self._altered(cuts, [row.start for row in rows], batch["input_ids"].shape[2])
+
+    def _contents(self, texts: Sequence[str], numbers: Sequence[int]) -> list[list[int]]:
+        """Ids of the sentences alone; each is tokenised once for all templates that begin it alike."""
+        keys = [(self.templates[number].lead, text) for text, number in zip(texts, numbers, strict=True)]
+        ids: dict[tuple[str, str], list[int]] = {}
+        for template in self.templates:
+            missing = [key for key in dict.fromkeys(keys) if key[0] == template.lead and key not in ids]
+            if missing:
+                contents, _ = template.contents([text for _, text in missing], self.max_length)
+                ids |= zip(missing, contents, strict=True)
+        return [ids[key] for key in keys]
+
+    def _augment(
+        self, examples: Sequence[Mapping[str, Any]], contents: Sequence[list[int]]
+    ) -> tuple[list[list[int]], list[Tensor | None]]:
+        """The sentences' ids as their views edit them, view after view of each example, and what is cut of each."""
+        edited, cuts = [], []
+        for (example, view), ids in zip(product(examples, self.views), contents, strict=True):
+            cut = None
+            if view.augmentation and ids:  # nothing can be drawn of a text without tokens
+                random = view.random(self.seed, example[EPOCH], example[ROW])
+                ids = view.augmentation.edit(ids, random)
+                cut = view.augmentation.cut(len(ids), self.width, random)
+            edited.append(ids)
+            cuts.append(cut)
+        return edited, cuts
+
+    def _altered(self, cuts: Sequence[Tensor | None], starts: Sequence[int], length: int) -> dict[str, Tensor]:
+        """What is cut of the sentences that begin at `starts` of their rows, as a batch; nothing where nothing is."""
+        there = [cut for cut in cuts if cut is not None]
+        if not there:
+            return {}
+        zeroed = torch.zeros(len(cuts), length, max(cut.shape[1] for cut in there), dtype=torch.bool)
+        for row, cut, start in zip(zeroed, cuts, starts, strict=True):
+            if cut is not None:
+                row[start : start + len(cut)] = cut
+        return {f"{ALTERED}zeroed": zeroed.unflatten(0, (-1, len(self.views)))}
+
+    def _stack(self, rows: Sequence[Sequence[int]], examples: int) -> dict[str, Tensor | Packing]:
+        input_ids, mask = pad(rows, self.tokenizer.pad_token_id, self.length)
+        shape = (examples, len(self.views), -1)
+        # Here, since on a GPU the step would have to wait for the number of tokens.
+        packing = Packing.of(mask)
+        return {"input_ids": input_ids.view(shape), "attention_mask": mask.view(shape), "packing": packing}
+
+
+def _stack_labels(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """`labels`, numbers of classes, or `scores`, each (B,), where the examples have some."""
+    if LABEL in examples[0]:
+        return {"labels": torch.tensor([CLASSES.index(example[LABEL]) for example in examples])}
+    if SCORE in examples[0]:
+        return {"scores": torch.tensor([example[SCORE] for example in examples])}
+    return {}
+
+
+def slots_of(batch: Mapping[str, Tensor]) -> Slots | None:
+    """The slots in a batch of `ViewCollator`, views flattened: (B·V, ...); None without templates."""
+    found = _of(batch, SLOTS)
+    return Slots(**found) if found else None
+
+
+def altered_of(batch: Mapping[str, Tensor]) -> Altered | None:
+    """What such a batch changes behind the embedding layer, views flattened: (B·V, ...); None where it is nothing."""
+    found = _of(batch, ALTERED)
+    return Altered(**found) if found else None
+
+
+def _of(batch: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors with this prefix, views flattened, without it."""
+    return {name.removeprefix(prefix): t.flatten(0, 1) for name, t in batch.items() if name.startswith(prefix)}

@@ -1,0 +1,109 @@
+"""A corpus that was corrupted ahead of training: token ids of every view of every example, memory-mapped.
+
+corpus.json    what it was made of: fingerprints of data and vocabulary, generator by name, settings
+corrupted.npy  ids (rows, views, L), padded
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from dcpcse.data.fingerprint import data_fingerprint
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import write_json
+from dcpcse.utils.npy import open_array
+from dcpcse.utils.parsing import parse_json
+
+RECORD = "corpus.json"
+IDS = "corrupted.npy"
+CORRUPTED = "corrupted_ids"
+"""Name of the corrupted ids among an example's columns and a batch's tensors."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A folder that `dcpcse corrupt` wrote."""
+
+    folder: Path
+    record: Mapping[str, Any]
+    ids: np.ndarray
+
+    @classmethod
+    def create(cls, folder: Path, shape: tuple[int, int, int], tokens: int) -> np.ndarray:
+        """The array to be filled; tokens: size of the vocabulary."""
+        kind = np.uint16 if tokens <= 2**16 else np.int32
+        return np.lib.format.open_memmap(folder / IDS, mode="w+", dtype=kind, shape=shape)
+
+    @staticmethod
+    def finish(folder: Path, record: Mapping[str, Any]) -> None:
+        """Write the record, by which a folder is known to be whole."""
+        write_json(folder / RECORD, dict(record))
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "Corpus":
+        """Open a corpus; UserError for a folder that is none, or not a whole one."""
+        folder = Path(folder)
+        if not (folder / RECORD).is_file():
+            raise UserError(
+                f"--corrupted_corpus {folder} is no whole corpus ({RECORD} is missing); write one with dcpcse corrupt"
+            )
+        try:
+            record = parse_json((folder / RECORD).read_text(encoding="utf-8"))
+            ids = open_array(folder / IDS)
+            whole = list(ids.shape) == record["shape"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"--corrupted_corpus {folder} is damaged ({error}); write it again") from error
+        if not whole:
+            raise UserError(f"--corrupted_corpus {folder}: {IDS} has another shape than {RECORD} says; write it again")
+        return cls(folder, record, ids)
+
+    def fingerprint(self) -> str:
+        """sha256 of record and ids."""
+        return hashlib.sha256(
+            b"".join(data_fingerprint(self.folder / name).encode() for name in (RECORD, IDS))
+        ).hexdigest()
+
+    def require(self, **wanted: Any) -> None:
+        """UserError unless it was made of these data, this vocabulary, these views and this length."""
+        for name, value in wanted.items():
+            if self.record.get(name) != value:
+                raise UserError(
+                    f"--corrupted_corpus {self.folder} was made with {name} {self.record.get(name)}, this run has "
+                    f"{value}; write one for this run with dcpcse corrupt"
+                )
+
+
+class CorruptedRows(Dataset):
+    """Examples of a table with their corrupted ids (V, L) beside the texts."""
+
+    def __init__(self, rows: Any, corpus: Corpus) -> None:
+        self.rows = rows
+        self.corpus = corpus
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.rows.begin_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        texts = self.rows.__getitems__(list(indices))
+        return [{**row, CORRUPTED: self.corpus.ids[i]} for row, i in zip(texts, indices, strict=True)]
+
+
+def stack_corrupted(examples: Sequence[Mapping[str, Any]], length: int) -> dict[str, Tensor]:
+    """The corrupted ids of a batch (B, V, length), where its examples have some."""
+    if CORRUPTED not in examples[0]:
+        return {}
+    ids = np.stack([example[CORRUPTED] for example in examples])[..., :length]
+    return {CORRUPTED: torch.from_numpy(ids.astype(np.int64))}

@@ -1,0 +1,1 @@
+"""Sentence encoders: their parts, and the folder that one is saved in."""

@@ -1,0 +1,87 @@
+"""Knowing a model again: all that its embeddings follow from."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer
+
+from dcpcse.encoders.storage import model_folder
+from dcpcse.encoders.storage.backbone_folder import read_backbone
+
+OF_THE_PLACE = ("device", "torch", "transformers")
+"""Facts that move vectors by rounding only."""
+
+
+def identity(model: torch.nn.Module) -> dict[str, Any]:
+    """Everything that the embeddings of a model follow from, JSON-ready; alike in all models that encode alike.
+
+    model: a `SentenceEncoder`, which is built above this module.
+    """
+    return {
+        "base": model.source.fingerprint,
+        "dtype": str(model.encoder.backbone.dtype),
+        "pooling": model.pooling,
+        "head_at_inference": model.head_at_inference,
+        "position_offset": model.encoder.position_offset,
+        "reading": model.reading(),
+        "trained": _digest({name: tensor for part in _trained(model) for name, tensor in part.items()}),
+        "tokenizer": _tokenizer_digest(model.tokenizer.backend_tokenizer),
+        "max_tokens": model.encoder.max_tokens,
+        "device": model.device.type,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def trained_digest(folder: str | Path) -> str:
+    """`identity(model)["trained"]` of the model in a folder, from its files alone: no encoder is loaded."""
+    contents = model_folder.read(folder)
+    tensors = {
+        # A projection lies in the file without the name of the table that it computes.
+        f"prompt.table.{rest}" if part == "prompt" else f"{part}.{rest}": tensor
+        for name, tensor in contents.trained.items()
+        for part, _, rest in [name.partition(".")]
+    }
+    if contents.prompts is not None and not any(name.startswith("prompt.") for name in tensors):
+        tensors["prompt.table.weight"] = contents.prompts
+    if contents.record["backbone"] is not None:
+        own = read_backbone(Path(folder), contents.record["backbone"])
+        tensors |= {f"backbone.{name}": tensor for name, tensor in own.items() if not name.startswith("pooler.")}
+    return _digest(tensors)
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of the facts by which the embeddings of two identities differ, more than by rounding."""
+    return [name for name in sorted({*one, *other} - set(OF_THE_PLACE)) if one.get(name) != other.get(name)]
+
+
+def _tokenizer_digest(tokenizer: Tokenizer) -> str:
+    # Cutting and padding are those of the last call: a model would not be itself any more once it has encoded.
+    content = json.loads(tokenizer.to_str()) | {"truncation": None, "padding": None}
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _trained(model: torch.nn.Module) -> list[dict[str, torch.Tensor]]:
+    encoder = model.encoder
+    parts = {"head": model.head, "prompt": encoder.prompt, "shallow": encoder.shallow}
+    parts["cls_prompt"] = encoder.cls_prompt
+    # A frozen one is known by its fingerprint already.
+    parts["backbone"] = encoder.backbone if encoder.tuned else None
+    return [_tensors(module, name) for name, module in parts.items()]
+
+
+def _tensors(module: torch.nn.Module | None, prefix: str) -> dict[str, torch.Tensor]:
+    return {} if module is None else {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
+
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        data = tensor.detach().to("cpu", torch.float32).contiguous()
+        digest.update(repr((name, tuple(data.shape))).encode() + data.numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,102 @@
+"""Attention over a packed batch as it lies, one row of all texts: for GPUs, where nothing has to be padded.
+
+Each token sees its own text and its prompts; PyTorch's flex attention leaves out whole blocks of pairs that do not see
+each other. Prompts that all texts share are there once, not once a text. There is no dropout on attention weights, so
+where that is active texts are put into rows, as everywhere else (`dcpcse.encoders.attention`).
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from dcpcse.encoders.packing import Packing
+
+
+class TextsInOneRow:
+    """The texts of one packed batch, for all layers of a pass: who sees whom is worked out once."""
+
+    def __init__(self, packing: Packing) -> None:
+        self.texts = len(packing.sizes)
+        self.tokens = sum(packing.sizes)
+        numbers = torch.arange(self.texts, device=packing.lengths.device)
+        # output_size: otherwise a GPU is asked for it.
+        self.text_of = numbers.repeat_interleave(packing.lengths, output_size=self.tokens)
+        self._masks: dict[tuple[int, bool, int | None], BlockMask] = {}
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        prefix: tuple[Tensor, Tensor] | None,
+        prefix_mask: Tensor | None,
+        window: int | None,
+        scale: float | None,
+    ) -> Tensor:
+        """Queries, keys, values (1, heads, T, head_dim), and keys and values of prompts (N, heads, P, head_dim) →
+        (1, T, heads, head_dim). prefix_mask, the same in all layers of a pass, and window: see
+        `dcpcse.encoders.attention.prefix_attention`."""
+        prompts, shared = 0, True
+        if prefix is not None:
+            prompts, shared = prefix[0].shape[2], prefix[0].stride(0) == 0 and prefix_mask is None
+            key, value = (
+                torch.cat([_in_one_row(part, shared).to(states), states], dim=2)
+                for part, states in zip(prefix, (key, value), strict=True)
+            )
+        mask = self._mask(prompts, shared, prefix_mask, window)
+        return _attention(query.is_cuda)(query, key, value, block_mask=mask, scale=scale).transpose(1, 2)
+
+    def _mask(self, prompts: int, shared: bool, own: Tensor | None, window: int | None) -> BlockMask:
+        asked = (prompts, shared, window)
+        if asked not in self._masks:
+            owner, before = self._owners(prompts, shared, own)
+            self._masks[asked] = _block_mask(owner.is_cuda)(
+                _visible(owner, self.text_of, before, window),
+                *(None, None),
+                self.tokens,
+                len(owner),
+                device=owner.device,
+            )
+        return self._masks[asked]
+
+    def _owners(self, prompts: int, shared: bool, own: Tensor | None) -> tuple[Tensor, int]:
+        """The text that each key belongs to, -1 for all of them; and how many of the keys are prompts."""
+        if shared:
+            of_prompts = self.text_of.new_full((prompts,), -1)
+        else:
+            numbers = torch.arange(self.texts, device=self.text_of.device)
+            of_prompts = numbers.repeat_interleave(prompts)
+        if own is not None:
+            of_prompts = of_prompts.where(own.flatten(), self.texts)  # of a text that there is not: nobody sees it
+        return torch.cat([of_prompts, self.text_of]), len(of_prompts)
+
+
+def _in_one_row(prompts: Tensor, shared: bool) -> Tensor:
+    """(N, heads, P, head_dim) → (1, heads, P or N · P, head_dim)."""
+    return prompts[:1] if shared else prompts.transpose(0, 1).flatten(1, 2).unsqueeze(0)
+
+
+def _visible(owner: Tensor, text_of: Tensor, before: int, window: int | None) -> Callable[..., Tensor]:
+    """Whether a query sees a key; before: keys of prompts, which stand before all tokens."""
+
+    def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        own = (owner[key] < 0) | (owner[key] == text_of[query])
+        if window is None:
+            return own
+        return own & ((key < before) | ((query - key + before).abs() < window))
+
+    return visible
+
+
+@functools.cache
+def _attention(compiled: bool) -> Callable[..., Tensor]:
+    # Uncompiled, all pairs of all tokens are computed: right, for tests, and for nothing else.
+    return torch.compile(flex_attention, dynamic=True) if compiled else flex_attention
+
+
+@functools.cache
+def _block_mask(compiled: bool) -> Callable[..., BlockMask]:
+    return torch.compile(create_block_mask, dynamic=True) if compiled else create_block_mask

@@ -1,0 +1,160 @@
+"""Heads between the pooled vector and the loss (and, for some methods, the sentence embedding)."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from dcpcse.encoders.backbones import LMHead
+from dcpcse.utils.distributed import joint_sum, world_size
+from dcpcse.utils.errors import UserError
+
+
+class TanhMLP(nn.Module):
+    """One dense layer with tanh, (N, H) → (N, H): the `mlp` of SimCSE and DCPCSE.
+
+    Drawn fresh from N(0, std), not the checkpoint's pretrained pooler, which has the same shape.
+    """
+
+    def __init__(self, hidden_size: int, std: float = 0.02) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.activation = nn.Tanh()
+        nn.init.normal_(self.dense.weight, std=std)
+        nn.init.zeros_(self.dense.bias)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.activation(self.dense(pooled))
+
+
+class JointBatchNorm(nn.BatchNorm1d):
+    """Batch normalisation over the rows of all processes in training, (N, H) → (N, H), also on CPUs.
+
+    torch's own for several processes is for GPUs. The number of rows may differ between processes; the running
+    statistics are alike in all, and those of one process with the joined batch.
+    """
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if not self.training or world_size() == 1:
+            return super().forward(rows)
+        with torch.autocast(rows.device.type, enabled=False):
+            return self._normalized(rows.to(self.running_mean.dtype)).to(rows.dtype)
+
+    def _normalized(self, rows: Tensor) -> Tensor:
+        number = rows.new_full((1,), len(rows))
+        count, total = joint_sum(torch.cat([number, rows.sum(0)])).split([1, rows.shape[1]])
+        mean = total / count
+        # From the mean, not from a sum of squares, which loses the digits of a small variance.
+        variance = joint_sum((rows - mean).square().sum(0)) / count
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * count / (count - 1), self.momentum)
+        normal = (rows - mean) * torch.rsqrt(variance + self.eps)
+        return normal * self.weight + self.bias if self.affine else normal
+
+
+class BatchNormMLP(nn.Module):
+    """Two dense layers with batch normalisation, (N, H) → (N, H), N ≥ 2 in training (D2CSE, appendix; DiffCSE).
+
+    The statistics are those of all rows together: of the views of a sentence, of all sentences, of all processes.
+    """
+
+    def __init__(self, hidden_size: int, std: float = 0.02) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(hidden_size, 2 * hidden_size, bias=False),
+            JointBatchNorm(2 * hidden_size),
+            nn.ReLU(),
+            nn.Linear(2 * hidden_size, hidden_size, bias=False),
+            JointBatchNorm(hidden_size, affine=False),
+        )
+        for layer in (self.layers[0], self.layers[3]):
+            nn.init.normal_(layer.weight, std=std)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.layers(pooled)
+
+
+class PretrainedPooler(nn.Module):
+    """The checkpoint's own pooler (dense and tanh trained with next-sentence prediction) on a [CLS] vector."""
+
+    def __init__(self, pooler: nn.Module) -> None:
+        super().__init__()
+        self.pooler = pooler
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        # transformers' pooler picks the first token of a sequence itself.
+        return self.pooler(pooled.unsqueeze(1))
+
+
+class MLMTransform(nn.Module):
+    """What a masked-LM head does before its decoder: dense, activation, LayerNorm, (N, H) → (N, H).
+
+    PromptBERT's code (`org_mlp`) trains the checkpoint's own on the [MASK] vector and on the template's, before one
+    is subtracted from the other; its 81.97 of supervised BERT-base hangs on it.
+    """
+
+    def __init__(self, hidden_size: int, activation: str = "gelu", eps: float = 1e-12) -> None:
+        super().__init__()
+        self.activation = activation
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.norm = nn.LayerNorm(hidden_size, eps=eps)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.norm(ACT2FN[self.activation](self.dense(pooled)))
+
+    @classmethod
+    def of(cls, lm_head: LMHead) -> "MLMTransform":
+        """A copy of the transform in a masked-LM head; UserError for a head that is built otherwise."""
+        masked_lm = lm_head.masked_lm
+        decoder = masked_lm.get_output_embeddings()
+        dense = [m for m in masked_lm.modules() if isinstance(m, nn.Linear) and m is not decoder]
+        norms = [m for m in masked_lm.modules() if isinstance(m, nn.LayerNorm)]
+        if (len(dense), len(norms)) != (1, 1) or dense[0].in_features != dense[0].out_features:
+            raise _no_transform(masked_lm)
+        for activation in dict.fromkeys((getattr(masked_lm.config, "hidden_act", "gelu"), "gelu")):
+            head = cls(decoder.in_features, activation, norms[0].eps)
+            head.dense, head.norm = copy.deepcopy(dense[0]), copy.deepcopy(norms[0])
+            if None not in (head.dense.bias, head.norm.bias) and _ends_in(head, lm_head, decoder):
+                return head.requires_grad_(True)
+        raise _no_transform(masked_lm)
+
+
+@torch.no_grad()
+def _ends_in(head: MLMTransform, lm_head: LMHead, decoder: nn.Linear) -> bool:
+    """Whether this transform and the decoder are the whole of the LM head."""
+    # A generator of its own: a check must not move the run's random numbers.
+    hidden = torch.randn(4, decoder.in_features, generator=torch.Generator().manual_seed(0)).to(decoder.weight)
+    return torch.allclose(decoder(head(hidden)), lm_head(hidden), atol=1e-4, rtol=1e-4)
+
+
+def _no_transform(masked_lm: nn.Module) -> UserError:
+    return UserError(
+        f"--org_mlp: the masked-LM head of {masked_lm.config.model_type} is not a dense layer, an activation and a "
+        "LayerNorm of the encoder's size before its decoder, as those of BERT and RoBERTa are; leave it out"
+    )
+
+
+HEADS: dict[str, type[nn.Module]] = {
+    "tanh_mlp": TanhMLP,
+    "batchnorm_mlp": BatchNormMLP,
+    "mlm_transform": MLMTransform,
+}
+"""Heads that a model folder can hold, by the name written into it; each is built from hidden size and settings."""
+
+
+def head_record(head: nn.Module) -> dict[str, Any]:
+    """What `dcpcse.json` holds of a head; KeyError for a head that no folder can hold."""
+    kind = {cls: name for name, cls in HEADS.items()}[type(head)]
+    settings = {"activation": head.activation, "eps": head.norm.eps} if isinstance(head, MLMTransform) else {}
+    return {"kind": kind, **settings}
+
+
+def build_head(record: Mapping[str, Any], hidden_size: int) -> nn.Module:
+    """The head of a record, its weights still to be loaded."""
+    settings = {name: value for name, value in record.items() if name not in ("kind", "at_inference")}
+    return HEADS[record["kind"]](hidden_size, **settings)

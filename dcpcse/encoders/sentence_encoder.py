@@ -1,0 +1,558 @@
+"""The documented door to every model, head and variant.
+
+`Encoder` is a backbone with injected prompts, `SentenceEncoder` adds pooling and head and is what gets trained,
+saved, loaded and used. Prompts, heads and poolers are re-exported here.
+"""
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from dcpcse.encoders.backbones import Backbone, LMHead, Source, fingerprint, vocabulary_fingerprint
+from dcpcse.encoders.cpu_prepacking import prepacked
+from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.heads import (
+    HEADS,
+    BatchNormMLP,
+    JointBatchNorm,
+    MLMTransform,
+    PretrainedPooler,
+    TanhMLP,
+    build_head,
+    head_record,
+)
+from dcpcse.encoders.mteb_protocol import InMteb, takes_mteb_batches
+from dcpcse.encoders.packing import Packing
+from dcpcse.encoders.pooling import POOLERS, Pooler
+from dcpcse.encoders.prompt_support import peft_config
+from dcpcse.encoders.prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
+from dcpcse.encoders.recorded_backbone import load_recorded
+from dcpcse.encoders.storage import hub, model_folder
+from dcpcse.encoders.storage.backbone_folder import TunedBackbone, plain_obstacles, read_backbone
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, own_tokens, template_only
+from dcpcse.encoders.templates import Slots, Template, TokenTemplate
+from dcpcse.encoders.tokenization import CUT_WARNING, Rows, batches, read_rows, require_batch_size, require_sentences
+from dcpcse.inference.search_mixin import Searching
+from dcpcse.utils.devices import each, pick_device, release_memory
+from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.safetensors_io import DTYPES, require_same_tensors, set_dtype
+
+__all__ = [
+    "HEADS",
+    "POOLERS",
+    "BatchNormMLP",
+    "DeepPrompt",
+    "Denoising",
+    "Encoder",
+    "JointBatchNorm",
+    "LMHead",
+    "MLMTransform",
+    "Pooler",
+    "PretrainedPooler",
+    "ProjectedTable",
+    "PromptShape",
+    "PromptTable",
+    "SentenceEncoder",
+    "ShallowPrompt",
+    "TanhMLP",
+    "plain_encoder",
+]
+
+logger = logging.getLogger(__name__)
+
+CPU_TOKENS, GPU_TOKENS = 2_048, 65_536
+"""Tokens that `encode` takes at once, at most: what a CPU's caches hold, or enough for a GPU to be busy."""
+
+WORTH_PREPACKING = 4_096
+"""Tokens from which on `encode` lays out the weights anew for them (`prepacked`)."""
+
+
+BUILT_ALIKE = "give the folder of a model of the same --method, --tuning and sizes"
+
+
+class SentenceEncoder(Searching, InMteb, nn.Module):
+    """Encoder, pooling and head: sentences → vectors, and search. What methods train and folders hold."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        tokenizer: PreTrainedTokenizerBase,
+        source: Source,
+        *,
+        pooling: str,
+        head: nn.Module | None = None,
+        head_at_inference: bool = False,
+        templates: Sequence[Template] = (),
+        denoising: Denoising = NO_DENOISING,
+        final_period: bool = False,
+        method: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """head: applied in training, and in evaluation too if `head_at_inference`.
+
+        templates: every sentence is put into one; the first is that of `encode`, others are of training views.
+        denoising: take the template's own part away from the pooled vector. final_period: `encode` puts a full stop
+        to sentences without an end mark.
+        method, arguments: what trained it, for the record in the folder. Raises UserError for a pooling that needs
+        a template without one, and for denoising without such a pooling.
+        """
+        super().__init__()
+        _require_fitting(pooling, templates, denoising, final_period)
+        self.encoder = encoder
+        self.tokenizer = tokenizer
+        self.source = source
+        self.pooling = pooling
+        self.head = head
+        self.head_at_inference = head_at_inference
+        self.templates = tuple(TokenTemplate(template, tokenizer) for template in templates)
+        self.denoising = denoising
+        self.final_period = final_period
+        self.method = method
+        self.arguments = dict(arguments or {})
+
+    @property
+    def template(self) -> TokenTemplate | None:
+        """The template that `encode` puts sentences into."""
+        return self.templates[0] if self.templates else None
+
+    def set_template(self, template: Template) -> None:
+        """Put sentences into this template from now on."""
+        self.templates = (TokenTemplate(template, self.tokenizer),)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.encoder.backbone.parameters()).device
+
+    @property
+    def dimension(self) -> int:
+        """Length H of an embedding."""
+        return self.encoder.backbone.config.hidden_size
+
+    @property
+    def pooler(self) -> Pooler:
+        return POOLERS[self.pooling]
+
+    @property
+    def longest_template(self) -> int:
+        """Tokens that stand around a sentence at most, special ones included; 0 without templates."""
+        return max((template.length for template in self.templates), default=0)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **drawn: Any) -> Tensor:
+        """Embeddings (N, H) of token ids and mask (N, L), with the templates' slots where there are templates.
+
+        drawn: what was drawn and made before: prefix, packing, altered (`Encoder.forward`).
+        """
+        return self.pooled_and_embeddings(input_ids, attention_mask, slots, **drawn)[1]
+
+    def pooled_and_embeddings(
+        self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **drawn: Any
+    ) -> tuple[Tensor, Tensor]:
+        """What is pooled (and denoised), before a head that stands after it, and the embeddings; both (N, H).
+
+        drawn: what was drawn and made before: prefix, packing, altered (`Encoder.forward`).
+        """
+        hidden = self._hidden(input_ids, attention_mask, slots, **drawn)
+        return self.from_hidden(hidden, input_ids, attention_mask, slots)
+
+    def from_hidden(
+        self, hidden: Sequence[Tensor], input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What `pooled_and_embeddings` gives, from the hidden states (N, L, H) that the encoder gave of these rows."""
+        head = self.head if self.head is not None and (self.training or self.head_at_inference) else nn.Identity()
+        on_both = isinstance(head, MLMTransform)  # PromptBERT's org_mlp: before subtracting, all others after
+        vector = self.pooler(hidden, attention_mask, slots)
+        vector = head(vector) if on_both else vector
+        if self.denoising.training if self.training else self.denoising.inference:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.denoising.freeze):
+                bias = self._bias(input_ids, attention_mask, slots)
+                bias = head(bias) if on_both else bias
+            vector = vector - bias
+        return vector, vector if on_both else head(vector)
+
+    def _bias(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots) -> Tensor:
+        """The part of the templates alone in each row's pooled vector (N, H)."""
+        if self.denoising.by == "template":
+            return self.template_bias(slots.content, slots.template)
+        return self._pool(input_ids, own_tokens(self.templates, slots, attention_mask), slots)
+
+    def template_bias(self, content: Tensor, template: Tensor | None = None) -> Tensor:
+        """What templates alone give at their [MASK] (N, H), for sentences of `content` tokens (N,).
+
+        template (N,): the number of each sentence's template, 0 by default. In train mode sentences of one length and
+        template share one draw of dropout (PromptBERT, section 4.2 and its code).
+        """
+        which = torch.zeros_like(content) if template is None else template
+        cases, place = torch.stack([which, content], 1).unique(dim=0, return_inverse=True)
+        alone = template_only(
+            self.templates, *cases.unbind(1), self.tokenizer.pad_token_id, shifted=self.denoising.shifted
+        )
+        return self._pool(alone.input_ids, alone.attention_mask, alone.slots, index=alone.index)[place]
+
+    def _pool(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None, **options: Any) -> Tensor:
+        return self.pooler(self._hidden(input_ids, attention_mask, slots, **options), attention_mask, slots)
+
+    def _hidden(
+        self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None, **options: Any
+    ) -> tuple[Tensor, ...]:
+        all_layers = self.pooler.needs_all_layers
+        return self.encoder(input_ids, attention_mask, slots=slots, all_layers=all_layers, **options)
+
+    @takes_mteb_batches
+    def encode(
+        self,
+        sentences: Sequence[str],
+        batch_size: int = 128,
+        normalize: bool = False,
+        *,
+        max_length: int | None = None,
+        without: Collection[int] = (),
+        show_progress: bool = False,
+    ) -> np.ndarray:
+        """Embeddings of sentences, float32 (N, H), in the order given; eval mode, no gradient.
+
+        batch_size: sentences encoded at once, at most; long ones are fewer (`CPU_TOKENS`, `GPU_TOKENS`).
+        normalize: unit length. max_length: cut texts at so many tokens, special ones included; without it only
+        at the end of the position table. Cut texts are counted in one warning. without: token ids that are taken out
+        of every text; special tokens stay.
+        """
+        require_batch_size(batch_size)
+        require_sentences(sentences)
+        texts = self.read(sentences, max_length, without)
+
+        def encode_batch(rows: Sequence[int]) -> np.ndarray:
+            return self._encode_batch(texts, rows, normalize)
+
+        return encode_in_batches(self, list(map(len, texts.ids)), encode_batch, batch_size, show_progress)
+
+    def read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
+        """Sentences as ids, as `encode` reads them; UserError for a length that leaves no room."""
+        limit = self.encoder.max_tokens
+        wanted = limit if max_length is None else max_length
+        self.require_length(wanted)
+        if not len(sentences):
+            return Rows([], 0)
+        texts = read_rows(self.tokenizer, self.template, sentences, wanted, without, final_period=self.final_period)
+        if texts.cut and max_length is None:
+            logger.warning(CUT_WARNING, texts.cut, len(texts), wanted)
+        return texts
+
+    def require_length(self, max_length: int) -> None:
+        """UserError for a length to cut texts at that leaves no text, or that the encoder has no room for."""
+        least, limit = 3 if self.template is None else self.template.length + 1, self.encoder.max_tokens
+        if not least <= max_length <= limit:
+            raise UserError(f"max_length {max_length} is not between {least} and the {limit} tokens of this encoder")
+
+    def _encode_batch(self, texts: Rows, rows: Sequence[int], normalize: bool) -> np.ndarray:
+        input_ids, mask, slots = texts.batch(rows, self.tokenizer.pad_token_id)
+        packing = Packing.of(mask).to(self.device)
+        slots = None if slots is None else slots.to(self.device)
+        embeddings = self(input_ids.to(self.device), mask.to(self.device), slots, packing=packing)
+        return as_numbers(embeddings, normalize)
+
+    @contextlib.contextmanager
+    def denoised(self, inference: bool) -> Iterator[None]:
+        """For a while with or without denoising at inference, as dev sets may be measured in another way."""
+        before, self.denoising = self.denoising, replace(self.denoising, inference=inference)
+        try:
+            yield
+        finally:
+            self.denoising = before
+
+    def reading(self) -> dict[str, Any]:
+        """How texts are read and templates taken away, JSON-ready: as `dcpcse.json` holds it."""
+        if self.template is None:
+            return {"template": None, "denoising": None}
+        text = self.template.template
+        template = {"text": str(text), "continuous": text.continuous, "final_period": self.final_period}
+        return {"template": template, "denoising": self.denoising.record()}
+
+    def save(self, folder: str | Path) -> None:
+        """Write what was trained, a record and the tokenizer; never a frozen backbone (see `storage.model_folder`)."""
+        prompt, encoder = self.encoder.prompt, self.encoder
+        if prompt is None and encoder.shallow is None and not encoder.tuned:
+            raise UserError(
+                "nothing was trained in this encoder; only encoders with prompts or trained ones are saved"
+            )
+        model_folder.write(
+            folder,
+            self.record(),
+            None if prompt is None else prompt.table(),
+            self._other_trained(),
+            peft_config=self._peft_config(),
+            backbone=self.tuned_backbone() if encoder.tuned else None,
+            tokenizer=self.tokenizer,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """What `dcpcse.json` says of this model: all but the weights that it takes to build it again."""
+        head = None
+        if self.head is not None:
+            head = {**head_record(self.head), "at_inference": self.head_at_inference}
+        return {
+            "method": self.method,
+            "arguments": self.arguments,
+            "pooling": self.pooling,
+            "head": head,
+            **self.encoder.record(),
+            **self.reading(),
+            "base": self.source.as_dict(),
+            "vocabulary": vocabulary_fingerprint(self.tokenizer),
+        }
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        base: str | None = None,
+        *,
+        device: str | torch.device | None = None,
+        options: LoadOptions | None = None,
+    ) -> "SentenceEncoder":
+        """Load a folder that `save` wrote, here or on the hub, in eval mode; nothing has to be repeated.
+
+        base: where the frozen encoder is now, if not where it was; it must be the same one, by fingerprint.
+        device: default cuda if there is one. Raises UserError for another base, damaged files, NaN weights,
+        missing or extra tensors.
+        """
+        folder, options = hub.require(folder, options)
+        contents = model_folder.read(folder)
+        backbone = load_recorded(folder, contents.record, base, options)
+        model = cls.restore(folder, contents, backbone, vocabulary_fingerprint(backbone.tokenizer))
+        if not model.encoder.tuned:
+            set_dtype(backbone.model, DTYPES[dtype_of(contents.record)])
+        return model.to(pick_device(device))
+
+    @classmethod
+    def restore(
+        cls, folder: str | Path, contents: model_folder.Contents, backbone: Backbone, vocabulary: str
+    ) -> "SentenceEncoder":
+        """The model of a folder as read, around its encoder, in eval mode and without gradients.
+
+        vocabulary: fingerprint of the backbone's tokenizer. Raises UserError for damaged files.
+        """
+        record = contents.record
+        if vocabulary != record["vocabulary"]:
+            raise UserError(f"the tokenizer in {folder} is not the one that was trained with; copy the folder again")
+        try:
+            model = cls._build(backbone, record)
+        except (UserError, TypeError, KeyError, RuntimeError) as error:
+            raise UserError(
+                f"{folder}: dcpcse.json is damaged ({first_line(error)}); copy the folder again"
+            ) from error
+        model.load_trained(folder, contents)
+        return model.requires_grad_(False).eval()
+
+    @classmethod
+    def _build(cls, backbone: Backbone, record: Mapping[str, Any]) -> "SentenceEncoder":
+        template = record["template"]
+        return cls(
+            Encoder.build(backbone.model, record),
+            backbone.tokenizer,
+            backbone.source if record["backbone"] is None else Source(**record["base"]),
+            pooling=record["pooling"],
+            head=None if record["head"] is None else build_head(record["head"], backbone.source.hidden_size),
+            head_at_inference=record["head"] is not None and record["head"]["at_inference"],
+            templates=[] if template is None else [Template.parse(template["text"], template["continuous"])],
+            denoising=NO_DENOISING if template is None else Denoising(**record["denoising"]),
+            final_period=template is not None and template["final_period"],
+            method=record["method"],
+            arguments=record.get("arguments"),
+        )
+
+    def load_trained(self, folder: str | Path, contents: model_folder.Contents | None = None) -> None:
+        """Copy the trained weights of a folder into this model, which must have been built alike."""
+        contents = contents or model_folder.read(folder)
+        prompt = self.encoder.prompt
+        if (prompt is None) != (contents.prompts is None):
+            theirs, ours = ("no deep prompts", "some") if prompt else ("deep prompts", "none")
+            raise UserError(f"{folder} has {theirs}, and this model has {ours}; {BUILT_ALIKE}")
+        expected = self._other_trained()
+        require_same_tensors(f"{folder}: {model_folder.TRAINED}", expected, contents.trained)
+        if prompt is not None:
+            _require_fits(folder, prompt, contents.prompts)
+        own, found = self._own_backbone(folder, contents.record)
+        with torch.no_grad():
+            for name, parameter in expected.items():
+                parameter.copy_(contents.trained[name])
+            for name, parameter in own.items():
+                parameter.copy_(found[name])
+            if prompt is not None and prompt.projection is None:
+                prompt.table.weight.copy_(contents.prompts)
+            elif prompt is not None and not torch.allclose(prompt.table().cpu(), contents.prompts, atol=1e-4):
+                raise UserError(
+                    f"{folder}: the prompts are not what the saved projection gives; copy the folder again"
+                )
+
+    def _own_backbone(
+        self, folder: str | Path, record: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Weights of the trained backbone, and those of the folder; nothing where it is frozen."""
+        if self.encoder.tuned != (record["backbone"] is not None):
+            theirs, ours = ("a frozen", "trained") if self.encoder.tuned else ("a trained", "frozen")
+            raise UserError(f"{folder} has {theirs} encoder, and the one here is {ours}; {BUILT_ALIKE}")
+        if not self.encoder.tuned:
+            return {}, {}
+        own = self.encoder.backbone.state_dict(keep_vars=True)
+        found = read_backbone(Path(folder), record["backbone"])
+        # A pooler stands in the file for other libraries only.
+        found = {name: tensor for name, tensor in found.items() if not name.startswith("pooler.")}
+        require_same_tensors(f"{folder}: the encoder", own, found)
+        return own, found
+
+    def _other_trained(self) -> dict[str, Tensor]:
+        """Trained tensors besides prompt table and backbone, by the names they have in `trained.safetensors`."""
+        tensors = {}
+        if self.head is not None:
+            tensors |= {f"head.{name}": tensor for name, tensor in self.head.state_dict(keep_vars=True).items()}
+        return tensors | self.encoder.trained()
+
+    def plain_obstacles(self) -> list[str]:
+        """Why AutoModel and sentence-transformers alone would come to other vectors; empty where they do not."""
+        return plain_obstacles(
+            pooling=self.pooling,
+            tuned=self.encoder.tuned,
+            templates=bool(self.templates),
+            prompts=self.encoder.prompt is not None,
+            position_offset=self.encoder.position_offset,
+            other_head=self.head_at_inference and not isinstance(self.head, TanhMLP),
+        )
+
+    def tuned_backbone(self) -> TunedBackbone:
+        """The trained backbone, and how other libraries come to the same vectors with it, where they do."""
+        head = self.head if isinstance(self.head, TanhMLP) else None
+        return TunedBackbone(
+            self.encoder.backbone,
+            fingerprint(self.encoder.backbone),
+            pooling=None if self.plain_obstacles() else self.pooling,
+            dense=head.dense if head else None,
+            dense_at_inference=self.head_at_inference,
+            max_tokens=self.encoder.max_tokens,
+        )
+
+    def _peft_config(self) -> dict[str, Any] | None:
+        """peft's adapter_config.json where peft alone gives the very same [CLS] vectors, else None."""
+        is_cls = POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
+        if self.templates or self.head_at_inference or not is_cls or self.encoder.peft_obstacles():
+            return None
+        return peft_config(self.encoder.prompt.shape, self.source.name_or_path, self.source.revision)
+
+
+def encode_in_batches(
+    model: SentenceEncoder,
+    lengths: Sequence[int],
+    encode_batch: Callable[[Sequence[int]], np.ndarray],
+    batch_size: int,
+    show_progress: bool,
+) -> np.ndarray:
+    """Embeddings (N, H) of N texts of these lengths in tokens; `encode_batch` gives those of some rows of them.
+
+    The model is in eval mode meanwhile, without gradients, its weights laid out for many texts, and on a CPU each of
+    many batches has a thread of its own.
+    """
+    embeddings = np.empty((len(lengths), model.dimension), dtype=np.float32)
+    kind = model.device.type
+    jobs = list(batches(lengths, batch_size, CPU_TOKENS if kind == "cpu" else GPU_TOKENS))
+    dtype, cast = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+
+    def work(rows: Sequence[int]) -> None:
+        # Both hold for one thread only.
+        with torch.inference_mode(), torch.autocast(kind, dtype, enabled=cast):
+            embeddings[rows] = encode_batch(rows)
+
+    passes = itertools.count(1)
+    bar = tqdm(total=len(lengths), desc="encode", mininterval=1, disable=not show_progress)
+
+    def finished(rows: Sequence[int]) -> None:
+        release_memory(next(passes))
+        bar.update(len(rows))
+
+    with bar, _evaluating(model), torch.no_grad(), prepacked(model, sum(lengths) > WORTH_PREPACKING):
+        each(jobs, work, finished, in_threads=kind == "cpu")
+    return embeddings
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def as_numbers(embeddings: Tensor, normalize: bool) -> np.ndarray:
+    """Embeddings (N, H) in float32 on the CPU, of unit length with `normalize`."""
+    embeddings = embeddings.float()
+    return (F.normalize(embeddings, dim=-1) if normalize else embeddings).cpu().numpy()
+
+
+def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Denoising, final_period: bool) -> None:
+    """UserError for a pooling, templates and denoising that do not go together."""
+    if POOLERS[pooling].needs_template and not templates:
+        raise UserError(f"pooling {pooling!r} needs a template (--template)")
+    if final_period and not templates:
+        raise UserError("a final period is put to sentences in a template; give one (--template)")
+    if denoising.ever and not POOLERS[pooling].needs_template:
+        raise UserError(f"denoising subtracts the template's own [MASK] vector; pooling {pooling!r} has none")
+    if len({template.masks for template in templates}) > 1:
+        raise UserError("all templates of a model need the same number of [MASK], whose vectors are compared")
+
+
+def _require_fits(folder: str | Path, prompt: DeepPrompt, found: Tensor) -> None:
+    expected = (prompt.shape.length, prompt.shape.width)
+    if tuple(found.shape) != expected:
+        raise UserError(f"{folder}: prompts of shape {tuple(found.shape)}; {expected} is expected")
+
+
+def plain_encoder(
+    backbone: Backbone,
+    pooling: str,
+    template: Template | None = None,
+    denoise: bool = False,
+    final_period: bool = False,
+) -> SentenceEncoder:
+    """A pretrained encoder as it is, for evaluation; `cls` is the checkpoint's own pooler.
+
+    template, denoise, final_period: see `SentenceEncoder`. Raises UserError for `cls` on a checkpoint without a
+    pooler: random weights would give a random score.
+    """
+    if pooling not in POOLERS:
+        raise UserError(f"unknown pooling {pooling!r}; choose one of {sorted(POOLERS)}")
+    head = None
+    if pooling == "cls":
+        if backbone.pooler is None:
+            raise UserError(
+                f"{backbone.source.name_or_path} has no pretrained pooler, which --pooler cls means on a plain "
+                "encoder; choose --pooler cls_before_pooler, avg or another one"
+            )
+        head = PretrainedPooler(backbone.pooler)
+    model = SentenceEncoder(
+        Encoder(backbone.model),
+        backbone.tokenizer,
+        backbone.source,
+        pooling=pooling,
+        head=head,
+        head_at_inference=head is not None,
+        templates=[] if template is None else [template],
+        denoising=Denoising(inference=denoise),
+        final_period=final_period,
+    )
+    return model.requires_grad_(False).eval()
+
+
+def dtype_of(record: Mapping[str, Any]) -> str:
+    """Name of the type that the frozen encoder's weights have in the model of a record."""
+    return record.get("dtype", "float32")

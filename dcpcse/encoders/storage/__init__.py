@@ -1,0 +1,1 @@
+"""The model folder, here and on the hub."""

@@ -1,0 +1,155 @@
+"""The model folder on disk: what was trained, and enough about the rest that it cannot be loaded wrongly.
+
+dcpcse.json            method, pooling, head, prompt, position offset, base and vocabulary with fingerprints
+prompts.safetensors    the prompts, one tensor `prompt_embeddings` (P, 2·layers·hidden), or instead
+adapter_model.safetensors + adapter_config.json
+                       the same tensor where peft alone gives the same [CLS] vectors; the other name keeps
+                       peft from opening half a model elsewhere
+trained.safetensors    other trained weights (head, projection, shallow prompts), only where there are any
+backbone/, or config.json, model.safetensors, modules.json, ...
+                       the encoder, only where it was trained itself (see `dcpcse.encoders.storage.backbone_folder`)
+tokenizer files
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from dcpcse.encoders.storage import backbone_folder as tuned
+from dcpcse.encoders.storage.backbone_folder import TunedBackbone
+from dcpcse.encoders.storage.manifest import (
+    FORMAT,
+    MODEL_FOLDER_FILE,
+    OURS,
+    PEFT_CONFIG,
+    PEFT_PROMPTS,
+    PROMPT_KEY,
+    PROMPTS,
+    TRAINED,
+    checksums,
+    file_names,
+    is_model_folder,
+    read_record,
+    require_unchanged,
+    shape_faults,
+)
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_inside, write_json
+from dcpcse.utils.parsing import parse_json
+from dcpcse.utils.safetensors_io import load_tensors, save_tensors
+
+__all__ = [
+    "PEFT_PROMPTS",
+    "TRAINED",
+    "Contents",
+    "clear",
+    "file_names",
+    "holds_another_encoder",
+    "is_model_folder",
+    "read",
+    "read_record",
+    "write",
+]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A model folder as read: its record, the deep prompts (None without) and the other trained tensors by name."""
+
+    record: Mapping[str, Any]
+    prompts: Tensor | None
+    trained: Mapping[str, Tensor]
+
+
+def write(
+    folder: str | Path,
+    record: Mapping[str, Any],
+    prompts: Tensor | None,
+    trained: Mapping[str, Tensor],
+    *,
+    peft_config: Mapping[str, Any] | None = None,
+    backbone: TunedBackbone | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> None:
+    """Write the files of a model. With `peft_config` the prompts take the names that peft opens.
+
+    The record has the sha256 of every other file, the tokenizer's too: all that vectors follow from.
+
+    `dcpcse.json` is written last and files of an earlier model are removed first, so a folder that was cut off
+    while it was written does not load as a mixture.
+    """
+    folder = Path(folder)
+    if backbone is not None and holds_another_encoder(folder):
+        raise UserError(f"{folder} holds another encoder, which a trained one would overwrite; give another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    clear(folder)
+    name = None if prompts is None else PROMPTS if peft_config is None else PEFT_PROMPTS
+    if prompts is not None:
+        save_tensors(folder / name, {PROMPT_KEY: prompts})
+    if peft_config is not None:
+        write_json(folder / PEFT_CONFIG, peft_config)
+    if trained:
+        save_tensors(folder / TRAINED, trained)
+    own = None if backbone is None else backbone.write(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    record = {"format": FORMAT, **record, "prompts_file": name, "backbone": own}
+    write_json(folder / MODEL_FOLDER_FILE, {**record, "sha256": checksums(folder, record)})
+
+
+def clear(folder: Path) -> None:
+    """Remove the files of a model from a folder; everything else stays, another's encoder too."""
+    if _holds_own_encoder(folder):
+        tuned.clear_backbone(folder)
+    for name in OURS:
+        (folder / name).unlink(missing_ok=True)
+
+
+def holds_another_encoder(folder: Path) -> bool:
+    """Whether a folder holds an encoder that this program did not write, and that a trained one would overwrite."""
+    return tuned.holds_encoder(folder) and not _holds_own_encoder(folder)
+
+
+def _holds_own_encoder(folder: Path) -> bool:
+    try:
+        record = parse_json((folder / MODEL_FOLDER_FILE).read_text(encoding="utf-8"))
+        return record.get("backbone") is not None
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def read(folder: str | Path) -> Contents:
+    """Read and check a model folder; UserError names the file and what is wrong with it."""
+    folder = Path(folder)
+    record = read_record(folder)
+    for name in sorted(file_names(record)):
+        require_inside(folder, name)
+    require_unchanged(folder, record)
+    trained = load_tensors(folder / TRAINED) if (folder / TRAINED).is_file() else {}
+    prompts = _read_prompts(folder, record["prompts_file"])
+    _require_shapes(folder, record, prompts, trained)
+    return Contents(record, prompts, trained)
+
+
+def _require_shapes(
+    folder: Path, record: Mapping[str, Any], prompts: Tensor | None, trained: Mapping[str, Tensor]
+) -> None:
+    """UserError where tensors are not those that the record tells of, by which the model will be built."""
+    found = {TRAINED: {name: tuple(tensor.shape) for name, tensor in trained.items()}}
+    if prompts is not None:
+        found[record["prompts_file"]] = {PROMPT_KEY: tuple(prompts.shape)}
+    if problem := next(shape_faults(folder, record, found), None):
+        raise UserError(problem)
+
+
+def _read_prompts(folder: Path, name: str | None) -> Tensor | None:
+    if name is None:
+        return None
+    prompts = load_tensors(folder / name)
+    if set(prompts) != {PROMPT_KEY}:
+        raise UserError(f"{folder / name} holds {sorted(prompts)}; exactly '{PROMPT_KEY}' is expected")
+    return prompts[PROMPT_KEY]

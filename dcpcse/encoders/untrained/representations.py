@@ -1,0 +1,78 @@
+"""Sentence vectors of an encoder as it is, without training: the poolers, and what PromptBERT compares them with."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.encoders.pooling import POOLERS
+from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
+from dcpcse.encoders.templates import Template
+from dcpcse.encoders.untrained.static import static_encoder
+from dcpcse.encoders.untrained.top_k import TopKAverage
+from dcpcse.utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a representation may hang on besides its name.
+
+    template, denoise, final_period: see `SentenceEncoder`. remove: biases of static embeddings (`static.BIASES`).
+    top_k: how many tokens are averaged.
+    """
+
+    template: Template | None = None
+    denoise: bool = False
+    final_period: bool = False
+    remove: tuple[str, ...] = ()
+    top_k: int = 200
+
+
+@dataclass(frozen=True)
+class Representation:
+    """How a representation is built, and which parts of a choice it takes."""
+
+    build: Callable[[Backbone, Choice], SentenceEncoder]
+    takes: tuple[str, ...] = ()
+    needs_lm_head: bool = False
+
+
+def _pooled(name: str) -> Representation:
+    def build(backbone: Backbone, choice: Choice) -> SentenceEncoder:
+        return plain_encoder(backbone, name, choice.template, choice.denoise, choice.final_period)
+
+    takes = ("template", "final_period", *(("denoise",) if POOLERS[name].needs_template else ()))
+    return Representation(build, takes)
+
+
+def _top_k(backbone: Backbone, choice: Choice) -> SentenceEncoder:
+    model = plain_encoder(backbone, "mask", choice.template, choice.denoise, choice.final_period)
+    embeddings = backbone.model.get_input_embeddings().weight.detach()
+    model.head, model.head_at_inference = TopKAverage(backbone.lm_head, embeddings, choice.top_k), True
+    return model.requires_grad_(False).eval()
+
+
+def _static(backbone: Backbone, choice: Choice) -> SentenceEncoder:
+    return static_encoder(backbone, backbone.model.get_input_embeddings(), choice.remove)
+
+
+def _static_lm_head(backbone: Backbone, choice: Choice) -> SentenceEncoder:
+    return static_encoder(backbone, backbone.lm_head.masked_lm.get_output_embeddings(), choice.remove)
+
+
+REPRESENTATIONS: Mapping[str, Representation] = {
+    **{name: _pooled(name) for name in POOLERS},
+    "top_k": Representation(_top_k, ("template", "denoise", "final_period", "top_k"), needs_lm_head=True),
+    "static": Representation(_static, ("remove",)),
+    "static_lm_head": Representation(_static_lm_head, ("remove",), needs_lm_head=True),
+}
+
+
+def build_representation(name: str, backbone: Backbone, choice: Choice) -> SentenceEncoder:
+    """The representation of that name; UserError for an option that it does not take."""
+    if name not in REPRESENTATIONS:
+        raise UserError(f"unknown pooling {name!r}; choose one of {sorted(REPRESENTATIONS)}")
+    representation, unset = REPRESENTATIONS[name], Choice()
+    for option in vars(choice):
+        if option not in representation.takes and getattr(choice, option) != getattr(unset, option):
+            raise UserError(f"--{option} has no effect on --pooler {name}; leave it out")
+    return representation.build(backbone, choice)

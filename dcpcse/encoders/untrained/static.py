@@ -1,0 +1,132 @@
+"""Representations from an embedding matrix alone: no transformer layer takes part (PromptBERT, section 3)."""
+
+import hashlib
+import logging
+import string
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dcpcse.encoders.backbones import Backbone
+from dcpcse.encoders.pooling import BIAS_NAMES
+from dcpcse.encoders.positions import positions_of
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.tokenization import Rows
+from dcpcse.utils.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+BEGIN = "Ġ"
+"""Mark of a token that begins a word, in byte-level vocabularies."""
+CONTINUE = "##"
+"""Mark of a token that goes on with one, in WordPiece."""
+
+# fmt: off
+FREQUENT_WORDPIECE = (
+    ".", "a", "the", "in", ",", "is", "to", "of", "and", "'", "on", "man", "-", "s", "with", "for", '"', "at", "##s",
+    "woman", "are", "it", "two", "that", "you", "dog", "said", "playing", "i", "an", "as", "was", "from", ":", "by",
+    "white",
+)
+FREQUENT_BYTE_LEVEL = (
+    "Ġ.", "Ġa", "Ġthe", "Ġin", "a", "Ġ,", "Ġis", "Ġto", "Ġof", "Ġand", "Ġon", "Ġ'", "s", ".", "the", "Ġman", "-",
+    "Ġwith", "Ġfor", "Ġat", "Ġwoman", "Ġare", 'Ġ"', "Ġthat", "Ġit", "Ġdog", "Ġsaid", "Ġplaying", "Ġwas", "Ġas",
+    "Ġfrom", "Ġ:", "Ġyou", "Ġan", "i", "Ġby",
+)
+# fmt: on
+"""The 36 most frequent tokens, as the public PromptBERT code lists them for BERT and for RoBERTa."""
+
+
+class TokenTable(nn.Module):
+    """Stands in the place of an `Encoder`: the hidden states are rows of an embedding matrix (V, H)."""
+
+    prompt = None
+    shallow = None
+    cls_prompt = None
+    tuned = False
+    position_offset = 0
+
+    def __init__(self, backbone: PreTrainedModel, weight: Tensor) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.register_buffer("weight", weight, persistent=False)
+        self.max_tokens = positions_of(backbone).room(0)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **options: object) -> tuple[Tensor, ...]:
+        return (nn.functional.embedding(input_ids, self.weight),)
+
+
+class StaticEncoder(SentenceEncoder):
+    """Mean over the rows of an embedding matrix, some tokens left out."""
+
+    def __init__(self, backbone: Backbone, weight: Tensor, removed: Collection[int] = ()) -> None:
+        """removed: token ids that do not count; with some, special tokens do not count either."""
+        super().__init__(
+            TokenTable(backbone.model, weight), backbone.tokenizer, backbone.source, pooling="avg", method=None
+        )
+        self.removed = frozenset(removed)
+        # Otherwise the first word would count as the continuation of another.
+        self._lead = " " if self.removed and _byte_level(backbone.tokenizer.get_vocab()) else ""
+
+    def read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
+        texts = super().read([self._lead + sentence for sentence in sentences], max_length, without)
+        if not self.removed:
+            return texts
+        left_out = self.removed | set(self.tokenizer.all_special_ids)
+        ids = [[token for token in row if token not in left_out] for row in texts.ids]
+        if empty := sum(not row for row in ids):
+            logger.warning(
+                "%d of %d texts have no token left; they take the vector of the padding token", empty, len(ids)
+            )
+        return Rows([row or [self.tokenizer.pad_token_id] for row in ids], texts.cut)
+
+    def reading(self) -> dict[str, Any]:
+        matrix = hashlib.sha256(self.encoder.weight.cpu().float().numpy().tobytes()).hexdigest()
+        return {"static": matrix, "removed": sorted(self.removed)}
+
+
+def static_encoder(backbone: Backbone, matrix: nn.Module, remove: Iterable[str] = ()) -> SentenceEncoder:
+    """Average of the rows of an embedding or output matrix; remove: names in `BIASES` (PromptBERT, Table 3)."""
+    removed = biased_tokens(backbone.tokenizer, remove)
+    return StaticEncoder(backbone, matrix.weight.detach(), removed).requires_grad_(False).eval()
+
+
+def biased_tokens(tokenizer: PreTrainedTokenizerBase, remove: Iterable[str]) -> set[int]:
+    """Ids of the tokens with one of the named biases; UserError for a vocabulary that does not show them."""
+    vocabulary = tokenizer.get_vocab()
+    removed: set[int] = set()
+    for name in remove:
+        if name not in BIASES:
+            raise UserError(f"unknown bias {name!r}; choose among {', '.join(BIASES)}")
+        removed |= {index for token, index in vocabulary.items() if BIASES[name](token, vocabulary)}
+    return removed
+
+
+def _is_frequent(token: str, vocabulary: Mapping[str, int]) -> bool:
+    return token in (FREQUENT_BYTE_LEVEL if _byte_level(vocabulary) else FREQUENT_WORDPIECE)
+
+
+def _is_subword(token: str, vocabulary: Mapping[str, int]) -> bool:
+    if _byte_level(vocabulary):
+        return not token.startswith(BEGIN)
+    return token.startswith(CONTINUE)
+
+
+def _has_capital(token: str, vocabulary: Mapping[str, int]) -> bool:
+    return any(letter.isupper() for letter in token.removeprefix(BEGIN))
+
+
+def _is_punctuation(token: str, vocabulary: Mapping[str, int]) -> bool:
+    bare = token.removeprefix(BEGIN).removeprefix(CONTINUE)
+    return bool(bare) and all(letter in string.punctuation for letter in bare)
+
+
+def _byte_level(vocabulary: Mapping[str, int]) -> bool:
+    return BEGIN + "a" in vocabulary or BEGIN in vocabulary
+
+
+BIASES: Mapping[str, Callable[[str, Mapping[str, int]], bool]] = dict(
+    zip(BIAS_NAMES, (_is_frequent, _is_subword, _has_capital, _is_punctuation), strict=True)
+)
+"""Why a token's static embedding misleads (PromptBERT, Table 3) → whether a token of a vocabulary is such a one."""

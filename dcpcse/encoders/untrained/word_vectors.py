@@ -1,0 +1,152 @@
+"""Averages of word vectors from a file, such as GloVe's (Pennington et al., 2014).
+
+Words are found as in the baseline that the papers quote ("Avg. GloVe embeddings" of Sentence-BERT, Table 1): texts are
+split at blanks, English stop words are left out, and a word that the file does not know is tried without punctuation
+around it, then in lower case. The stop words are that baseline's 386.
+"""
+
+import hashlib
+import logging
+import string
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from dcpcse.encoders.backbones import Backbone, Source
+from dcpcse.encoders.tokenization import Rows
+from dcpcse.encoders.untrained.static import StaticEncoder
+from dcpcse.utils.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+PAD, UNKNOWN = "[PAD]", "[UNK]"
+
+STOP_WORDS = frozenset(
+    {
+        *ENGLISH_STOP_WORDS,
+        *string.punctuation,
+        *("''", "``"),
+        *("ain", "aren", "couldn", "d", "did", "didn", "does", "doesn", "doing", "don", "hadn", "hasn", "haven"),
+        *("having", "isn", "just", "ll", "m", "ma", "mightn", "mustn", "needn", "o", "s", "shan", "shouldn", "t"),
+        *("theirs", "ve", "wasn", "weren", "won", "wouldn", "y"),
+    }
+)
+"""Those of sentence-transformers: scikit-learn's 318, punctuation marks, and what "isn't" and the like fall into."""
+
+NO_LIMIT = 10**9
+"""Words of a text: an average has no table of positions."""
+
+
+class WordTable(PreTrainedModel):
+    """Stands in the place of a backbone: a table of vectors (V, H), and no layer."""
+
+    config_class = PreTrainedConfig
+
+    def __init__(self, vectors: np.ndarray) -> None:
+        super().__init__(PreTrainedConfig(hidden_size=vectors.shape[1], max_position_embeddings=NO_LIMIT))
+        self.words = nn.Embedding.from_pretrained(torch.from_numpy(vectors))
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The table."""
+        return self.words
+
+
+class WordVectors(StaticEncoder):
+    """Mean of the vectors of a text's words. One whose words are all unknown gets the mean of the table."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__(backbone, backbone.model.words.weight)
+        self._row_of: Mapping[str, int] = backbone.tokenizer.get_vocab()
+
+    def read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
+        rows = [self._words(sentence, max_length, without) for sentence in sentences]
+        if empty := sum(not row for row in rows):
+            logger.warning("%d of %d texts have no known word; they take the mean of all vectors", empty, len(rows))
+        unknown = [self._row_of[UNKNOWN]]
+        cut = sum(len(sentence.split()) > (max_length or NO_LIMIT) for sentence in sentences)
+        return Rows([row or unknown for row in rows], cut)
+
+    def _words(self, sentence: str, max_length: int | None, without: Collection[int]) -> list[int]:
+        """Rows of a text's words; of its stop words where it has no others."""
+        words = sentence.split()[:max_length]
+        content = [row for word in words if (row := self._row(word, STOP_WORDS)) is not None]
+        found = content or [row for word in words if (row := self._row(word, ())) is not None]
+        return [row for row in found if row not in without]
+
+    def _row(self, word: str, left_out: Collection[str]) -> int | None:
+        """The row of a word: as it is, without punctuation, in lower case; None if unknown, or to be left out."""
+        bare = word.strip(string.punctuation)
+        for form in (word, bare, bare.lower()):
+            if form in left_out:
+                return None
+            if form in self._row_of and form not in (PAD, UNKNOWN):
+                return self._row_of[form]
+        return None
+
+    def reading(self) -> dict[str, Any]:
+        """Identity of the table, and how its words are found."""
+        stop_words = hashlib.sha256(" ".join(sorted(STOP_WORDS)).encode()).hexdigest()
+        return {**super().reading(), "stop_words": stop_words}
+
+
+def load_word_vectors(path: str | Path) -> WordVectors:
+    """An encoder from a text file: word and numbers a line, separated by blanks, as GloVe and word2vec write them.
+
+    A first line with two whole numbers (word2vec's) is passed over. UserError, with the line, for anything else.
+    """
+    path = Path(path)
+    words, vectors = _read_file(path)
+    words, vectors = (
+        [PAD, UNKNOWN, *words],
+        np.concatenate([np.zeros_like(vectors[:1]), vectors.mean(0)[None], vectors]),
+    )
+    rules = Tokenizer(WordLevel({word: row for row, word in enumerate(words)}, unk_token=UNKNOWN))
+    rules.pre_tokenizer = WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token=PAD, unk_token=UNKNOWN)
+    digest = hashlib.sha256(vectors.tobytes() + "\n".join(words).encode()).hexdigest()
+    source = Source(str(path), None, "word vectors", vectors.shape[1], digest)
+    return WordVectors(Backbone(WordTable(vectors), tokenizer, source)).requires_grad_(False).eval()
+
+
+def _read_file(path: Path) -> tuple[list[str], np.ndarray]:
+    """Words and their vectors (V, H), float32; of a word that occurs twice the first."""
+    found: dict[str, np.ndarray] = {}
+    try:
+        with path.open(encoding="utf-8") as file:
+            for word, vector in _parsed(path, file):
+                found.setdefault(word, vector)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the word vectors {path}: {error}") from error
+    if not found:
+        raise UserError(f"{path} holds no word vectors; give a text file with a word and its numbers a line")
+    return list(found), np.stack(list(found.values()))
+
+
+def _parsed(path: Path, lines: Iterator[str]) -> Iterator[tuple[str, np.ndarray]]:
+    width = None
+    for number, line in enumerate(lines, start=1):
+        parts = line.rstrip("\n").rstrip(" ").split(" ")
+        if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
+            continue
+        width = width or len(parts) - 1
+        # A few of GloVe's words have blanks inside.
+        word, numbers = " ".join(parts[: len(parts) - width]), parts[len(parts) - width :]
+        try:
+            vector = np.array(numbers, dtype=np.float32)
+        except ValueError:
+            vector = np.empty(0, dtype=np.float32)
+        if not word or width < 2 or len(vector) != width or not np.isfinite(vector).all():
+            raise UserError(
+                f"{path}:{number}: not a word and {max(width, 2)} finite numbers, separated by single blanks, as in "
+                "a file of word vectors; for an encoder give its folder"
+            )
+        yield word, vector

@@ -1,5 +1,0 @@
-"""A text file of any length to vectors on disk: chunk by chunk, by several processes or machines, resumable."""
-
-from .files import Written, encode_file
-
-__all__ = ["Written", "encode_file"]

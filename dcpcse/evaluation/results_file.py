@@ -1,0 +1,74 @@
+"""The JSON file of an evaluation: every number with what it was measured on, how and by what."""
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from senteval import Evaluation, Result, Settings, TaskResult
+
+from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.evaluation.postprocessing import Fitting
+from dcpcse.utils.environment import versions
+from dcpcse.utils.files import write_whole
+
+
+class Report:
+    """The file of one evaluation; it can be written after every task."""
+
+    def __init__(
+        self, path: str | Path, model: SentenceEncoder, mode: str, settings: Settings, fitting: Fitting | None = None
+    ) -> None:
+        self.path = Path(path)
+        self._head = {"mode": mode, "model": describe(model), "protocol": settings.as_dict(), "versions": versions()}
+        if fitting is not None:
+            self._head["postprocess"] = fitting.as_dict()
+
+    def write(self, results: Mapping[str, Result], evaluation: Evaluation | None = None) -> None:
+        """Write what is measured so far. Without `evaluation` the run goes on: `complete` is false."""
+        content = {
+            "complete": evaluation is not None,
+            **self._head,
+            "scores_x100": {task: result.points for task, result in results.items() if hasattr(result, "points")},
+            "averages_x100": averages(results),
+            "tasks": {task: {"family": result.family, **result.as_dict()} for task, result in results.items()},
+        }
+        if evaluation is not None:
+            content["sentences"] = evaluation.sentences
+            content["seconds"] = evaluation.seconds
+            content["data"] = evaluation.files
+        write_whole(self.path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
+    """Gold scores and cosines (N,) of every task's pairs, as `TASK/gold` and `TASK/cosine` in an .npz file."""
+    arrays = {}
+    for task, result in results.items():
+        if isinstance(result, TaskResult):
+            arrays |= {f"{task}/gold": result.gold, f"{task}/cosine": result.cosines}
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)
+    write_whole(Path(path), packed.getvalue())
+
+
+def averages(results: Mapping[str, Result]) -> dict[str, float]:
+    """Mean of `points` of each family that has them, over the tasks that ran."""
+    families: dict[str, list[float]] = {}
+    for result in results.values():
+        if hasattr(result, "points"):
+            families.setdefault(result.family, []).append(result.points)
+    return {family: float(np.mean(points)) for family, points in families.items()}
+
+
+def describe(model: SentenceEncoder) -> dict[str, Any]:
+    """What was measured: method, representation, base, and the digest of everything that vectors depend on."""
+    return {
+        "method": model.method,
+        "pooling": model.pooling,
+        "head_at_inference": model.head_at_inference,
+        "base": model.source.as_dict(),
+        "identity": identity(model),
+    }

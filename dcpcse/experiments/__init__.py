@@ -1,0 +1,1 @@
+"""Many runs: rows of the papers' tables, searches."""

@@ -1,0 +1,259 @@
+"""dcpcse search-hyperparameters: the papers' searches on STS-B dev, as an Optuna study of runs of train.py.
+
+A study is a journal file: a search that was cut off goes on, and several processes or machines may work on one.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prettytable import PrettyTable
+
+from dcpcse.utils.console import say
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import write_whole
+
+Options = dict[str, Any]
+
+METRIC = "eval_stsb_spearman"
+MEASURING = {
+    "eval_strategy": "steps",
+    "eval_steps": "125",
+    "metric_for_best_model": "stsb_spearman",
+    "load_best_model_at_end": "True",
+}
+"""What every try needs, unless it is given."""
+
+
+def learning_rates(best: Sequence[Options]) -> list[Options]:
+    """0.01 to 0.09 by 0.01 (D2CSE, appendix, first step)."""
+    return [{"learning_rate": round(0.01 * i, 3)} for i in range(1, 10)]
+
+
+def finer_learning_rates(best: Sequence[Options]) -> list[Options]:
+    """By 0.001 between the best and the second best of the first step (D2CSE, appendix, second step)."""
+    if "learning_rate" not in best[0]:
+        raise UserError("--stages: finer learning rates lie between the best of 'learning rate'; search those first")
+    rates = sorted(round(1000 * options["learning_rate"]) for options in best[:2])
+    return [{**best[0], "learning_rate": rate / 1000} for rate in range(rates[0], rates[-1] + 1)]
+
+
+def each(name: str, values: Sequence[Any]) -> Callable[[Sequence[Options]], list[Options]]:
+    """A stage that tries values of one option, all others as the best so far has them."""
+    return lambda best: [{**best[0], name: value} for value in values]
+
+
+def grid(best: Sequence[Options]) -> list[Options]:
+    """Batch and learning rate (DCPCSE, appendix)."""
+    return [
+        {"per_device_train_batch_size": batch, "learning_rate": rate}
+        for batch in (64, 128, 256, 512)
+        for rate in (5e-3, 1e-2, 3e-2)
+    ]
+
+
+Stage = Callable[[Sequence[Options]], list[Options]]
+SEARCHES: Mapping[str, Mapping[str, Stage]] = {
+    "dcpcse": {"batch and learning rate": grid},
+    "d2cse": {
+        "learning rate": learning_rates,
+        "learning rate, finer": finer_learning_rates,
+        "batch": each("per_device_train_batch_size", range(128, 257, 16)),
+        "lambda": each("lambda_weight", (0.001, 0.005, 0.01, 0.05, 0.075)),
+        "epochs": each("num_train_epochs", (1, 2, 3)),
+        "prompt length": each("pre_seq_len", (10, 12, 14, 16, 18, 20)),
+    },
+}
+"""Search → stages; a stage makes options of the best ones so far, best first."""
+
+
+class Tries:
+    """The runs of a search, in a folder with the journal of their study."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        given: Sequence[str],
+        shared: Options,
+        limit: int | None = None,
+        retake: bool = False,
+    ) -> None:
+        """given: options of train.py that all tries share. limit: how many are begun at most.
+
+        retake: begin again what other machines are at, because they are not any more.
+        """
+        optuna = import_optuna()
+        self.folder = folder
+        self.given = list(given)
+        self.shared = dict(shared)
+        self.left = limit
+        self._waiting_for = ""
+        self._states = optuna.trial.TrialState
+        storage = optuna.storages.JournalStorage(
+            optuna.storages.journal.JournalFileBackend(str(folder / "study.journal"))
+        )
+        if others := {*optuna.get_all_study_names(storage)} - {name}:
+            raise UserError(f"{folder} holds the search {', '.join(sorted(others))}; give another folder")
+        self.study = optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True)
+        owner = self.study.user_attrs.get("given")
+        if owner is None:
+            self.study.set_user_attr("given", self.given)
+        elif owner != self.given:
+            raise UserError(
+                f"{folder} holds a search with other options ({' '.join(owner)}); give the same, or another folder"
+            )
+        self._bury_the_dead(retake)
+
+    def finish(self, stage: str, candidates: Sequence[Options]) -> None:
+        """Try what is not tried yet, and say which was best. UserError if all of them failed."""
+        for options in candidates:
+            if self._find(options) is None:
+                self.study.enqueue_trial({}, user_attrs={"stage": stage, "options": options})
+        while waiting := self._of(candidates, self._states.WAITING, self._states.RUNNING):
+            if any(trial.state == self._states.WAITING for trial in waiting):
+                self._next()
+            else:
+                self._wait(waiting)
+        done = self._of(candidates, self._states.COMPLETE)
+        if not done:
+            raise UserError(f"all tries of the stage {stage!r} failed; see the logs in {self.folder}")
+        best = max(done, key=lambda trial: trial.value)
+        say(f"{stage}: best {self._options(best)} ({100 * best.value:.2f})")
+
+    def best_after(self, stages: Sequence[str]) -> list[Options]:
+        """What the latest of these stages that has results found, best first; nothing chosen yet without one."""
+        for stage in reversed(stages):
+            done = [t for t in self._shown() if t.user_attrs.get("stage") == stage and t.value is not None]
+            if done:
+                return [self._options(trial) for trial in done]
+        return [{}]
+
+    def _wait(self, running: Sequence[Any]) -> None:
+        """Other processes are at the last tries of a stage."""
+        where = ", ".join(sorted({str(trial.user_attrs.get("worker", ["?"])[0]) for trial in running}))
+        if where != self._waiting_for:
+            say(f"waiting for {len(running)} of the tries of other processes ({where}); --retake begins them again")
+        self._waiting_for = where
+        time.sleep(2)
+
+    def _next(self) -> None:
+        if self.left == 0:
+            raise StopIteration
+        trial = self.study.ask()
+        options = trial.user_attrs.get("options")
+        if options is None or self._begun_elsewhere(trial, options):
+            # Another process took the last one in the meantime, or queued the same options.
+            self.study.tell(trial, state=self._states.PRUNED)
+            return
+        self.left = None if self.left is None else self.left - 1
+        trial.set_user_attr("worker", [platform.node(), os.getpid()])
+        say(f"try {trial.number}: {options}")
+        try:
+            score = self._train(trial.number, options)
+        except TryFailedError as error:
+            self.study.tell(trial, state=self._states.FAIL)
+            say(f"try {trial.number} failed: {error}")
+        except BaseException:
+            self.study.tell(trial, state=self._states.FAIL)
+            raise
+        else:
+            self.study.tell(trial, score)
+
+    def _train(self, number: int, options: Options) -> float:
+        """Run train.py in a process of its own; the best STS-B dev score it measured."""
+        folder, log = self.folder / f"try-{number:04d}", self.folder / f"try-{number:04d}.log"
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        program = "import sys; from dcpcse.cli import run; from dcpcse.training import train; sys.exit(run(train))"
+        command = [sys.executable, "-c", program, *self.given, *words, "--output_dir", str(folder)]
+        with log.open("w", encoding="utf-8") as file:
+            code = subprocess.run([*command, "--overwrite_output_dir"], stdout=file, stderr=file).returncode
+        if code:
+            last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise TryFailedError(last[-1] if last else f"exit code {code}")
+        state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+        scores = [entry[METRIC] for entry in state["log_history"] if METRIC in entry]
+        if not scores:
+            raise UserError(f"{folder} measured no {METRIC}: lower --eval_steps below the steps of a run")
+        return max(scores)
+
+    def _bury_the_dead(self, retake: bool) -> None:
+        """Tries whose process died are to be tried again: those of this machine, with `retake` those of all."""
+        for trial in self.study.get_trials(deepcopy=False, states=(self._states.RUNNING,)):
+            host, process = trial.user_attrs.get("worker", (None, 0))
+            if retake or (host == platform.node() and not _is_alive(process)):
+                self.study.tell(trial.number, state=self._states.FAIL)
+
+    def _options(self, trial: Any) -> Options:
+        return dict(trial.user_attrs["options"])
+
+    def _of(self, candidates: Sequence[Options], *states: Any) -> list[Any]:
+        """The trials of these options in one of these states, one for each."""
+        trials = self.study.get_trials(deepcopy=False, states=states)
+        found: dict[str, Any] = {}
+        for trial in trials:
+            options = trial.user_attrs.get("options")
+            if options in candidates:
+                found.setdefault(json.dumps(options, sort_keys=True), trial)
+        return list(found.values())
+
+    def _find(self, options: Options) -> Any | None:
+        alive = (self._states.WAITING, self._states.RUNNING, self._states.COMPLETE)
+        return next(iter(self._of([options], *alive)), None)
+
+    def _begun_elsewhere(self, trial: Any, options: Options) -> bool:
+        others = self._of([options], self._states.RUNNING, self._states.COMPLETE)
+        return any(other.number < trial.number for other in others)
+
+    def table(self) -> str:
+        """All tries, best first."""
+        names = list(dict.fromkeys(name for trial in self._shown() for name in self._options(trial)))
+        table = PrettyTable(["try", "stage", *names, "STS-B dev"], align="r")
+        for trial in self._shown():
+            score = f"{100 * trial.value:.2f}" if trial.value is not None else trial.state.name.lower()
+            options = self._options(trial)
+            stage = trial.user_attrs.get("stage", "")
+            table.add_row([trial.number, stage, *(options.get(name, "") for name in names), score])
+        return str(table)
+
+    def _shown(self) -> list[Any]:
+        trials = [t for t in self.study.get_trials(deepcopy=False) if t.state != self._states.PRUNED]
+        return sorted(trials, key=lambda t: (t.value is None, -(t.value or 0), t.number))
+
+    def write_best(self) -> None:
+        """The best options as a file that train.py reads, where something was measured."""
+        done = [trial for trial in self._shown() if trial.state == self._states.COMPLETE]
+        if done:
+            text = yaml.safe_dump({**self.shared, **self._options(done[0])}, sort_keys=True)
+            write_whole(self.folder / "best.yaml", text)
+            say(f"best: try {done[0].number}, {100 * done[0].value:.2f}; options in {self.folder / 'best.yaml'}")
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's, but there
+    return True
+
+
+class TryFailedError(Exception):
+    """train.py did not end well."""
+
+
+def import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise UserError("the search needs Optuna: pip install optuna") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna

@@ -1,0 +1,88 @@
+"""Doing a unit of work: training and measuring in processes of their own, so that any end leaves what is finished."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dcpcse.encoders.storage.model_folder import is_model_folder
+from dcpcse.experiments.reproduction.units import SCORES, Unit
+from dcpcse.utils.environment import environment
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import write_whole
+from dcpcse.utils.locks import alone_in
+from dcpcse.utils.parsing import parse_json
+
+RECORD, LOG = "unit.json", "log.txt"
+
+
+class FailedUnit(UserError):
+    """A unit's command has ended with an error; the message holds its last line and the place of its log."""
+
+
+def is_finished(unit: Unit) -> bool:
+    """Whether its scores are there, whole, and of these options; UserError where they are of others."""
+    record = _read(unit.folder / RECORD)
+    if record and record["digest"] != unit.digest:
+        raise UserError(
+            f"{unit.folder} holds {unit.name} with other options ({unit.folder / RECORD} says which); give another "
+            "--output_dir, or the same options"
+        )
+    scores = _read(unit.folder / SCORES)
+    return bool(record and scores and scores["complete"])
+
+
+def run_unit(unit: Unit) -> None:
+    """Train and measure, from where an earlier try was cut off; nothing for a unit that is finished.
+
+    Raises FailedUnit where a command fails, and UserError where another process is at work on this unit.
+    """
+    if is_finished(unit):
+        return
+    unit.folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(unit.folder, f"{unit.name} in {unit.folder}"):
+        facts = {"name": unit.name, "seed": unit.seed, "digest": unit.digest, "commands": unit.commands}
+        facts["environment"] = environment()
+        _write(unit.folder / RECORD, facts)
+        started = time.monotonic()
+        if unit.train and not is_model_folder(unit.model):
+            _call(unit, ["train", *unit.train, "--resume"])
+        _call(unit, ["evaluate", *unit.evaluate, "--overwrite"])  # what a try left that was cut off
+        for checkpoint in unit.model.glob("checkpoint-*"):  # of a fully tuned encoder each is gigabytes
+            shutil.rmtree(checkpoint)
+        _write(unit.folder / RECORD, {**facts, "seconds_of_last_try": time.monotonic() - started})
+
+
+def _call(unit: Unit, words: Sequence[str]) -> None:
+    """A command of this package in a process that ends when this one does."""
+    command = [sys.executable, "-m", "dcpcse.cli.child", str(os.getpid()), *words]
+    with (unit.folder / LOG).open("a", encoding="utf-8") as log:
+        log.write(f"$ python -m dcpcse {' '.join(words)}\n")
+        log.flush()
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        raise FailedUnit(f"{unit.name}: {words[0]} ended with {done.returncode}: {_last_line(unit)}")
+
+
+def _last_line(unit: Unit) -> str:
+    """What a command said at last, its error if it named one, and where all that it said is."""
+    text = (unit.folder / LOG).read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
+    said = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])
+    return f"{said} (all of it in {unit.folder / LOG})"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return parse_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); delete it, and its unit is done again") from error
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

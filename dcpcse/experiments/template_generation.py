@@ -1,0 +1,136 @@
+"""Templates that a T5 writes between a word and its definition (PromptBERT, section 4.2; Gao, Fisch and Chen, 2021).
+
+A sentence's [MASK] should be a word that means the same, so a definition stands for the sentence and its word for the
+mask. T5 fills the two gaps around the word, `<X> word <Y> definition` and `definition <X> word <Y>`; one beam search
+over the sum of the log-probabilities of all examples finds what fits all of them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from dcpcse.encoders.safe_loading import NO_CODE
+from dcpcse.encoders.templates import MASK, SENTENCE, Template
+from dcpcse.utils.errors import UserError
+
+GAPS = ("<extra_id_0>", "<extra_id_1>", "<extra_id_2>")
+LONGEST = 20
+"""Tokens of both gaps together, marks included."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A word and its definition."""
+
+    word: str
+    definition: str
+
+
+def read_definitions(path: str | Path) -> list[Example]:
+    """Read word<TAB>definition lines; UserError names file and line."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the definitions {path}: {error}") from error
+    examples = []
+    for number, line in enumerate(lines, start=1):
+        word, tab, definition = line.partition("\t")
+        if not (tab and word.strip() and definition.strip()):
+            raise UserError(f"{path}:{number}: {line[:60]!r} found, word<TAB>definition expected")
+        examples.append(Example(word.strip(), definition.strip()))
+    if not examples:
+        raise UserError(f"{path} holds no definition; write word<TAB>definition, one a line")
+    return examples
+
+
+def load_t5(name_or_path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A T5 and its tokenizer; UserError for a model that has no gap marks."""
+    try:
+        model = AutoModelForSeq2SeqLM.from_pretrained(
+            name_or_path, dtype=torch.float32, use_safetensors=True, **NO_CODE
+        ).eval()
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **NO_CODE)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--t5 {name_or_path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    if any(tokenizer.convert_tokens_to_ids(gap) == tokenizer.unk_token_id for gap in GAPS):
+        raise UserError(f"--t5 {name_or_path}: its vocabulary has no {GAPS[0]}; a T5 is needed")
+    return model, tokenizer
+
+
+def generate_templates(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], count: int
+) -> list[Template]:
+    """The `count` best templates of both forms, those that fit the examples best first."""
+    found: dict[Template, float] = {}
+    for texts, build in _forms(examples):
+        for score, first, second in fill_gaps(model, tokenizer, texts, beams=count):
+            template = build(first, second)
+            found[template] = max(score, found.get(template, score))
+    return sorted(found, key=lambda template: -found[template])[:count]
+
+
+def _forms(examples: Sequence[Example]) -> Iterator[tuple[list[str], Callable[[str, str], Template]]]:
+    def word_first(first: str, second: str) -> Template:
+        return Template.parse(_spaced(first, f"{MASK}{second}", SENTENCE))
+
+    def word_last(first: str, second: str) -> Template:
+        return Template.parse(_spaced(SENTENCE, first, f"{MASK}{second}"))
+
+    yield [f"{GAPS[0]} {example.word} {GAPS[1]} {example.definition}" for example in examples], word_first
+    yield [f"{example.definition} {GAPS[0]} {example.word} {GAPS[1]}" for example in examples], word_last
+
+
+def _spaced(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
+
+
+@torch.inference_mode()
+def fill_gaps(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], beams: int
+) -> list[tuple[float, str, str]]:
+    """What fills both gaps of all texts at once: (sum of log-probabilities, first gap, second gap), best first."""
+    marks = tokenizer.convert_tokens_to_ids(list(GAPS))
+    special = torch.tensor(sorted({*tokenizer.all_special_ids, *tokenizer.convert_tokens_to_ids(GAPS)}))
+    batch = tokenizer(list(texts), padding=True, return_tensors="pt").to(model.device)
+    memory = model.get_encoder()(**batch)
+    going = [(0.0, [model.config.decoder_start_token_id, marks[0]])]
+    finished: list[tuple[float, list[int]]] = []
+    for _ in range(LONGEST):
+        grown = []
+        for score, ids in going:
+            steps = _next(model, batch["attention_mask"], memory, ids)
+            # A gap is filled with words; the only mark that may follow is the one that closes it.
+            close = marks[2] if marks[1] in ids else marks[1]
+            closing = steps[close].item()
+            steps[special] = -torch.inf
+            steps[close] = closing
+            values, tokens = steps.topk(min(2 * beams, int(steps.isfinite().sum())))
+            found = zip(values.tolist(), tokens.tolist(), strict=True)
+            grown += [(score + value, [*ids, token]) for value, token in found]
+        going = []
+        for score, ids in sorted(grown, key=lambda item: -item[0]):
+            if ids[-1] == marks[2]:
+                finished.append((score, ids))
+            elif len(going) < beams:
+                going.append((score, ids))
+        if len(finished) >= beams or not going:
+            break
+    best = sorted(finished, key=lambda item: -item[0])[:beams]
+    return [(score, *_gaps(tokenizer, ids, marks)) for score, ids in best]
+
+
+def _next(model: PreTrainedModel, mask: Tensor, memory: Tensor, ids: list[int]) -> Tensor:
+    """Log-probability (V,) of each next token, summed over all texts."""
+    decoder = torch.tensor([ids], device=mask.device).expand(len(mask), -1)
+    logits = model(encoder_outputs=memory, attention_mask=mask, decoder_input_ids=decoder).logits[:, -1]
+    return logits.double().log_softmax(-1).sum(0)
+
+
+def _gaps(tokenizer: PreTrainedTokenizerBase, ids: list[int], marks: list[int]) -> tuple[str, str]:
+    middle = ids.index(marks[1])
+    parts = ids[2:middle], ids[middle + 1 : -1]
+    return tuple(tokenizer.decode(part, skip_special_tokens=True).strip() for part in parts)

@@ -1,0 +1,193 @@
+"""`dcpcse search-templates`: greedy search for a template, scored on STS-B dev (PromptBERT, section 4.2).
+
+First the words that relate a sentence to its [MASK], then, with the best of these, what stands around the sentence.
+With `--t5` the templates are generated instead (`dcpcse.experiments.template_generation`). Every score is written as
+soon as it is there, and a search that was cut off goes on where it stopped.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prettytable import PrettyTable
+
+from dcpcse.encoders.templates import MASK, SENTENCE, Template
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_writable, write_whole
+from dcpcse.utils.parsing import parse_json, parse_yaml, read_text
+
+if TYPE_CHECKING:
+    from senteval import Suite
+
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+    from dcpcse.experiments.template_generation import Example
+
+RELATIONSHIPS = ("", "is", "mean", "means", "is about", "says", "tells of", "in a word :", "that is ,", ", it is")
+"""What stands between sentence and mask; the first four are those of Table 4."""
+
+PREFIXES = (
+    SENTENCE,
+    f"This {SENTENCE}",
+    f"This sentence of {SENTENCE}",
+    f'"{SENTENCE}"',
+    f'This sentence "{SENTENCE}"',
+    f'This sentence of "{SENTENCE}"',
+    f'This sentence : "{SENTENCE}"',
+    f'The sentence : "{SENTENCE}"',
+    f"This sentence : ' {SENTENCE} '",
+)
+"""What stands around the sentence; the second, third, sixth and seventh are those of Table 4."""
+
+SCORES = "scores.jsonl"
+BEST = "best.txt"
+TASK = "STSBenchmark"
+
+
+class Scores:
+    """Scores by template, kept in a file that a later call goes on with.
+
+    Raises UserError if the file holds scores of another model or other data.
+    """
+
+    def __init__(self, folder: Path, owner: Mapping[str, Any]) -> None:
+        self.path = folder / SCORES
+        self.of: dict[str, float] = {}
+        if not self.path.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._append({"measured": dict(owner)})
+            return
+        head, *rows = self._read()
+        if head.get("measured") != dict(owner):
+            raise UserError(f"{self.path} holds scores of another encoder or of other data; give another --output_dir")
+        self.of = {row["template"]: row["score"] for row in rows}
+
+    def add(self, template: str, score: float) -> None:
+        self.of[template] = score
+        self._append({"template": template, "score": score})
+
+    def best(self, count: int) -> list[tuple[str, float]]:
+        """The best templates with their scores, best first."""
+        return sorted(self.of.items(), key=lambda item: -item[1])[:count]
+
+    def _append(self, row: Mapping[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def _read(self) -> list[dict[str, Any]]:
+        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        # A call that was killed while it wrote leaves half a line behind.
+        whole = [line for line in lines if line.endswith("\n")]
+        if whole != lines:
+            write_whole(self.path, "".join(whole))
+        try:
+            rows = [parse_json(line) for line in whole]
+        except ValueError as error:
+            raise UserError(f"{self.path} is damaged ({error}); delete it, or give another --output_dir") from error
+        return rows or [{}]
+
+
+def search_templates(args: argparse.Namespace, relationships: Sequence[str], prefixes: Sequence[str]) -> None:
+    # Once the options are right: these take seconds.
+    from senteval import load_suite, settings_of_mode
+
+    from dcpcse.encoders.backbones import load_backbone
+    from dcpcse.encoders.sentence_encoder import plain_encoder
+    from dcpcse.evaluation.evaluator import measure
+    from dcpcse.experiments.template_generation import read_definitions
+    from dcpcse.utils.devices import pick_device
+
+    examples = read_definitions(args.definitions) if args.definitions else []
+    require_writable(Path(args.output_dir), f"--output_dir {args.output_dir}")
+    suite = load_suite([TASK], args.data_dir, settings_of_mode("dev", official=not args.custom_data))
+    generated = _generate(args, examples)
+    model = plain_encoder(load_backbone(args.model_name_or_path), "mask", Template.parse(f"{SENTENCE} {MASK} ."))
+    model.to(pick_device(args.device))
+    scores = Scores(Path(args.output_dir), _owner(model, suite))
+
+    def score(templates: Iterable[str]) -> str:
+        """The best of some templates, measured where they are not yet."""
+        texts = list(dict.fromkeys(templates))
+        for done, text in enumerate(texts, start=1):
+            if text not in scores.of:
+                model.set_template(Template.parse(text))
+                result = measure(model, suite, batch_size=args.batch_size).results[TASK]
+                scores.add(text, result.points)
+            print(f"{done}/{len(texts)}  {scores.of[text]:6.2f}  {text}", file=sys.stderr)
+        return max(texts, key=lambda text: scores.of[text])
+
+    if generated:
+        score(str(template) for template in generated)
+    else:
+        best = score(join(SENTENCE, words) for words in relationships)
+        words = best.removeprefix(SENTENCE).removesuffix(f"{MASK} .").strip()
+        score(join(prefix, words) for prefix in prefixes)
+    kept = scores.best(args.keep)
+    print(show(kept))
+    write_whole(Path(args.output_dir) / BEST, "".join(f"{text}\n" for text, _ in kept))
+
+
+def _generate(args: argparse.Namespace, examples: Sequence["Example"]) -> list[Template]:
+    """Templates of the user's T5; none without one."""
+    if not args.t5:
+        return []
+    from dcpcse.experiments.template_generation import LONGEST, generate_templates, load_t5
+
+    templates = generate_templates(*load_t5(args.t5), examples, args.generate)
+    if not templates:
+        raise UserError(f"--t5 {args.t5} closes no gap within {LONGEST} tokens; is it a T5 that was trained?")
+    return templates
+
+
+def join(prefix: str, relationship: str) -> str:
+    """The template of its parts."""
+    return " ".join(part for part in (prefix, relationship, MASK, ".") if part)
+
+
+def show(best: Sequence[tuple[str, float]]) -> str:
+    """A table as the paper's Table 4."""
+    table = PrettyTable(["template", "STS-B dev"], align="l")
+    table.add_rows([[text, f"{score:.2f}"] for text, score in best])
+    return str(table)
+
+
+def read_candidates(path: str | None) -> tuple[list[str], list[str]]:
+    """Relationships and prefixes of a YAML file with these two lists; the built-in ones without a file."""
+    if path is None:
+        return list(RELATIONSHIPS), list(PREFIXES)
+    try:
+        content = parse_yaml(read_text(Path(path)))
+    except OSError as error:
+        raise UserError(f"--candidates {path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise UserError(f"--candidates {path}: not readable as YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or set(content) != {"relationships", "prefixes"}:
+        raise UserError(f"--candidates {path}: two lists are needed, relationships and prefixes")
+    return _words(path, content, "relationships"), list(_prefixes(path, _words(path, content, "prefixes")))
+
+
+def _words(path: str, content: Mapping[str, Any], name: str) -> list[str]:
+    words = content[name]
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise UserError(f"--candidates {path}: {name} must be a list of texts, at least one")
+    return words
+
+
+def _prefixes(path: str, prefixes: Sequence[str]) -> Iterator[str]:
+    for prefix in prefixes:
+        if prefix.count(SENTENCE) != 1 or MASK in prefix:
+            raise UserError(f"--candidates {path}: prefix {prefix!r} must hold {SENTENCE} once, and no {MASK}")
+        yield prefix
+
+
+def _owner(model: "SentenceEncoder", suite: "Suite") -> dict[str, Any]:
+    from dcpcse.encoders.fingerprint import identity
+
+    facts = identity(model)
+    return {
+        "base": facts["base"],
+        "tokenizer": facts["tokenizer"],
+        "data": [f["sha256"] for f in suite.files.values()],
+    }

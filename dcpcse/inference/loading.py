@@ -1,0 +1,159 @@
+"""The encoder that the options of a command mean: an output folder of train.py, or any encoder as it is."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from dcpcse.encoders.backbones import load_backbone, require_trained_head
+from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.pooling import POOLERS, UNTRAINED
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.storage import hub
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.encoders.storage.model_folder import is_model_folder
+from dcpcse.encoders.templates import Template
+from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
+from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
+from dcpcse.utils.console import say
+from dcpcse.utils.devices import pick_device, require_flex_attention
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.run_files import RUN_FILE, last
+
+NOTHING_PUBLISHED = PublishedEvaluationArguments()
+"""No option of the papers' evaluation scripts is given."""
+
+
+def load_model(
+    name: str, args: EncoderArguments, published: PublishedEvaluationArguments = NOTHING_PUBLISHED
+) -> SentenceEncoder:
+    """The encoder with the representation that the options ask for, in eval mode and on its device.
+
+    name: output folder of train.py, Hugging Face folder or hub id. UserError for options that contradict it.
+    """
+    model = _load(name, args, published)
+    if args.flex_attention:
+        require_flex_attention(model.device, args.packing)
+    set_packed(model, args.packing, args.flex_attention)
+    return model
+
+
+def _load(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:
+    options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
+    if Path(name).is_file():
+        return _word_vectors(name, args, published)
+    given, (name, options) = name, hub.resolve(name, options)
+    if not is_model_folder(name):
+        _refuse_unfinished(Path(name))
+        _refuse_folder_options(name, args, published)
+        return _untrained(name, args, options)
+    _refuse_untrained_options(given, args)
+    model = SentenceEncoder.load(name, args.base, device=args.device, options=options)
+    _require_agreement(model, published)
+    _require_same_reading(model, given, args)
+    _settle_representation(model, args.pooler_type, published.mlp_only_train)
+    return model
+
+
+def is_trained(name: str, args: EncoderArguments) -> bool:
+    """Whether a name means an output folder of train.py, here or on the hub."""
+    options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
+    return is_model_folder(hub.resolve(name, options)[0])
+
+
+def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
+    device = pick_device(args.device)
+    pooler = args.pooler_type or ("mask" if args.template else "cls")
+    choice = Choice(
+        template=Template.parse(args.template) if args.template else None,
+        denoise=args.denoise,
+        final_period=args.final_period,
+        remove=tuple(args.remove or ()),
+        top_k=args.top_k,
+    )
+    representation = REPRESENTATIONS[pooler]
+    if args.lm_head != "checkpoint" and not representation.needs_lm_head:
+        raise UserError(f"--lm_head has no effect on --pooler {pooler}; leave it out")
+    require_trained_head(args.lm_head)
+    lm_head = args.lm_head if representation.needs_lm_head else None
+    backbone = load_backbone(name, lm_head=lm_head, options=options)
+    return build_representation(pooler, backbone, choice).to(device)
+
+
+def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:
+    """Averages of the word vectors in a file; UserError for an option that speaks of encoders."""
+    _refuse_folder_options(name, args, published)
+    for option in sorted({"template", "denoise", "final_period", "top_k", "remove", "lm_head"} & args.changed()):
+        raise UserError(f"--{option} is of encoders; {name} is a file of word vectors; leave it out")
+    if args.pooler_type not in (None, "avg"):
+        raise UserError(f"--pooler {args.pooler_type}: word vectors are averaged; leave it out")
+    from dcpcse.encoders.untrained.word_vectors import load_word_vectors  # takes scikit-learn, which no encoder needs
+
+    return load_word_vectors(name).to(pick_device(args.device))
+
+
+def _refuse_untrained_options(name: str, args: EncoderArguments) -> None:
+    for option in sorted({"top_k", "remove", "lm_head"} & args.changed()):
+        raise UserError(f"--{option} is of encoders as they are; {name} is trained; leave it out")
+    if args.pooler_type in UNTRAINED:
+        raise UserError(f"--pooler {args.pooler_type} is of encoders as they are; {name} is trained")
+
+
+def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArguments) -> None:
+    """UserError for a way of reading texts that is not the folder's: it would be the score of another model."""
+    found = model.template
+    own = {
+        "template": found and Template.parse(str(found.template)),
+        "denoise": model.denoising.inference,
+        "final_period": model.final_period,
+    }
+    asked = {"template": args.template and Template.parse(args.template)}
+    asked |= {name: getattr(args, name) for name in ("denoise", "final_period")}
+    for name, value in asked.items():
+        if value and value != own[name]:
+            was = f"with the template {found.template}" if found and name == "template" else "without"
+            raise UserError(f"--{name}: {folder} was trained {was}, and knows it; leave it out")
+    if model.pooling != args.pooler_type == "mask" and found is None:
+        raise UserError(f"--pooler mask: {folder} was trained without a template; leave it out")
+
+
+def _refuse_unfinished(folder: Path) -> None:
+    newest = last(folder)
+    if newest and (folder / RUN_FILE).is_file():
+        raise UserError(
+            f"the training in {folder} has not ended; go on with --resume, or measure one of "
+            f"its checkpoints, such as {newest}"
+        )
+
+
+def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_train: bool) -> None:
+    head = " with its head" if model.head_at_inference else " before its head" if model.head else ""
+    trained = f"{model.pooling}{head}"
+    if mlp_only_train and model.head_at_inference:
+        say(f"representation: {model.pooling} before its head (--mlp_only_train) instead of the folder's ({trained})")
+        model.head_at_inference = False
+    elif pooler in (None, "cls"):
+        say(f"representation: {trained}, as trained")
+    else:
+        say(f"representation: {pooler} instead of the folder's ({trained})")
+        model.pooling, model.head_at_inference = pooler, False
+        if not POOLERS[pooler].needs_template:  # there is no [MASK] vector to take the template's from
+            model.denoising = replace(model.denoising, inference=False)
+
+
+def _require_agreement(model: SentenceEncoder, published: PublishedEvaluationArguments) -> None:
+    """UserError for prompts that are not the folder's."""
+    prompt = model.encoder.prompt
+    own = {} if prompt is None else {"pre_seq_len": prompt.shape.length, "prefix_hidden_size": prompt.projection}
+    own["prefix_projection"] = prompt is not None and prompt.projection is not None
+    for name in ("pre_seq_len", "prefix_projection", "prefix_hidden_size"):
+        asked, found = getattr(published, name), own.get(name)
+        # The size was given in old scripts whether there was a projection or not.
+        given = asked not in (None, False) and (name != "prefix_hidden_size" or own["prefix_projection"])
+        if given and asked != found:
+            raise UserError(f"--{name} {asked}: the folder has {found if found else 'none'}; leave it out")
+
+
+def _refuse_folder_options(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> None:
+    given = {"base": args.base, **vars(published)}
+    for option in ("base", "pre_seq_len", "prefix_projection", "prefix_hidden_size", "mlp_only_train"):
+        if given[option] not in (None, False):
+            raise UserError(f"--{option} speaks of an output folder of train.py; {name} is not one; leave it out")

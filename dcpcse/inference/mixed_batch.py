@@ -1,0 +1,80 @@
+"""One pass through a backbone for rows of several encoders around it, each with its own prompts and positions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.packing import Packing
+from dcpcse.encoders.prompts import MixedPrefix
+from dcpcse.encoders.templates import Slots
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one encoder: ids and mask (n, l), l of the longest of them, and where the slots of templates are."""
+
+    encoder: Encoder
+    input_ids: Tensor
+    attention_mask: Tensor
+    slots: Slots | None = None
+
+    def to(self, device: torch.device) -> "Part":
+        slots = None if self.slots is None else self.slots.to(device)
+        return Part(self.encoder, self.input_ids.to(device), self.attention_mask.to(device), slots)
+
+
+def joint_mask(parts: Sequence[Part]) -> Tensor:
+    """The mask (N, L) of the rows of all parts."""
+    return _stacked([part.attention_mask for part in parts])
+
+
+def hidden_states(
+    parts: Sequence[Part], *, packing: Packing | None = None, all_layers: bool = False
+) -> list[tuple[Tensor, ...]]:
+    """Hidden states (n, l, H) of each part, those that its encoder alone gives in eval mode (`Encoder.forward`).
+
+    All encoders have the same backbone, which sees the rows of all parts at once. packing: that of the joint mask,
+    made before; made here by default. Raises UserError where a part is too long for its encoder.
+    """
+    lead = parts[0].encoder  # it lays the texts out; which one does moves no value
+    given = _joined([part.encoder.inputs(part.input_ids, part.slots) for part in parts], lead.backbone)
+    how = {"packing": packing, "all_layers": all_layers}
+    states = lead.states(given, joint_mask(parts), _prompts(parts), **how)
+    of_parts = zip(*(state.split([len(part.input_ids) for part in parts]) for state in states), strict=True)
+    return [
+        tuple(state[:, : part.input_ids.shape[1]] for state in own) for part, own in zip(parts, of_parts, strict=True)
+    ]
+
+
+def _joined(given: Sequence[Mapping[str, Tensor]], backbone: nn.Module) -> dict[str, Tensor]:
+    """The inputs of all parts: vectors where any part has vectors, else ids."""
+    if any("inputs_embeds" in own for own in given):
+        given = [_as_vectors(own, backbone) for own in given]
+    return {name: _stacked([own[name] for own in given]) for name in set().union(*given)}
+
+
+def _as_vectors(given: Mapping[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
+    if "inputs_embeds" in given:
+        return dict(given)
+    rest = {name: tensor for name, tensor in given.items() if name != "input_ids"}
+    return {**rest, "inputs_embeds": backbone.get_input_embeddings()(given["input_ids"])}
+
+
+def _stacked(rows: Sequence[Tensor]) -> Tensor:
+    """(n, l, ...) of each part → (N, L, ...). Shorter ones get zeros: no mask, and a position that any table has."""
+    width = max(own.shape[1] for own in rows)
+    return torch.cat([F.pad(own, (0, 0) * (own.dim() - 2) + (0, width - own.shape[1])) for own in rows])
+
+
+def _prompts(parts: Sequence[Part]) -> dict[str, Any]:
+    """The prefix of all rows, for `prefix_attention`; nothing where no encoder has deep prompts."""
+    prompts = [part.encoder.prompt for part in parts]
+    if not any(prompt is not None for prompt in prompts):
+        return {}
+    prefix = MixedPrefix(prompts, [len(part.input_ids) for part in parts], parts[0].input_ids.device)
+    return {"prefix": prefix, "prefix_mask": prefix.mask}

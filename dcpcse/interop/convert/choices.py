@@ -1,0 +1,120 @@
+"""What public checkpoints do not hold: the options that say it, and what published runs have for them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dcpcse.encoders.pooling import POOLERS, describe_poolers
+from dcpcse.encoders.templates import Template
+from dcpcse.interop.convert.layouts import Layout
+from dcpcse.utils import presets
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import flag, option, require
+
+HEADED = ("cls", "mask")
+"""Poolers whose vectors published heads were trained on."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How a checkpoint is read and pooled; None is what the published evaluation of its method does."""
+
+    pooler_type: str | None = option(
+        None,
+        f"Sentence representation; mask is the template's. {describe_poolers()}.",
+        choices=list(POOLERS),
+        aliases=["--pooler"],
+    )
+    mlp_only_train: bool | None = flag("The head was of training only; False: it is part of the representation.")
+    template: str | None = option(
+        None,
+        "Template of a PromptBERT checkpoint: 'This sentence of \"{sentence}\" means [MASK].', or in the grammar of "
+        "the public code.",
+    )
+    final_period: bool | None = flag("Put a full stop to sentences that end in none of . ? \" '.")
+    denoise_at_inference: bool | None = flag("Take the template's own [MASK] vector away.")
+    position_offset: int | None = option(
+        None, "Positions by which the text starts late (default: the prompt length, as in the public code)."
+    )
+
+    def __post_init__(self) -> None:
+        require((self.position_offset or 0) >= 0, "--position_offset", self.position_offset, "0 or more")
+        if self.pooler_type is not None:
+            require(self.pooler_type in POOLERS, "--pooler_type", self.pooler_type, f"one of {sorted(POOLERS)}")
+        if self.template is not None:
+            Template.parse(self.template)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Choices with nothing open; assumed: those that were filled in, and source: from what, by their names."""
+
+    choices: Choices
+    assumed: Mapping[str, Any]
+    source: Mapping[str, str]
+
+
+def settle(
+    choices: Choices, layout: Layout, path: str, model_type: str, *, head: bool, prompt_length: int | None
+) -> Settled:
+    """Fill in what is open. UserError for a choice that nothing in this checkpoint hangs on.
+
+    path: where the checkpoint lies, as the user wrote it: `unsup` in it means an unsupervised one, as in the published
+    tools. head: whether it has one. prompt_length: of its deep prompts, or None.
+    """
+    published, source = _published(layout, path, model_type)
+    pooling = choices.pooler_type or published["pooler_type"]
+    open_to = {
+        "pooler_type": None,
+        "mlp_only_train": _no_head(head, pooling),
+        "template": None if layout.templated else _not_templated(layout),
+        "final_period": None if layout.templated else _not_templated(layout),
+        "denoise_at_inference": _not_denoised(layout, pooling),
+        "position_offset": None if prompt_length is not None else "it has no deep prompts",
+    }
+    values, assumed = {}, {}
+    for name, obstacle in open_to.items():
+        given = getattr(choices, name)
+        if obstacle and given is not None:
+            raise UserError(f"--{name} has no effect on this {layout.title} checkpoint: {obstacle}; leave it out")
+        if obstacle:
+            continue
+        values[name] = (published | {"position_offset": prompt_length})[name] if given is None else given
+        if given is None:
+            assumed[name] = values[name]
+    sources = dict.fromkeys(assumed, source) | {"position_offset": "the prompt length, as in the public code"}
+    return Settled(Choices(**values), assumed, sources)
+
+
+def _published(layout: Layout, path: str, model_type: str) -> tuple[dict[str, Any], str]:
+    """Options of the published runs, and the words for where they come from."""
+    defaults = {
+        "pooler_type": "mask" if layout.templated else "cls",
+        **dict.fromkeys(("mlp_only_train", "final_period", "denoise_at_inference"), False),
+    }
+    if layout.preset is None:
+        return defaults, f"{layout.title}'s own use of them"
+    supervision = "unsup" if "unsup" in path else "sup"
+    encoder = "roberta" if "roberta" in model_type else "bert"
+    name = layout.preset.format(supervision=supervision, encoder=encoder)
+    by_name = "{supervision}" in layout.preset
+    why = f"; 'unsup' stands {'' if supervision == 'unsup' else 'not '}in {path}" if by_name else ""
+    options = presets.load(name).options
+    known = {*defaults, "template"}
+    return defaults | {key: value for key, value in options.items() if key in known}, f"preset {name}{why}"
+
+
+def _no_head(head: bool, pooling: str) -> str | None:
+    if not head:
+        return "it has no head"
+    return None if pooling in HEADED else f"its head stands on the pooler cls or mask, not on {pooling}"
+
+
+def _not_templated(layout: Layout) -> str:
+    return f"{layout.title} has no template; if it is one of PromptBERT, give --layout promptbert"
+
+
+def _not_denoised(layout: Layout, pooling: str) -> str | None:
+    if not layout.templated:
+        return _not_templated(layout)
+    return None if POOLERS[pooling].needs_template else f"--pooler_type {pooling} has no [MASK] vector"

@@ -1,0 +1,114 @@
+"""The files of a checkpoint: its tensors, without running any code that may lie in them, and its configuration."""
+
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dcpcse.encoders.storage.manifest import (
+    CONFIG,
+    MODULES,
+    PEFT_CONFIG,
+    PEFT_PROMPTS,
+    WEIGHTS,
+    is_model_folder,
+    read_object,
+)
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.safetensors_io import BROKEN_PICKLE, load_tensors, require_finite
+
+PICKLE = "pytorch_model.bin"
+FILES = {False: (WEIGHTS, PICKLE), True: (PEFT_PROMPTS, "adapter_model.bin")}
+"""Names of the weights, the first one there is taken; True: in a folder of peft's."""
+
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
+"""Files of which each makes a tokenizer."""
+
+_WEIGHTS_OF_OTHERS = (".bin", ".ckpt", ".h5", ".index.json", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint as read. config: config.json, empty without one; adapter: peft's adapter_config.json, or None."""
+
+    folder: Path
+    file: Path
+    tensors: Mapping[str, Tensor]
+    config: Mapping[str, Any]
+    adapter: Mapping[str, Any] | None
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether a tokenizer lies beside the weights."""
+        return any((self.folder / name).is_file() for name in TOKENIZERS)
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """All that lies in a checkpoint's folder; UserError names the file and what is wrong with it."""
+    _require_checkpoint(folder)
+    adapter = read_object(folder / PEFT_CONFIG) if (folder / PEFT_CONFIG).is_file() else None
+    config = read_object(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    file = _weights_in(folder, adapter is not None)
+    tensors = load_tensors(file) if file.suffix == ".safetensors" else load_pickle(file)
+    if not tensors:
+        raise UserError(f"{file} holds no tensors")
+    return Checkpoint(folder, file, tensors, config, adapter)
+
+
+def _require_checkpoint(folder: Path) -> None:
+    if folder.is_file():
+        raise UserError(f"{folder} is a file; give the folder that holds it, with its configuration")
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; give one that holds a checkpoint (from the hub: download it)")
+    if is_model_folder(folder):
+        raise UserError(f"{folder} is a model folder already; dcpcse.load and evaluation.py take it as it is")
+
+
+def _weights_in(folder: Path, adapter: bool) -> Path:
+    names = FILES[adapter]
+    found = next((folder / name for name in names if (folder / name).is_file()), None)
+    if found is None:
+        others = sorted(path.name for path in folder.iterdir() if path.name.endswith(_WEIGHTS_OF_OTHERS))
+        held = f"it holds {', '.join(others)}" if others else "it holds no weights"
+        raise UserError(f"{folder} has no {' or '.join(names)}, and nothing else is read; {held}")
+    return found
+
+
+def load_pickle(path: Path) -> dict[str, Tensor]:
+    """Tensors of a file that torch.save wrote, all finite, by name; UserError for one that holds anything else.
+
+    What stands in the file is never run: torch refuses everything but tensors and the containers around them.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f"holds more than tensors ({wanted[1]})" if wanted else "is damaged, or holds more than tensors"
+        raise UserError(
+            f"{path} {what}; it was not opened, as that could run code of whoever made it; ask for {WEIGHTS}"
+        ) from error
+    except (*BROKEN_PICKLE, OSError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path} is damaged, or was not written by torch.save ({first}); copy it again") from error
+    return _tensors_of(path, content)
+
+
+def _tensors_of(path: Path, content: Any) -> dict[str, Tensor]:
+    if not isinstance(content, Mapping):
+        raise UserError(f"{path} holds a {type(content).__name__}, not tensors by name (a state dict)")
+    for name, value in content.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout != torch.strided:
+            raise UserError(f"{path} holds {name!r}, a {type(value).__name__}; a state dict holds plain tensors alone")
+    tensors = {name: value.detach() for name, value in content.items()}
+    require_finite(path, tensors)
+    return tensors
+
+
+def is_sentence_transformer(folder: Path) -> bool:
+    """Whether sentence-transformers wrote the folder, which then says itself how it pools."""
+    return (folder / MODULES).is_file()

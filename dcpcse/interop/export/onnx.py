@@ -1,0 +1,155 @@
+"""One graph for onnxruntime: encoder, prompts, template, pooling, head and denoising inside."""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, processors
+from torch import Tensor, nn
+
+from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.templates import Slots, TokenTemplate
+from dcpcse.interop.onnx_encoder import FORMAT, GRAPH, INPUTS, OUTPUT, SETTINGS, TOKENIZER, OnnxEncoder
+from dcpcse.utils.files import write_json, write_whole
+
+MOST_IN_ONE_FILE = 2**31 - 2**24
+"""Bytes of weights from which on they lie beside the graph: one file of this format holds 2 GB at most."""
+
+PAGE = """# Sentence embeddings ({method}) as an ONNX graph
+
+`{graph}` holds the encoder and all that was trained. Its inputs are `input_ids` and `attention_mask`, int64, both
+(batch, length) with pads at the end; its output `embeddings` is float32, (batch, {dimension}), not normalised.
+`{tokenizer}` makes these inputs of a text: special tokens, template, cutting and padding are part of it. What has to
+be done to the text before stands in `{settings}` under `text`, in this order: `final_period`, a full stop where the
+text ends in none of . ? " '; `strip`, blanks at both ends are taken off; `prepend`, this is put before it.
+
+```python
+from dcpcse.interop.onnx_encoder import OnnxEncoder  # takes onnxruntime, tokenizers and numpy; no torch
+
+FOLDER = "."  # where this page lies
+encoder = OnnxEncoder(FOLDER)
+embeddings = encoder.encode(["A man is playing a flute.", "Rain fell."])
+```
+"""
+
+
+def obstacles(model: SentenceEncoder) -> list[str]:
+    """Why a graph would give other vectors; empty where it gives the same."""
+    reasons = {
+        f"its encoder is kept in {str(model.encoder.backbone.dtype).removeprefix('torch.')}, and graphs are written "
+        "in float32": model.encoder.backbone.dtype != torch.float32,
+        "its tokenizer has no tokenizer.json": not model.tokenizer.is_fast,
+    }
+    return [reason for reason, there in reasons.items() if there]
+
+
+def write(model: SentenceEncoder, folder: Path) -> None:
+    """The graph, the tokenizer with the template in it, what else has to be known, and a page."""
+    _tokenizer(model).save(str(folder / TOKENIZER))
+    _write_graph(model, folder / GRAPH)
+    write_json(folder / SETTINGS, _settings(model))
+    names = {"graph": GRAPH, "tokenizer": TOKENIZER, "settings": SETTINGS}
+    page = PAGE.format(method=model.method or "DCPCSE", dimension=model.dimension, **names)
+    write_whole(folder / "README.md", page)
+
+
+def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
+    """Vectors by onnxruntime and tokenizers alone."""
+    found = OnnxEncoder(folder)
+    return found.encode(sentences, max_length=found.max_tokens)
+
+
+class _Graph(nn.Module):
+    """Ids and mask (N, L) → embeddings (N, H): where a template has its slots follows from the lengths."""
+
+    def __init__(self, model: SentenceEncoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        template = self.model.template
+        slots = None if template is None else _slots(template, attention_mask.sum(1) - template.length)
+        return self.model(input_ids, attention_mask, slots)
+
+
+def _slots(template: TokenTemplate, content: Tensor) -> Slots:
+    """Slots around sentences of `content` tokens (N,): each stays, or moves on with the sentence's end."""
+
+    def indices(of: Callable[[int], Sequence[int]]) -> Tensor:
+        first, next_to_it = (torch.tensor(of(tokens), dtype=torch.long) for tokens in (0, 1))
+        return first + (next_to_it - first) * content.unsqueeze(1)
+
+    return Slots(indices(template.masks), content, indices(template.prompts), torch.zeros_like(content))
+
+
+def _write_graph(model: SentenceEncoder, path: Path) -> None:
+    # Batches as they are: which tokens are real, a graph cannot count ahead of the data.
+    set_packed(model, False)
+    rows, length = 3, min(model.longest_template + 7, model.encoder.max_tokens)  # dimensions that nothing else has
+    example = torch.full((rows, length), 5), torch.ones(rows, length, dtype=torch.long)
+    dynamic = {name: {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for name in INPUTS}
+    names = {name: {0: "batch", 1: "length"} for name in INPUTS}
+    beside = sum(weight.numel() * weight.element_size() for weight in model.parameters()) > MOST_IN_ONE_FILE
+    with torch.no_grad(), _quietly():
+        program = torch.export.export(_Graph(model), example, dynamic_shapes=dynamic, strict=False)
+        torch.onnx.export(
+            program,
+            f=path,
+            input_names=INPUTS,
+            output_names=[OUTPUT],
+            dynamic_shapes=names,
+            external_data=beside,
+            verbose=False,
+        )
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what the exporter tells of packages that it does not need, and of its own old calls."""
+    of_onnx = logging.getLogger("torch.onnx")
+    level = of_onnx.level
+    of_onnx.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        of_onnx.setLevel(level)
+
+
+def _tokenizer(model: SentenceEncoder) -> Tokenizer:
+    """The model's own, with its template around every text, cutting and padding."""
+    words, template = Tokenizer.from_str(model.tokenizer.backend_tokenizer.to_str()), model.template
+    if template is not None:
+        around = {"before": template.before, "after": template.after}
+        words.post_processor = processors.TemplateProcessing(
+            single=["before", "$A", "after"],
+            special_tokens=[
+                {"id": name, "ids": ids, "tokens": model.tokenizer.convert_ids_to_tokens(ids)}
+                for name, ids in around.items()
+            ],
+        )
+    words.enable_truncation(model.encoder.max_tokens, direction=model.tokenizer.truncation_side)
+    words.enable_padding(pad_id=model.tokenizer.pad_token_id, pad_token=model.tokenizer.pad_token)
+    return words
+
+
+def _settings(model: SentenceEncoder) -> dict[str, object]:
+    """What `OnnxEncoder` has to know besides graph and tokenizer, JSON-ready."""
+    template = model.template
+    return {
+        "format": FORMAT,
+        "method": model.method,
+        "dimension": model.dimension,
+        "max_tokens": model.encoder.max_tokens,
+        "text": {
+            "final_period": model.final_period,
+            "strip": template is not None,
+            "prepend": "" if template is None else template.lead,
+        },
+    }

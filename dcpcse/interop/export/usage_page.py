@@ -1,0 +1,73 @@
+"""Vectors by transformers alone: how a folder's page tells it, and the same for the check."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer
+
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.storage.backbone_folder import WITH_POOLER, TunedBackbone
+from dcpcse.utils.files import write_whole
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """From a model's output and the mask (N, L) to embeddings (N, H): as a line of code, and as a function."""
+
+    line: str
+    of: Callable[[Any, Tensor], Tensor]
+
+
+POOLINGS = {
+    "cls": Pooling("output.last_hidden_state[:, 0]", lambda output, mask: output.last_hidden_state[:, 0]),
+    "mean": Pooling(
+        "(output.last_hidden_state * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)",
+        lambda output, mask: (output.last_hidden_state * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True),
+    ),
+    "pooler": Pooling("output.pooler_output", lambda output, mask: output.pooler_output),
+}
+
+
+def pooling_of(model: SentenceEncoder) -> Pooling:
+    """The one by which a model that has no obstacles is pooled; its MLP stands where transformers has the pooler."""
+    return POOLINGS["pooler" if model.head_at_inference else TunedBackbone.POOLINGS[model.pooling]]
+
+
+def needs_other_pooler(model: SentenceEncoder) -> bool:
+    """Whether inference uses an MLP that transformers has no pooler for in this encoder."""
+    return model.head_at_inference and model.source.model_type not in WITH_POOLER
+
+
+def embed(module: nn.Module, folder: Path, sentences: Sequence[str], max_tokens: int, pooling: Pooling) -> np.ndarray:
+    """Embeddings (N, H) of sentences, read by the tokenizer in a folder; one batch."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(list(sentences), padding=True, truncation=True, max_length=max_tokens, return_tensors="pt")
+    mask = batch["attention_mask"]
+    with torch.no_grad():
+        return pooling.of(module(input_ids=batch["input_ids"], attention_mask=mask), mask).numpy()
+
+
+def write_page(
+    model: SentenceEncoder, folder: Path, library: str, imports: Sequence[str], load: str, note: str
+) -> None:
+    """A README.md that says what the folder is and shows the code that gives its vectors."""
+    lines = [
+        *("---", f"library_name: {library}", "---", f"# Sentence embeddings ({model.method or 'DCPCSE'})", ""),
+        *(note, "", "```python", *imports, "", 'FOLDER = "."  # where this page lies'),
+        'sentences = ["A man is playing a flute.", "Rain fell."]',
+        "tokenizer = AutoTokenizer.from_pretrained(FOLDER)",
+        f"model = {load}.eval()",
+        f'options = {{"padding": True, "truncation": True, "max_length": {model.encoder.max_tokens}}}',
+        'batch = tokenizer(sentences, return_tensors="pt", **options)',
+        'mask = batch["attention_mask"]',
+        "with torch.no_grad():",
+        '    output = model(input_ids=batch["input_ids"], attention_mask=mask)',
+        f"embeddings = {pooling_of(model).line}",
+        *("```", ""),
+    ]
+    write_whole(folder / "README.md", "\n".join(lines))

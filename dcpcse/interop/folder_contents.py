@@ -1,0 +1,257 @@
+"""What lies in a folder, a model of ours or any other, told from small files and the heads of weights. No torch.
+
+Nothing is loaded, so nothing is proved either: that a frozen encoder is the right one is seen when a model is loaded.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+
+from dcpcse.encoders.storage.manifest import (
+    CONFIG,
+    MODEL_FOLDER_FILE,
+    MODULES,
+    PEFT_CONFIG,
+    PEFT_PROMPTS,
+    TRAINED,
+    WEIGHTS,
+    is_model_folder,
+    place_of,
+    read_object,
+    read_record,
+    require_unchanged,
+    shape_faults,
+)
+from dcpcse.interop.convert.layouts import LAYOUTS, recognise
+from dcpcse.training.run_history import find_scores, newest_checkpoint, read_run
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import BASE
+from dcpcse.utils.run_files import METRICS, RUN_FILE, STATE
+from dcpcse.utils.safetensors_header import DTYPES, Tensors, read_header
+
+Facts = dict[str, Any]
+
+_NO_PARAMETER = re.compile(r".*(running_mean|running_var|num_batches_tracked|position_ids|token_type_ids)")
+"""Names of buffers in files of weights."""
+
+_OF_ENCODERS = ("model_type", "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads")
+_OF_ENCODERS += ("max_position_embeddings", "vocab_size")
+_OF_ADAPTERS = ("peft_type", "task_type", "num_virtual_tokens", "token_dim", "num_layers", "num_attention_heads")
+_OF_ADAPTERS += ("modules_to_save", "peft_version")
+
+
+def describe(folder: Path, on_problem: Callable[[str], None]) -> Facts:
+    """What lies in a folder, JSON-ready; UserError for one that holds nothing known, or a damaged model.
+
+    Sizes in bytes, numbers of parameters, dev scores as logged, scores of evaluations × 100. on_problem is called with
+    a line for each damaged record of a run.
+    """
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "is not there"
+        raise UserError(f"{folder} {what}; give a folder of a model, a run or a checkpoint")
+    tell = {MODEL_FOLDER_FILE: _model, PEFT_CONFIG: _adapter, CONFIG: _encoder, RUN_FILE: _run_without_model}
+    found = next((name for name in tell if (folder / name).is_file()), None)
+    if found is None:
+        raise UserError(f"{folder} holds none of {', '.join(tell)}: no model, run or checkpoint that is known here")
+    try:
+        facts = tell[found](folder)
+    except (KeyError, TypeError, AttributeError, OSError) as error:
+        raise UserError(f"{folder / found} is damaged ({error}); copy the folder again") from error
+    return {"folder": str(folder), **facts, "files": _files(folder), "scores": _scores(folder, on_problem)}
+
+
+def _model(folder: Path) -> Facts:
+    record = read_record(folder)
+    require_unchanged(folder, record)
+    require_shapes(folder, record)
+    denoising = record["denoising"]
+    parts = _trained_parts(folder, record)
+    return {
+        "kind": "model folder",
+        "format": record["format"],
+        "method": record["method"],
+        "arguments": record.get("arguments") or {},
+        "base": record["base"] | find_base(folder, record),
+        "parameters": {"trained": sum(parts.values()), "of_these": parts},
+        "pooling": record["pooling"],
+        "head": record["head"],
+        "template": record["template"],
+        "denoising": denoising and {"inference": denoising["inference"], "by": denoising["by"]},
+        "prompt": record["prompt"],
+        "shallow_prompt": record["shallow"],
+        "cls_prompt": record.get("cls_prompt"),
+        "position_offset": record["position_offset"],
+        "dtype": record.get("dtype", "float32"),
+    }
+
+
+def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
+    """UserError where tensors are not those that the record tells of."""
+    files = [name for name in (record["prompts_file"], TRAINED) if name and (folder / name).is_file()]
+    found = {
+        name: {tensor: tuple(shape) for tensor, (shape, _) in read_header(folder / name).items()} for name in files
+    }
+    if problem := next(shape_faults(folder, record, found), None):
+        raise UserError(problem)
+
+
+def _trained_parts(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
+    """Trained numbers by the part that they are in; a projected table is computed and does not count."""
+    parts: dict[str, int] = {}
+    if record["prompts_file"] and record["prompt"]["projection"] is None:
+        parts["prompt"] = _count(read_header(folder / record["prompts_file"]))
+    trained = _parameters(folder / TRAINED) if (folder / TRAINED).is_file() else {}
+    for part in dict.fromkeys(name.split(".")[0] for name in trained):
+        parts[part] = _count({name: of for name, of in trained.items() if name.split(".")[0] == part})
+    if record["backbone"] is not None:
+        own = _parameters(place_of(folder, record["backbone"]) / WEIGHTS)
+        # A pooler stands in the file for other libraries only.
+        parts["backbone"] = _count({name: of for name, of in own.items() if not name.startswith("pooler.")})
+    return parts
+
+
+def find_base(folder: Path, record: Mapping[str, Any]) -> Facts:
+    """Whether the encoder of a model is where its record says, and the words for that."""
+    if record["backbone"] is None:
+        return _find_encoder(record["base"])
+    place = place_of(folder, record["backbone"])
+    return {"found": (place / WEIGHTS).is_file(), "where": f"trained, and in {place} itself"}
+
+
+def _find_encoder(wanted: Mapping[str, Any]) -> Facts:
+    """Whether there is such an encoder at the place that a record names; None: it would be downloaded."""
+    name = wanted["name_or_path"]
+    if not os.path.isdir(name):  # Path.is_dir raises for a name that is too long
+        return _find_on_hub(name, wanted["revision"])
+    if not (Path(name) / CONFIG).is_file():
+        return {"found": False, "where": f"the folder is there, but holds no {CONFIG}"}
+    config = read_object(Path(name) / CONFIG)
+    for key in ("model_type", "hidden_size"):
+        if key in wanted and config.get(key) != wanted[key]:
+            return {"found": False, "where": f"another encoder lies there, with {key} {config.get(key)}"}
+    return {"found": True, "where": "the folder is there"}
+
+
+def _find_on_hub(name: str, revision: str | None) -> Facts:
+    missing = {"found": False, "where": f"there is no such folder; give its place with {BASE}"}
+    if Path(name).is_absolute() or name.startswith("."):
+        return missing
+    try:
+        cached = try_to_load_from_cache(name, CONFIG, revision=revision)
+    except HFValidationError:
+        return missing
+    if isinstance(cached, str):
+        return {"found": True, "where": "in the hub's cache on this machine"}
+    return {"found": None, "where": "not in the hub's cache on this machine; loading the model downloads it"}
+
+
+def _adapter(folder: Path) -> Facts:
+    config = read_object(folder / PEFT_CONFIG)
+    base = {"name_or_path": config.get("base_model_name_or_path"), "revision": config.get("revision")}
+    found = _find_encoder(base) if base["name_or_path"] else {"found": None, "where": "the adapter does not say"}
+    facts = {"kind": "adapter of peft", **_chosen(config, _OF_ADAPTERS), "base": base | found}
+    return facts | _weights(folder, PEFT_PROMPTS)
+
+
+def _encoder(folder: Path) -> Facts:
+    config = read_object(folder / CONFIG)
+    facts = {"kind": "Hugging Face folder", **_chosen(config, _OF_ENCODERS), **_weights(folder, WEIGHTS)}
+    return facts | _sentence_transformer(folder)
+
+
+def _chosen(config: Mapping[str, Any], names: Iterable[str]) -> Facts:
+    return {name: config[name] for name in names if config.get(name) is not None}
+
+
+def _weights(folder: Path, name: str) -> Facts:
+    """Parameters, types and public format of weights; of a pickle, which is not opened, that it is one."""
+    path = folder / name
+    if not path.is_file():
+        pickles = sorted(one.name for one in folder.glob("*.bin"))
+        return {"weights": f"{', '.join(pickles)}: a pickle, not opened" if pickles else f"there is no {name}"}
+    tensors = _parameters(path)
+    layout = recognise(tensors)
+    public = {} if layout is None or LAYOUTS[layout].ambiguous else {"checkpoint_of": LAYOUTS[layout].title}
+    kinds = sorted({DTYPES.get(kind, kind) for _, kind in tensors.values()})
+    return {"parameters": {"in_all": _count(tensors)}, "dtype": ", ".join(kinds), **public}
+
+
+def _sentence_transformer(folder: Path) -> Facts:
+    """How sentence-transformers pools in this folder, where it says so."""
+    path = folder / "1_Pooling" / CONFIG
+    if not (folder / MODULES).is_file() or not path.is_file():
+        return {}
+    config = read_object(path)
+    modes = [name.removeprefix("pooling_mode_") for name, on in config.items() if name[:13] == "pooling_mode_" and on]
+    return {"sentence_transformers_pooling": config.get("pooling_mode") or ", ".join(modes)}
+
+
+def _run_without_model(folder: Path) -> Facts:
+    newest = newest_checkpoint(folder)
+    return {"kind": "run of train.py without a model yet", "newest_checkpoint": newest and newest.name}
+
+
+def _parameters(path: Path) -> Tensors:
+    return {name: of for name, of in read_header(path).items() if not _NO_PARAMETER.fullmatch(name)}
+
+
+def _count(tensors: Tensors) -> int:
+    return sum(prod(shape) for shape, _ in tensors.values())
+
+
+def _files(folder: Path) -> dict[str, int]:
+    """Name → bytes; a folder counts as what lies in and below it."""
+    return {f"{path.name}/" if path.is_dir() else path.name: _size(path) for path in sorted(folder.iterdir())}
+
+
+def _size(path: Path) -> int:
+    if path.is_dir():
+        return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+    return path.stat().st_size if path.exists() else 0  # a link may point to nothing
+
+
+def _scores(folder: Path, on_problem: Callable[[str], None]) -> Facts:
+    """Scores on record: of the run that trained the model, and of evaluations in its folder and beside it."""
+    scores: Facts = {}
+    if any((folder / name).is_file() for name in (RUN_FILE, STATE, METRICS)):
+        run = read_run(folder)
+        for problem in run.problems:
+            on_problem(problem)
+        dev = {
+            name: {"best": of.best, "best_step": of.best_step, "last": of.last} for name, of in run.dev_scores.items()
+        }
+        steps = {"steps_done": run.steps_done, "steps_planned": run.steps_planned, "finished": run.finished}
+        scores["run"] = {**steps, "dev": dev}
+    reports = {path.name: report for path, report in find_scores(folder, on_problem).items()}
+    reports |= {f"../{path.name}": report for path, report in _beside(folder).items()}
+    if reports:
+        scores["evaluations"] = {name: _evaluation(report) for name, report in reports.items()}
+    return scores
+
+
+def _beside(folder: Path) -> dict[Path, Mapping[str, Any]]:
+    """Evaluations in the folder above, where it holds no other model, and they are of such a one as this."""
+    above = folder.absolute().parent
+    if not is_model_folder(folder) or sum(map(is_model_folder, above.iterdir())) > 1:
+        return {}
+    record = read_record(folder)
+    head = record["head"] is not None and record["head"]["at_inference"]
+    own = {"method": record["method"], "pooling": record["pooling"], "head_at_inference": head, "base": record["base"]}
+
+    def is_own(report: Mapping[str, Any]) -> bool:
+        model = report.get("model")
+        return isinstance(model, Mapping) and all(model.get(name) == value for name, value in own.items())
+
+    # What else lies there is none of this folder's business, damaged or not.
+    return {path: report for path, report in find_scores(above, lambda line: None).items() if is_own(report)}
+
+
+def _evaluation(report: Mapping[str, Any]) -> Facts:
+    averages = dict(report.get("averages_x100") or {})
+    return {"mode": report.get("mode"), "averages_x100": averages, "scores_x100": dict(report["scores_x100"])}

@@ -1,0 +1,109 @@
+"""Sentences → vectors by an exported ONNX graph; takes onnxruntime, tokenizers and numpy, neither torch nor
+transformers."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcpcse.encoders.templates import with_final_period
+from dcpcse.encoders.tokenization import CUT_WARNING, batches, require_batch_size, require_sentences
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import parse_json
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+GRAPH, TOKENIZER, SETTINGS = "model.onnx", "tokenizer.json", "encoder.json"
+INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
+
+TOKENS = 2_048
+"""Tokens that are encoded at once, at most."""
+
+
+class OnnxEncoder:
+    """A folder that `dcpcse export --to onnx` wrote, ready to `encode`."""
+
+    def __init__(self, folder: str | Path, *, providers: Sequence[str] = ("CPUExecutionProvider",)) -> None:
+        """providers: of onnxruntime, the first that works is taken. UserError for a folder without its files."""
+        try:
+            import onnxruntime
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise UserError(f"{error.name} cannot be imported: pip install onnxruntime tokenizers") from error
+
+        self.folder = Path(folder)
+        settings = self._settings()
+        self.dimension: int = settings["dimension"]
+        self.max_tokens: int = settings["max_tokens"]
+        self._text: dict[str, Any] = settings["text"]
+        self._words = Tokenizer.from_file(str(self.folder / TOKENIZER))
+        self._pad_id: int = self._words.padding["pad_id"]
+        self._words.no_padding()  # within batches only
+        self._session = onnxruntime.InferenceSession(self.folder / GRAPH, providers=list(providers))
+
+    def encode(
+        self,
+        sentences: Sequence[str],
+        batch_size: int = 128,
+        normalize: bool = False,
+        *,
+        max_length: int | None = None,
+    ) -> np.ndarray:
+        """Embeddings of sentences, float32 (N, H), in the order given.
+
+        batch_size: sentences encoded at once, at most; long ones are fewer. normalize: unit length. max_length: cut
+        texts at so many tokens, special ones and template included; without it only where the encoder has no more
+        room, and cut texts are counted in one warning.
+        """
+        require_batch_size(batch_size)
+        require_sentences(sentences)
+        ids = self._ids(sentences, max_length)
+        embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)
+        for rows in batches(list(map(len, ids)), batch_size, TOKENS):
+            embeddings[rows] = self._embed([ids[row] for row in rows])
+        if normalize:
+            embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
+        return embeddings
+
+    def _ids(self, sentences: Sequence[str], max_length: int | None) -> list[list[int]]:
+        wanted = self.max_tokens if max_length is None else max_length
+        least = self._words.num_special_tokens_to_add(False) + 1
+        if not least <= wanted <= self.max_tokens:
+            raise UserError(
+                f"max_length {wanted} is not between {least} and the {self.max_tokens} tokens of this encoder"
+            )
+        self._words.enable_truncation(wanted, direction=self._words.truncation["direction"])
+        texts = self._words.encode_batch_fast(list(map(self._prepared, sentences)))
+        cut = sum(bool(text.overflowing) for text in texts)
+        if cut and max_length is None:
+            logger.warning(CUT_WARNING, cut, len(texts), wanted)
+        return [text.ids for text in texts]
+
+    def _prepared(self, sentence: str) -> str:
+        """A sentence as the tokenizer takes it."""
+        if self._text["final_period"]:
+            sentence = with_final_period(sentence)
+        return self._text["prepend"] + (sentence.strip() if self._text["strip"] else sentence)
+
+    def _embed(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        pad, width = self._pad_id, max(map(len, rows))
+        input_ids = np.array([[*row, *[pad] * (width - len(row))] for row in rows], dtype=np.int64)
+        mask = np.array([[1] * len(row) + [0] * (width - len(row)) for row in rows], dtype=np.int64)
+        (embeddings,) = self._session.run([OUTPUT], dict(zip(INPUTS, (input_ids, mask), strict=True)))
+        return embeddings
+
+    def _settings(self) -> dict[str, Any]:
+        for name in (SETTINGS, TOKENIZER, GRAPH):
+            if not (self.folder / name).is_file():
+                raise UserError(f"{self.folder} holds no {name}; give a folder that dcpcse export --to onnx wrote")
+        try:
+            settings = parse_json((self.folder / SETTINGS).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{self.folder / SETTINGS} is not readable JSON ({error}); export again") from error
+        found = settings.get("format") if isinstance(settings, dict) else None
+        if found != FORMAT:
+            raise UserError(f"{self.folder / SETTINGS} has format {found!r}; this version reads format {FORMAT}")
+        return settings

@@ -1,0 +1,104 @@
+"""Our models in sentence-transformers: `SentenceTransformer(folder, trust_remote_code=True)`.
+
+`dcpcse export --to sentence-transformers` writes such a folder. It holds a model folder as it is, and a modules.json
+that names the module here, so that without this package, or without trust in it, the folder is refused, never opened
+as the encoder alone.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sentence_transformers.base.modules import InputModule
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.encoders.templates import Slots
+from dcpcse.encoders.tokenization import read_rows
+from dcpcse.utils.errors import UserError
+
+SLOTS = "slots_"
+"""What the names of the slots of a template begin with, among the features of a batch."""
+
+
+class DeepPromptTransformer(InputModule):
+    """A whole `SentenceEncoder` as the one module of a SentenceTransformer: texts → sentence embeddings."""
+
+    def __init__(self, encoder: SentenceEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.max_seq_length = encoder.encoder.max_tokens
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.encoder.tokenizer
+
+    @property
+    def max_seq_length(self) -> int:
+        """Texts are cut at so many tokens, special ones and template included."""
+        return self._max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int) -> None:
+        self.encoder.require_length(value)
+        self._max_seq_length = value
+
+    def get_embedding_dimension(self) -> int:
+        """Length of an embedding."""
+        return self.encoder.dimension
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
+        """Texts as ids, in the model's template; prompt: text that is put before every one of them."""
+        model, texts = self.encoder, [f"{prompt or ''}{text}" for text in inputs]
+        rows = read_rows(model.tokenizer, model.template, texts, self.max_seq_length, final_period=model.final_period)
+        input_ids, mask, slots = rows.batch(range(len(rows)), model.tokenizer.pad_token_id)
+        found = {} if slots is None else {SLOTS + name: tensor for name, tensor in vars(slots).items()}
+        return {"input_ids": input_ids, "attention_mask": mask, **found}
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add the embeddings (N, H) of a batch that `preprocess` made."""
+        slots = {name.removeprefix(SLOTS): part for name, part in features.items() if name.startswith(SLOTS)}
+        embeddings = self.encoder(features["input_ids"], features["attention_mask"], Slots(**slots) if slots else None)
+        return {**features, "sentence_embedding": embeddings}
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """Write the model as a folder of ours; never a frozen encoder."""
+        if not safe_serialization:
+            raise UserError("safe_serialization=False: only safetensors are written; leave it out")
+        self.encoder.save(output_path)
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        *,
+        model_kwargs: dict[str, Any] | None = None,
+        processor_kwargs: dict[str, Any] | None = None,
+        config_kwargs: dict[str, Any] | None = None,
+        backend: str = "torch",
+        **kwargs: Any,
+    ) -> "DeepPromptTransformer":
+        """Load a folder, or a repository of the hub, that `save` wrote.
+
+        model_kwargs: {"base": PLACE} says where the frozen encoder is now. UserError for all else that would be
+        asked of transformers, and for a wrong base or a damaged folder.
+        """
+        given = {"model_kwargs": set(model_kwargs or {}) - {"base"}}
+        given |= {"processor_kwargs": set(processor_kwargs or {}), "config_kwargs": set(config_kwargs or {})}
+        for name, keys in given.items():
+            if keys:
+                raise UserError(f"{name}: {sorted(keys)} cannot be set on this model; model_kwargs takes 'base' only")
+        if backend != "torch":
+            raise UserError(
+                f"backend={backend!r}: this module runs on torch; `dcpcse export --to onnx` writes a graph"
+            )
+        folder = cls.load_dir_path(model_name_or_path, subfolder, token, cache_folder, revision, local_files_only)
+        options = LoadOptions(cache_dir=cache_folder, token=token)
+        # On the CPU: sentence-transformers moves it to where it is wanted.
+        return cls(SentenceEncoder.load(folder, (model_kwargs or {}).get("base"), device="cpu", options=options))

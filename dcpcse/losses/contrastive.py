@@ -1,0 +1,73 @@
+"""Contrastive learning with in-batch and hard negatives (SimCSE, eq. 1 and 5; ConPVP, eq. 1)."""
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from dcpcse.losses.base import Counts, Objective, Step
+from dcpcse.losses.functional import cosines, nt_xent
+from dcpcse.utils.distributed import gather_own_first, joint_mean, published_gradient
+
+
+class Contrastive(Objective):
+    """Picks each anchor's positive among all positives, and hard negatives, of all processes.
+
+    With prototypes as positives, and negated prototypes as others, it is the prototypical loss of ConPVP.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.05,
+        hard_negative_weight: float = 0.0,
+        *,
+        positive: str = "positive",
+        others: Sequence[str] = (),
+        gather_gradient: str = "exact",
+    ) -> None:
+        """hard_negative_weight: logarithm of the weight of an anchor's own hard negative; 0 weighs it as 1.
+
+        positive: view that belongs to the anchor. others: views that are negatives of every anchor, the own included.
+        gather_gradient: `exact`, or `published` (see `published_gradient`); they differ where processes share rows.
+        """
+        super().__init__()
+        self.temperature = temperature
+        self.hard_negative_weight = hard_negative_weight
+        self.positive = positive
+        self.others = tuple(others)
+        self.gather_gradient = gather_gradient
+
+    def forward(self, step: Step) -> Tensor:
+        views = step.embeddings
+        self.anchors = views["anchor"].detach()
+        self.counts = cosine_counts(views["anchor"], views[self.positive])
+        hard = ("negative",) if "negative" in views else ()
+        names = (self.positive, *hard, *self.others)
+        candidates = dict(zip(names, gather_own_first([views[name] for name in names]), strict=True))
+        loss = nt_xent(
+            views["anchor"],
+            candidates[self.positive],
+            self.temperature,
+            negatives=candidates.get("negative"),
+            hard_negative_weight=self.hard_negative_weight,
+            others=[*(candidates[name] for name in self.others), *self.further()],
+        )
+        loss = joint_mean(loss, len(views["anchor"]))
+        return loss if self.gather_gradient == "exact" else published_gradient(loss)
+
+    def further(self) -> Sequence[Tensor]:
+        """Negatives (E, H) of every anchor that are no rows of the batch, the same in all processes; none here."""
+        return ()
+
+    def negatives(self, batch: int, views: Collection[str]) -> int:
+        """Every candidate but the own positive."""
+        return (1 + len(self.others) + ("negative" in views)) * batch - 1
+
+
+@torch.no_grad()
+def cosine_counts(anchors: Tensor, positives: Tensor) -> Counts:
+    """Figures of the log, by which the guards know a collapse: cosines (B, H) with own positives, and with others'."""
+    of_pairs = cosines(anchors, positives)
+    own = of_pairs.diagonal().sum()
+    pairs = torch.tensor(len(anchors), device=of_pairs.device)
+    return {"cosine_positive": (own, pairs), "cosine_negative": (of_pairs.sum() - own, pairs * (pairs - 1))}

@@ -1,0 +1,49 @@
+"""Auxiliary masked language modelling (DCPCSE, section 2.2): keeps the prompts associated with the text."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from dcpcse.encoders.backbones import LMHead
+from dcpcse.encoders.template_denoising import sentence_tokens
+from dcpcse.losses.base import RowWise, Step
+from dcpcse.losses.functional import masked_ce
+from dcpcse.losses.token_masking import TokenMasking
+
+
+class MaskedLM(RowWise):
+    """Predicts masked tokens of all views through the same prompts, prompt dropout included.
+
+    In a template only tokens of the sentence are masked. The head is frozen by default, as the paper says of all
+    language-model weights; the published code trains an untied copy at the prompts' learning rate (`train_head`).
+    """
+
+    def __init__(
+        self, lm_head: LMHead, masking: TokenMasking, *, train_head: bool = False, apart: bool = False
+    ) -> None:
+        """apart: the head gets weights of its own although it is frozen, for an encoder that is trained itself."""
+        super().__init__()
+        if train_head or apart:
+            lm_head.untie()
+        self.lm_head = lm_head.requires_grad_(train_head)
+        self.masking = masking
+
+    def draw(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Masked token ids and the places to predict, both (B·V, L)."""
+        input_ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)
+        candidates = None if step.slots is None else sentence_tokens(step.model.templates, step.slots, mask)
+        return self.masking(input_ids, candidates)
+
+    def count(self, step: Step, drawn: tuple[Tensor, Tensor]) -> Tensor:
+        return drawn[1].sum()
+
+    def mean(self, step: Step, drawn: tuple[Tensor, Tensor]) -> Tensor:
+        (masked_ids, chosen), mask = drawn, step.attention_mask.flatten(0, 1)
+        again = {"slots": step.slots, "prefix": step.prefix, "packing": step.packing}
+        hidden = step.model.encoder(masked_ids, mask, **again)[-1]
+        return masked_ce(self.lm_head(hidden[chosen]), step.input_ids.flatten(0, 1)[chosen])
+
+
+def exponential_decay(rate: float, steps: float) -> Callable[[int], float]:
+    """Factor rate^(step / steps), the exponent real-valued (DCPCSE, section 2.2: 0.95 and 100)."""
+    return lambda step: rate ** (step / steps)

@@ -1,0 +1,1 @@
+"""Options and terms that several methods share."""

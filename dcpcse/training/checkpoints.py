@@ -1,0 +1,267 @@
+"""Checkpoints of a run: which one to go on from, and whether it can be, before anything is written."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.trainer_pt_utils import safe_globals
+
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.storage import model_folder
+from dcpcse.methods import Method
+from dcpcse.training.arguments import RunArguments
+from dcpcse.training.atomic_save import read_seal
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in, last, read_options, read_state
+from dcpcse.utils.safetensors_io import BROKEN_PICKLE, listed, load_tensors, save_tensors
+
+logger = logging.getLogger(__name__)
+
+OBJECTIVES = "objectives.safetensors"
+"""What the objectives train and keep: part of checkpoints, which training resumes from, not of results."""
+
+_MAY_CHANGE = {
+    *("preset", "plugin", "model_name_or_path", "config_name", "tokenizer_name", "model_revision", "use_auth_token"),
+    *("cache_dir", "overwrite_cache", "output_dir", "train_file", "use_fast_tokenizer"),
+    *("eval_data_dir", "eval_tasks", "custom_eval_data", "num_train_epochs", "max_steps", "do_train", "do_eval"),
+    *("eval_strategy", "eval_steps", "eval_on_start", "save_strategy", "save_steps", "save_total_limit"),
+    *("logging_steps", "logging_strategy", "logging_first_step", "logging_dir", "logging_nan_inf_filter"),
+    *("report_to", "run_name", "disable_tqdm", "per_device_eval_batch_size", "dataloader_num_workers", "use_cpu"),
+    *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "torch_compile", "log_level"),
+    *("denoise_in_dev", "eval_transfer", "init_from", "generator_name", "corrupted_corpus"),
+    *("gradient_checkpointing", "activation_checkpointing", "ddp_find_unused_parameters", "dataloader_pin_memory"),
+    *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk"),
+}
+"""Options that may differ when a run goes on: places (the encoder is known by its fingerprint), lengths, reports."""
+
+_MOVES_ROUNDING = (
+    *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk", "torch_compile"),
+    *("gradient_checkpointing", "activation_checkpointing", "use_cpu"),
+)
+"""Of these, the ones by which numbers differ in their last digits."""
+
+_MOVES_SCHEDULE = ("num_train_epochs", "max_steps")
+"""Of these, the ones that the learning rate follows."""
+
+_PICKLED = ("optimizer.pt", "scheduler.pt")
+_MAY_BE_THERE = ("scaler.pt",)
+"""Of training in float16."""
+_YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
+
+
+class Broken(UserError):
+    """A checkpoint that is not whole; an earlier one may be."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint folder and the optimiser steps that were finished when it was written.
+
+    made_of: what its run was made of besides options: number of processes, fingerprints; {} of an earlier version.
+    best: step of the best checkpoint until then, where a metric decides.
+    """
+
+    folder: Path
+    step: int
+    made_of: Mapping[str, Any] = field(default_factory=dict)
+    best: int | None = None
+
+    def require_same(self, options: Mapping[str, Any], made_of: Mapping[str, Any], method: Method) -> None:
+        """UserError where going on would not be the run that wrote the checkpoint; arguments: of the run now."""
+        self.require_same_options(options)
+        self.require_same_origin(made_of)
+        self.require_same_run(method.model, method.of_objectives())
+
+    def require_same_options(self, options: Mapping[str, Any]) -> None:
+        """UserError if the run was started with other options, as far as its run.yaml says; what may differ is told.
+
+        transformers would go on with the old learning rate, whatever is asked for, and the rest half and half.
+        """
+        if not (self.folder / RUN_FILE).is_file():
+            return
+        before = _whole(read_options, self.folder)
+        defaults = {f.name: getattr(f.default, "value", f.default) for f in fields(RunArguments)}
+        for name in sorted(set(before) | set(options)):
+            was, now = (o.get(name, defaults.get(name)) for o in (before, options))
+            if was == now:
+                continue
+            if name not in _MAY_CHANGE:
+                raise UserError(
+                    f"{self.folder} was written with --{name} {was}, this run has --{name} {now}; {_SAME_OPTIONS}"
+                )
+            if name in _MOVES_SCHEDULE:
+                logger.warning("--%s was %s and is %s now: the learning rate follows the new length", name, was, now)
+            if name in _MOVES_ROUNDING:
+                logger.warning("--%s was %s and is %s now: the last digits may differ", name, was, now)
+
+    def require_same_origin(self, made_of: Mapping[str, Any]) -> None:
+        """UserError if the run was made of other things under the same options: a file that has changed since."""
+        for name, now in made_of.items():
+            if name in self.made_of and self.made_of[name] != now:
+                raise UserError(
+                    f"{self.folder} was written with another {name} ({self.made_of[name]}; here it is {now}); a run "
+                    "goes on with what it was started with"
+                )
+
+    def require_best(self, output_dir: Path) -> None:
+        """UserError where the best checkpoint until now, which may become the result, is not to be found whole."""
+        if self.best in (None, self.step):
+            return
+        found = place_of(self.best, output_dir, self.folder)
+        if found is None:
+            missing = output_dir / f"checkpoint-{self.best}"
+            raise UserError(f"{self.folder}: its best step was {self.best}; copy that checkpoint to {missing}")
+        read_seal(found)
+        model_folder.read(found)
+
+    def require_same_run(self, model: SentenceEncoder, objectives: Mapping[str, Tensor] | None) -> None:
+        """UserError unless a run that trains this model with these objectives wrote the checkpoint.
+
+        objectives: None for a result, which holds none.
+        """
+        saved, ours = model_folder.read(self.folder).record, model.record()
+        for key in _SAME_IN_RECORDS:
+            if saved.get(key) != ours[key]:
+                raise UserError(f"{self.folder} has {key} {saved.get(key)}, this run {ours[key]}; {_SAME_OPTIONS}")
+        if saved["base"]["fingerprint"] != ours["base"]["fingerprint"]:
+            raise UserError(
+                f"{self.folder} was trained on {saved['base']['name_or_path']}; the weights of "
+                f"{ours['base']['name_or_path']} are others; {_SAME_OPTIONS}"
+            )
+        if objectives is not None:
+            _read_objectives(self.folder, objectives)
+
+
+_SAME_IN_RECORDS = ("method", "pooling", "head", "prompt", "shallow", "cls_prompt", "position_offset", "template")
+_SAME_IN_RECORDS += ("denoising", "vocabulary")
+_ANOTHER = "go on from another checkpoint"
+_SAME_OPTIONS = "a run goes on with the options it was started with (its run.yaml holds them)"
+
+
+def save_objectives(folder: Path, objectives: Mapping[str, Tensor]) -> None:
+    """Write what the objectives train and keep, where there is any, into a checkpoint."""
+    if objectives:
+        save_tensors(folder / OBJECTIVES, objectives)
+
+
+def load_objectives(folder: Path, objectives: Mapping[str, Tensor]) -> None:
+    """Copy what a checkpoint holds of the objectives into these tensors."""
+    saved = _read_objectives(folder, objectives)
+    with torch.no_grad():
+        for name, tensor in objectives.items():
+            tensor.copy_(saved[name])
+
+
+def _read_objectives(folder: Path, expected: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    path = folder / OBJECTIVES
+    saved = load_tensors(path) if path.is_file() else {}
+    shapes = [{name: tuple(t.shape) for name, t in tensors.items()} for tensors in (saved, expected)]
+    if shapes[0] != shapes[1]:
+        raise UserError(
+            f"{folder} holds {listed(saved)} of objectives, this run has {listed(expected)}; {_SAME_OPTIONS}"
+        )
+    return saved
+
+
+def wanted(asked: str | None) -> bool:
+    """Whether `--resume_from_checkpoint` asks for a resumption at all."""
+    return asked is not None and asked.lower() not in _NO
+
+
+def asks_for_newest(asked: str | None) -> bool:
+    """Whether it asks for the newest checkpoint of the run in --output_dir."""
+    return asked is not None and asked.lower() in _YES
+
+
+def place_of(best: int | None, output_dir: Path, checkpoint: Path) -> Path | None:
+    """Where the best checkpoint of a run lies, now: in its folder, or beside the checkpoint that it goes on from."""
+    places = [folder / f"checkpoint-{best}" for folder in (output_dir, checkpoint.parent)]
+    return next((place for place in places if place.is_dir()), None)
+
+
+def find(run: RunArguments) -> Checkpoint | None:
+    """The checkpoint that a run goes on from: the newest whole one in --output_dir, a named folder, or none.
+
+    A broken one is left out with a warning; one that is named must be whole, since Trainer, which would not find
+    what it lacks, would begin anew without a word. UserError where --resume_from_checkpoint finds none.
+    """
+    asked = run.resume_from_checkpoint
+    if wanted(asked) and not asks_for_newest(asked):
+        return _read(Path(asked), f"--resume_from_checkpoint {asked}", run.world_size)
+    if not (run.resume or wanted(asked)):
+        return None
+    newest = newest_whole(Path(run.output_dir), run.world_size)
+    if newest is None and not run.resume:
+        whole = "whole " if last(Path(run.output_dir)) else ""
+        raise UserError(f"--resume_from_checkpoint: there is no {whole}checkpoint in {run.output_dir}")
+    return newest
+
+
+def newest_whole(folder: Path, processes: int = 1) -> Checkpoint | None:
+    """The checkpoint with the most steps that is whole, with a warning for each later one that is not.
+
+    processes: of the run that is to go on; UserError if another number of them wrote the checkpoint.
+    """
+    for path in reversed(checkpoints_in(folder).values()):
+        try:
+            return _read(path, str(path), processes)
+        except Broken as error:
+            logger.warning("left out: %s", str(error).removesuffix(f"; {_ANOTHER}"))
+    return None
+
+
+def require_whole(folder: Path) -> Checkpoint:
+    """A checkpoint as those would find it that wrote it, however many processes they were; Broken, as `_read`."""
+    return _read(folder, str(folder), len(list(folder.glob("rng_state*.pth"))) or 1)
+
+
+def _read(folder: Path, what: str, processes: int) -> Checkpoint:
+    """A checkpoint, every file of it read; Broken where it is not whole, UserError where it fits no such run."""
+    if not model_folder.is_model_folder(folder):
+        raise Broken(f"{what} is not a checkpoint of a run; give …/checkpoint-N")
+    if missing := [name for name in (STATE, *_PICKLED) if not (folder / name).is_file()]:
+        raise Broken(f"{what} lacks {missing} and is no whole checkpoint; {_ANOTHER}")
+    made_of, state = _whole(read_seal, folder), _whole(read_state, folder)
+    random_states = _random_states(folder, what, processes, made_of.get("processes"))
+    for name in (*_PICKLED, *random_states, *(name for name in _MAY_BE_THERE if (folder / name).is_file())):
+        _require_readable(folder / name)
+    _whole(model_folder.read, folder)
+    for name, read in {OBJECTIVES: lambda _: load_tensors(folder / OBJECTIVES), RUN_FILE: read_options}.items():
+        if (folder / name).is_file():
+            _whole(read, folder)
+    return Checkpoint(folder, state["global_step"], made_of, state.get("best_global_step"))
+
+
+def _random_states(folder: Path, what: str, processes: int, sealed: int | None) -> list[str]:
+    """Names of the random states in a checkpoint, one for each process of the run."""
+    found = sorted(path.name for path in folder.glob("rng_state*.pth"))
+    expected = [f"rng_state_{rank}.pth" for rank in range(processes)] if processes > 1 else ["rng_state.pth"]
+    if set(found) == set(expected):
+        return expected
+    wrote = sealed or len(found)
+    if wrote and wrote != processes:
+        raise UserError(
+            f"{what} was written by another number of processes, {wrote}; this run has {processes}: launch as many"
+        )
+    raise Broken(f"{what} lacks {sorted(set(expected) - set(found))} and is no whole checkpoint; {_ANOTHER}")
+
+
+def _whole(read: Callable[[Path], Any], folder: Path) -> Any:
+    """What a file of a checkpoint holds; Broken, with what to do, for a damaged one."""
+    try:
+        return read(folder)
+    except UserError as error:
+        raise Broken(f"{error}; {_ANOTHER}") from error
+
+
+def _require_readable(path: Path) -> None:
+    """Broken for a pickle that is damaged, or holds more than numbers; nothing in it is run."""
+    try:
+        with safe_globals():  # of numpy, for the random state; as Trainer reads it
+            torch.load(path, map_location="cpu", weights_only=True)
+    except (*BROKEN_PICKLE, OSError) as error:
+        raise Broken(f"{path} is damaged, or holds more than a checkpoint does; {_ANOTHER}") from error

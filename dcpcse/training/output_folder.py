@@ -1,0 +1,81 @@
+"""The output folder of a run: whether it may be written to, how to go on in it, and making it empty."""
+
+import shutil
+from pathlib import Path
+
+from dcpcse.encoders.storage import model_folder
+from dcpcse.training import atomic_save as saving
+from dcpcse.training import checkpoints
+from dcpcse.training.arguments import RunArguments
+from dcpcse.training.guards import NON_FINITE
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_writable
+from dcpcse.utils.run_files import RECORDS, RUN_FILE, STATE, checkpoints_in, last
+
+EVALUATED = "eval_results.txt"
+REPORTS = (RUN_FILE, "train_results.txt", EVALUATED, STATE, *RECORDS)
+
+
+def require_output_dir(run: RunArguments) -> None:
+    """UserError unless --output_dir is a place for files."""
+    folder = Path(run.output_dir)
+    if run.process_index:  # the first process looks
+        return
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--output_dir {folder} is a file; give a folder")
+    require_writable(folder, f"--output_dir {run.output_dir}")
+
+
+def check_output(run: RunArguments, encoder: str | None) -> None:
+    """Refuse to train into a folder that holds something, unless told to overwrite or to go on."""
+    if run.process_index:  # the first process looks; what it writes later must not stop a slower one
+        return
+    folder = Path(run.output_dir)
+    if encoder and Path(encoder).is_dir() and folder.samefile(encoder):
+        raise UserError(f"--output_dir {folder} is the folder of the encoder; the result needs one of its own")
+    if not run.do_train or _goes_on_in(folder, run):
+        return
+    if any(not saving.is_aside(path) for path in folder.iterdir()) and not run.overwrite_output_dir:
+        raise UserError(
+            f"--output_dir {folder} is not empty; give another folder, --overwrite_output_dir to replace its result, "
+            "or --resume to go on from its last checkpoint"
+        )
+    if model_folder.holds_another_encoder(folder) and not (folder / RUN_FILE).is_file():
+        raise UserError(f"--output_dir {folder} holds an encoder that is no result of train.py; give another folder")
+
+
+def _goes_on_in(folder: Path, run: RunArguments) -> bool:
+    """Whether a run that lies in this folder already is to go on."""
+    asked = run.resume_from_checkpoint
+    if not checkpoints.wanted(asked):
+        return run.resume and ((folder / RUN_FILE).is_file() or all(map(_is_of_a_run, folder.iterdir())))
+    return not Path(asked).is_dir() or Path(asked).resolve().parent == folder.resolve()
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Whether a run that was killed before its first checkpoint may have left this."""
+    return saving.is_aside(path) or path.name.removesuffix(".part") in REPORTS
+
+
+def how_to_go_on(output: Path) -> str:
+    """For a run that ends before its time: the checkpoint that is left, and what to do."""
+    newest = last(output)
+    if newest is None:
+        return f"there is no checkpoint in {output} yet; the same command with --resume begins again"
+    return f"{newest} is the last checkpoint; the same command with --resume goes on from there"
+
+
+def clear_run(output_dir: Path) -> None:
+    """Remove an earlier run's model, checkpoints and reports from a folder that is to be overwritten."""
+    model_folder.clear(output_dir)
+    for checkpoint in checkpoints_in(output_dir).values():
+        saving.delete(checkpoint)
+    clear_reports(output_dir)
+
+
+def clear_reports(output_dir: Path) -> None:
+    """Remove what an earlier run has written down in a folder."""
+    for folder in output_dir.glob(NON_FINITE):
+        shutil.rmtree(folder)
+    for name in REPORTS:
+        (output_dir / name).unlink(missing_ok=True)

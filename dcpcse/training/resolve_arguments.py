@@ -1,0 +1,147 @@
+"""What follows from the options of train.py, and what among them cannot be, before anything is read."""
+
+import os
+import warnings
+from collections.abc import Collection
+from dataclasses import fields
+
+import torch
+import transformers
+from accelerate.utils import DynamoBackend
+from senteval import TRANSFER_TASKS
+from transformers.integrations import get_available_reporting_integrations
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+from dcpcse.evaluation.evaluator import METRIC_NAMES
+from dcpcse.training.arguments import DataArguments, RunArguments
+from dcpcse.training.publish import Target
+from dcpcse.utils.console import say
+from dcpcse.utils.devices import require_flex_attention
+from dcpcse.utils.errors import UserError
+
+OF_HUB = ("hub_model_id", "hub_private_repo", "hub_revision")
+"""Options that say where `--push_to_hub` pushes to."""
+
+
+def take_target(run: RunArguments, given: Collection[str]) -> Target | None:
+    """Where the folder is pushed to at the end, None without `--push_to_hub`, which is taken away from transformers.
+
+    It would push every checkpoint, with optimiser states and pickles.
+    """
+    if not run.push_to_hub:
+        if unread := [name for name in OF_HUB if name in given]:
+            raise UserError(f"--{unread[0]} only counts with --push_to_hub; add it, or leave it out")
+        return None
+    if not run.hub_model_id:
+        raise UserError("--push_to_hub: where to is missing; give --hub_model_id ORGANISATION/NAME")
+    if not run.do_train:
+        raise UserError("--push_to_hub pushes what is trained, and nothing is; dcpcse push FOLDER ORGANISATION/NAME")
+    run.push_to_hub = False
+    return Target(run.hub_model_id, run.hub_revision or "main", run.hub_private_repo or None)
+
+
+def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
+    """Fill in what follows from the other options, and say so."""
+    if not {"do_train", "do_eval"} & set(given):  # not run.do_eval: transformers sets it where eval_strategy is given
+        run.do_train = True
+    if run.fp16 and not torch.cuda.is_available():
+        say("--fp16 has no effect without a GPU: training in float32")
+        run.fp16 = False
+    if run.n_gpu > 1:
+        say(f"{run.n_gpu} GPUs are visible, one is used; launch with torchrun to use all")
+        run._n_gpu = 1
+    if data.eval_transfer and not wants_dev_scores(run):
+        raise UserError("--eval_transfer: nothing is evaluated; add --eval_strategy steps or --do_eval")
+    if run.metric_for_best_model:
+        _require_metric(run.metric_for_best_model, data)
+        run.greater_is_better = run.greater_is_better if "greater_is_better" in given else True
+    _tell_of_no_effect(run, data, given)
+    if run.ddp_find_unused_parameters is None:
+        run.ddp_find_unused_parameters = False
+    run.dataloader_pin_memory = run.dataloader_pin_memory and torch.cuda.is_available()
+    run.remove_unused_columns = False  # the collator reads text, which the Trainer would drop
+    if run.train_sampling_strategy != "random":
+        raise UserError(
+            f"--train_sampling_strategy {run.train_sampling_strategy}: in contrastive training the sampler decides "
+            "who is whose negative; only random is supported"
+        )
+    if run.accelerator_config.split_batches or run.accelerator_config.dispatch_batches:
+        raise UserError(
+            "--accelerator_config: split_batches and dispatch_batches deal batches out in ways that change who is "
+            "whose negative; leave them out"
+        )
+    _require_installed(run)
+    if run.flex_attention:
+        require_flex_attention(run.device, run.packing)
+    if run.logging_dir:
+        os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
+
+
+def _tell_of_no_effect(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
+    """A line for each option that was given and that nothing looks at."""
+    if not wants_dev_scores(run):
+        defaults = {field.name: field for field in fields(DataArguments)}
+        of_data = ("eval_data_dir", "custom_eval_data")
+        changed = {name for name in of_data if getattr(data, name) != defaults[name].default}
+        names = [*changed, "metric_for_best_model", "load_best_model_at_end", "greater_is_better"]
+        for name in names:
+            if name in given:
+                say(f"--{name} has no effect: nothing is measured without --eval_strategy steps or --do_eval")
+    if run.logging_dir and "tensorboard" not in run.report_to:
+        say("--logging_dir has no effect without --report_to tensorboard")
+
+
+def _require_installed(run: RunArguments) -> None:
+    """UserError for an optimiser or a reporter that is not known, or whose package is not there."""
+    if unknown := sorted(set(run.report_to) - set(INTEGRATION_TO_CALLBACK)):
+        known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
+        raise UserError(f"--report_to {' '.join(unknown)}: choose among {known}; or none")
+    if missing := sorted(set(run.report_to) - set(get_available_reporting_integrations())):
+        names = " ".join(missing)
+        raise UserError(f"--report_to {names}: not installed; pip install {names}, or --report_to none")
+    try:
+        transformers.Trainer.get_optimizer_cls_and_kwargs(run)
+    except (ImportError, ValueError, RuntimeError) as error:
+        name = getattr(run.optim, "value", run.optim)
+        raise UserError(f"--optim {name}: {' '.join(str(error).split())}") from error
+    _require_schedule(run)
+    backends = sorted(backend.value.lower() for backend in DynamoBackend)
+    if run.torch_compile_backend and run.torch_compile_backend.lower() not in backends:
+        raise UserError(f"--torch_compile_backend {run.torch_compile_backend}: choose one of {', '.join(backends)}")
+    if run.torch_compile_mode:
+        try:
+            torch.compile(lambda tensor: tensor, mode=run.torch_compile_mode)
+        except RuntimeError as error:
+            raise UserError(
+                f"--torch_compile_mode {run.torch_compile_mode}: {' '.join(str(error).split())}"
+            ) from error
+
+
+def _require_schedule(run: RunArguments) -> None:
+    """UserError for a schedule that cannot be made, or not be followed, with these options: it is tried on nothing."""
+    name = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    try:
+        schedule = transformers.get_scheduler(
+            run.lr_scheduler_type, optimizer, run.get_warmup_steps(100), 100, run.lr_scheduler_kwargs or {}
+        )
+        if not isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            with warnings.catch_warnings():  # of a step of the schedule before one of the optimiser
+                warnings.simplefilter("ignore")
+                schedule.step()
+    except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
+        problem = " ".join(str(error).split())
+        raise UserError(f"--lr_scheduler_type {name}: {problem}; see --lr_scheduler_kwargs") from error
+
+
+def _require_metric(name: str, data: DataArguments) -> None:
+    known = [METRIC_NAMES[task] for task in data.eval_tasks if task in METRIC_NAMES]
+    known += ["avg_sts"] if len(known) == len(METRIC_NAMES) else []
+    known += [*TRANSFER_TASKS, "avg_transfer"] if data.eval_transfer else []
+    if name.removeprefix("eval_") not in known:
+        raise UserError(f"--metric_for_best_model {name}: choose one of {known} (measured on --eval_tasks)")
+
+
+def wants_dev_scores(run: RunArguments) -> bool:
+    """Whether the run measures dev scores at any time."""
+    return run.do_eval or run.eval_strategy != "no" or run.eval_on_start

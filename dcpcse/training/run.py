@@ -1,0 +1,349 @@
+"""What train.py does, step by step: check, build, train, measure, report."""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers
+import yaml
+from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
+from torch import nn
+
+from dcpcse.data.collator import ViewCollator
+from dcpcse.data.corrupted_corpus import Corpus, CorruptedRows
+from dcpcse.data.fingerprint import data_fingerprint
+from dcpcse.data.indexed_dataset import NumberedRows
+from dcpcse.data.training_file import TrainingData, load_training_file, located
+from dcpcse.encoders.backbones import Backbone, fingerprint, load_backbone, vocabulary_fingerprint
+from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.storage import hub, model_folder
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.evaluation.evaluator import dev_metrics, measure
+from dcpcse.methods import Method, build_method
+from dcpcse.methods import settle as settle_method
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.plugins import file_from_outside
+from dcpcse.training import atomic_save as saving
+from dcpcse.training import checkpoints
+from dcpcse.training.arguments import DataArguments, RunArguments
+from dcpcse.training.gradient_cache import require_repeatable
+from dcpcse.training.output_folder import (
+    EVALUATED,
+    check_output,
+    clear_reports,
+    clear_run,
+    how_to_go_on,
+    require_output_dir,
+)
+from dcpcse.training.publish import Target, push, remove_old_card, require_pushable
+from dcpcse.training.resolve_arguments import OF_HUB, settle, take_target, wants_dev_scores
+from dcpcse.training.run_recorder import write_environment
+from dcpcse.training.summary import planned_steps, summary
+from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.training.validate_setup import require_data, require_fitting, require_given, require_shardable
+from dcpcse.utils.console import say
+from dcpcse.utils.distributed import is_lost_process
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import write_whole
+from dcpcse.utils.locks import alone_in, is_held
+from dcpcse.utils.run_files import RUN_FILE, last, read_state
+from dcpcse.utils.signals import Interrupted
+
+logger = logging.getLogger(__name__)
+
+SETTLED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "do_train", "fp16")
+"""Options of a run that `run.yaml` always holds."""
+
+
+OF_ONE_CALL = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *OF_HUB)
+"""Options that `run.yaml` never holds: what a call did with its folder is not part of the run."""
+
+
+def run_training(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
+    """What train.py does once its options are read; given: names of those that were."""
+    _, _, run_args = options
+    settle(run_args, options[1], given)
+    require_output_dir(run_args)
+    output = Path(run_args.output_dir)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(saving.told(output, lambda: how_to_go_on(output)))
+        if run_args.process_index == 0:
+            stack.enter_context(alone_in(output, f"--output_dir {output}"))
+        _train_with(options, given)
+
+
+def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
+    model_args, data_args, run_args = options
+    check_output(run_args, model_args.model_name_or_path)
+    target = take_target(run_args, given)
+    if target and run_args.process_index == 0:  # what cannot be pushed should not cost a training
+        require_pushable(run_args.output_dir, target)
+    checkpoint = checkpoints.find(run_args)
+    require_given(model_args, data_args)
+    settle_method(model_args, ["anchor"])  # what contradicts itself should not cost the reading of a large file
+    dev = load_dev_tasks(data_args) if wants_dev_scores(run_args) else None
+    data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
+    require_data(data, model_args, run_args, data_args.train_file)
+    model_args = settle_method(model_args, data.roles)
+    require_shardable(model_args, run_args)
+    if run_args.gradient_cache_chunk:
+        require_repeatable(run_args)
+    transformers.set_seed(run_args.seed)
+    method = build_method(load(model_args), model_args, data.roles)
+    require_fitting(method, data_args, run_args)
+    corpus = _corpus(model_args, data_args, method)
+    made_of, asked = _made_of(data_args, run_args, method, corpus), resolved(model_args, data_args, run_args, given)
+    if checkpoint:
+        checkpoint.require_same(asked, made_of, method)
+        if run_args.load_best_model_at_end:
+            checkpoint.require_best(Path(run_args.output_dir))
+    in_dev = bool(model_args.denoise_in_dev)
+    trainer = build_trainer(method, data, data_args, run_args, dev, denoise_in_dev=in_dev, corpus=corpus)
+    trainer.made_of = made_of
+    _carry_out(trainer, checkpoint, asked)
+    if target and trainer.is_world_process_zero():
+        _push(Path(run_args.output_dir), target)
+    trainer.accelerator.wait_for_everyone()  # processes that leave the group one by one may abort the others
+    trainer.accelerator.end_training()
+
+
+def _carry_out(
+    trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, asked: Mapping[str, Any]
+) -> None:
+    """Train and measure, as far as it is asked for and not done yet; asked: the resolved options."""
+    run = trainer.args
+    finished = run.do_train and _is_finished(trainer, asked)
+    if run.do_train and not finished:
+        _prepare(trainer, checkpoint, asked)
+        _train(trainer, checkpoint)
+    if run.do_eval and not (finished and (Path(run.output_dir) / EVALUATED).is_file()):
+        _evaluate(trainer)
+
+
+def _push(folder: Path, target: Target) -> None:
+    try:
+        say(f"pushed: {push(folder, target)}")
+    except UserError as error:
+        raise UserError(
+            f"the model is in {folder}, but not on the hub: {error}; try again: dcpcse push {folder} {target.repo_id}"
+        ) from error
+
+
+def dev_tasks(data: DataArguments) -> list[str]:
+    """The tasks that dev evaluation measures."""
+    return [*data.eval_tasks, *(TRANSFER_TASKS if data.eval_transfer else ())]
+
+
+def load_dev_tasks(data: DataArguments) -> Suite:
+    """Their files, read and checked: before encoders are loaded, and for the whole of the run."""
+    settings = settings_of_mode("dev", official=not data.custom_eval_data)
+    return load_suite(dev_tasks(data), data.eval_data_dir, settings)
+
+
+def _data_cache(args: ModelArguments) -> Path | None:
+    return Path(args.cache_dir) / "dcpcse" if args.cache_dir else None
+
+
+def load(args: ModelArguments) -> Backbone:
+    """The encoder that the options name, with its LM head where the MLM loss or the head needs one."""
+    options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
+    hub.require_known(args.model_name_or_path, options)
+    return load_backbone(
+        args.model_name_or_path,
+        tokenizer=args.tokenizer_name,
+        config=args.config_name,
+        lm_head=args.lm_head if args.do_mlm or args.org_mlp else None,
+        options=options,
+    )
+
+
+def _corpus(args: ModelArguments, data: DataArguments, method: Method) -> Corpus | None:
+    """The corpus that was corrupted ahead of training, if one is given; UserError if it is of another run."""
+    if args.corrupted_corpus is None:
+        return None
+    if any(view.augmentation for view in method.views):
+        raise UserError(
+            "--corrupted_corpus: its tokens were replaced in sentences as they are, and --method "
+            f"{args.method} changes them anew in each epoch; leave it out"
+        )
+    corpus = Corpus.read(args.corrupted_corpus)
+    corpus.require(
+        data=data_fingerprint(data.train_file),
+        vocabulary=vocabulary_fingerprint(method.model.tokenizer),
+        views=[view.name for view in method.views],
+        max_seq_length=data.max_seq_length,
+    )
+    return corpus
+
+
+def build_trainer(
+    method: Method,
+    data: TrainingData,
+    data_args: DataArguments,
+    run_args: RunArguments,
+    dev: Suite | None = None,
+    *,
+    denoise_in_dev: bool = False,
+    corpus: Corpus | None = None,
+) -> ContrastiveTrainer:
+    """The Trainer with collator and dev evaluation on the tasks of `dev`; corpus: corrupted ids of the data."""
+
+    def dev_scores() -> Mapping[str, float]:
+        with method.model.denoised(denoise_in_dev):
+            return dev_metrics(measure(method.model, dev, batch_size=run_args.per_device_eval_batch_size).results)
+
+    collator = ViewCollator(
+        method.model.tokenizer,
+        method.views,
+        data_args.max_seq_length,
+        templates=method.model.templates,
+        width=method.model.dimension,
+        seed=run_args.seed,
+        pad_to_max_length=data_args.pad_to_max_length,
+    )
+    rows = NumberedRows(data.dataset)
+    trainer = ContrastiveTrainer(
+        method,
+        run_args,
+        dev_scores=dev_scores if dev else None,
+        locate=lambda numbers: located(data_args.train_file, data.dataset, numbers),
+        data_collator=collator,
+        train_dataset=rows if corpus is None else CorruptedRows(rows, corpus),
+    )
+    set_packed(trainer.step_module, run_args.packing, run_args.flex_attention)
+    return trainer
+
+
+def _made_of(data: DataArguments, run: RunArguments, method: Method, corpus: Corpus | None) -> dict[str, Any]:
+    """What a run is made of besides its options and the encoder, by the names that a refusal gives it."""
+    frozen = [parameter for objective in method.objectives for parameter in objective.parameters()]
+    frozen = nn.ParameterList(parameter for parameter in frozen if not parameter.requires_grad)
+    made_of = {"processes": run.world_size, "training file": data_fingerprint(data.train_file)}
+    if len(frozen):
+        made_of["generator or LM head"] = fingerprint(frozen)
+    if corpus:
+        made_of["corrupted corpus"] = corpus.fingerprint()
+    if file := file_from_outside(method.model.method):
+        made_of["file of the method"] = data_fingerprint(file)
+    return made_of
+
+
+def _is_finished(trainer: ContrastiveTrainer, options: Mapping[str, Any]) -> bool:
+    """Whether a run that is to go on has left its result already; then that stays, and is what is measured.
+
+    UserError for a result of other options, and for a shorter one without a checkpoint to go on from.
+    """
+    run, output, steps = trainer.args, Path(trainer.args.output_dir), planned_steps(trainer)
+    there = model_folder.is_model_folder(output)
+    if not there or not (run.resume or checkpoints.asks_for_newest(run.resume_from_checkpoint)):
+        return False
+    state = read_state(output) or {"global_step": 0}
+    result = checkpoints.Checkpoint(output, state["global_step"])
+    result.require_same_options(options)
+    if result.step >= steps:
+        result.require_same_run(trainer.step_module.model, None)
+        say(f"{output} is finished: all its {steps} steps are done; its result stays as it is")
+        if trainer.is_world_process_zero():
+            saving.tidy(output)
+        trainer.restore_result()
+        return True
+    if last(output) is None:
+        raise UserError(
+            f"{output} holds the result of {result.step} steps, and no checkpoint to go on from to {steps}; give "
+            "another folder, or --overwrite_output_dir without --resume"
+        )
+    return False
+
+
+def _prepare(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, asked: Mapping[str, Any]) -> None:
+    """Make the output folder ready, and say what is about to be trained."""
+    if not trainer.is_world_process_zero():
+        return
+    output = Path(trainer.args.output_dir)
+    saving.tidy(output)
+    remove_old_card(output)
+    if not checkpoint and trainer.args.resume:
+        say(f"--resume: there is no whole checkpoint in {output} yet; the training begins")
+        clear_reports(output)  # a broken checkpoint stays until a whole one takes its place
+    elif not checkpoint:
+        clear_run(output)
+    else:
+        say(f"going on from {checkpoint.folder}, after step {checkpoint.step}")
+    write_run(output / RUN_FILE, asked)
+    write_environment(output, step=checkpoint.step if checkpoint else 0)
+    for line in summary(trainer).splitlines():
+        say(line)
+
+
+def _train(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None) -> None:
+    output = Path(trainer.args.output_dir)
+    with trainer.stop.awaited():
+        metrics = _metrics_of_training(trainer, checkpoint)
+        trainer.save_result({} if metrics is None else {"train_results.txt": _lines(metrics)})
+        if metrics is not None and trainer.is_world_process_zero():
+            for line in _lines(metrics).splitlines():
+                say(line)
+    if trainer.is_world_process_zero():
+        say(f"the model is in {output}")
+    if number := trainer.stop.number:  # it came in the last step, or while the result was saved
+        raise Interrupted(number, f"{Interrupted(number).name} at the end of the training: the model is in {output}")
+
+
+def _metrics_of_training(
+    trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None
+) -> Mapping[str, float] | None:
+    """Train; None where the checkpoint is the end already."""
+    steps, output = planned_steps(trainer), Path(trainer.args.output_dir)
+    if checkpoint and checkpoint.step >= steps:  # transformers would take one step more
+        say(f"{checkpoint.folder} is the end of the run: all its {steps} steps are done, none is left to train")
+        trainer.restore(checkpoint)
+        return None
+    try:
+        return trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
+    except KeyboardInterrupt as error:
+        if not str(error):  # at once, in the middle of a step
+            say(how_to_go_on(output))
+        raise
+    except RuntimeError as error:
+        if is_lost_process(error):
+            _tell_of_loss(trainer, output)
+        raise
+
+
+def _tell_of_loss(trainer: ContrastiveTrainer, output: Path) -> None:
+    """Another process is gone. The first one says what to do; the second one, where the first is gone."""
+    if number := trainer.stop.number:  # the launcher has seen it too, and ends this process
+        raise Interrupted(number)
+    speaker = 1 if trainer.args.process_index == 1 and not is_held(output) else 0
+    if trainer.args.process_index == speaker:
+        print(f"another process of this run has ended; {how_to_go_on(output)}", file=sys.stderr, flush=True)
+
+
+def resolved(model: ModelArguments, data: DataArguments, run: RunArguments, given: Collection[str]) -> dict[str, Any]:
+    """The options of a run, whether given, settled or left at their defaults."""
+    # Of transformers' hundred options those that were given, and those that matter always.
+    kept = {name: value for name, value in run.to_dict().items() if name in given or name in SETTLED}
+    options = {**vars(model), **vars(data), **kept, "output_dir": run.output_dir}
+    return {name: value for name, value in options.items() if value not in (None, []) and name not in OF_ONE_CALL}
+
+
+def write_run(path: Path, options: Mapping[str, Any]) -> None:
+    """Write resolved options as a file that train.py reads again."""
+    write_whole(path, yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True))
+
+
+def _evaluate(trainer: ContrastiveTrainer) -> None:
+    """Dev scores of the result, on the terminal and in eval_results.txt."""
+    lines = _lines(trainer.evaluate())
+    if trainer.is_world_process_zero():
+        write_whole(Path(trainer.args.output_dir) / EVALUATED, lines)
+        for line in lines.splitlines():
+            say(line)
+
+
+def _lines(metrics: Mapping[str, Any]) -> str:
+    """`key = value`, one a line."""
+    return "".join(f"{key} = {value}\n" for key, value in sorted(metrics.items()))

@@ -1,0 +1,225 @@
+"""Training runs as their folders tell of them: what was trained, how far it came, what it scored. Without torch."""
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.run_files import (
+    ENVIRONMENT,
+    METRICS,
+    RUN_FILE,
+    STATE,
+    checkpoints_in,
+    is_number,
+    read_environment,
+    read_metrics,
+    read_options,
+    read_scores,
+    read_state,
+)
+
+Content = TypeVar("Content")
+
+DEV_METRICS = ("stsb_spearman", "avg_sts", "sickr_spearman", "avg_transfer")
+"""Which dev score speaks for a run that was not told to select by one: the first of these that it measured."""
+
+DEV_PREFIX = "eval_"
+"""Of dev metrics in a log."""
+
+_CHECKPOINT = re.compile(r"checkpoint-\d+|\.checkpoint-\d+\.\w+")
+
+
+@dataclass(frozen=True)
+class DevScore:
+    """A dev metric over a run, as logged (Spearman a fraction, accuracies × 100): its last and best value."""
+
+    metric: str
+    last: float
+    best: float
+    best_step: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the files of a run hold; of one that is damaged nothing, and a line in `problems`.
+
+    metrics: lines of metrics.jsonl, or transformers' own history where a run has none. states: trainer_state.json of
+    the run, if it has ended once, and of its newest checkpoint.
+    """
+
+    folder: Path
+    options: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+    environment: Sequence[Mapping[str, Any]]
+    end: Mapping[str, Any] | None
+    checkpoint: Mapping[str, Any] | None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def steps_done(self) -> int:
+        """Optimiser steps that are on record anywhere."""
+        states = [state["global_step"] for state in (self.end, self.checkpoint) if state]
+        return max([0, *states, *(line["step"] for line in self.metrics)])
+
+    @property
+    def steps_planned(self) -> int | None:
+        """Optimiser steps of the whole run; None where no file tells."""
+        asked = self.options.get("max_steps")
+        if isinstance(asked, int) and asked > 0:
+            return asked
+        return next((state.get("max_steps") for state in (self.end, self.checkpoint) if self._is_of_plan(state)), None)
+
+    def _is_of_plan(self, state: Mapping[str, Any] | None) -> bool:
+        """Whether a state knows of the epochs that the run has now: a run may have been prolonged after its end."""
+        epochs = self.options.get("num_train_epochs")
+        return bool(state) and (not is_number(epochs) or state.get("num_train_epochs") == math.ceil(epochs))
+
+    @property
+    def finished(self) -> bool:
+        """Whether training has come to its planned end, and its result was written."""
+        return (
+            self.end is not None and self.steps_planned is not None and self.end["global_step"] >= self.steps_planned
+        )
+
+    @cached_property
+    def dev_scores(self) -> dict[str, DevScore]:
+        """Every dev metric that was measured."""
+        series: dict[str, list[tuple[int, float]]] = {}
+        for line in self.metrics:
+            for name, value in line.items():
+                if name.startswith(DEV_PREFIX) and is_number(value):
+                    series.setdefault(name.removeprefix(DEV_PREFIX), []).append((line["step"], value))
+        return {name: self._dev_score(name, points) for name, points in series.items()}
+
+    def _dev_score(self, name: str, points: Sequence[tuple[int, float]]) -> DevScore:
+        pick = min if self.options.get("greater_is_better") is False else max
+        step, best = pick(points, key=lambda point: point[1])
+        return DevScore(name, points[-1][1], best, step)
+
+    @property
+    def dev_score(self) -> DevScore | None:
+        """The dev metric that the run selects by, or else the first of `DEV_METRICS`, or of any; None unmeasured."""
+        chosen = str(self.options.get("metric_for_best_model", "")).removeprefix(DEV_PREFIX)
+        order = (chosen, *DEV_METRICS, *self.dev_scores)
+        return next((self.dev_scores[name] for name in order if name in self.dev_scores), None)
+
+    @property
+    def written(self) -> datetime:
+        """When the last of the run's records was written."""
+        paths = [self.folder / name for name in (RUN_FILE, METRICS, ENVIRONMENT, STATE)]
+        return datetime.fromtimestamp(max(path.stat().st_mtime for path in paths if path.is_file())).astimezone()
+
+    @property
+    def commit(self) -> str | None:
+        """The commit that the last call trained with."""
+        return self.environment[-1].get("commit") if self.environment else None
+
+
+def read_run(folder: Path) -> Run:
+    """All that a run's files hold; files that cannot be read are named in `problems`."""
+    problems: list[str] = []
+
+    def attempt(read: Callable[[Path], Content], place: Path, instead: Content) -> Content:
+        try:
+            return read(place)
+        except UserError as error:
+            problems.append(str(error))
+            return instead
+
+    newest = newest_checkpoint(folder)
+    end = attempt(read_state, folder, None)
+    checkpoint = None if newest is None else attempt(read_state, newest, None)
+    return Run(
+        folder,
+        attempt(read_options, folder, {}),
+        attempt(read_metrics, folder, []) or _history_of(end or checkpoint),
+        attempt(read_environment, folder, []),
+        end,
+        checkpoint,
+        tuple(problems),
+    )
+
+
+def _history_of(state: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    lines = (state or {}).get("log_history") or []
+    return [line for line in lines if isinstance(line, dict) and isinstance(line.get("step"), int)]
+
+
+def require_run(folder: Path) -> Run:
+    """What a run's files hold; UserError for a folder that is none, and for a file that is damaged."""
+    if not (folder / RUN_FILE).is_file():
+        what = f"holds no {RUN_FILE}" if folder.is_dir() else "is not a folder"
+        raise UserError(f"{folder} {what}; give output folders of train.py")
+    run = read_run(folder)
+    if run.problems:
+        raise UserError(run.problems[0])
+    return run
+
+
+def find_runs(roots: Sequence[Path], on_problem: Callable[[str], None]) -> list[Path]:
+    """Folders of the runs in and below some folders, each once; checkpoints of a run are not runs of their own.
+
+    on_problem is called with a line for each folder that cannot be looked into. UserError for a root that is none.
+    """
+    found: dict[Path, Path] = {}
+    for root in roots:
+        if not root.is_dir():
+            raise UserError(f"{root} is not a folder; give folders that hold runs of train.py")
+        for folder in _runs_below(root, on_problem):
+            found.setdefault(folder.resolve(), folder)
+    return list(found.values())
+
+
+def _runs_below(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
+    def tell(error: OSError) -> None:
+        on_problem(f"cannot look into {error.filename}: {error.strerror}")
+
+    for place, folders, files in os.walk(root, onerror=tell):
+        folders.sort()
+        if RUN_FILE in files and not _is_checkpoint_of_a_run(Path(place)):
+            yield Path(place)
+
+
+def _is_checkpoint_of_a_run(folder: Path) -> bool:
+    return is_checkpoint(folder) and (folder.absolute().parent / RUN_FILE).is_file()
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has the name of a checkpoint."""
+    return bool(_CHECKPOINT.fullmatch(folder.absolute().name))
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint of a run with the most steps, or None."""
+    return next(reversed(checkpoints_in(folder).values()), None)
+
+
+def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, dict[str, Any]]:
+    """Files of evaluations that lie in the folder of a run; on_problem is called with a line for a damaged one."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            report = read_scores(path)
+        except UserError as error:
+            on_problem(str(error))
+            continue
+        if report is not None:
+            found[path] = report
+    return found
+
+
+def labels(folders: Sequence[Path]) -> list[str]:
+    """A name for each of different folders: the last parts of its path, as few as tell all apart."""
+    paths = [folder.resolve() for folder in folders]
+    for count in range(1, max(len(path.parts) for path in paths)):
+        names = [str(Path(*path.parts[-count:])) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]

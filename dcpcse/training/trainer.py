@@ -1,0 +1,414 @@
+"""Training: one module that holds model and objectives, and a thin subclass of transformers' Trainer."""
+
+import contextlib
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import TrainOutput
+
+from dcpcse.data.indexed_dataset import without_numbers
+from dcpcse.encoders.cpu_prepacking import prepacked
+from dcpcse.losses import Objective
+from dcpcse.losses.base import Counts
+from dcpcse.methods import Method
+from dcpcse.training import atomic_save as saving
+from dcpcse.training import checkpoints
+from dcpcse.training.gradient_cache import Replay, joint, row_wise, run_in_chunks
+from dcpcse.training.guards import Guards, Locate
+from dcpcse.training.metric_accumulator import Unlogged
+from dcpcse.training.output_folder import EVALUATED
+from dcpcse.training.run_recorder import MetricsFile
+from dcpcse.training.sharding import shard_layers, whole
+from dcpcse.training.step import TrainingStep
+from dcpcse.utils.devices import release_memory
+from dcpcse.utils.distributed import SharedBatches, largest_of_all, world_size
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import write_whole
+from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in
+from dcpcse.utils.signals import Interrupted, SteadyWorker, Stop
+
+logger = logging.getLogger(__name__)
+
+
+class ContrastiveTrainer(Trainer):
+    """Weighs and logs the terms of a method, measures dev scores, and keeps checkpoints of what is trained."""
+
+    def __init__(
+        self,
+        method: Method,
+        args: TrainingArguments,
+        *,
+        dev_scores: Callable[[], Mapping[str, float]] | None = None,
+        locate: Locate | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """dev_scores: called at each evaluation; gives metric name → value without the `eval_` prefix.
+
+        locate: what is told of rows of the training data where a batch of theirs has gone wrong.
+        """
+        # Each process draws its own dropout (below), but all must share out one and the same order of examples.
+        args.data_seed = args.seed if args.data_seed is None else args.data_seed
+        # The Trainer refuses to evaluate without a dataset; ours are senteval's, read in `evaluate`.
+        super().__init__(TrainingStep(method), args, eval_dataset=[] if dev_scores else None, **kwargs)
+        self.method = method
+        self.step_module: TrainingStep = self.model
+        self.dev_scores = dev_scores
+        self.sharded: list[nn.Module] = []
+        self.metrics_file = MetricsFile(Path(args.output_dir))
+        self.add_callback(self.metrics_file)
+        if args.shard_encoder:
+            self.add_callback(_ShardEncoder(self))
+        self.add_callback(_AfterStep(method))
+        self.add_callback(_Course(self))
+        self.stop = Stop()
+        self.made_of: Mapping[str, Any] = {}
+        self._unlogged = Unlogged()
+        self._resumed_from: Path | None = None
+        self._epoch_is_over = False
+        self._saved_step = 0
+        self._limit = args.save_total_limit
+        self.guards = Guards(self.step_module, method, args, locate)
+        for callback in self.guards.callbacks:
+            self.add_callback(callback)
+        self._terms: dict[str, Tensor] = {}
+        self._passes = 0
+        # Otherwise every process would drop out the same units.
+        torch.manual_seed(self.args.seed + self.args.process_index)
+
+    def train(self, resume_from_checkpoint: str | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        """As transformers' own; while it lasts, frozen weights lie as a CPU's matrix products want them."""
+        # Compiled graphs and bf16 use the weights as they are; shards come and go.
+        uses = self.args.prepack and not (self.args.torch_compile or self.args.bf16 or self.args.shard_encoder)
+        self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        start = self.args.eval_on_start
+        # transformers deletes in place, the last checkpoint too. A run that goes on has been measured at its start.
+        self.args.save_total_limit, self.args.eval_on_start = None, start and not resume_from_checkpoint
+        try:
+            with prepacked(self.step_module, uses):
+                return super().train(resume_from_checkpoint, *args, **kwargs)
+        finally:
+            self.args.save_total_limit, self.args.eval_on_start = self._limit, start
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Several processes take each row of an epoch once, where accelerate repeats some to fill up the last step."""
+        loader = super().get_train_dataloader()
+        loader.base_dataloader.worker_init_fn = SteadyWorker(loader.worker_init_fn)
+        if world_size() > 1:
+            shard = loader.batch_sampler
+            shard.batch_sampler, shard.batch_size = SharedBatches(shard.batch_sampler, world_size()), None
+        return loader
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Σ weight · term, the weights as of the finished optimiser steps."""
+        terms = model(**inputs)
+        loss = self._weighted(terms)
+        self.guards.arrival.require_graph(loss)
+        self._keep_terms(terms)
+        self._keep_counts(self.step_module.objectives)
+        return (loss, terms) if return_outputs else loss
+
+    def training_step(
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, Tensor],
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """Forward and backward of a batch, at once or with `--gradient_cache_chunk` in chunks; the loss."""
+        self._passes += 1
+        release_memory(self._passes)
+        batch, rows = without_numbers(inputs)
+        run = self._at_once if self.args.gradient_cache_chunk is None else self._in_chunks
+        loss = run(model, batch, num_items_in_batch)
+        self.guards.saw(rows, batch, self._terms)
+        if self.accelerator.sync_gradients:
+            scaled = self.accelerator.scaler is not None
+            self.guards.before_optimizer(self.state.global_step + 1, self._settings(), scaled=scaled)
+        return loss
+
+    def _at_once(self, *args: Any) -> Tensor:
+        return super().training_step(*args)
+
+    def _in_chunks(self, model: nn.Module, inputs: Mapping[str, Tensor], _: Any) -> Tensor:
+        model.train()
+        if hasattr(self.optimizer, "train") and callable(self.optimizer.train):  # schedule-free optimisers
+            self.optimizer.train()
+        inputs, share = self._prepare_inputs(inputs), 1 / self.current_gradient_accumulation_steps
+        weights = {name: weight * share for name, weight in self._weights().items()}
+
+        def run(chunk: Mapping[str, Tensor], replay: Replay, last: bool) -> dict[str, Tensor]:
+            # Processes exchange gradients once a batch.
+            with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
+                with self.compute_loss_context_manager():
+                    terms = model(replay=replay, **chunk)
+                self.accelerator.backward(sum(weights.get(name, 1.0) * term for name, term in terms.items()))
+            self._keep_counts(row_wise(self.step_module.objectives))
+            return terms
+
+        # The first pass does not go through the module that accelerate has given its precision.
+        chunk, precision = self.args.gradient_cache_chunk, self.accelerator.autocast
+        terms = run_in_chunks(self.step_module, inputs, chunk, weights, run, precision)
+        self._keep_terms(terms)
+        self._keep_counts(joint(self.step_module.objectives))
+        return self._weighted(terms) * share
+
+    def _weighted(self, terms: Mapping[str, Tensor]) -> Tensor:
+        weights = self._weights()
+        return sum(weights[name] * term for name, term in terms.items())
+
+    def _keep_terms(self, terms: Mapping[str, Tensor]) -> None:
+        """For the log, and for those who watch."""
+        self._terms = {name: term.detach() for name, term in terms.items()}
+        self._unlogged.add_terms(self._terms)
+
+    def _keep_counts(self, objectives: Mapping[str, Objective]) -> None:
+        """For the log: figures of the batch, or chunk, that these objectives saw last."""
+        self._unlogged.add_counts(self._counts(objectives))
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, with `loss` the mean of each term since the last log and the weight of each scheduled one."""
+        self.guards.settle()
+        if "loss" in logs:
+            logs |= self._drain_terms() | self._drain_counts() | self._figures()
+            logs |= {f"weight_{n}": self._weights()[n] for n, t in self.step_module.terms.items() if t.schedule}
+        super().log(logs, start_time)
+
+    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
+        """Dev scores as `eval_<name>`; all processes encode, and all get the first one's, so all agree on the best."""
+        if self.dev_scores is None:
+            raise UserError("no evaluation data: give --eval_data_dir, or leave --eval_strategy and --do_eval out")
+        if not self.is_in_train:
+            self.metrics_file.follow(self.state)  # an earlier try may have been cut off after it was logged
+        self.guards.settle()
+        with whole(self.sharded):
+            metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_scores().items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _weights(self) -> dict[str, float]:
+        return {name: term.weight_at(self.state.global_step) for name, term in self.step_module.terms.items()}
+
+    def _drain_terms(self) -> dict[str, float]:
+        totals = torch.stack([term.float() for term in self._unlogged.terms.values()]) / self._unlogged.batches
+        means = self.accelerator.reduce(totals, reduction="mean").tolist()
+        names = list(self._unlogged.terms)
+        self._unlogged.terms, self._unlogged.batches = {}, 0
+        if len(names) == 1:  # it is the loss
+            return {}
+        return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
+
+    def _counts(self, objectives: Mapping[str, Objective]) -> Counts:
+        """Figures of the last batch; one that an earlier term has too is named after its own."""
+        counts: dict[str, tuple[Tensor, Tensor]] = {}
+        for term, objective in objectives.items():
+            for figure, count in objective.counts.items():
+                counts[f"{term}_{figure}" if figure in counts else figure] = count
+        return counts
+
+    def _drain_counts(self) -> dict[str, float]:
+        """Means of the objectives' figures since the last log; one of nothing (no token replaced) is left out."""
+        names, counts = list(self._unlogged.counts), list(self._unlogged.counts.values())
+        self._unlogged.counts = {}
+        if not counts:
+            return {}
+        totals = self.accelerator.reduce(torch.stack(counts), reduction="sum").tolist()
+        return {name: total / number for name, (total, number) in zip(names, totals, strict=True) if number}
+
+    def take_up(self) -> None:
+        """After `train` has begun: go on with the sums since the last log line of the run that is resumed."""
+        if self._resumed_from is None:
+            return
+        if best := checkpoints.place_of(self.state.best_global_step, Path(self.args.output_dir), self._resumed_from):
+            self.state.best_model_checkpoint = str(best)
+        since = self._unlogged.load(self._resumed_from, self.args.process_index, self._tr_loss)
+        if since is not None:
+            self._globalstep_last_logged = since
+            # The mean loss at the end is of the steps that this call takes.
+            self._total_loss_scalar -= self.accelerator.reduce(self._tr_loss.clone(), reduction="mean").item()
+
+    def _figures(self) -> dict[str, float]:
+        """What the guards tell of embeddings, the mean over processes."""
+        own = self.guards.figures()
+        means = self.accelerator.reduce(torch.tensor([*own.values()], device=self.args.device), reduction="mean")
+        return dict(zip(own, means.tolist(), strict=True))
+
+    def _settings(self) -> dict[str, Any]:
+        """Of the step that is being computed."""
+        return {"learning_rate": float(self.optimizer.param_groups[0]["lr"]), "weights": self._weights()}
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As transformers' own; never of weights that are not finite."""
+        self.guards.before_saving(self.state.global_step)
+        super().save_model(output_dir, _internal_call)
+
+    def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
+        """Be as after the last step of a run that ended at this checkpoint."""
+        self._load_from_checkpoint(str(checkpoint.folder))
+        self.state = TrainerState.load_from_json(str(checkpoint.folder / STATE))
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
+            self._load_best_model()
+
+    def restore_result(self) -> None:
+        """Be as after the run that has left its result in the output folder."""
+        output = Path(self.args.output_dir)
+        self.step_module.model.load_trained(output)
+        self.state = TrainerState.load_from_json(str(output / STATE))
+
+    def save_result(self, texts: Mapping[str, str]) -> None:
+        """Put model, state and texts (by file name) into the output folder: whole, or the earlier ones stay."""
+        if not self.args.should_save:
+            return
+        with saving.result_whole(Path(self.args.output_dir)) as aside:
+            self.save_model(str(aside), _internal_call=True)
+            self.state.save_to_json(str(aside / STATE))
+            for name, text in texts.items():
+                write_whole(aside / name, text)
+            (Path(self.args.output_dir) / EVALUATED).unlink(missing_ok=True)  # of an earlier result
+        if self.args.load_best_model_at_end and self._limit == 1 and self.state.best_global_step:
+            for step, path in checkpoints_in(Path(self.args.output_dir)).items():
+                if self.state.best_global_step != step <= self.state.global_step:
+                    saving.delete(path)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        if self.args.should_save:
+            self.step_module.model.save(Path(output_dir or self.args.output_dir))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """As transformers' own, but aside, put in place once all processes have written; then old ones go."""
+        output, step, best = Path(self.args.output_dir), self.state.global_step, self.state.best_global_step
+        self.store_flos()
+        if best and (best == step or (output / f"checkpoint-{best}").is_dir()):
+            self.state.best_model_checkpoint = str(output / f"checkpoint-{best}")
+        first, meet = self.args.should_save, self.accelerator.wait_for_everyone
+        with saving.checkpoint_whole(output, step, self.made_of, first=first, meet=meet) as aside:
+            self.save_model(str(aside), _internal_call=True)
+            if first:
+                self._write_course(aside)
+            # What a signal asks for is there to go on from, whatever --save_only_model says.
+            if self.stop.number or not self.args.save_only_model:
+                self._save_optimizer_and_scheduler(str(aside))
+                self._save_scaler(str(aside))
+                self._save_rng_state(str(aside))
+                since = self._globalstep_last_logged
+                self._unlogged.save(aside, self.args.process_index, self._tr_loss, since)
+        self._saved_step = step
+        if first:
+            saving.rotate(output, self._limit, newest=step, best=best)
+
+    def _write_course(self, folder: Path) -> None:
+        """What a checkpoint holds that is the same in all processes, besides weights."""
+        checkpoints.save_objectives(folder, self.method.of_objectives())
+        run_file = Path(self.args.output_dir) / RUN_FILE
+        if run_file.is_file():
+            shutil.copy(run_file, folder)
+        for part in (*self.callback_handler.callbacks, self.control):
+            if isinstance(part, ExportableState):
+                self.state.stateful_callbacks[type(part).__name__] = part.state()
+        self.state.save_to_json(str(folder / STATE))
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        ends_epoch = float(self.state.epoch).is_integer()
+        if self.state.global_step < self.state.max_steps and self._epoch_is_over == ends_epoch:
+            self._stop_where_asked()
+
+    def _stop_where_asked(self) -> None:
+        """After a signal to any process: save what is not saved yet, and leave; all at the same step."""
+        number = largest_of_all(self.stop.number)
+        if not number:
+            return
+        self.stop.number = number
+        place = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if self._saved_step != self.state.global_step or self.args.save_only_model:
+            self._save_checkpoint(self.model, None)
+        self.accelerator.wait_for_everyone()
+        self.accelerator.end_training()
+        raise Interrupted(
+            number,
+            f"{Interrupted(number).name} after step {self.state.global_step} of {self.state.max_steps}: all of it is "
+            f"in {place}; the same command with --resume goes on from there",
+        )
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        self.step_module.model.load_trained(resume_from_checkpoint)
+        checkpoints.load_objectives(Path(resume_from_checkpoint), self.method.of_objectives())
+
+    def _load_best_model(self) -> None:
+        logger.info(
+            "best checkpoint: %s (%s %.4f)",
+            self.state.best_model_checkpoint,
+            self.args.metric_for_best_model,
+            self.state.best_metric,
+        )
+        best = Path(self.state.best_model_checkpoint)
+        # The folder of a run may have been moved, or copied, since the path was written down.
+        own = Path(self.args.output_dir) / best.name
+        self.step_module.model.load_trained(own if own.is_dir() else best)
+
+
+class _AfterStep(TrainerCallback):
+    """Tells the objectives that an optimiser step is done, before anything is measured or saved."""
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+
+    @torch.no_grad()
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        for objective in self.method.objectives:
+            objective.after_step(self.method.model)
+
+
+class _Course(TrainerCallback):
+    """What a run that is cut off at any step needs to go on as if it had not been."""
+
+    def __init__(self, trainer: ContrastiveTrainer) -> None:
+        self.trainer = trainer
+        self.postponed = False
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
+        """Take up the sums that were not logged yet."""
+        self.trainer.take_up()
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
+        """Tell the examples which epoch they are of; in a run that goes on it may have begun before."""
+        self.trainer._epoch_is_over = False
+        self.trainer.train_dataset.begin_epoch(int((state.epoch or 0) + 1e-6))
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The checkpoint at the last step of an epoch waits for what is measured and logged at the epoch's end."""
+        self.postponed = control.should_save and float(state.epoch).is_integer()
+        control.should_save = control.should_save and not self.postponed
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer._epoch_is_over = True
+        control.should_save = control.should_save or self.postponed
+        self.postponed = False
+
+
+class _ShardEncoder(TrainerCallback):
+    """Splits the encoder when training begins: before, accelerate would refuse to put DDP around the rest."""
+
+    def __init__(self, trainer: ContrastiveTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        if not self.trainer.sharded:
+            self.trainer.sharded = shard_layers(self.trainer.step_module.model.encoder.backbone)

@@ -1,0 +1,1 @@
+"""Infrastructure without a word of the domain."""

@@ -1,0 +1,78 @@
+"""Presets: the published settings of every method, one YAML file each, as `--preset method/setting`.
+
+A file holds `source` (paper and table), `published` (the STS average of the paper, null where there is none),
+`notes` (where paper, README and scripts disagree) and `options` of train.py.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dcpcse.utils.errors import UserError
+
+_ROOT = Path(__file__).parent.parent / "presets"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published setting. published: STS average × 100 of the paper's test table, None where it gives none."""
+
+    name: str
+    source: str
+    published: float | None
+    notes: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    def describe(self) -> str:
+        """Source, expected score and disagreements, a line each."""
+        score = "none published" if self.published is None else f"{self.published:.2f}, not reproduced here"
+        lines = [f"preset {self.name}: {self.source}; STS average: {score}"]
+        return "\n".join([*lines, *(f"preset {self.name}: {note}" for note in self.notes)])
+
+
+def names() -> list[str]:
+    """All presets, as `method/setting`."""
+    return sorted(str(path.relative_to(_ROOT).with_suffix("")) for path in _ROOT.glob("*/*.yaml"))
+
+
+DEEP = ("pre_seq_len", "prefix_projection", "prefix_hidden_size", "prompt_dropout", "position_offset", "cls_prompt")
+"""Options of deep prompts."""
+
+OF_GENERATOR = ("generator_name", "masking_ratio", "generation", "generate_at", "generator_train_mode")
+"""Options of a generator that replaces tokens in training."""
+
+_VOID: Mapping[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
+    "tuning": (lambda value: value != "deep", DEEP),
+    "template": (lambda value: "[PROMPT]" not in str(value), ("prompt_init",)),
+    "prompt_len": (lambda value: True, ("template",)),
+    "prototypes": (lambda value: value == "none", ("prototype_templates", "prototype_weight")),
+    "corrupted_corpus": (lambda value: True, OF_GENERATOR),
+    "denoise": (lambda value: value is False, ("denoise_by", "denoise_in_dev", "denoise_at_inference")),
+}
+"""Option → for which of its values, and which options of a preset then speak of nothing any more."""
+
+
+def without_void(preset: Mapping[str, Any], given: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """A preset's options without those that an option given beside it leaves nothing to speak of; each is said."""
+    kept = dict(preset)
+    for name, (is_so, others) in _VOID.items():
+        if name in given and is_so(given[name]):
+            for other in sorted(set(others) & set(kept) - set(given)):
+                say(f"--{name} {given[name]}: the preset's --{other} {kept.pop(other)} is left out")
+    return kept
+
+
+def load(name: str) -> Preset:
+    """The preset of that name; UserError with the nearest one and the whole list."""
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"--preset {name}: {hint}the presets are {', '.join(names())}")
+    content = yaml.safe_load((_ROOT / f"{name}.yaml").read_text(encoding="utf-8"))
+    return Preset(
+        name, content["source"], content["published"], tuple(content.get("notes", ())), dict(content["options"])
+    )

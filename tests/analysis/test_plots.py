@@ -1,0 +1,370 @@
+"""The pictures: what is drawn, in which form it is written, and the same bytes every time."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+from statistics import mean, stdev
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.text import Text
+from PIL import Image
+from transformers import AutoTokenizer
+
+from dcpcse.analysis.plots import alignment_uniformity as plane
+from dcpcse.analysis.plots import cosine_by_score as cosines
+from dcpcse.analysis.plots import fewshot, prompt_length, style
+from dcpcse.analysis.plots import frequent_tokens as frequent
+from dcpcse.analysis.plots import inputs as sources
+from dcpcse.analysis.plots import pair_projection as pairs_map
+from dcpcse.analysis.plots import token_projection as tokens_map
+from dcpcse.analysis.plots import training_curves as curves
+from dcpcse.analysis.plots.alignment_uniformity import Point
+from dcpcse.utils.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+RANDOM = np.random.default_rng(0)
+GOLD = np.round(RANDOM.uniform(0, 5, 200), 1)
+SCORED = {
+    "one": cosines.Scored(GOLD, np.clip(GOLD / 6 + RANDOM.normal(0, 0.2, 200), -1, 1), 81.234),
+    "a trained one": cosines.Scored(GOLD, GOLD / 5, 99.5),
+    "two": cosines.Scored(GOLD, np.clip(RANDOM.normal(0.5, 0.2, 200), -1, 1), 3.5),
+}
+POINTS = [
+    Point("base", 0.2, -1.5, 60.0),
+    Point("unknown", 0.3, -2.5),
+    *(Point("run", 0.3 - 0.01 * step, -2 - 0.1 * step, 60 + step, step) for step in (10, 5, 0)),
+]
+PROJECTED = {
+    "cls": pairs_map.Projected(
+        RANDOM.normal(size=(9, 2)), RANDOM.normal(size=(9, 2)), np.arange(9) < 4, ("component 1", "component 2")
+    )
+}
+TOKENS = tokens_map.Tokens(
+    "bert", RANDOM.normal(size=(50, 2)), np.arange(50), np.arange(50) < 7, np.arange(50) < 9, (0.25, 0.125), "wiki.txt"
+)
+LENGTHS = {8: [77.0, 78.0, 78.5], 4: [75.5], 16: [78.0, 79.0]}
+DRAWS = {"ours": {"MR": [60.0, 62.5, 61.0], "CR": [70.0, 71.0]}, "theirs": {"MR": [55.0, 55.0]}}
+LEFT_OUT = {"avg": {0: 82.0, 1: 81.0, 10: 75.5}, "cls": {0: 60.0, 1: 61.0}}
+RUNS = {
+    "a": [
+        {"step": 5, "epoch": 0.1, "loss": 2.0, "loss_crtd": 1.0, "learning_rate": 0.1, "grad_norm": None},
+        {"step": 5, "epoch": 0.1, "eval_stsb_spearman": 0.75},
+        {"step": 10, "loss": 1.0, "loss_crtd": None, "learning_rate": 0.05, "grad_norm": 3.0},
+        {"step": 15, "loss": 0.5, "loss_crtd": 0.25, "learning_rate": 0.0, "grad_norm": 2.0},
+        {"step": 15, "train_runtime": 3.5, "train_loss": 1.2, "total_flos": 0.0},
+    ],
+    "b": [{"step": 5, "loss": 3.0}],
+}
+
+PICTURES = {
+    "cosines": (
+        lambda: cosines.draw(SCORED),
+        {"one", "Spearman × 100 = 81.23", "gold score", "bin of gold; its pairs (n = 200)"},
+    ),
+    "plane": (
+        lambda: plane.draw(POINTS),
+        {"base (60.00)", "unknown", "run (70.00)", "step 0", "step 10", "uniformity (lower is better)"},
+    ),
+    "pairs": (lambda: pairs_map.draw(PROJECTED), {"cls", "gold above 4 (n = 4)", "gold at most 1 (n = 5)"}),
+    "tokens": (
+        lambda: tokens_map.draw(TOKENS),
+        {"goes on with one (7)", "with a capital letter (9)", "not in the text (1)", "frequency rank in wiki.txt"},
+    ),
+    "prompt_length": (
+        lambda: prompt_length.draw(LENGTHS, {8: 78.49}),
+        {"4", "8", "16", "published", "one seed", "prompt length, in tokens"},
+    ),
+    "fewshot": (lambda: fewshot.draw(DRAWS), {"MR", "CR", "ours", "theirs", "accuracy, %"}),
+    "frequent": (lambda: frequent.draw(LEFT_OUT), {"avg", "cls", "10", "Spearman × 100"}),
+    "curves": (lambda: curves.draw(RUNS), {"loss", "loss_crtd", "learning rate", "dev: stsb_spearman", "a", "b"}),
+}
+every_picture = pytest.mark.parametrize("name", PICTURES)
+
+
+def tree(whole) -> ElementTree.Element:
+    return ElementTree.fromstring(style.svg(whole).decode("utf-8"))
+
+
+def texts(whole) -> set[str]:
+    """All text of a picture, of lines that belong together with a blank between them."""
+    return {" ".join("".join(node.itertext()).split()) for node in tree(whole).iter() if node.tag.endswith("}text")}
+
+
+def marks(whole, color: str) -> list[tuple[float, float]]:
+    """Places of all marks of a fill colour, in the SVG's own units: x to the right, y downwards."""
+    uses = [node for node in tree(whole).iter() if node.tag.endswith("}use")]
+    found = [node for node in uses if f"fill: {color.lower()}" in node.get("style", "")]
+    return [(float(node.get("x")), float(node.get("y"))) for node in found]
+
+
+def assert_on_a_line(shown, values, rising: bool) -> None:
+    """Places that are an affine function of the values, as on a linear axis."""
+    slope, start = np.polyfit(values, shown, 1)
+    np.testing.assert_allclose(slope * np.asarray(values) + start, shown, atol=1e-3)
+    assert (slope > 0) == rising
+
+
+@every_picture
+def test_a_png_is_of_the_size_and_resolution_that_it_should_have(name):
+    whole = PICTURES[name][0]()
+    content = style.png(whole)
+    image = Image.open(io.BytesIO(content))
+    image.load()
+    assert image.format == "PNG"
+    assert image.size == tuple(int(inches * 240) for inches in whole.get_size_inches())
+    assert image.info["dpi"] == pytest.approx((240, 240), abs=0.1)
+    assert np.asarray(image.convert("L")).std() > 5
+    assert len(content) < 300_000
+
+
+@every_picture
+def test_no_text_is_cut_off_or_covers_another(name, monkeypatch):
+    boxes, draw_text = {}, Text.draw
+
+    def draw(self, renderer, *args, **options):  # what is called is drawn: ticks beyond the ends of an axis are not
+        if self.get_visible() and self.get_text().strip():
+            boxes[id(self)] = (self.get_text(), self.get_window_extent(renderer))
+        draw_text(self, renderer, *args, **options)
+
+    whole = PICTURES[name][0]()
+    monkeypatch.setattr(Text, "draw", draw)
+    style.png(whole)
+    assert len(boxes) > 4
+    for text, box in boxes.values():
+        assert min(*box.min, *(whole.bbox.max - box.max)) >= 0, text
+    for (one, first), (other, second) in combinations(boxes.values(), 2):
+        assert not first.overlaps(second.padded(-2)), (one, other)
+
+
+@every_picture
+def test_an_svg_holds_its_labels_as_text(name):
+    draw, expected = PICTURES[name]
+    assert expected <= texts(draw())
+
+
+@every_picture
+def test_the_same_numbers_give_the_same_bytes_whatever_matplotlibrc_says(name):
+    draw = PICTURES[name][0]
+    first = draw()
+    with matplotlib.rc_context({"font.size": 20, "svg.fonttype": "path", "axes.grid": False, "savefig.dpi": 50}):
+        second = draw()
+        assert style.png(first) == style.png(second)
+        assert style.svg(first) == style.svg(second)
+
+
+def test_another_process_gives_the_same_bytes_and_no_picture_needs_pyplot():
+    program = """
+import sys
+from dcpcse.analysis.plots import frequent_tokens, style
+sys.stdout.buffer.write(style.svg(frequent_tokens.draw({"avg": {0: 82.0, 1: 81.0, 10: 75.5}, "cls": {0: 60.0, 1:
+61.0}}))) assert "matplotlib.pyplot" not in sys.modules
+"""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval")])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
+    assert done.stdout == style.svg(frequent.draw(LEFT_OUT))
+
+
+def test_series_differ_in_more_than_colour():
+    looks = [style.look(i) for i in range(280)]
+    assert len({(look.color, look.marker, str(look.linestyle)) for look in looks}) == 280
+    assert len({look.marker for look in looks[:8]}) == 8
+
+
+def test_labels_are_shown_as_they_are():
+    whole = frequent.draw({"_hidden": {0: 1.0, 1: 2.0}, "$a_b$ & c<d": {0: 2.0, 1: 3.0}})
+    assert {"\N{ZERO WIDTH SPACE}_hidden", "$a_b$ & c<d"} <= texts(whole)
+
+
+def test_nothing_is_written_where_one_of_the_files_cannot_be_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(style, "svg", lambda whole: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        style.save(frequent.draw(LEFT_OUT), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r'pip install "matplotlib>=3.9,<4"'):
+        frequent.draw(LEFT_OUT)
+
+
+def test_bins_hold_each_pair_once_and_the_last_one_its_end():
+    gold = np.array([0.0, 0.99, 1.0, 3.9, 4.0, 5.0, 5.0])
+    found = cosines.binned(cosines.Scored(gold, np.arange(7) / 10, 0.0))
+    expected = {(0, 1): [0.0, 0.1], (1, 2): [0.2], (3, 4): [0.3], (4, 5): [0.4, 0.5, 0.6]}
+    assert {ends: values.tolist() for ends, values in found.items()} == {
+        ends: pytest.approx(values) for ends, values in expected.items()
+    }
+
+
+def test_the_hexagons_count_every_pair_once_and_bins_say_how_many():
+    whole = cosines.draw(SCORED)
+    hexagons = [shown for axes in whole.axes for shown in axes.collections if shown.get_label() == "pairs"]
+    assert [shown.get_array().sum() for shown in hexagons] == [200, 200, 200]
+    naive = Counter(min(int(gold), 4) for gold in GOLD)
+    assert {*map(str, naive.values()), "0–1", "4–5"} <= texts(whole)
+
+
+def test_points_of_the_plane_lie_where_their_numbers_say():
+    # Without scores: hollow ones, so that all marks have one colour.
+    points = [Point(f"m{i}", 0.1 * i, -3 + 0.7 * i**2) for i in range(5)]
+    whole = plane.draw(points)
+    shown = marks(whole, "#ffffff")
+    assert len(shown) == 5
+    assert_on_a_line([x for x, _ in shown], [point.uniformity for point in points], rising=True)
+    assert_on_a_line([y for _, y in shown], [point.alignment for point in points], rising=False)
+
+
+def test_a_run_is_a_path_in_the_order_of_its_steps():
+    arrows = [text for text in plane.draw(POINTS).axes[0].texts if text.arrow_patch]
+    ways = [[*arrow.xyann, *arrow.xy] for arrow in arrows]
+    np.testing.assert_allclose(ways, [[-2, 0.3, -2.5, 0.25], [-2.5, 0.25, -3, 0.2]])
+
+
+def test_like_pairs_are_joined_by_solid_lines_and_unlike_ones_by_dashed_ones():
+    paths = [node.get("style", "") for node in tree(pairs_map.draw(PROJECTED)).iter() if node.tag.endswith("}path")]
+    drawn = [path for path in paths if "fill: none" in path and "stroke-width: 0.8" in path]
+    solid = [path for path in drawn if "#0072b2" in path and "dasharray" not in path]
+    dashed = [path for path in drawn if "#d55e00" in path and "dasharray" in path]
+    assert (len(solid), len(dashed)) == (4 + 1, 5 + 1)  # and one each in the legend
+
+
+def test_pairs_are_drawn_of_both_kinds_and_of_no_other():
+    gold = np.array([0.5, 1.0, 2.0, 4.0, 4.1, 5.0, 0.0, 3.0])
+    assert pairs_map.choose(gold, 10, seed=0).tolist() == [0, 1, 4, 5, 6]
+    rows = pairs_map.choose(np.tile(gold, 50), 20, seed=0)
+    assert Counter(np.tile(gold, 50)[rows] > 4) == {True: 20, False: 20}
+    assert len(set(rows)) == 40
+    with pytest.raises(UserError, match="no pair has a gold score above 4"):
+        pairs_map.choose(np.array([1.0, 2.0]), 10, seed=0)
+
+
+def test_pca_gives_the_two_main_directions():
+    vectors = RANDOM.normal(size=(40, 6)) * [5, 3, 1, 1, 1, 1]
+    places, names = pairs_map.project(vectors, "pca", seed=0)
+    left, sizes, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    np.testing.assert_allclose(abs(places), abs(left[:, :2] * sizes[:2]), atol=1e-8)
+    assert names[0] == f"component 1 ({sizes[0] ** 2 / sum(sizes**2):.1%} of variance)"
+
+
+def test_t_sne_keeps_clusters_together_and_repeats_itself():
+    centres = np.repeat(np.eye(3) * 9, 8, axis=0)
+    vectors = centres + RANDOM.normal(0, 0.1, centres.shape)
+    places, _ = pairs_map.project(vectors, "tsne", seed=3)
+    np.testing.assert_array_equal(places, pairs_map.project(vectors, "tsne", seed=3)[0])
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1) + np.diag(np.full(24, np.inf))
+    assert (apart.argmin(1) // 8).tolist() == np.repeat([0, 1, 2], 8).tolist()
+
+
+def test_ranks_count_every_token_of_a_text(tiny, sentences):
+    tokenizer = AutoTokenizer.from_pretrained(tiny("bert"))
+    lines = [*sentences, *sentences[:5], sentences[0]]
+    ranks = tokens_map.frequency_ranks(tokenizer, lines, len(tokenizer) + 3)
+    counts = Counter(token for line in lines for token in tokenizer.encode(line, add_special_tokens=False))
+    ordered = [token for _, token in sorted((-count, token) for token, count in counts.items())]
+    assert [int(ranks[token]) for token in ordered] == list(range(1, len(ordered) + 1))
+    assert (ranks > 0).sum() == len(counts)
+
+
+def test_lines_of_a_text_are_those_with_text(tmp_path):
+    (tmp_path / "t").write_text("one\n\n  \ntwo\nthree\n", encoding="utf-8")
+    assert tokens_map.read_lines(tmp_path / "t", 2) == ["one", "two"]
+    assert tokens_map.read_lines(tmp_path / "t", 9) == ["one", "two", "three"]
+
+
+def test_lengths_show_mean_deviation_and_every_seed():
+    axes = prompt_length.draw(LENGTHS, {8: 78.49, 32: 80.0}).axes[0]
+    ((line, _, (bars,)),) = axes.containers
+    assert line.get_ydata() == pytest.approx([mean(LENGTHS[length]) for length in (4, 8, 16)])
+    ends = [path.vertices[:, 1] for path in bars.get_paths()]
+    assert [high - low for low, high in ends[1:]] == pytest.approx([2 * stdev(LENGTHS[8]), 2 * stdev(LENGTHS[16])])
+    assert not np.isfinite(ends[0]).any()  # of one seed there is no deviation
+    assert len(axes.lines[0].get_ydata()) == 6
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["4", "8", "16", "32"]
+
+
+def answer(folder: Path, rows: dict[str, list]) -> Path:
+    content = {
+        "rows": [{"name": name, "cells": {"avg": {"values": v, "published": 70.5}}} for name, v in rows.items()]
+    }
+    (folder / "answer.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder / "answer.json"
+
+
+def test_lengths_are_read_from_the_rows_that_name_one(tmp_path):
+    path = answer(tmp_path, {"x/figure2/length-16": [77.5, 78], "x/figure2/length-4": [76], "x/table1": [1]})
+    assert prompt_length.read(path, None, "avg") == ({4: [76.0], 16: [77.5, 78.0]}, {4: 70.5, 16: 70.5})
+
+
+def test_lengths_that_cannot_be_read_are_refused(tmp_path):
+    with pytest.raises(UserError, match="choose by --study: x, y"):
+        prompt_length.read(answer(tmp_path, {"x/length-1": [1], "y/length-1": [2]}), None, "avg")
+    assert prompt_length.read(tmp_path / "answer.json", "y", "avg")[0] == {1: [2.0]}
+    with pytest.raises(UserError, match=r"--study z: .* holds x, y"):
+        prompt_length.read(tmp_path / "answer.json", "z", "avg")
+    with pytest.raises(UserError, match=r"--cell stsb: .*length 1 holds avg"):
+        prompt_length.read(tmp_path / "answer.json", "y", "stsb")
+    with pytest.raises(UserError, match="length 1: None is no number"):
+        prompt_length.read(answer(tmp_path, {"x/length-1": [1, None]}), None, "avg")
+    with pytest.raises(UserError, match=r"length 1: \[\] is no list of numbers"):
+        prompt_length.read(answer(tmp_path, {"x/length-1": []}), None, "avg")
+    with pytest.raises(UserError, match="no rows named"):
+        prompt_length.read(answer(tmp_path, {"x/table1": [1]}), None, "avg")
+
+
+def test_every_draw_is_marked_once_at_its_height():
+    whole = fewshot.draw(DRAWS)
+    shown = marks(whole, style.COLOURS[0])
+    assert_on_a_line([y for _, y in shown], [60.0, 62.5, 61.0, 70.0, 71.0], rising=False)
+    assert len({x for x, _ in shown}) == 5
+    assert len(marks(whole, style.COLOURS[1])) == 2
+
+
+def test_a_line_leads_through_all_counts_of_left_out_tokens():
+    whole = frequent.draw({"avg": {10: 75.5, 0: 82.0, 1: 81.0, 100: 70.0}})
+    shown = marks(whole, style.COLOURS[0])[:4]  # the fifth is the legend's
+    assert_on_a_line([y for _, y in shown], [82.0, 81.0, 75.5, 70.0], rising=False)
+    columns = [x for x, _ in shown]
+    assert columns == sorted(columns)
+    assert columns[3] - columns[2] == pytest.approx(columns[2] - columns[1], abs=1e-3)  # 1, 10, 100
+
+
+def test_panels_are_in_the_order_of_interest_and_none_is_of_bookkeeping():
+    logged = ["eval_avg", "grad_norm", "epoch", "step", "loss_b", "replaced", "loss", "train_loss", "learning_rate"]
+    names = curves.metric_names({"a": [dict.fromkeys(logged, 1.0)], "b": [{"loss_a": 1.0}]})
+    assert names == ["loss", "loss_b", "loss_a", "learning_rate", "grad_norm", "replaced", "eval_avg"]
+
+
+def test_what_was_not_finite_is_a_gap():
+    steps, values = curves.series(RUNS["a"], "loss_crtd")
+    assert steps.tolist() == [5, 10, 15]
+    np.testing.assert_array_equal(values, [1.0, np.nan, 0.25])
+    (line,) = curves.draw({"a": RUNS["a"]}).axes[1].lines
+    assert np.isnan(line.get_ydata()).tolist() == [False, True, False]
+
+
+def test_runs_that_logged_nothing_are_refused():
+    with pytest.raises(UserError, match="nothing that can be drawn"):
+        curves.draw({"a": [{"step": 3, "train_runtime": 1.0}]})
+
+
+def test_places_are_called_by_their_names_or_as_asked(tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoint-5").mkdir(parents=True)
+    (tmp_path / "a=b").mkdir()
+    words = [f"{run}/", f"{run}/checkpoint-5", f"ours={run}", f"{tmp_path}/a=b", "org/model-1.5", "x/scores.json"]
+    assert list(sources.labelled(words)) == ["run", "run/checkpoint-5", "ours", "a=b", "model-1.5", "scores"]
+    assert sources.labelled(words)["ours"] == str(run)
+    with pytest.raises(UserError, match=r"x/m and y/m would both be called 'm'; give LABEL=y/m"):
+        sources.labelled(["x/m", "y/m"])
+    with pytest.raises(UserError, match="must be LABEL=PLACE"):
+        sources.labelled(["label="])

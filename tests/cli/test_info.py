@@ -1,0 +1,257 @@
+"""What `dcpcse info` tells of a folder, beside what is found when the model in it is loaded."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import dcpcse
+from dcpcse.cli.commands.info import info, show
+from dcpcse.cli.runner import run
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.interop.folder_contents import describe
+from dcpcse.methods import build_method, model_arguments
+from dcpcse.utils.errors import UserError
+
+METHODS = {
+    "simcse": {"method": "simcse"},
+    "simcse, head in training only": {"method": "simcse", "mlp_only_train": True},
+    "dcpcse": {"method": "dcpcse", "pre_seq_len": 3},
+    "dcpcse, projected": {"method": "dcpcse", "prefix_projection": True, "prefix_hidden_size": 6},
+    "scpcse": {"method": "scpcse"},
+    "diffcse": {"method": "diffcse", "batchnorm": True},
+    "d2cse": {"method": "d2cse", "cls_prompt": True, "batchnorm": True, "pre_seq_len": 2},
+    "promptbert": {"method": "promptbert", "final_period": True, "denoise_at_inference": True},
+    "conpvp": {"method": "conpvp"},
+}
+
+
+@pytest.fixture
+def saved(tiny, tmp_path):
+    """saved(kind, **options) → folder of an untrained model of a method."""
+
+    def get(kind: str = "bert", **options) -> Path:
+        if options["method"] in ("diffcse", "d2cse"):
+            options["generator_name"] = tiny(kind)
+        model = build_method(load_backbone(tiny(kind)), model_arguments(**options), ["anchor"]).model
+        model.save(tmp_path / "model")
+        return tmp_path / "model"
+
+    return get
+
+
+def tell(folder: Path) -> dict:
+    problems = []
+    facts = describe(folder, problems.append)
+    assert not problems
+    return json.loads(json.dumps(facts))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("name", METHODS)
+def test_it_tells_what_loading_finds(name, kind, saved, tiny):
+    folder = saved(kind, **METHODS[name])
+    facts, model = tell(folder), dcpcse.load(folder, device="cpu")
+    encoder, record = model.encoder, model.record()
+    parts = {
+        "head": model.head,
+        "prompt": encoder.prompt,
+        "shallow": encoder.shallow,
+        "cls_prompt": encoder.cls_prompt,
+    }
+    parts["backbone"] = encoder.backbone if encoder.tuned else None
+    counts = {part: sum(p.numel() for p in one.parameters()) for part, one in parts.items() if one is not None}
+    assert facts["parameters"] == {"trained": sum(counts.values()), "of_these": counts}
+    for key in (
+        "method",
+        "arguments",
+        "pooling",
+        "head",
+        "template",
+        "prompt",
+        "cls_prompt",
+        "position_offset",
+        "dtype",
+    ):
+        assert facts[key] == record[key], key
+    assert facts["shallow_prompt"] == record["shallow"]
+    assert {key: facts["base"][key] for key in record["base"]} == record["base"]
+    assert facts["base"]["found"] is True
+    assert ("itself" in facts["base"]["where"]) == encoder.tuned
+    assert facts["files"]["dcpcse.json"] == (folder / "dcpcse.json").stat().st_size
+    assert facts["scores"] == {}
+    lines = show(facts).splitlines()
+    assert f"{sum(counts.values()):,} trained: " in next(line for line in lines if line.startswith("parameters "))
+    if model.template is not None:
+        assert any(str(model.template.template) in line for line in lines)
+
+
+def test_it_says_whether_the_base_is_where_the_record_says(saved, tiny, tmp_path, monkeypatch):
+    folder = saved(method="dcpcse")
+    path = folder / "dcpcse.json"
+    record = json.loads(path.read_text())
+
+    def base(place: str) -> dict:
+        path.write_text(json.dumps(record | {"base": record["base"] | {"name_or_path": place}}), encoding="utf-8")
+        return tell(folder)["base"]
+
+    assert base(tiny("bert"))["found"] is True
+    for place, message in (
+        (str(tmp_path / "gone"), "no such folder"),
+        ("./gone", "no such folder"),
+        ("no/id/at/all", "no such folder"),
+        (str(tmp_path), "holds no config.json"),
+        (tiny("roberta"), "another encoder lies there, with model_type roberta"),
+        (tiny("bert", hidden_size=16), "another encoder lies there, with hidden_size 16"),
+    ):
+        found = base(place)
+        assert found["found"] is False
+        assert message in found["where"]
+    assert base("someone/some-encoder")["found"] is None
+    cache = tmp_path / "cache/models--someone--some-encoder"
+    (cache / "snapshots/abc").mkdir(parents=True)
+    (cache / "refs").mkdir()
+    (cache / "refs/main").write_text("abc", encoding="utf-8")
+    (cache / "snapshots/abc/config.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    assert base("someone/some-encoder")["found"] is True
+
+
+def test_scores_of_the_run_and_of_evaluations_are_told(saved, tmp_path, capsys):
+    folder = saved(method="dcpcse")
+    (folder / "run.yaml").write_text("method: dcpcse\nmax_steps: 4\n", encoding="utf-8")
+    lines = [{"step": step, "eval_stsb_spearman": value} for step, value in ((2, 0.7), (4, 0.6))]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    (folder / "trainer_state.json").write_text('{"global_step": 4, "max_steps": 4}', encoding="utf-8")
+    record = json.loads((folder / "dcpcse.json").read_text())
+    model = {"method": "dcpcse", "pooling": "cls", "head_at_inference": True, "base": record["base"]}
+    report = {"mode": "test", "scores_x100": {"STS12": 71.5}, "averages_x100": {"sts": 71.5}, "model": model}
+    (folder / "own.json").write_text(json.dumps(report), encoding="utf-8")
+    (tmp_path / "scores.json").write_text(json.dumps(report), encoding="utf-8")
+    other = report | {"model": model | {"method": "simcse"}}
+    (tmp_path / "others.json").write_text(json.dumps(other), encoding="utf-8")
+    (tmp_path / "broken.json").write_text("{", encoding="utf-8")
+    scores = tell(folder)["scores"]
+    assert scores["run"] == {
+        "steps_done": 4,
+        "steps_planned": 4,
+        "finished": True,
+        "dev": {"stsb_spearman": {"best": 0.7, "best_step": 2, "last": 0.6}},
+    }
+    assert set(scores["evaluations"]) == {"own.json", "../scores.json"}
+    assert run(info, [str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "dev stsb_spearman: best 0.7000 at step 2, last 0.6000" in shown
+    assert "own.json (test): sts average 71.50, STS12 71.50" in shown
+    shutil.copytree(folder, tmp_path / "another")
+    assert set(tell(folder)["scores"]["evaluations"]) == {"own.json"}, "whose scores lie above is not to be known now"
+
+
+def test_damaged_records_of_a_run_are_said_and_the_rest_is_told(saved, caplog, capsys):
+    folder = saved(method="dcpcse")
+    (folder / "trainer_state.json").write_text("{", encoding="utf-8")
+    with caplog.at_level("INFO"):
+        assert run(info, [str(folder), "--json"]) == 0
+    assert "trainer_state.json is damaged" in caplog.text
+    assert json.loads(capsys.readouterr().out)["method"] == "dcpcse"
+
+
+def test_hugging_face_folders_are_told_as_far_as_they_tell(tiny, tmp_path):
+    facts = tell(Path(tiny("roberta")))
+    assert facts["kind"] == "Hugging Face folder"
+    assert (facts["model_type"], facts["hidden_size"], facts["num_hidden_layers"]) == ("roberta", 32, 3)
+    model = load_backbone(tiny("roberta"), lm_head="checkpoint")
+    count = sum(p.numel() for p in model.model.parameters())
+    assert facts["parameters"]["in_all"] > count
+    assert facts["dtype"] == "float32"
+    folder = tmp_path / "st"
+    shutil.copytree(tiny("bert", masked_lm=False), folder)
+    (folder / "modules.json").write_text("[]", encoding="utf-8")
+    (folder / "1_Pooling").mkdir()
+    modes = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling/config.json").write_text(json.dumps(modes), encoding="utf-8")
+    facts = tell(folder)
+    assert facts["sentence_transformers_pooling"] == "mean_tokens"
+    assert facts["files"]["1_Pooling/"] == len(json.dumps(modes))
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"anything")
+    assert tell(folder)["weights"] == "pytorch_model.bin: a pickle, not opened"
+
+
+def test_a_checkpoint_of_other_code_is_named(tiny, tmp_path):
+    shutil.copytree(tiny("bert"), tmp_path / "promcse")
+    tensors = {"prefix_encoder.embedding.weight": torch.ones(3, 192), "bert.encoder.x": torch.ones(2).half()}
+    save_file(tensors, tmp_path / "promcse/model.safetensors")
+    facts = tell(tmp_path / "promcse")
+    assert facts["checkpoint_of"] == "DCPCSE or PromCSE"
+    assert facts["parameters"] == {"in_all": 578}
+    assert facts["dtype"] == "float16, float32"
+
+
+def test_adapters_of_peft_and_unfinished_runs_are_told(tiny, tmp_path):
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    config = {"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 3, "base_model_name_or_path": tiny("bert")}
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file({"prompt_embeddings": torch.ones(3, 192)}, folder / "adapter_model.safetensors")
+    facts = tell(folder)
+    assert (facts["kind"], facts["peft_type"], facts["num_virtual_tokens"]) == ("adapter of peft", "PREFIX_TUNING", 3)
+    assert facts["base"]["found"] is True
+    assert facts["parameters"] == {"in_all": 576}
+    (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
+    assert tell(folder)["base"]["where"] == "the adapter does not say"
+    begun = tmp_path / "run"
+    (begun / "checkpoint-20").mkdir(parents=True)
+    (begun / "run.yaml").write_text("max_steps: 40\n", encoding="utf-8")
+    facts = tell(begun)
+    assert facts["newest_checkpoint"] == "checkpoint-20"
+    assert facts["scores"]["run"]["finished"] is False
+    assert "0/40 steps, unfinished" in show(facts)
+
+
+def test_what_is_no_model_is_one_line(saved, tmp_path):
+    folder = saved(method="dcpcse", mlp_only_train=False)
+    record = (folder / "dcpcse.json").read_text()
+    trained = (folder / "trained.safetensors").read_bytes()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for place, message in (
+        (tmp_path / "nowhere", "is not there; give a folder"),
+        (folder / "dcpcse.json", "is a file; give a folder"),
+        (empty, "holds none of dcpcse.json, adapter_config.json, config.json, run.yaml"),
+    ):
+        with pytest.raises(UserError, match=message):
+            describe(place, print)
+    (folder / "trained.safetensors").write_bytes(trained[:50])
+    with pytest.raises(UserError, match="is damaged"):
+        describe(folder, print)
+    (folder / "trained.safetensors").write_bytes(trained)
+    for change in ({"base": "x"}, {"base": {}}, {"prompt": 3}, {"head": "x"}, {"template": {"text": "x"}}):
+        (folder / "dcpcse.json").write_text(json.dumps(json.loads(record) | change), encoding="utf-8")
+        with pytest.raises(UserError, match=r"dcpcse\.json is damaged"):
+            describe(folder, print)
+    (folder / "dcpcse.json").write_text(record, encoding="utf-8")
+    (folder / "prompts.safetensors").unlink()
+    with pytest.raises(UserError, match=r"prompts\.safetensors is missing"):
+        describe(folder, print)
+    (folder / "dcpcse.json").write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match="is not readable JSON"):
+        describe(folder, print)
+
+
+def test_neither_telling_nor_the_help_of_importing_takes_torch(saved):
+    folder = saved(method="promptbert")
+    program = (
+        "import sys; from dcpcse.__main__ import main\n"
+        "codes = [main(['info', sys.argv[1]]), main(['info', sys.argv[1], '--json']), main(['import', 'x'])]\n"
+        "try: main(['import', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print(codes, sorted({'torch', 'transformers.modeling_utils', 'sklearn'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[0, 0, 2] []", done.stderr

@@ -1,0 +1,91 @@
+"""What is counted while a training file is read: rows that repeat, and pairs that teach nothing."""
+
+import random
+import shutil
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run
+from dcpcse.data import arrow_cache
+from dcpcse.data.duplicates import Repeats
+from dcpcse.data.training_file import load_training_file
+
+
+def counted(rows):
+    repeats = Repeats(len(rows[0]))
+    repeats.add(list(enumerate(rows, start=1)))
+    return repeats.found()
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_every_repeat_is_counted_as_two_loops_over_all_rows_count_it(columns):
+    random.seed(columns)
+    rows = [[random.choice("abcdef") for _ in range(columns)] for _ in range(40)]
+    found = counted(rows)
+    again = [i for i, row in enumerate(rows, start=1) if row in rows[: i - 1]]
+    assert (found.duplicates.count, list(found.duplicates.lines)) == (len(again), again[:5])
+    pairs = [(one, other) for one, other in combinations(rows, 2)]
+    assert found.pairs == sum((a[0] == b[0]) + (columns > 1 and a[1:2] == b[1:2]) for a, b in pairs)
+    identical = [i for i, row in enumerate(rows, start=1) if columns > 1 and row[0] == row[1]]
+    assert (found.identical.count, list(found.identical.lines)) == (len(identical), identical[:5])
+    contradictory = [i for i, row in enumerate(rows, start=1) if columns > 2 and row[0] == row[2]]
+    assert (found.contradictory.count, list(found.contradictory.lines)) == (len(contradictory), contradictory[:5])
+
+
+def test_the_expected_share_of_batches_is_that_of_drawn_batches():
+    random.seed(1)
+    rows = [[str(i)] for i in range(400)] + [[str(i)] for i in range(60)]
+    drawn = [len({row[0] for row in random.sample(rows, 32)}) < 32 for _ in range(3000)]
+    assert counted(rows).share(32) == pytest.approx(sum(drawn) / len(drawn), abs=0.03)
+    assert counted([["a"], ["b"]]).share(2) == 0
+    assert counted([["a"], ["a"], ["b"]]).share(3) == 1  # the batch is the file
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "pairs.csv"
+    rows = ["a,b,c", "x,x,c", "a,b,c", "y,z,y", "", "q,r,s"]
+    path.write_text("anchor,positive,negative\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_training_file_brings_its_repeats_and_a_second_reading_costs_nothing(file, tmp_path, monkeypatch):
+    first = load_training_file(file, tmp_path / "cache").repeats
+    assert (first.duplicates.lines, first.identical.lines, first.contradictory.lines) == ((4,), (3,), (5,))
+    monkeypatch.setattr(arrow_cache, "Repeats", None)
+    assert load_training_file(file, tmp_path / "cache").repeats == first
+
+
+@pytest.fixture
+def broken(tiny, tmp_path):
+    """An encoder that only loading it shows to be damaged."""
+    folder = Path(shutil.copytree(tiny("bert"), tmp_path / "broken"))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    return str(folder)
+
+
+def test_training_says_so_before_a_model_is_loaded(file, broken, tmp_path, caplog, capsys):
+    words = ["--model_name_or_path", broken, "--train_file", str(file)]
+    words += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache")]
+    assert run(train_command, words) == 2
+    assert "cannot load the encoder" in capsys.readouterr().err
+    said = [record.getMessage() for record in caplog.records if "dcpcse doctor" in record.getMessage()]
+    assert said == [
+        f"{file}: of 5 rows 1 occurred before (line 4), 1 have the same text as anchor and positive (line 3), 1 have "
+        f"the same text as anchor and negative (line 5); 100.0 % of batches of 8 hold a false negative; more: "
+        f"dcpcse doctor {file}"
+    ]
+
+
+def test_training_on_a_clean_file_says_nothing_of_it(broken, tmp_path, caplog, capsys):
+    file = tmp_path / "clean.txt"
+    file.write_text("one\ntwo\nthree\n", encoding="utf-8")
+    words = ["--model_name_or_path", broken, "--train_file", str(file)]
+    words += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache")]
+    assert run(train_command, words) == 2
+    assert "cannot load the encoder" in capsys.readouterr().err
+    assert "doctor" not in caplog.text

@@ -1,0 +1,223 @@
+"""What a third column named `label` or `score` is: read, checked, counted, and told to methods that read it."""
+
+import json
+import random
+
+import pytest
+import torch
+
+from dcpcse.cli.commands import corrupt
+from dcpcse.cli.runner import run
+from dcpcse.data import arrow_cache
+from dcpcse.data.collator import ViewCollator
+from dcpcse.data.duplicates import Repeats
+from dcpcse.data.labels import CLASSES, Columns
+from dcpcse.data.training_file import distinct_sentences, load_training_file, located
+from dcpcse.data.views import sentence_pair_views
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.methods import METHODS, model_arguments, register, settle
+from dcpcse.utils.errors import UserError
+
+PAIRS = [("a man sleeps", "a man rests", "entailment"), ("a dog", "a cat", "contradiction"), ("one", "two", "neutral")]
+SCORED = [("a man sleeps", "a man rests", 4.25), ("a dog", "a cat", 1.0), ("one", "two", 0.0)]
+
+
+@pytest.fixture
+def load(tmp_path):
+    """load(name, content) → what is made of the file; of rows, in the format that the name says."""
+
+    def load(name, content, header=("s1", "s2", "label")):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else written(name, content, header), encoding="utf-8")
+        return load_training_file(path, tmp_path / "cache")
+
+    return load
+
+
+def written(name, rows, header):
+    if name.endswith("json"):
+        return json.dumps([dict(zip(header, row, strict=True)) for row in rows])
+    if name.endswith("jsonl"):
+        return "".join(json.dumps(dict(zip(header, row, strict=True))) + "\n" for row in rows)
+    between = "\t" if name.endswith("tsv") else ","
+    return "".join(between.join(map(str, row)) + "\n" for row in [header, *rows])
+
+
+FORMATS = ["a.csv", "a.tsv", "a.json", "a.jsonl"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_third_column_named_label_holds_classes(load, name):
+    loaded = load(name, PAIRS)
+    assert loaded.dataset.to_dict() == {
+        "anchor": ["a man sleeps", "a dog", "one"],
+        "positive": ["a man rests", "a cat", "two"],
+        "label": ["entailment", "contradiction", "neutral"],
+    }
+    assert loaded.roles == ("anchor", "positive", "label")
+    assert loaded.roles.classes == CLASSES
+    assert loaded.classes == dict.fromkeys(CLASSES, 1)
+    assert loaded.roles.sentences == ("anchor", "positive")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_third_column_named_score_holds_numbers(load, name):
+    loaded = load(name, SCORED, ("s1", "s2", "score"))
+    assert loaded.dataset["score"][:] == [4.25, 1.0, 0.0]
+    assert loaded.roles == ("anchor", "positive", "score")
+    assert loaded.roles.scores == (0.0, 4.25)
+    assert loaded.roles.classes == ()
+
+
+def test_capitals_make_no_difference(load):
+    loaded = load("a.csv", "A,B,Label\nx,y,ENTAILMENT\nz,w, Neutral \n")
+    assert loaded.dataset["label"][:] == ["entailment", "neutral"]
+    assert loaded.roles.classes == ("entailment", "neutral")
+    assert load("b.csv", "A,B,SCORE\nx,y,1e-1\n").dataset["score"][:] == [0.1]
+
+
+def test_another_name_is_a_hard_negative_whatever_it_holds(load):
+    loaded = load("a.csv", "a,b,hard\nx,y,neutral\n")
+    assert loaded.dataset.to_dict() == {"anchor": ["x"], "positive": ["y"], "negative": ["neutral"]}
+    assert (loaded.classes, loaded.scores, loaded.roles.label) == ({}, (), None)
+
+
+def test_a_row_without_a_label_is_left_out_and_counted(load):
+    loaded = load("a.csv", "a,b,label\nx,y,neutral\nx,z,\nq,r,entailment\n")
+    assert (len(loaded.dataset), loaded.dropped, loaded.dropped_lines) == (2, 1, (3,))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("label", ["-", "1", "entails"])
+def test_a_label_that_is_no_class_is_refused_with_its_place(load, name, label):
+    with pytest.raises(UserError) as refusal:
+        load(name, [*PAIRS, ("x", "y", label)])
+    line = {"a.json": "item 4", "a.jsonl": "line 4"}.get(name, "line 5")
+    assert f"{name}, {line}: the label '{label}' is none of contradiction, entailment, neutral" in str(refusal.value)
+
+
+@pytest.mark.parametrize("score", ["high", "3,5", "nan", "inf", "1_0", "4.2 of 5"])
+def test_a_score_that_is_no_number_is_refused_with_its_place(load, score):
+    with pytest.raises(UserError, match=r"line 3: the score '.*' is no number"):
+        load("a.tsv", [("x", "y", 1), ("p", "q", score)], ("a", "b", "score"))
+
+
+@pytest.mark.parametrize("label", [1, 0.5])
+def test_a_number_in_json_is_refused_as_a_label_and_not_for_being_unquoted(load, label):
+    with pytest.raises(UserError, match=f"line 1: the label '{label}' is none of .*numbers mean other classes"):
+        load("a.jsonl", [("x", "y", label)])
+
+
+@pytest.mark.parametrize("value", [True, [1], {"a": 1}])
+def test_what_is_neither_number_nor_text_is_no_score(load, value):
+    with pytest.raises(UserError, match="line 1: key 'score': expected a string"):
+        load("a.jsonl", [("x", "y", value)], ("a", "b", "score"))
+
+
+@pytest.mark.parametrize("header", [("label", "a", "b"), ("a", "Score", "b"), ("a", "label"), ("score", "a", "label")])
+def test_a_label_that_does_not_stand_third_is_refused(load, header):
+    with pytest.raises(UserError, match=r"line 1: the column '\w+' of .* does not stand third; .* another name"):
+        load("a.csv", [["x"] * len(header)], header)
+
+
+def test_a_file_of_one_column_may_have_any_name(load):
+    assert load("a.csv", "label\nsome text\n").dataset.to_dict() == {"anchor": ["some text"]}
+
+
+def test_labels_are_no_sentences(load, tmp_path):
+    load("a.csv", PAIRS)
+    assert distinct_sentences(tmp_path / "a.csv") == ("a man sleeps", "a dog", "one", "a man rests", "a cat", "two")
+
+
+def test_a_row_is_found_again_with_its_label(load, tmp_path):
+    loaded = load("a.csv", PAIRS)
+    found = {"row": 1, "line": 3, "anchor": "a dog", "positive": "a cat", "label": "contradiction"}
+    assert located(tmp_path / "a.csv", loaded.dataset, [1]) == [found]
+
+
+def test_a_second_reading_knows_the_labels(load, tmp_path, monkeypatch):
+    first = load("a.csv", PAIRS), load("b.csv", SCORED, ("a", "b", "score"))
+    monkeypatch.setattr(arrow_cache, "Tally", None)
+    again = [load_training_file(tmp_path / name, tmp_path / "cache") for name in ("a.csv", "b.csv")]
+    assert [(one.classes, one.scores) for one in again] == [(one.classes, one.scores) for one in first]
+
+
+# Repeats
+
+
+def test_repeats_of_labelled_rows_are_those_that_loops_find():
+    random.seed(4)
+    rows = [[random.choice("abc"), random.choice("abc"), random.choice(CLASSES)] for _ in range(40)]
+    repeats = Repeats(3, labelled=True)
+    repeats.add(list(enumerate(rows[:25], start=1)))
+    repeats.add(list(enumerate(rows[25:], start=26)))
+    found = repeats.found()
+    again = [i for i, row in enumerate(rows, start=1) if row in rows[: i - 1]]
+    assert (found.duplicates.count, list(found.duplicates.lines)) == (len(again), again[:5])
+    labels: dict[tuple[str, str], str] = {}
+    other = [i for i, (a, b, label) in enumerate(rows, start=1) if labels.setdefault((a, b), label) != label]
+    assert (found.relabelled.count, list(found.relabelled.lines)) == (len(other), other[:5])
+    assert found.identical.count == found.contradictory.count == found.pairs == 0
+
+
+def test_an_unlabelled_file_has_no_pair_of_another_label():
+    repeats = Repeats(3)
+    repeats.add([(1, ["a", "b", "c"]), (2, ["a", "b", "d"])])
+    assert repeats.found().relabelled.count == 0
+
+
+# On the way to a method
+
+
+def test_the_collator_gives_numbers_of_classes_and_scores(tiny):
+    tokenizer = load_backbone(tiny("bert")).tokenizer
+    collator = ViewCollator(tokenizer, sentence_pair_views(["anchor", "positive", "label"]), 32)
+    names = ("anchor", "positive", "label")
+    batch = collator([dict(zip(names, row, strict=True)) for row in PAIRS])
+    assert batch["labels"].tolist() == [1, 0, 2]
+    assert batch["labels"].dtype == torch.long
+    assert batch["input_ids"].shape[:2] == (3, 2)
+    batch = collator([dict(zip((*names[:2], "score"), row, strict=True)) for row in SCORED])
+    assert batch["scores"].tolist() == [4.25, 1.0, 0.0]
+    assert batch["scores"].dtype == torch.float32
+    assert {"labels", "scores"}.isdisjoint(collator([{"anchor": "a", "positive": "b"}]))
+
+
+def test_columns_are_their_names_and_know_their_labels():
+    columns = Columns.of(["anchor", "positive", "label"])
+    assert list(columns) == ["anchor", "positive", "label"]
+    assert (columns.label, columns.sentences, columns.classes) == ("label", ("anchor", "positive"), ())
+    known = Columns(columns, ["neutral"])
+    assert Columns.of(known) is known
+    assert (known.classes, known.scores) == (("neutral",), ())
+    assert Columns(["anchor"]).label is None
+
+
+def test_tokens_of_labelled_data_are_not_replaced_ahead(tiny, load, tmp_path, capsys):
+    load("a.csv", PAIRS)
+    words = ["--model_name_or_path", tiny("bert"), "--generator_name", tiny("bert")]
+    words += ["--train_file", str(tmp_path / "a.csv"), "--output_dir", str(tmp_path / "out")]
+    assert run(corrupt.corrupt, [*words, "--cache_dir", str(tmp_path / "c")]) == 2
+    assert "has a column label" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def reader(monkeypatch):
+    """A method that reads `label`, beside those that there are."""
+    monkeypatch.setitem(METHODS, "reader", None)
+    monkeypatch.delitem(METHODS, "reader")
+    built = []
+    register("reader", labels=["label"], tuning="full")(lambda backbone, args, columns: built.append(columns))
+    return built
+
+
+def test_labels_reach_a_method_that_reads_them_and_no_other(reader):
+    labelled = Columns(["anchor", "positive", "label"], ["neutral", "entailment"])
+    args = model_arguments(method="reader")
+    settle(args, labelled)
+    with pytest.raises(UserError, match=r"--method simcse does not read the column label .* read a label: .*reader"):
+        settle(model_arguments(method="simcse"), labelled)
+    with pytest.raises(UserError, match="--method reader does not read the column score of"):
+        settle(args, ["anchor", "positive", "score"])
+    settle(args, ["anchor", "positive", "negative"])

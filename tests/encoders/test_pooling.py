@@ -1,0 +1,139 @@
+"""What `dcpcse.encoders.pooling` promises, against formulas written out token by token."""
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.pooling import POOLERS, UNTRAINED, WITHOUT_TEMPLATE, Pooler, describe_poolers, mean_tokens
+from dcpcse.encoders.sentence_encoder import DeepPrompt, Encoder, PromptShape, SentenceEncoder
+from dcpcse.encoders.templates import Slots
+
+LAYERS_MEANT = {
+    "cls": (3,),
+    "cls_before_pooler": (3,),
+    "avg": (3,),
+    "avg_top2": (2, 3),
+    "avg_first_last": (0, 3),
+    "avg_layer1_last": (1, 3),
+    "mask": (3,),
+}
+"""Of an encoder of three layers: 0 is the embedding output, 3 the last layer."""
+MEANS = sorted(name for name in POOLERS if name.startswith("avg"))
+
+
+@pytest.fixture
+def hidden_states() -> list[torch.Tensor]:
+    """Embedding output and three layers, (2, 5, 4), all different."""
+    random = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 5, 4, generator=random) for _ in range(4)]
+
+
+MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+NONE = torch.zeros(2, 0, dtype=torch.long)
+SLOTS = Slots(torch.tensor([[1, 2], [4, 1]]), content=torch.tensor([1, 2]), prompts=NONE, template=torch.zeros(2))
+
+
+def pooled_by_hand(name: str, hidden_states, mask, row: int, slots=SLOTS) -> list[float]:
+    layers = [hidden_states[layer][row].double().tolist() for layer in LAYERS_MEANT[name]]
+    chosen = {"cls": [0], "cls_before_pooler": [0], "mask": slots.masks[row].tolist()}
+    tokens = chosen.get(name, [t for t, real in enumerate(mask[row].tolist()) if real])
+    size = len(layers[0][0])
+    total = [sum(layer[t][h] for layer in layers for t in tokens) for h in range(size)]
+    return [x / len(layers) / len(tokens) for x in total]
+
+
+def test_every_pooler_has_a_formula_here():
+    assert set(POOLERS) == set(LAYERS_MEANT)
+
+
+@pytest.mark.parametrize("name", sorted(POOLERS))
+def test_a_pooler_is_its_formula_on_rows_with_and_without_pads(name, hidden_states):
+    pooled = POOLERS[name](hidden_states, MASK, SLOTS)
+    expected = [pooled_by_hand(name, hidden_states, MASK, row) for row in range(2)]
+    torch.testing.assert_close(pooled, torch.tensor(expected))
+
+
+@pytest.mark.parametrize("name", sorted(POOLERS))
+def test_what_stands_on_pads_never_counts(name, hidden_states):
+    before = POOLERS[name](hidden_states, MASK, SLOTS)
+    garbage = [torch.where(MASK.unsqueeze(-1).bool(), states, 1e6) for states in hidden_states]
+    torch.testing.assert_close(POOLERS[name](garbage, MASK, SLOTS), before)
+
+
+@pytest.mark.parametrize("name", sorted(POOLERS))
+def test_a_pooler_that_needs_only_the_last_layer_says_so(name, hidden_states):
+    """The encoder keeps all layers only for the others."""
+    pooler = POOLERS[name]
+    assert pooler.needs_all_layers == (LAYERS_MEANT[name] != (3,))
+    if not pooler.needs_all_layers:
+        torch.testing.assert_close(pooler(hidden_states[-1:], MASK, SLOTS), pooler(hidden_states, MASK, SLOTS))
+
+
+def test_the_mean_follows_the_dtype_of_the_hidden_states(hidden_states):
+    half = hidden_states[-1].to(torch.bfloat16)
+    pooled = mean_tokens(half, MASK)
+    assert pooled.dtype == torch.bfloat16
+    torch.testing.assert_close(pooled.float(), mean_tokens(half.float(), MASK), atol=2e-2, rtol=2e-2)
+
+
+def test_a_new_pooler_is_a_value_layers_and_reduction(hidden_states):
+    middle = Pooler((1, 2), mean_tokens, "mean of the middle layers")
+    expected = (hidden_states[1][1].mean(0) + hidden_states[2][1].mean(0)) / 2
+    torch.testing.assert_close(middle(hidden_states, MASK, SLOTS)[1], expected)
+
+
+def test_help_speaks_of_every_pooler_that_the_command_knows():
+    training, evaluation = describe_poolers(), describe_poolers(untrained=True)
+    assert all(f"{name}: {POOLERS[name].help}" in training for name in WITHOUT_TEMPLATE)
+    assert "mask:" not in training
+    assert all(f"{name}: {help}" in evaluation for name, help in UNTRAINED.items())
+    assert all(f"{name}: " in evaluation for name in POOLERS)
+
+
+@pytest.mark.parametrize("kind", ["bert", "electra", "modernbert"])
+@pytest.mark.parametrize("name", MEANS)
+def test_layers_are_those_of_the_backbones_own_output_hidden_states(tiny, kind, name):
+    """Layer 0 is the embedding output (avg_first_last), layer 1 that of the first block (avg_layer1_last)."""
+    folder = tiny(kind)
+    ids = torch.arange(5, 23).view(2, 9)
+    mask = torch.ones_like(ids)
+    plain = AutoModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        states = plain(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+        backbone = load_backbone(folder)
+        model = SentenceEncoder(Encoder(backbone.model), backbone.tokenizer, backbone.source, pooling=name).eval()
+        found = model(ids, mask)
+    assert len(states) == 4
+    expected = torch.stack([states[layer] for layer in LAYERS_MEANT[name]]).mean((0, 2))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_first_hidden_state_is_the_output_of_the_embedding_layer(tiny):
+    backbone = load_backbone(tiny("bert"))
+    ids = torch.arange(5, 23).view(2, 9)
+    mask = torch.ones_like(ids)
+    with torch.no_grad():
+        states = Encoder(backbone.model).eval()(ids, mask, all_layers=True)
+        embedded = backbone.model.embeddings(ids)
+        first = backbone.model.encoder.layer[0](embedded)
+    torch.testing.assert_close(states[0], embedded)
+    torch.testing.assert_close(states[1], first[0] if isinstance(first, tuple) else first)
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_prompts_take_no_place_in_a_mean(tiny, name):
+    """Hidden states have the length of the text, and the mean divides by its tokens only."""
+    backbone = load_backbone(tiny("bert"))
+    prompt = DeepPrompt(PromptShape.fit(backbone.model.config, 4), std=1.0)
+    encoder = Encoder(backbone.model, prompt, 4).eval()
+    ids = torch.arange(5, 23).view(2, 9)
+    ids[0, 6:] = backbone.tokenizer.pad_token_id
+    mask = (ids != backbone.tokenizer.pad_token_id).long()
+    model = SentenceEncoder(encoder, backbone.tokenizer, backbone.source, pooling=name).eval()
+    with torch.no_grad():
+        states = encoder(ids, mask, all_layers=True)
+        assert {tuple(layer.shape) for layer in states} == {(2, 9, 32)}
+        found = model(ids, mask)
+    expected = [pooled_by_hand(name, states, mask, row) for row in range(2)]
+    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-5, rtol=1e-5)

@@ -1,0 +1,161 @@
+"""Representations without training: static averages, top-k, predicted words; each against a plain computation."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from dcpcse.cli.commands.predict import predict
+from dcpcse.cli.runner import run
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.templates import Template
+from dcpcse.encoders.untrained.representations import Choice, build_representation
+from dcpcse.encoders.untrained.static import FREQUENT_BYTE_LEVEL, FREQUENT_WORDPIECE, biased_tokens
+from dcpcse.utils.errors import UserError
+
+TEMPLATE = Template.parse('This sentence of "{sentence}" means [MASK] .')
+KINDS = ["bert", "roberta"]
+
+
+def test_the_lists_of_frequent_tokens_are_the_published_ones_in_size():
+    assert len(set(FREQUENT_WORDPIECE)) == 36
+    assert len(set(FREQUENT_BYTE_LEVEL)) == 36
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_static_average_is_the_mean_of_embedding_rows_with_special_tokens(kind, tiny, sentences):
+    folder = tiny(kind)
+    model = build_representation("static", load_backbone(folder), Choice())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    weight = AutoModelForMaskedLM.from_pretrained(folder).get_input_embeddings().weight.detach()
+    expected = np.stack([weight[tokenizer(s)["input_ids"]].mean(0).numpy() for s in sentences])
+    np.testing.assert_allclose(model.encode(sentences), expected, atol=1e-6)
+
+
+def test_the_average_of_the_heads_rows_takes_an_untied_head(tiny, sentences):
+    folder = tiny("bert", tie_word_embeddings=False)
+    model = build_representation("static_lm_head", load_backbone(folder, lm_head="checkpoint"), Choice())
+    plain = AutoModelForMaskedLM.from_pretrained(folder)
+    weight = plain.get_output_embeddings().weight.detach()
+    ids = AutoTokenizer.from_pretrained(folder)(sentences[0])["input_ids"]
+    np.testing.assert_allclose(model.encode(sentences[:1])[0], weight[ids].mean(0).numpy(), atol=1e-6)
+    static = build_representation("static", load_backbone(folder), Choice())
+    assert np.abs(static.encode(sentences[:1]) - model.encode(sentences[:1])).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("remove", [("subword",), ("punctuation",), ("frequency", "subword", "case", "punctuation")])
+def test_removed_tokens_do_not_count_and_special_ones_neither(kind, remove, tiny, sentences):
+    folder = tiny(kind)
+    model = build_representation("static", load_backbone(folder), Choice(remove=remove))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    weight = AutoModelForMaskedLM.from_pretrained(folder).get_input_embeddings().weight.detach()
+    frequent = FREQUENT_WORDPIECE if kind == "bert" else FREQUENT_BYTE_LEVEL
+
+    def stays(token: str) -> bool:
+        bare = token.replace("##", "").replace("Ġ", "")
+        goes = {
+            "frequency": token in frequent,
+            "subword": "##" in token if kind == "bert" else not token.startswith("Ġ"),
+            "case": bare != bare.lower(),
+            "punctuation": bare != "" and not any(letter.isalnum() or ord(letter) > 127 for letter in bare),
+        }
+        return not any(goes[name] for name in remove)
+
+    for sentence in sentences:
+        tokens = tokenizer.tokenize(sentence if kind == "bert" else f" {sentence}")
+        kept = [token for token in tokens if stays(token)] or [tokenizer.pad_token]
+        expected = weight[tokenizer.convert_tokens_to_ids(kept)].mean(0).numpy()
+        np.testing.assert_allclose(model.encode([sentence])[0], expected, atol=1e-6, err_msg=sentence)
+
+
+def test_a_text_with_nothing_left_takes_the_padding_vector_and_says_so(tiny, caplog):
+    backbone = load_backbone(tiny("bert"))
+    model = build_representation("static", backbone, Choice(remove=("punctuation",)))
+    vector = model.encode([". , ."])[0]
+    expected = backbone.model.get_input_embeddings().weight[model.tokenizer.pad_token_id].detach().numpy()
+    np.testing.assert_allclose(vector, expected, atol=1e-6)
+    assert "1 of 1 texts have no token left" in caplog.text
+
+
+def test_an_unknown_bias_is_refused(tiny):
+    with pytest.raises(UserError, match="choose among frequency"):
+        biased_tokens(load_backbone(tiny("bert")).tokenizer, ["colour"])
+
+
+@pytest.mark.parametrize("denoise", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_top_k_is_the_weighted_sum_over_the_most_probable_tokens(kind, denoise, tiny, sentences):
+    folder, k = tiny(kind), 7
+    backbone = load_backbone(folder, lm_head="checkpoint")
+    texts = [s[:25] for s in sentences]
+    model = build_representation("top_k", backbone, Choice(TEMPLATE, denoise, top_k=k))
+    masks = build_representation("mask", load_backbone(folder), Choice(TEMPLATE, denoise)).encode(texts)
+    plain = AutoModelForMaskedLM.from_pretrained(folder).eval()
+    head = plain.cls if kind == "bert" else plain.lm_head
+    weight = plain.get_input_embeddings().weight.detach().double().numpy()
+    with torch.no_grad():
+        logits = head(torch.from_numpy(masks)).double().numpy()
+    for vector, row in zip(model.encode(texts), logits, strict=True):
+        probability = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+        top = np.argsort(-probability)[:k]
+        expected = sum(probability[v] * weight[v] for v in top) / sum(probability[v] for v in top)
+        np.testing.assert_allclose(vector, expected, atol=1e-4)
+
+
+def test_a_checkpoint_without_a_head_is_refused_and_named(tiny):
+    with pytest.raises(UserError, match="--lm_head"):
+        load_backbone(tiny("bert", masked_lm=False), lm_head="checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "option"),
+    [
+        ("static", Choice(template=TEMPLATE), "--template"),
+        ("avg", Choice(denoise=True), "--denoise"),
+        ("mask", Choice(TEMPLATE, remove=("case",)), "--remove"),
+        ("mask", Choice(TEMPLATE, top_k=5), "--top_k"),
+    ],
+)
+def test_an_option_that_a_representation_does_not_take_is_refused(name, choice, option, tiny):
+    with pytest.raises(UserError, match=option):
+        build_representation(name, load_backbone(tiny("bert")), choice)
+
+
+def test_a_final_period_is_put_only_where_no_end_mark_stands(tiny):
+    backbone = load_backbone(tiny("bert"))
+    with_period = build_representation("mask", backbone, Choice(TEMPLATE, final_period=True))
+    without = build_representation("mask", backbone, Choice(TEMPLATE))
+    np.testing.assert_array_equal(with_period.encode(["rain fell"]), without.encode(["rain fell."]))
+    ended = ["rain fell.", "who?", 'so "x"', "the dogs'", ""]
+    np.testing.assert_array_equal(with_period.encode(ended), without.encode(ended))
+
+
+def test_predicted_words_are_the_heads_most_probable_ones(tiny, capsys, sentences):
+    folder = tiny("bert")
+    assert run(predict, ["--model_name_or_path", folder, "--top_k", "3", sentences[4], "rain"]) == 0
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if sentences[4] in line]
+    shown = [[word.strip() for word in cell.split(", ")] for cell in rows[0][2:4]]
+    plain, tokenizer = AutoModelForMaskedLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(f'This sentence of "{sentences[4]}" means [MASK] .', return_tensors="pt")
+    place = (ids["input_ids"][0] == tokenizer.mask_token_id).nonzero().item()
+    with torch.no_grad():
+        top = plain(**ids).logits[0, place].topk(3).indices
+    assert shown[0] == tokenizer.convert_ids_to_tokens(top.tolist())
+    assert len(shown[1]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--top_k", "0", "x"], "--top_k 0"),
+        (["--lm_head", "new", "x"], "--lm_head new"),
+        (["--template", "nothing", "x"], "0 slots"),
+        ([], "SENTENCE"),
+    ],
+)
+def test_a_wrong_request_for_words_is_one_line(words, named, tiny, capsys):
+    assert run(predict, ["--model_name_or_path", tiny("bert"), *words]) == 2
+    captured = capsys.readouterr().err
+    assert named in captured
+    assert captured.count("\n") == 1

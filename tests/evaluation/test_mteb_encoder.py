@@ -1,0 +1,107 @@
+"""Models of this package in `mteb.evaluate`, as they are."""
+
+import inspect
+import math
+
+import mteb
+import numpy as np
+import pytest
+import torch
+from method_models import RECIPES, model_of
+from mteb.models.models_protocols import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
+from mteb_tiny import PAIRS, TinyRetrieval, TinySTS
+from scipy.stats import spearmanr
+from senteval import load_suite, settings_of_mode
+from senteval.pairs import PairsTask
+
+import dcpcse
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.mteb_protocol import InMteb
+from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
+from dcpcse.evaluation.evaluator import measure
+from dcpcse.utils.errors import UserError
+
+
+def main_score(model, task, metric="main_score", cache=None) -> float:
+    return mteb.evaluate(model, task, cache=cache).task_results[0].scores["test"][0][metric]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_mteb_gives_the_spearman_of_senteval_on_the_same_pairs(recipe, tiny, tmp_path):
+    model = model_of(recipe, tiny)
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{a}\t{b}\t{gold}\n" for a, b, gold in PAIRS), encoding="utf-8")
+    suite = load_suite([], tmp_path, settings_of_mode("test"), extra=[PairsTask(path)])
+    expected = measure(model, suite).results["pairs.tsv"].score
+    assert main_score(model, TinySTS()) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_plain_encoder_gives_the_spearman_of_its_own_vectors(tiny):
+    model = plain_encoder(load_backbone(tiny("roberta")), "avg")
+    first, second = (model.encode([pair[side] for pair in PAIRS]).astype(np.float64) for side in (0, 1))
+    cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    assert main_score(model, TinySTS()) == pytest.approx(spearmanr(cosines, [p[2] for p in PAIRS]).statistic)
+
+
+def test_a_retrieval_task_ranks_by_the_cosines(tiny):
+    model = model_of("dcpcse", tiny)
+    queries, corpus = (model.encode([pair[side] for pair in PAIRS], normalize=True) for side in (0, 1))
+    ranks = [int((row > row[i]).sum()) for i, row in enumerate(queries @ corpus.T)]
+    expected = np.mean([1 / math.log2(rank + 2) for rank in ranks])  # ndcg with one document to be found
+    assert main_score(model, TinyRetrieval()) == pytest.approx(expected, abs=1e-5)
+    assert 0 < expected < 1
+
+
+def test_a_model_is_an_encoder_to_mteb_and_nothing_else(tiny):
+    model = model_of("dcpcse", tiny)
+    assert isinstance(model, EncoderProtocol)
+    assert not isinstance(model, SearchProtocol)
+    assert not isinstance(model, CrossEncoderProtocol)
+
+
+def test_similarities_are_cosines():
+    model = InMteb()
+    first, second = torch.randn(3, 5), np.random.default_rng(0).normal(size=(4, 5))
+    expected = [[torch.cosine_similarity(a, torch.tensor(b).float(), dim=0) for b in second] for a in first]
+    torch.testing.assert_close(model.similarity(first, second), torch.tensor(expected))
+    torch.testing.assert_close(
+        model.similarity_pairwise(first, second[:3]), torch.tensor([row[i] for i, row in enumerate(expected)])
+    )
+
+
+def test_results_that_mteb_keeps_are_never_those_of_another_model(tiny, tmp_path):
+    """mteb's cache knows a model by name and revision."""
+    one, other = model_of("dcpcse", tiny), model_of("dcpcse", tiny, seed=2)
+    cache = mteb.ResultCache(tmp_path / "cache")
+    kept = [main_score(model, TinySTS(), "cosine_pearson", cache) for model in (one, other)]
+    assert kept == [main_score(model, TinySTS(), "cosine_pearson") for model in (one, other)]
+    assert kept[0] != kept[1]
+    one.save(tmp_path / "one")
+    again = dcpcse.load(tmp_path / "one", device="cpu")
+    assert again.mteb_model_meta == one.mteb_model_meta
+
+
+def test_the_signature_of_encode_is_its_own_and_a_misspelt_option_an_error(tiny):
+    parameters = inspect.signature(SentenceEncoder.encode).parameters
+    assert list(parameters)[:4] == ["self", "sentences", "batch_size", "normalize"]
+    model = model_of("dcpcse", tiny)
+    with pytest.raises(TypeError, match="batchsize"):
+        model.encode(["Rain fell."], batchsize=4)
+
+
+def test_an_option_of_mteb_that_nothing_would_look_at_is_refused(tiny):
+    with pytest.raises(UserError, match="precision"):
+        mteb.evaluate(model_of("dcpcse", tiny), TinySTS(), cache=None, encode_kwargs={"precision": "int8"})
+
+
+def test_an_embedding_that_is_not_finite_is_an_error_and_no_rank(tiny):
+    model = model_of("dcpcse", tiny)
+    with torch.no_grad():
+        model.encoder.prompt.table.weight[0, 0] = float("nan")
+    with pytest.raises(UserError, match="not finite"):
+        main_score(model, TinyRetrieval())
+
+
+def test_batches_without_text_are_refused(tiny):
+    with pytest.raises(UserError, match="no text"):
+        model_of("dcpcse", tiny).encode([{"image": []}], task_metadata=None, hf_split="test", hf_subset="default")

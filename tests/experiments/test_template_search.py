@@ -1,0 +1,106 @@
+"""The template search: greedy as Table 4, scored on STS-B dev, and resumable."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from scipy.stats import spearmanr
+from senteval import load_pairs
+
+from dcpcse.cli.commands.search_templates import search
+from dcpcse.cli.runner import run
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
+from dcpcse.encoders.templates import Template
+from dcpcse.experiments.template_search import PREFIXES, RELATIONSHIPS, join
+
+CANDIDATES = {"relationships": ["", "means"], "prefixes": ["{sentence}", 'The "{sentence}"', "It : {sentence}"]}
+
+
+@pytest.fixture
+def words(tiny, sts_data, tmp_path) -> list[str]:
+    path = tmp_path / "candidates.yaml"
+    path.write_text(yaml.safe_dump(CANDIDATES), encoding="utf-8")
+    places = ["--output_dir", str(tmp_path / "out"), "--candidates", str(path), "--data_dir", sts_data]
+    return ["--model_name_or_path", tiny("bert"), "--custom_data", *places]
+
+
+def scores(tmp_path) -> dict[str, float]:
+    lines = (tmp_path / "out/scores.jsonl").read_text(encoding="utf-8").splitlines()
+    return {row["template"]: row["score"] for row in map(json.loads, lines[1:])}
+
+
+def test_the_search_is_greedy_and_its_scores_are_those_of_a_plain_loop(words, tiny, sts_data, tmp_path, capsys):
+    assert run(search, words) == 0
+    found = scores(tmp_path)
+    first = [join("{sentence}", words) for words in CANDIDATES["relationships"]]
+    best = max(first, key=lambda text: found[text])
+    relationship = "means" if "means" in best else ""
+    assert set(found) == {*first, *(join(prefix, relationship) for prefix in CANDIDATES["prefixes"])}
+    backbone = load_backbone(tiny("bert"))
+    (pairs,) = load_pairs("STSBenchmark", sts_data, "dev", official=False)
+    for text, score in found.items():
+        model = plain_encoder(backbone, "mask", Template.parse(text))
+        one, other = (model.encode(side).astype(float) for side in (pairs.first, pairs.second))
+        cosine = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(one, other, strict=True)]
+        assert score == pytest.approx(100 * spearmanr(cosine, pairs.gold).statistic, abs=1e-3)
+    kept = (tmp_path / "out/best.txt").read_text(encoding="utf-8").splitlines()
+    assert kept == sorted(found, key=lambda text: -found[text])[:5]
+    assert kept[0] in capsys.readouterr().out
+
+
+def test_a_search_that_was_cut_off_goes_on_and_measures_nothing_twice(words, tmp_path, monkeypatch):
+    real, calls = SentenceEncoder.set_template, []
+
+    def counting(self, template, *rest):
+        calls.append(str(template))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        real(self, template, *rest)
+
+    monkeypatch.setattr(SentenceEncoder, "set_template", counting)
+    assert run(search, words) == 130
+    written = scores(tmp_path)
+    with (tmp_path / "out/scores.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"template": "half')
+    calls.clear()
+    monkeypatch.setattr(
+        SentenceEncoder, "set_template", lambda self, *rest: (calls.append(str(rest[0])), real(self, *rest))
+    )
+    assert run(search, words) == 0
+    assert not set(calls[1:]) & set(written)
+    assert set(written) < set(scores(tmp_path))
+
+
+def test_scores_of_another_encoder_are_not_taken_over(words, tiny, capsys):
+    assert run(search, words) == 0
+    words[words.index("--model_name_or_path") + 1] = tiny("roberta")
+    capsys.readouterr()
+    assert run(search, words) == 2
+    assert "another encoder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("relationships: [is]\n", "two lists"),
+        ("relationships: []\nprefixes: ['{sentence}']\n", "relationships"),
+        ("relationships: [is]\nprefixes: [This]\n", "'This'"),
+        ("relationships: [is]\nprefixes: ['[MASK] {sentence}']\n", "no [MASK]"),
+        ("relationships: [\n", "not readable"),
+    ],
+)
+def test_candidates_that_make_no_template_are_one_line(content, named, words, tmp_path, capsys):
+    (tmp_path / "candidates.yaml").write_text(content, encoding="utf-8")
+    assert run(search, words) == 2
+    captured = capsys.readouterr().err
+    assert named in captured
+    assert captured.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_built_in_candidate_makes_a_template_and_those_of_table_4_are_among_them():
+    texts = {join(prefix, words) for prefix in PREFIXES for words in RELATIONSHIPS}
+    assert all(Template.parse(text).masks == 1 for text in texts)
+    assert {'This sentence : "{sentence}" means [MASK] .', "{sentence} [MASK] .", "{sentence} is [MASK] ."} <= texts

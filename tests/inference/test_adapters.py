@@ -1,0 +1,369 @@
+"""Adapters that share one encoder: each sentence gets the vector that its adapter's own model gives it alone."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from model_folders import without_checksums
+
+import dcpcse
+from dcpcse.encoders import backbones
+from dcpcse.encoders import cpu_prepacking as prepacking
+from dcpcse.encoders import prompt_support as promptable
+from dcpcse.encoders import sentence_encoder as models
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.encoder import Encoder, set_packed
+from dcpcse.encoders.heads import BatchNormMLP, TanhMLP
+from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.template_denoising import Denoising
+from dcpcse.encoders.templates import Template, TokenTemplate
+from dcpcse.inference import adapters as adapters_module
+from dcpcse.inference.adapters import Adapters
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.safetensors_io import set_dtype
+
+KINDS = ("bert", "roberta", "modernbert")
+TEMPLATE = Template.parse('This sentence : "{sentence}" means [MASK] .')
+OF_WORDS = Template.parse('The sentence "{sentence}" in a word : [MASK]', continuous=True)
+
+
+def saved(folder: Path, backbone: backbones.Backbone, seed: int, **parts) -> Path:
+    """A folder as training leaves one. length, projection: of deep prompts; cls: a [CLS] prompt; the rest is named."""
+    torch.manual_seed(seed)
+    size, length = backbone.source.hidden_size, parts.get("length")
+    prompt = shallow = None
+    if length:
+        shape = PromptShape.fit(backbone.model.config, length)
+        prompt = DeepPrompt(shape, std=1.0, projection=parts.get("projection"), dropout=0.1)
+    if "shallow" in parts:
+        shallow = ShallowPrompt(torch.randn(parts["shallow"], backbone.model.get_input_embeddings().embedding_dim))
+    cls_prompt = ShallowPrompt(torch.randn(1, size)) if parts.get("cls") else None
+    encoder = Encoder(backbone.model, prompt, parts.get("offset", length or 0), shallow=shallow, cls_prompt=cls_prompt)
+    head = parts.get("head")
+    model = SentenceEncoder(
+        *(encoder, backbone.tokenizer, backbone.source),
+        pooling=parts.get("pooling", "cls"),
+        head=None if head is None else head(size, std=0.3),
+        head_at_inference=parts.get("at_inference", False),
+        templates=[parts["template"]] if "template" in parts else [],
+        denoising=Denoising(inference=parts.get("denoise", False)),
+        final_period=parts.get("final_period", False),
+        method="dcpcse",
+    )
+    model.save(folder)
+    return folder
+
+
+PARTS = {
+    "one prompt": {"length": 1, "pooling": "avg"},
+    "four, two layers": {"length": 4, "pooling": "avg_first_last", "offset": 0},
+    "sixteen, projected, head": {"length": 16, "projection": 6, "head": TanhMLP, "at_inference": True},
+    "sixteen again": {"length": 16},
+    "D2CSE": {"length": 4, "cls": True, "head": BatchNormMLP},
+    "SCPCSE": {"shallow": 8, "template": OF_WORDS, "pooling": "mask"},
+    "denoised": {"length": 4, "template": TEMPLATE, "pooling": "mask", "denoise": True, "final_period": True},
+    "[CLS] alone": {"shallow": 8, "template": OF_WORDS, "pooling": "mask", "cls": True, "denoise": True},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tiny, tmp_path_factory):
+    """folders(kind) → folders of adapters on one tiny encoder, by name."""
+    made = {}
+
+    def get(kind: str) -> dict[str, Path]:
+        if kind not in made:
+            root, backbone = tmp_path_factory.mktemp(f"adapters-{kind}"), load_backbone(tiny(kind))
+            words = len(TokenTemplate(OF_WORDS, backbone.tokenizer).prompt_ids)
+            parts = {name: own | ({"shallow": words} if "shallow" in own else {}) for name, own in PARTS.items()}
+            made[kind] = {
+                name: saved(root / str(i), backbone, i, **own) for i, (name, own) in enumerate(parts.items())
+            }
+        return made[kind]
+
+    return get
+
+
+def stream(sentences, names, count=31):
+    """Sentences and the names of their adapters, neither sorted nor evenly spread, long and short ones mixed."""
+    random = np.random.default_rng(0)
+    drawn = random.integers(99, size=count).tolist()
+    texts = [f"{sentences[i % len(sentences)]} {sentences[0] * (i % 3 == 2)}" for i in drawn]
+    return texts, [list(names)[i] for i in random.integers(len(names), size=count)]
+
+
+# The same vectors
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mixed_batch_gives_each_sentence_the_vector_of_its_adapter_alone(kind, packed, folders, sentences):
+    adapters = Adapters.load(folders(kind), device="cpu")
+    for name in adapters.names:
+        set_packed(adapters[name], packed)
+    texts, names = stream(sentences, adapters.names)
+    own = {name: dcpcse.load(folder, device="cpu") for name, folder in folders(kind).items()}
+    alone = np.concatenate([own[name].encode([text]) for text, name in zip(texts, names, strict=True)])
+    assert set(names) == set(PARTS)
+    np.testing.assert_allclose(adapters.encode(texts, names), alone, atol=1e-5)
+    np.testing.assert_allclose(adapters.encode(texts, names, 3), alone, atol=1e-5)
+    unit = adapters.encode(texts, names, normalize=True, max_length=40)
+    short = np.concatenate(
+        [own[name].encode([t], 1, True, max_length=40) for t, name in zip(texts, names, strict=True)]
+    )
+    np.testing.assert_allclose(unit, short, atol=1e-5)
+
+
+def test_autocast_and_threads_give_the_same_vectors(folders, sentences, monkeypatch):
+    adapters = Adapters.load(folders("bert"), device="cpu")
+    texts, names = stream(sentences, adapters.names)
+    exact = adapters.encode(texts, names)
+    monkeypatch.setattr(models, "CPU_TOKENS", 60)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        np.testing.assert_allclose(adapters.encode(texts, names), exact, atol=1e-5)
+        with torch.autocast("cpu", torch.bfloat16):
+            rough = adapters.encode(texts, names)
+    finally:
+        torch.set_num_threads(threads)
+    assert 1e-4 < np.abs(rough - exact).max() < 0.2
+
+
+def test_weights_laid_out_for_many_texts_give_the_same_vectors(folders, sentences, monkeypatch):
+    adapters = Adapters.load(folders("bert"), device="cpu")
+    texts, names = stream(sentences, adapters.names)
+    plain = adapters.encode(texts, names)
+    for module, name in ((models, "WORTH_PREPACKING"), (prepacking, "LEAST_WEIGHTS"), (prepacking, "LEAST_ROWS")):
+        monkeypatch.setattr(module, name, 0)
+    with torch.profiler.profile() as profile:
+        vectors = adapters.encode(texts, names)
+    assert any(event.key == "mkldnn::_linear_pointwise" for event in profile.key_averages())
+    np.testing.assert_allclose(vectors, plain, atol=1e-5)
+
+
+# Shared
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_an_adapter_by_name_is_a_model_on_the_shared_encoder(name, folders, sentences):
+    adapters = Adapters.load(folders("bert"), device="cpu")
+    assert adapters.names == tuple(PARTS)
+    own = dcpcse.load(folders("bert")[name], device="cpu").encode(sentences)
+    assert adapters[name].encoder.backbone is adapters["one prompt"].encoder.backbone
+    np.testing.assert_allclose(adapters[name].encode(sentences), own, atol=1e-6)
+    np.testing.assert_array_equal(adapters.encode(sentences, name), adapters[name].encode(sentences))
+
+
+def test_encoder_and_tokenizer_are_loaded_and_known_once(folders, monkeypatch, tmp_path):
+    """Folders differ in the truncation that was asked for last before they were saved, which is nobody's."""
+    own = folders("bert") | {"after a cut": shutil.copytree(folders("bert")["SCPCSE"], tmp_path / "cut")}
+    path = tmp_path / "cut/tokenizer.json"
+    cut = {"truncation": {"max_length": 9, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}}
+    cut["padding"] = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}
+    cut["padding"] |= {"pad_type_id": 0, "pad_token": "[PAD]"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | cut))
+    calls = []
+    for module, name in (
+        (backbones, "fingerprint"),
+        (backbones, "load_tokenizer"),
+        (adapters_module, "vocabulary_fingerprint"),
+        (promptable, "_one_change_a_row"),  # of the check that prompts reach the output
+    ):
+        plain = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, plain=plain, name=name: calls.append(name) or plain(*a))
+    adapters = Adapters.load(own, device="cpu")
+    assert sorted(calls) == ["_one_change_a_row", "fingerprint", "load_tokenizer", "vocabulary_fingerprint"]
+    assert len({id(adapters[name].tokenizer) for name in adapters.names}) == 1
+
+
+def test_an_adapter_adds_its_own_tensors_alone(folders):
+    """No head that only training uses, no projection: just what inference reads, 3 layers of 32 wide."""
+    adapters = Adapters.load(folders("bert"), device="cpu")
+    shared = {id(parameter) for parameter in adapters["D2CSE"].encoder.backbone.parameters()}
+    own = {name: sum(p.numel() for p in adapters[name].parameters() if id(p) not in shared) for name in PARTS}
+    assert own["D2CSE"] == 4 * 2 * 3 * 32 + 32
+    assert own["sixteen, projected, head"] == 16 * 2 * 3 * 32 + 32 * 32 + 32
+    assert not any(parameter.requires_grad for name in PARTS for parameter in adapters[name].parameters())
+
+
+def test_mixed_sentences_share_one_pass(folders, sentences):
+    """But for template denoising, whose second pass is each adapter's own."""
+    adapters = Adapters.load({n: f for n, f in folders("bert").items() if not PARTS[n].get("denoise")}, device="cpu")
+    calls = []
+    adapters["D2CSE"].encoder.backbone.register_forward_hook(lambda module, args, output: calls.append(1))
+    adapters.encode(sentences, [adapters.names[i % len(adapters.names)] for i in range(len(sentences))])
+    assert len(calls) == 1
+
+
+def test_adapters_come_and_go(folders, sentences):
+    own = folders("bert")
+    adapters = Adapters.load({"first": own["one prompt"]}, device="cpu")
+    adapters.add("second", own["SCPCSE"])
+    texts, names = sentences[:4], ["second", "first", "first", "second"]
+    both = adapters.encode(texts, names)
+    adapters.remove("first")
+    assert adapters.names == ("second",)
+    np.testing.assert_allclose(adapters.encode(texts, "second")[[0, 3]], both[[0, 3]], atol=1e-5)
+    with pytest.raises(UserError, match=r"no adapter 'first'; loaded: 1 \(second\)"):
+        adapters.encode(texts, names)
+
+
+def test_an_adapter_left_in_train_mode_encodes_in_eval_mode(folders, sentences):
+    adapters = Adapters.load(folders("bert"), device="cpu")
+    texts, names = stream(sentences, adapters.names)
+    before = adapters.encode(texts, names)
+    for name in adapters.names:
+        adapters[name].train()
+    np.testing.assert_array_equal(adapters.encode(texts, names), before)
+
+
+def test_a_folder_with_another_tokenizer_of_the_same_words_reads_texts_its_own_way(folders, sentences, tmp_path):
+    own = folders("bert")["one prompt"]
+    other = shutil.copytree(own, tmp_path / "cased")
+    settings = json.loads((other / "tokenizer.json").read_text())
+    settings["normalizer"]["lowercase"] = False
+    (other / "tokenizer.json").write_text(json.dumps(settings))
+    without_checksums(Path(other))
+    adapters = Adapters.load({"uncased": own, "cased": other}, device="cpu")
+    found = adapters.encode([sentences[0]] * 2, ["uncased", "cased"])
+    assert np.abs(found[0] - found[1]).max() > 1e-2
+    for vector, folder in zip(found, (own, other), strict=True):
+        np.testing.assert_allclose(vector, dcpcse.load(folder, device="cpu").encode(sentences[:1])[0], atol=1e-5)
+
+
+def test_no_sentences_give_no_vectors(folders):
+    adapters = Adapters.load(folders("bert"), device="cpu")
+    assert adapters.encode([], []).shape == adapters.encode([], "SCPCSE").shape == (0, 32)
+
+
+# One clear line each
+
+
+@pytest.mark.parametrize(
+    ("sentences", "names", "message"),
+    [
+        (["a", "b"], ["SCPCSE"], "2 sentences and 1 names of adapters; give one name for all, or one for each"),
+        ([], ["SCPCSE"], "0 sentences and 1 names"),
+        (["a"], [], "1 sentences and 0 names"),
+        (["a"], "SCPSCE", "no adapter 'SCPSCE'; did you mean 'SCPCSE'?"),
+        (["a", "b"], ["SCPCSE", "D3CSE"], "no adapter 'D3CSE'; did you mean 'D2CSE'? loaded: 8 (one prompt, four"),
+        (["a", "b"], ["SCPCSE", ["D2CSE"]], "name 1 is a list (['D2CSE']); the name of an adapter is needed"),
+        (["a"], None, "a list of names; it got a NoneType"),
+        ("a", ["SCPCSE"], "got one string"),
+        (["a", 5], ["SCPCSE", "D2CSE"], "sentence 1 is a int"),
+    ],
+)
+def test_sentences_and_names_that_do_not_go_together_are_refused(sentences, names, message, folders):
+    adapters = Adapters.load(folders("bert"), device="cpu")
+    with pytest.raises(UserError) as refused:
+        adapters.encode(sentences, names)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_length_without_room_names_the_adapter(folders):
+    adapters = Adapters.load(folders("bert"), device="cpu")
+    with pytest.raises(UserError, match="adapter 'sixteen again': max_length 90 is not between 3 and the 80 tokens"):
+        adapters.encode(["a", "b"], ["one prompt", "sixteen again"], max_length=90)
+    with pytest.raises(UserError, match="batch_size 0"):
+        adapters.encode(["a", "b"], ["one prompt", "sixteen again"], 0)
+
+
+def in_half(folder, target):
+    model = SentenceEncoder.load(folder, device="cpu")
+    set_dtype(model.encoder.backbone, torch.bfloat16)
+    model.save(target)
+
+
+def of_another_base(tiny, target):
+    saved(target, load_backbone(tiny("bert", seed=5)), 0, length=4)
+
+
+def tuned(tiny, target):
+    backbone = load_backbone(tiny("bert"))
+    encoder = Encoder(backbone.model, tuned=True)
+    SentenceEncoder(encoder, backbone.tokenizer, backbone.source, pooling="cls", method="simcse").save(target)
+
+
+def of_other_words(folder, target):
+    shutil.copytree(folder, target)
+    text = (target / "tokenizer.json").read_text().replace('"##q"', '"##?"')
+    (target / "tokenizer.json").write_text(text)
+    without_checksums(target)
+
+
+def of_another_shape(folder, target):
+    shutil.copytree(folder, target)
+    record = json.loads((target / "dcpcse.json").read_text())
+    record["prompt"] |= {"heads": 2, "head_dim": 16}
+    (target / "dcpcse.json").write_text(json.dumps(record))
+
+
+REFUSED = {
+    "another encoder": (lambda own, tiny, target: of_another_base(tiny, target), "is not the encoder that"),
+    "its own encoder": (lambda own, tiny, target: tuned(tiny, target), "an encoder of its own (simcse)"),
+    "another type": (
+        lambda own, tiny, target: in_half(own, target),
+        "in bfloat16, and the encoder here has them in f",
+    ),
+    "other words": (lambda own, tiny, target: of_other_words(own, target), "is not the one that was trained with"),
+    "another shape": (
+        lambda own, tiny, target: of_another_shape(own, target),
+        "prompt.heads is 2, and the encoder takes 4",
+    ),
+    "no folder": (lambda own, tiny, target: None, "is not a folder"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_folder_that_is_no_adapter_of_the_base_is_refused_by_name(case, folders, tiny, tmp_path):
+    make, message = REFUSED[case]
+    own = folders("bert")["one prompt"]
+    make(own, tiny, tmp_path / "other")
+    adapters = Adapters.load({"first": own}, device="cpu")
+    for load in (
+        lambda: adapters.add("second", tmp_path / "other"),
+        lambda: Adapters.load({"first": own, "second": tmp_path / "other"}, device="cpu"),
+    ):
+        with pytest.raises(UserError) as refused:
+            load()
+        said = str(refused.value)
+        assert said.startswith("adapter 'second': ") and message in said and "\n" not in said
+    assert adapters.names == ("first",)
+
+
+def test_adapters_of_one_reduced_type_share_an_encoder_of_that_type(folders, sentences, tmp_path):
+    for i, name in enumerate(("one prompt", "SCPCSE")):
+        in_half(folders("bert")[name], tmp_path / str(i))
+    adapters = Adapters.load({"a": tmp_path / "0", "b": tmp_path / "1"}, device="cpu")
+    assert adapters["a"].encoder.backbone.dtype == torch.bfloat16
+    alone = [dcpcse.load(tmp_path / str(i), device="cpu").encode(sentences[:1])[0] for i in range(2)]
+    assert np.abs(adapters.encode([sentences[0]] * 2, ["a", "b"]) - alone).max() < 0.05
+
+
+def test_names_are_given_once_and_are_words(folders):
+    own = folders("bert")["one prompt"]
+    adapters = Adapters.load({"first": own}, device="cpu")
+    with pytest.raises(UserError, match="there is an adapter 'first' already"):
+        adapters.add("first", own)
+    for name in ("", 3):
+        with pytest.raises(UserError, match="cannot name an adapter"):
+            adapters.add(name, own)
+    for folders_given in ({}, [own], str(own)):
+        with pytest.raises(UserError, match="names and their folders"):
+            Adapters.load(folders_given)
+
+
+def test_a_base_that_has_moved_is_found_where_it_is_now(folders, tiny, sentences, tmp_path):
+    own = shutil.copytree(folders("bert")["one prompt"], tmp_path / "own")
+    record = json.loads((own / "dcpcse.json").read_text())
+    record["base"]["name_or_path"] = str(tmp_path / "gone")
+    (own / "dcpcse.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"give its place now with --base \(in Python: base="):
+        Adapters.load({"a": own}, device="cpu")
+    adapters = Adapters.load({"a": own, "b": folders("bert")["SCPCSE"]}, tiny("bert"), device="cpu")
+    assert adapters.encode(sentences[:2], ["b", "a"]).shape == (2, 32)

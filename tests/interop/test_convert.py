@@ -1,0 +1,740 @@
+"""Checkpoints of other code, made here with the names that it gives its tensors, against forwards written by hand."""
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModel, AutoTokenizer, DynamicCache
+
+import dcpcse
+from dcpcse.cli.commands.import_ import import_, import_parser
+from dcpcse.cli.runner import run
+from dcpcse.interop.convert import LAYOUTS, Choices, import_checkpoint, recognise
+from dcpcse.utils.errors import UserError
+
+KINDS = ["bert", "roberta"]
+LENGTH, INNER = 3, 6
+PLAIN = Choices(pooler_type="cls", mlp_only_train=True)
+
+
+class Checkpoint:
+    """Tensors of a published checkpoint on a tiny encoder, as the public code names them, and what they mean.
+
+    trained: the encoder was trained, and is another one than the pretrained.
+    """
+
+    def __init__(self, base: str, *, trained: bool, seed: int = 5) -> None:
+        self.base, self.config = base, AutoConfig.from_pretrained(base)
+        self.root, self.hidden = self.config.model_type, self.config.hidden_size
+        self.random = torch.Generator().manual_seed(seed)
+        self.encoder = AutoModel.from_pretrained(base, dtype=torch.float32).eval().requires_grad_(False)
+        if trained:
+            for parameter in self.encoder.parameters():
+                parameter += self.normal(*parameter.shape) * 0.05
+        state = self.encoder.state_dict()
+        self.pooler = {name: tensor for name, tensor in state.items() if name.startswith("pooler.")}
+        self.tensors = {f"{self.root}.{n}": t.clone() for n, t in state.items() if n not in self.pooler}
+        count = self.config.max_position_embeddings
+        self.tensors[f"{self.root}.embeddings.position_ids"] = torch.arange(count).unsqueeze(0)
+
+    def normal(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=self.random)
+
+    def put(self, name: str, *shape: int, scale: float = 0.5) -> torch.Tensor:
+        self.tensors[name] = self.normal(*shape) * scale
+        return self.tensors[name]
+
+    def with_pooler(self) -> None:
+        """BertModel(config) instead of BertModel(config, add_pooling_layer=False)."""
+        self.tensors |= {f"{self.root}.{name}": tensor.clone() for name, tensor in self.pooler.items()}
+
+    def with_lm_head(self) -> None:
+        for name, shape in {"bias": (9,), "dense.weight": (4, 4), "decoder.weight": (9, 4)}.items():
+            self.put(f"lm_head.{name}", *shape)
+
+    def with_mlp(self) -> None:
+        self.put("mlp.dense.weight", self.hidden, self.hidden)
+        self.put("mlp.dense.bias", self.hidden)
+
+    def with_prefix(self, projection: bool) -> None:
+        width = 2 * self.config.num_hidden_layers * self.hidden
+        if not projection:
+            self.put("prefix_encoder.embedding.weight", LENGTH, width, scale=1)
+            return
+        self.put("prefix_encoder.embedding.weight", LENGTH, self.hidden, scale=1)
+        for place, (rows, columns) in {0: (INNER, self.hidden), 2: (width, INNER)}.items():
+            self.put(f"prefix_encoder.trans.{place}.weight", rows, columns, scale=1)
+            self.put(f"prefix_encoder.trans.{place}.bias", rows, scale=1)
+
+    def table(self) -> torch.Tensor:
+        """The prompts (P, 2·layers·hidden), as the public PrefixEncoder computes them."""
+        table = self.tensors["prefix_encoder.embedding.weight"]
+        if "prefix_encoder.trans.0.weight" not in self.tensors:
+            return table
+        weights = [self.tensors[f"prefix_encoder.trans.{i}.{part}"] for i in (0, 2) for part in ("weight", "bias")]
+        return torch.tanh(table @ weights[0].T + weights[1]) @ weights[2].T + weights[3]
+
+    def mlp(self, vectors: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(vectors @ self.tensors["mlp.dense.weight"].T + self.tensors["mlp.dense.bias"])
+
+    def converted(self) -> None:
+        """simcse_to_huggingface: `mlp` becomes `pooler`, and `bert.` or `roberta.` goes."""
+        self.tensors = {
+            name.replace("mlp", "pooler").replace("bert.", "").replace("roberta.", ""): tensor
+            for name, tensor in self.tensors.items()
+        }
+
+    def write(self, folder: Path, pickled: bool = True) -> Path:
+        folder.mkdir(parents=True)
+        tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
+        if pickled:
+            torch.save(tensors, folder / "pytorch_model.bin")
+        else:
+            save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        config = json.loads((Path(self.base) / "config.json").read_text()) | {"architectures": ["BertForCL"]}
+        config |= {"_name_or_path": "bert-base-uncased"}
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        AutoTokenizer.from_pretrained(self.base).save_pretrained(folder)
+        return folder
+
+    def hidden_states(self, ids: list[int], table: torch.Tensor | None = None, **given) -> torch.Tensor:
+        """Last hidden states (L, H) of one text by transformers alone, behind prompts through its own cache."""
+        mask = torch.ones(1, len(ids) + (0 if table is None else len(table)), dtype=torch.long)
+        cache = None if table is None else self.cache(table)
+        given = {"input_ids": torch.tensor([ids])} | given
+        return self.encoder(attention_mask=mask, past_key_values=cache, **given).last_hidden_state[0]
+
+    def cache(self, table: torch.Tensor) -> DynamicCache:
+        heads, layers = self.config.num_attention_heads, self.config.num_hidden_layers
+        cut = table.view(1, len(table), 2 * layers, heads, self.hidden // heads).permute(2, 0, 3, 1, 4).split(2)
+        cache = DynamicCache()
+        for layer, (key, value) in enumerate(cut):
+            cache.update(key, value, layer)
+        return cache
+
+    def firsts(self, sentences: list[str], table: torch.Tensor | None = None) -> torch.Tensor:
+        """[CLS] of the last layer (N, H), sentence by sentence."""
+        ids = AutoTokenizer.from_pretrained(self.base)(sentences)["input_ids"]
+        return torch.stack([self.hidden_states(row, table)[0] for row in ids])
+
+
+@pytest.fixture
+def checkpoint(tiny):
+    def make(kind: str = "bert", *, trained: bool = False) -> Checkpoint:
+        return Checkpoint(tiny(kind, masked_lm=False), trained=trained)
+
+    return make
+
+
+def imported(folder: Path, tmp_path: Path, base: str | None = None, **options):
+    """What `dcpcse.load` makes of the imported folder."""
+    import_checkpoint(folder, tmp_path / "imported", base, **options)
+    return dcpcse.load(tmp_path / "imported", device="cpu")
+
+
+def assert_same(found: np.ndarray, expected: torch.Tensor) -> None:
+    assert np.abs(expected.numpy()).max() > 1e-2
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("converted", "pickled"), [(False, True), (True, True), (True, False)], ids=["as trained", "converted", "safe"]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_simcse_before_and_after_conversion(kind, converted, pickled, checkpoint, tmp_path, sentences):
+    made = checkpoint(kind, trained=True)
+    made.with_mlp()
+    made.with_lm_head()
+    expected = made.firsts(sentences)
+    with_head = made.mlp(expected)
+    if converted:
+        made.converted()
+    made.write(tmp_path / "sup-simcse", pickled)
+    model = imported(tmp_path / "sup-simcse", tmp_path)
+    assert_same(model.encode(sentences), with_head)
+    assert (model.method, model.encoder.tuned, model.head_at_inference) == ("simcse", True, True)
+    raw = import_checkpoint(tmp_path / "sup-simcse", tmp_path / "raw", choices=PLAIN)
+    assert_same(dcpcse.load(tmp_path / "raw", device="cpu").encode(sentences), expected)
+    assert raw.layout == "simcse"
+    assert {name for name in raw.left_out if "position_ids" not in name} == {
+        "lm_head.bias",
+        "lm_head.dense.weight",
+        "lm_head.decoder.weight",
+    }
+    assert set(raw.used) | set(raw.left_out) == set(made.tensors)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_simcse_of_an_averaging_pooler_has_no_head(kind, checkpoint, tmp_path, sentences):
+    made = checkpoint(kind, trained=True)
+    made.write(tmp_path / "avg")
+    model = imported(tmp_path / "avg", tmp_path, choices=Choices(pooler_type="avg"))
+    ids = model.tokenizer(sentences)["input_ids"]
+    assert_same(model.encode(sentences), torch.stack([made.hidden_states(row).mean(0) for row in ids]))
+    assert model.head is None
+
+
+@pytest.mark.parametrize("head", [True, False], ids=["head", "no head"])
+@pytest.mark.parametrize("projection", [False, True], ids=["table", "projected"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_dcpcse_and_promcse(kind, projection, head, checkpoint, tmp_path, sentences):
+    made = checkpoint(kind)
+    made.with_prefix(projection)
+    if head:
+        made.with_mlp()
+    made.with_lm_head()
+    made.write(tmp_path / "my-sup-promcse", pickled=projection)
+    model = imported(tmp_path / "my-sup-promcse", tmp_path, made.base)
+    expected = made.firsts(sentences, made.table())
+    assert_same(model.encode(sentences), made.mlp(expected) if head else expected)
+    assert (made.firsts(sentences) - expected).abs().max() > 1e-2
+    prompt = model.encoder.prompt
+    assert (prompt.shape.length, prompt.projection) == (LENGTH, INNER if projection else None)
+    assert model.encoder.position_offset == LENGTH
+    assert prompt.dropout.p == model.encoder.backbone.config.hidden_dropout_prob
+    size = sum(path.stat().st_size for path in (tmp_path / "imported").glob("*.safetensors"))
+    assert size < 60_000, "the frozen encoder is not written again"
+
+
+def test_unsup_in_the_name_means_that_the_head_was_of_training_only(checkpoint, tmp_path, sentences):
+    made = checkpoint()
+    made.with_prefix(False)
+    made.with_mlp()
+    made.write(tmp_path / "my-unsup-promcse")
+    model = imported(tmp_path / "my-unsup-promcse", tmp_path, made.base)
+    assert_same(model.encode(sentences), made.firsts(sentences, made.table()))
+    assert isinstance(model.head, torch.nn.Module) and not model.head_at_inference
+    said = import_checkpoint(
+        tmp_path / "my-unsup-promcse", tmp_path / "b", made.base, choices=Choices(mlp_only_train=False)
+    )
+    again = dcpcse.load(tmp_path / "b", device="cpu")
+    assert_same(again.encode(sentences), made.mlp(made.firsts(sentences, made.table())))
+    assert said.assumed == {"pooler_type": "cls", "position_offset": LENGTH}
+
+
+def test_another_position_offset_is_taken(checkpoint, tmp_path, sentences):
+    made = checkpoint()
+    made.with_prefix(False)
+    made.write(tmp_path / "dcpcse")
+    model = imported(tmp_path / "dcpcse", tmp_path, made.base, choices=Choices(position_offset=0))
+    ids = model.tokenizer(sentences)["input_ids"]
+    rows = [made.hidden_states(row, made.table(), position_ids=torch.arange(len(row))[None])[0] for row in ids]
+    assert_same(model.encode(sentences), torch.stack(rows))
+
+
+@pytest.mark.parametrize(
+    ("converted", "discriminator"), [(False, "discriminator"), (True, "aux_bert")], ids=["as trained", "converted"]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_diffcse_with_its_batch_normalised_head(kind, converted, discriminator, checkpoint, tmp_path, sentences):
+    made = checkpoint(kind, trained=True)
+    hidden = made.hidden
+    first = made.put("mlp.net.0.weight", 2 * hidden, hidden)
+    scale, shift = made.put("mlp.net.1.weight", 2 * hidden), made.put("mlp.net.1.bias", 2 * hidden)
+    second = made.put("mlp.net.3.weight", hidden, 2 * hidden)
+    statistics = {}
+    for place, size in ((1, 2 * hidden), (4, hidden)):
+        mean = made.put(f"mlp.net.{place}.running_mean", size)
+        variance = made.tensors[f"mlp.net.{place}.running_var"] = made.normal(size).abs() + 0.5
+        made.tensors[f"mlp.net.{place}.num_batches_tracked"] = torch.tensor(7)
+        statistics[place] = (mean, variance)
+    made.with_lm_head()
+    made.put(f"{discriminator}.embeddings.word_embeddings.weight", 4, 4)
+    made.put(f"{discriminator}.encoder.layer.0.output.dense.weight", 4, 4)
+    made.put("generator.distilbert.embeddings.word_embeddings.weight", 4, 4)
+    made.put("generator.roberta.encoder.layer.0.output.dense.bias", 4)
+    made.put("electra_head.weight", 2, hidden)
+    made.put("electra_head.bias", 2)
+    raw = made.firsts(sentences)
+    if converted:
+        made.converted()
+    made.write(tmp_path / "diffcse")
+    result = import_checkpoint(tmp_path / "diffcse", tmp_path / "raw")
+    assert_same(dcpcse.load(tmp_path / "raw", device="cpu").encode(sentences), raw)
+    assert len(result.left_out) == 3 + 6 + 1
+    model = imported(tmp_path / "diffcse", tmp_path, choices=Choices(mlp_only_train=False))
+    normal = (raw @ first.T - statistics[1][0]) / (statistics[1][1] + 1e-5).sqrt() * scale + shift
+    expected = (normal.relu() @ second.T - statistics[4][0]) / (statistics[4][1] + 1e-5).sqrt()
+    assert_same(model.encode(sentences), expected)
+    assert model.method == "diffcse"
+
+
+TEMPLATES = {
+    "bert": ('This sentence of "{}" means[MASK].', 'This sentence of "', '" means[MASK].'),
+    "roberta": ("This sentence : ' {} ' means<mask>.", "This sentence : '", " ' means<mask>."),
+}
+
+
+def prompted_vectors(made: Checkpoint, sentences: list[str], transform=None, head=None, denoise=False) -> torch.Tensor:
+    """[MASK] of every sentence in the published template, as the public evaluation writes it out; denoised or not."""
+    kind, words = made.root, AutoTokenizer.from_pretrained(made.base)
+    whole, before, after = TEMPLATES[kind]
+    transform = transform or (lambda vector: vector)
+    first = 0 if kind == "bert" else made.config.pad_token_id + 1
+    rows = []
+    for text in sentences:
+        text = text if text[-1] in ".?\"'" else text + "."
+        ids = words(whole.format(text))["input_ids"]
+        vector = transform(made.hidden_states(ids)[ids.index(words.mask_token_id)])
+        if denoise:
+            start = words(before, add_special_tokens=False)["input_ids"]
+            end = words(after, add_special_tokens=False)["input_ids"]
+            alone = [words.cls_token_id, *start, *end, words.sep_token_id]
+            place = torch.arange(len(alone)) + first
+            place[len(start) + 1 :] += len(ids) - len(alone)
+            bias = made.hidden_states(alone, position_ids=place[None])[alone.index(words.mask_token_id)]
+            vector = vector - transform(bias)
+        rows.append(vector if head is None else head(vector))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("supervision", ["unsup", "sup"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_promptbert_with_its_published_template(kind, supervision, checkpoint, tmp_path, sentences):
+    made = checkpoint(kind, trained=True)
+    made.with_pooler()
+    made.with_mlp()
+    made.write(tmp_path / f"{supervision}-promptbert")
+    texts = [*sentences, "no full stop", 'He said "x"']
+    supervised = supervision == "sup"
+    expected = prompted_vectors(made, texts, head=made.mlp if supervised else None, denoise=supervised)
+    model = imported(tmp_path / f"{supervision}-promptbert", tmp_path)
+    assert_same(model.encode(texts), expected)
+    assert (model.method, model.pooling) == ("promptbert", "mask")
+
+
+@pytest.mark.parametrize("converted", [False, True], ids=["as trained", "converted"])
+def test_promptbert_with_the_transform_of_its_lm_head(converted, checkpoint, tmp_path, sentences):
+    made = checkpoint("bert", trained=True)
+    made.with_pooler()
+    made.with_mlp()
+    gain, bias = made.put("mlp.LayerNorm.weight", made.hidden), made.put("mlp.LayerNorm.bias", made.hidden)
+    weights = dict(made.tensors)
+
+    def transform(vector):
+        dense = F.gelu(vector @ weights["mlp.dense.weight"].T + weights["mlp.dense.bias"])
+        return F.layer_norm(dense, dense.shape[-1:], gain, bias, 1e-12)
+
+    expected = prompted_vectors(made, sentences, transform, denoise=True)
+    if converted:  # the later of two names that become one wins, as in the public script
+        made.converted()
+    made.write(tmp_path / "sup-bert")
+    assert_same(imported(tmp_path / "sup-bert", tmp_path).encode(sentences), expected)
+
+
+def test_a_template_of_ones_own(checkpoint, tmp_path, sentences):
+    made = checkpoint("bert", trained=True)
+    made.with_mlp()
+    made.converted()
+    made.write(tmp_path / "unsup")
+    choices = Choices(template='The dog : "{sentence}" is [MASK]', final_period=False)
+    model = imported(tmp_path / "unsup", tmp_path, layout="promptbert", choices=choices)
+    rows = []
+    for text in sentences:
+        ids = model.tokenizer(f'The dog : "{text}" is [MASK]')["input_ids"]
+        rows.append(made.hidden_states(ids)[ids.index(model.tokenizer.mask_token_id)])
+    assert_same(model.encode(sentences), torch.stack(rows))
+
+
+def test_optiprompt_as_the_public_code_finds_its_places(checkpoint, tmp_path, sentences, caplog):
+    made = checkpoint("bert")
+    template = 'bridge storm , "{sentence}" key , [MASK] spoon'
+    words = AutoTokenizer.from_pretrained(made.base)
+    ids = words(template.replace("{sentence}", ""))["input_ids"][1:-1]
+    ids.remove(words.mask_token_id)
+    made.with_pooler()
+    made.with_mlp()
+    made.put("p_mbv", len(ids), made.hidden)
+    made.write(tmp_path / "optiprompt")
+    choices = Choices(template=template, final_period=False)
+    with caplog.at_level("INFO"):
+        model = imported(tmp_path / "optiprompt", tmp_path, made.base, choices=choices)
+    texts = [text for text in sentences if not set(words(text)["input_ids"]) & set(ids)]
+    assert len(texts) > 4
+    rows = []
+    for text in texts:
+        row = words(template.replace("{sentence}", text))["input_ids"]
+        embedded = made.encoder.get_input_embeddings()(torch.tensor([row]))
+        for token, vector in zip(ids, made.tensors["p_mbv"], strict=True):
+            embedded[0, len(row) - 1 - row[::-1].index(token)] = vector
+        states = made.hidden_states(row, input_ids=None, inputs_embeds=embedded)
+        rows.append(states[row.index(words.mask_token_id)])
+    assert_same(model.encode(texts), torch.stack(rows))
+    assert not model.encoder.tuned
+    assert "never counted in the public code" in caplog.text
+
+
+@pytest.mark.parametrize("own_pooler", [True, False], ids=["pooler", "no pooler"])
+@pytest.mark.parametrize("projection", [False, True], ids=["table", "projected"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_p_tuning_v2(kind, projection, own_pooler, checkpoint, tmp_path, sentences):
+    made = checkpoint(kind)
+    made.with_prefix(projection)
+    made.put("classifier.weight", 2, made.hidden)
+    made.put("classifier.bias", 2)
+    if own_pooler:
+        made.with_pooler()
+    made.write(tmp_path / "p-tuned")
+    result = import_checkpoint(tmp_path / "p-tuned", tmp_path / "imported", made.base)
+    expected = made.firsts(sentences, made.table())
+    if own_pooler:
+        expected = torch.tanh(expected @ made.pooler["pooler.dense.weight"].T + made.pooler["pooler.dense.bias"])
+    model = dcpcse.load(tmp_path / "imported", device="cpu")
+    assert_same(model.encode(sentences), expected)
+    assert {"classifier.weight", "classifier.bias"} <= set(result.left_out)
+    assert result.layout == "p-tuning-v2"
+
+
+@pytest.mark.parametrize("case", ["pooler", "no pooler", "projected", "classifier"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_peft_prefix_tuning(kind, case, tiny, tmp_path, sentences):
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForSequenceClassification
+
+    base = tiny(kind, masked_lm=False)
+    auto = AutoModelForSequenceClassification if case == "classifier" else AutoModel
+    projection = {"prefix_projection": True, "encoder_hidden_size": INNER} if case == "projected" else {}
+    config = peft.PrefixTuningConfig(
+        task_type="SEQ_CLS" if case == "classifier" else "FEATURE_EXTRACTION",
+        num_virtual_tokens=LENGTH,
+        modules_to_save=["pooler"] if case == "pooler" else None,
+        **projection,
+    )
+    theirs = peft.get_peft_model(auto.from_pretrained(base, dtype=torch.float32), config).eval()
+    torch.manual_seed(4)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.5)
+    theirs.save_pretrained(tmp_path / "adapter")
+    model = imported(tmp_path / "adapter", tmp_path)
+    batch = AutoTokenizer.from_pretrained(base)(sentences, padding=True, return_tensors="pt")
+    batch.pop("token_type_ids", None)
+    with torch.no_grad():
+        if case == "classifier":  # its own forward shows no hidden states
+            prompts = theirs.get_prompt(batch_size=len(sentences))
+            ones = torch.ones(len(sentences), LENGTH, dtype=torch.long)
+            batch["attention_mask"] = torch.cat([ones, batch["attention_mask"]], dim=1)
+            output = theirs.get_base_model().base_model(**batch, past_key_values=prompts)
+        else:
+            output = theirs(**batch)
+    expected = output.pooler_output if case == "pooler" else output.last_hidden_state[:, 0]
+    assert_same(model.encode(sentences), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_checkpoint_in_half_precision_is_of_the_encoder_that_it_was_rounded_from(
+    dtype, checkpoint, tmp_path, sentences
+):
+    made = checkpoint()
+    made.with_prefix(False)
+    made.tensors = {n: t.to(dtype) if t.is_floating_point() else t for n, t in made.tensors.items()}
+    made.write(tmp_path / "half")
+    model = imported(tmp_path / "half", tmp_path, made.base)
+    assert_same(model.encode(sentences), made.firsts(sentences, made.table().float()))
+
+
+def test_an_imported_folder_says_where_it_is_from_and_trains_on(checkpoint, tmp_path, sentences):
+    made = checkpoint()
+    made.with_prefix(True)
+    made.with_mlp()
+    made.write(tmp_path / "unsup")
+    model = imported(tmp_path / "unsup", tmp_path, made.base)
+    assert model.arguments == {"imported_from": "DCPCSE or PromCSE"}
+    from dcpcse.encoders.backbones import load_backbone
+    from dcpcse.methods import build_method, model_arguments
+
+    options = {"pre_seq_len": LENGTH, "prefix_projection": True, "prefix_hidden_size": INNER, "mlp_only_train": True}
+    args = model_arguments(method="dcpcse", init_from=str(tmp_path / "imported"), **options)
+    again = build_method(load_backbone(made.base), args, ["anchor"]).model.eval()
+    assert np.array_equal(again.encode(sentences), model.encode(sentences))
+
+
+class _Attack:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["torch.save", "bare pickle"])
+def test_a_pickle_with_code_is_refused_and_not_run(whole, checkpoint, tmp_path):
+    made = checkpoint(trained=True)
+    made.with_mlp()
+    folder = made.write(tmp_path / "bad")
+    content = {**made.tensors, "mlp.dense.extra": _Attack(tmp_path / "attacked")}
+    if whole:
+        torch.save(content, folder / "pytorch_model.bin")
+    else:
+        (folder / "pytorch_model.bin").write_bytes(pickle.dumps(content["mlp.dense.extra"]))
+    with pytest.raises(UserError, match=r"pytorch_model\.bin .*more than tensors"):
+        import_checkpoint(folder, tmp_path / "out")
+    assert not (tmp_path / "attacked").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_code_that_a_configuration_names_is_not_run(checkpoint, tmp_path, sentences):
+    made = checkpoint(trained=True)
+    folder = made.write(tmp_path / "simcse")
+    (folder / "attack.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'attacked')!r})\n", encoding="utf-8")
+    for name, kinds in {
+        "config.json": ("AutoConfig", "AutoModel"),
+        "tokenizer_config.json": ("AutoTokenizer",),
+    }.items():
+        content = json.loads((folder / name).read_text())
+        content["auto_map"] = dict.fromkeys(kinds, "attack.Kind")
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    assert_same(imported(folder, tmp_path).encode(sentences), made.firsts(sentences))
+    assert not (tmp_path / "attacked").exists()
+
+
+def nan(made: Checkpoint) -> None:
+    made.tensors["mlp.dense.bias"][2] = float("nan")
+
+
+def drop(name: str):
+    return lambda made: made.tensors.pop(name.format(root=made.root))
+
+
+def put(name: str, *shape: int):
+    return lambda made: made.put(name, *shape)
+
+
+SIMCSE = {
+    "nan": (nan, "NaN or infinite numbers in 'mlp.dense.bias'"),
+    "missing in the encoder": (drop("{root}.encoder.layer.0.output.dense.bias"), "the encoder lacks"),
+    "missing in the head": (drop("mlp.dense.bias"), "no head of a known kind"),
+    "wrong shape in the encoder": (put("bert.encoder.layer.0.output.dense.bias", 5), "has shape (5,); (32,) is"),
+    "wrong shape in the head": (put("mlp.dense.bias", 5), "the head: 'dense.bias' has shape (5,)"),
+    "unknown": (put("cls.seq_relationship.weight", 2, 2), "'cls.seq_relationship.weight' is no tensor of a SimCSE"),
+    "extra in the encoder": (put("bert.encoder.layer.3.output.dense.bias", 32), "which this model does not have"),
+    "twice": (put("pooler.dense.bias", 32), "'mlp.dense.bias' and 'pooler.dense.bias' are the same part"),
+    "of another root": (put("roberta.encoder.layer.0.output.dense.bias", 32), "are the same part"),
+}
+DCPCSE = {
+    "another encoder": (
+        lambda made: made.tensors[f"{made.root}.encoder.layer.1.output.dense.bias"].add_(0.25),
+        "is not {base}: 'encoder.layer.1.output.dense.bias' differs by up to 0.25; give with --base",
+    ),
+    "encoder not whole": (drop("{root}.encoder.layer.0.output.dense.bias"), "the encoder inside lacks"),
+    "prompts of another size": (put("prefix_encoder.embedding.weight", 3, 128), "each prompt has 128 numbers"),
+    "prompts of one dimension": (put("prefix_encoder.embedding.weight", 192), "of two dimensions"),
+    "half a projection": (put("prefix_encoder.trans.0.weight", 6, 32), "the prompt encoder lacks"),
+    "shallow prompts": (put("prefix_encoder.weight", 3, 32), "'prefix_encoder.weight' is no tensor of"),
+}
+
+
+@pytest.mark.parametrize("case", SIMCSE)
+def test_what_is_wrong_with_a_trained_encoders_tensors_is_one_line(case, checkpoint, tmp_path):
+    change, message = SIMCSE[case]
+    made = checkpoint(trained=True)
+    made.with_mlp()
+    change(made)
+    refused(made.write(tmp_path / "simcse"), tmp_path, message)
+
+
+@pytest.mark.parametrize("case", DCPCSE)
+def test_what_is_wrong_with_a_prompted_encoders_tensors_is_one_line(case, checkpoint, tmp_path):
+    change, message = DCPCSE[case]
+    made = checkpoint()
+    made.with_prefix(False)
+    change(made)
+    refused(made.write(tmp_path / "dcpcse"), tmp_path, message.format(base=made.base), base=made.base)
+
+
+def refused(folder: Path, tmp_path: Path, message: str, **options) -> None:
+    """Importing is a user error of one line with this in it, and leaves nothing behind."""
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UserError) as error:
+        import_checkpoint(folder, tmp_path / "out", options.pop("base", None), **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_choices_that_nothing_hangs_on_are_refused(checkpoint, tmp_path):
+    made = checkpoint(trained=True)
+    made.with_mlp()
+    folder = made.write(tmp_path / "simcse")
+    for choices, message in (
+        (Choices(template="{sentence} [MASK]"), "SimCSE has no template; if it is one of PromptBERT, give --layout"),
+        (Choices(final_period=True), "has no template"),
+        (Choices(denoise_at_inference=True), "has no template"),
+        (Choices(position_offset=3), "it has no deep prompts"),
+        (Choices(pooler_type="avg", mlp_only_train=False), "stands on the pooler cls or mask, not on avg"),
+        (Choices(pooler_type="mask"), "needs a template"),
+    ):
+        refused(folder, tmp_path, message, choices=choices)
+    refused(folder, tmp_path, "holds its own encoder; leave it out", base=made.base)
+    refused(folder, tmp_path, "is not of the kind peft", layout="peft")
+    for options, message in (({"pooler_type": "x"}, "one of"), ({"position_offset": -1}, "0 or more")):
+        with pytest.raises(UserError, match=message):
+            Choices(**options)
+
+
+def test_a_frozen_encoder_must_be_given_and_the_right_one(checkpoint, tiny, tmp_path):
+    made = checkpoint()
+    made.with_prefix(False)
+    folder = made.write(tmp_path / "dcpcse")
+    refused(folder, tmp_path, "give that encoder with --base; config.json names 'bert-base-uncased'")
+    refused(folder, tmp_path, "differs by up to", base=tiny("bert", masked_lm=False, seed=9))
+    refused(folder, tmp_path, "with model_type bert", base=tiny("roberta", masked_lm=False))
+    refused(folder, tmp_path, "with num_attention_heads 4", base=tiny("bert", num_attention_heads=2))
+    refused(folder, tmp_path, "there is no such folder", base=str(tmp_path / "nowhere"))
+
+
+def test_folders_that_hold_no_checkpoint_are_told(checkpoint, tiny, tmp_path):
+    made = checkpoint(trained=True)
+    made.with_mlp()
+    folder = made.write(tmp_path / "simcse")
+    weights = folder / "pytorch_model.bin"
+    refused(tmp_path / "nowhere", tmp_path, "there is no folder")
+    refused(weights, tmp_path, "is a file; give the folder that holds it")
+    whole = weights.read_bytes()
+    for content in (b"", whole[:1000], b"no pickle"):
+        weights.write_bytes(content)
+        refused(folder, tmp_path, "pytorch_model.bin is damaged")
+    torch.save([torch.ones(2)], weights)
+    refused(folder, tmp_path, "holds a list, not tensors by name")
+    torch.save({"epoch": 3, "state_dict": made.tensors}, weights)
+    refused(folder, tmp_path, "holds 'epoch', a int")
+    torch.save({}, weights)
+    refused(folder, tmp_path, "holds no tensors")
+    torch.save({"lstm.weight": torch.ones(2)}, weights)
+    refused(folder, tmp_path, "is of another kind: it holds lstm.weight")
+    weights.rename(folder / "model.ckpt")
+    refused(folder, tmp_path, "nothing else is read; it holds model.ckpt")
+    (folder / "model.ckpt").unlink()
+    refused(folder, tmp_path, "it holds no weights")
+    (folder / "model.safetensors").write_bytes(b"short")
+    refused(folder, tmp_path, "model.safetensors is damaged")
+
+
+def test_a_trained_encoder_needs_its_configuration_and_a_tokenizer(checkpoint, tmp_path, sentences):
+    made = checkpoint(trained=True)
+    folder = made.write(tmp_path / "simcse")
+    for name in ("tokenizer.json", "vocab.txt"):
+        (folder / name).unlink(missing_ok=True)
+    refused(folder, tmp_path, "has no tokenizer; give the one of its encoder with --tokenizer")
+    model = imported(folder, tmp_path, tokenizer=made.base)
+    assert_same(model.encode(sentences), made.firsts(sentences))
+    shutil.rmtree(tmp_path / "imported")
+    config = json.loads((folder / "config.json").read_text())
+    for change, message in (
+        ({"model_type": "gpt2"}, "a 'gpt2' encoder"),
+        ({"model_type": "roberta"}, "its tensors of"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | change), encoding="utf-8")
+        refused(folder, tmp_path, message, tokenizer=made.base)
+    (folder / "config.json").write_text("[]", encoding="utf-8")
+    refused(folder, tmp_path, "is not a JSON object")
+    (folder / "config.json").unlink()
+    refused(folder, tmp_path, "has no config.json", tokenizer=made.base)
+
+
+def test_other_adapters_of_peft_are_refused(tmp_path, tiny):
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    save_file({"prompt_embeddings": torch.ones(3, 192)}, folder / "adapter_model.safetensors")
+    config = {"peft_type": "PREFIX_TUNING", "num_transformer_submodules": 1, "base_model_name_or_path": tiny("bert")}
+    for change, message in (
+        ({"peft_type": "PROMPT_TUNING"}, "has peft_type 'PROMPT_TUNING'; only 'PREFIX_TUNING'"),
+        ({"num_transformer_submodules": 2}, "has num_transformer_submodules 2"),
+        ({"num_attention_heads": 8}, "with num_attention_heads 8"),
+        ({"token_dim": 64}, "with token_dim 64"),
+        ({"base_model_name_or_path": None}, "give that encoder with --base"),
+    ):
+        (folder / "adapter_config.json").write_text(json.dumps(config | change), encoding="utf-8")
+        refused(folder, tmp_path, message)
+    save_file({"base_model.x.lora_A.weight": torch.ones(3)}, folder / "adapter_model.safetensors")
+    refused(folder, tmp_path, "what can be imported here: peft")
+
+
+def test_a_folder_of_sentence_transformers_is_no_simcse_checkpoint_unless_said_so(checkpoint, tmp_path):
+    made = checkpoint(trained=True)
+    folder = made.write(tmp_path / "st")
+    (folder / "modules.json").write_text("[]", encoding="utf-8")
+    refused(folder, tmp_path, "is a sentence-transformers folder")
+    assert import_checkpoint(folder, tmp_path / "out", layout="simcse").layout == "simcse"
+
+
+def test_nothing_is_overwritten_unasked(checkpoint, tmp_path, sentences):
+    made = checkpoint(trained=True)
+    made.with_mlp()
+    folder = made.write(tmp_path / "sup-simcse")
+    out = tmp_path / "out"
+    import_checkpoint(folder, out)
+    kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="is not empty; give another folder, or --overwrite"):
+        import_checkpoint(folder, out)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == kept
+    (out / "run.yaml").write_text("method: simcse\n", encoding="utf-8")
+    import_checkpoint(folder, out, choices=PLAIN, overwrite=True)
+    assert_same(dcpcse.load(out, device="cpu").encode(sentences), made.firsts(sentences))
+    assert not (out / "run.yaml").exists()
+    for place, message in ((folder, "is the folder of the checkpoint"), (tmp_path, "holds no model that")):
+        with pytest.raises(UserError, match=message):
+            import_checkpoint(folder, place, overwrite=True)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match="is a file; give a folder"):
+        import_checkpoint(folder, tmp_path / "file")
+    with pytest.raises(UserError, match="is a model folder already"):
+        import_checkpoint(out, tmp_path / "again")
+    with pytest.raises(UserError, match="cannot write into"):
+        import_checkpoint(folder, tmp_path / "file" / "x")
+
+
+def test_the_command_says_what_it_assumes_and_leaves_out(checkpoint, tmp_path, caplog, sentences):
+    made = checkpoint("roberta")
+    made.with_prefix(False)
+    made.with_mlp()
+    made.with_lm_head()
+    folder, out = made.write(tmp_path / "unsup-promcse"), tmp_path / "out"
+    words = [str(folder), "--output", str(out), "--base", made.base, "--mlp_only_train", "False"]
+    with caplog.at_level("INFO"):
+        assert run(import_, words) == 0
+    lines = [record.getMessage() for record in caplog.records]
+    for piece in (
+        f"a DCPCSE or PromCSE checkpoint, {len(made.tensors) - 4} tensors used, 4 left out",
+        "left out (masked-LM head, of training only): ['lm_head.bias', 'lm_head.decoder.weight', ",
+        "--pooler_type cls: the checkpoint does not say; taken from preset dcpcse/unsup-roberta-base; 'unsup' stands",
+        "--position_offset 3: the checkpoint does not say; taken from the prompt length",
+        f"the model is in {out}",
+    ):
+        assert [line for line in lines if piece in line], (piece, lines)
+    assert not [line for line in lines if "--mlp_only_train" in line]
+    expected = made.mlp(made.firsts(sentences, made.table()))
+    assert_same(dcpcse.load(out, device="cpu").encode(sentences), expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["x"], "--output"),
+        (["x", "--output", "y", "--layout", "z"], "--layout z: choose one of"),
+        (["x", "--output", "y", "--bas", "z"], "did you mean --base?"),
+        (["x", "--output", "y", "--template", "no slot"], "0 slots for the sentence"),
+        (["x", "--output", "y", "--position_offset", "-1"], "must be 0 or more"),
+    ],
+)
+def test_wrong_words_are_one_line(words, message, capsys):
+    assert run(import_, words) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_every_layout_can_be_asked_for_and_recognises_nothing_of_the_others():
+    action = next(action for action in import_parser()._actions if action.dest == "layout")
+    assert set(action.choices) == set(LAYOUTS)
+    assert recognise(["lstm.weight"]) is None
+    assert recognise(["prompt_embeddings"]) is None
+    assert recognise(["prompt_embeddings"], adapter=True) == "peft"

@@ -1,0 +1,306 @@
+"""ESimCSE against its definitions: repeated tokens, averages in closed form, the queue and its loss in loops."""
+
+import copy
+from collections import Counter
+from random import Random
+
+import pytest
+import torch
+
+from dcpcse.data.collator import ViewCollator, slots_of
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.losses.momentum_contrastive import MomentumContrastive
+from dcpcse.methods import build_method, model_arguments, settle
+from dcpcse.methods.esimcse import WordRepetition
+from dcpcse.training.gradient_cache import run_in_chunks
+from dcpcse.training.step import TrainingStep
+from dcpcse.utils.errors import UserError
+
+MASKED = {"pooler_type": "mask", "template": 'This sentence : "{sentence}" means [MASK] .', "denoise": True}
+KINDS = {
+    "full": {},
+    "full, averaged": {"pooler_type": "avg"},
+    "deep": {"tuning": "deep", "pre_seq_len": 3},
+    "projection": {"tuning": "deep", "pre_seq_len": 3, "prefix_projection": True, "prefix_hidden_size": 8},
+    "shallow": {"tuning": "shallow", **MASKED},
+    "prototypes": {**MASKED, "prototypes": "both", "tuning": "deep", "pre_seq_len": 3},
+}
+TEMPERATURE, MOMENTUM, QUEUE, BATCH = 0.3, 0.7, 7, 4
+
+
+def built(folder, columns=("anchor",), **options):
+    """A training step in float64 and its collator; what is trained lies elsewhere than at the start."""
+    options = {"temp": TEMPERATURE, "momentum": MOMENTUM, "neg_size": QUEUE, "mlp_only_train": None, **options}
+    if options.get("neg_size") == 0:
+        del options["momentum"]
+    backbone = load_backbone(folder)
+    torch.manual_seed(0)
+    args = settle(model_arguments(method="esimcse", **options), list(columns))
+    method = build_method(backbone, args, list(columns))
+    step = TrainingStep(method).double().train()
+    with torch.no_grad():
+        for weight in step.parameters():
+            if weight.requires_grad:
+                weight.add_(torch.randn_like(weight) * 0.1)
+    return step, ViewCollator(backbone.tokenizer, method.views, 24, templates=step.model.templates, seed=1)
+
+
+def batches(collate, sentences, count, columns=("anchor",), size=BATCH):
+    """Batches of other sentences each, as the loader gives them."""
+    texts = [f"{sentences[i % 12]} {i}" for i in range(count * size * len(columns))]
+    rows = [
+        {**{column: texts[i * len(columns) + k] for k, column in enumerate(columns)}, "row": i, "epoch": 0}
+        for i in range(count * size)
+    ]
+    found = [collate(rows[start : start + size]) for start in range(0, len(rows), size)]
+    return [{name: part for name, part in batch.items() if name != "rows"} for batch in found]
+
+
+def objective_of(step) -> MomentumContrastive:
+    return step.objectives["contrastive"]
+
+
+# Repeated tokens
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.32, 0.9])
+@pytest.mark.parametrize("tokens", [1, 3, 20, 60])
+def test_as_many_tokens_are_repeated_as_the_public_code_repeats_and_each_as_often(rate, tokens):
+    """randrange(min(10, int(rate · N))) of N tokens with the special ones; none where that is zero."""
+    random, repetition, ids = Random(0), WordRepetition(rate), list(range(100, 100 + tokens))
+    counts, places = Counter(), Counter()
+    for _ in range(2000):
+        edited = repetition.edit(ids, random)
+        assert list(dict.fromkeys(edited)) == ids
+        times = Counter(edited)
+        assert set(times.values()) <= {1, 2} and edited == [i for i in ids for _ in range(times[i])]
+        counts[len(edited) - tokens] += 1
+        places.update(i for i in ids if times[i] == 2)
+    limit = min(10, int(rate * (tokens + 2)))
+    assert set(counts) == set(range(max(limit, 1)))
+    assert repetition.longest(tokens) == tokens + max(counts)
+    share = 2000 / max(limit, 1)
+    assert all(abs(count - share) < 5 * share**0.5 for count in counts.values())
+    if limit > 1:
+        mean = sum(places.values()) / tokens
+        assert len(places) == tokens and all(abs(count - mean) < 6 * mean**0.5 for count in places.values())
+
+
+def test_only_the_second_view_repeats_and_only_tokens_of_the_sentence(tiny, sentences):
+    for options in ({}, MASKED):
+        step, collate = built(tiny("bert"), **options, dup_rate=0.9)
+        (batch,) = batches(collate, sentences, 1, size=8)
+        tokenizer, grown = step.model.tokenizer, 0
+        special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id}
+        for (first, second), masks in zip(batch["input_ids"].tolist(), batch["attention_mask"].tolist(), strict=True):
+            plain, repeated = (row[: sum(mask)] for row, mask in zip((first, second), masks, strict=True))
+            assert [i for i in repeated if i in special] == [i for i in plain if i in special]
+            assert [i for i, j in zip(repeated, [None, *repeated], strict=False) if i != j] == [
+                i for i, j in zip(plain, [None, *plain], strict=False) if i != j
+            ]
+            assert len(plain) <= len(repeated)
+            grown += len(repeated) - len(plain)
+        assert grown > 0
+        slots = slots_of(batch)
+        if slots is not None:
+            content = slots.content.view(-1, 2)
+            assert ((content[:, 1] - content[:, 0]) >= 0).all() and (content[:, 1] - content[:, 0]).sum() == grown
+
+
+# Averaged weights, the queue, the loss
+
+
+def weights_of(step) -> dict:
+    """What is trained in the encoder, head left out."""
+    return {n: p.detach().clone() for n, p in step.model.encoder.named_parameters() if p.requires_grad}
+
+
+def embedded(step, weights, batch):
+    """Anchors by a copy of the model with these weights, all in evaluation, the head in use."""
+    model = copy.deepcopy(step.model)
+    with torch.no_grad():
+        for name, weight in model.encoder.named_parameters():
+            if name in weights:
+                weight.copy_(weights[name])
+    model.head_at_inference = model.head is not None
+    model.denoising = type(model.denoising)(**{**vars(model.denoising), "inference": model.denoising.training})
+    ids, mask, slots = batch["input_ids"][:, 0], batch["attention_mask"][:, 0], slots_of(batch)
+    views = batch["input_ids"].shape[1]
+    slots = slots and slots.map(lambda part: part[::views])
+    with torch.no_grad():
+        return model.eval()(ids, mask, slots)
+
+
+def loop(anchors, positives, queue):
+    """-log of the share of the own positive, sentence by sentence."""
+    losses = []
+    for anchor, own in zip(anchors, positives, strict=True):
+        scores = [torch.cosine_similarity(anchor, other, dim=0) / TEMPERATURE for other in (*positives, *queue)]
+        losses.append(torch.stack(scores).logsumexp(0) - torch.cosine_similarity(anchor, own, dim=0) / TEMPERATURE)
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_is_that_of_loops_with_a_copy_of_the_model(kind, tiny, sentences):
+    """Five steps: loss, queue and averages; m_n = λⁿ θ_0 + (1 - λ) Σ λ^(n-k) θ_k, θ_k after k steps."""
+    step, collate = built(tiny("bert"), **KINDS[kind])
+    objective, course, queue = objective_of(step), [weights_of(step)], []
+    trained = [weight for weight in step.parameters() if weight.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.3)
+    for n, batch in enumerate(batches(collate, sentences, 5)):
+        average = {
+            name: MOMENTUM**n * course[0][name]
+            + (1 - MOMENTUM) * sum(MOMENTUM ** (n - k) * course[k][name] for k in range(1, n + 1))
+            for name in course[0]
+        }
+        expected = embedded(step, average, batch)
+        torch.manual_seed(n)
+        views = step.encode(**batch).embeddings
+        torch.manual_seed(n)
+        loss = step(**batch)["contrastive"]
+        naive = loop(views["anchor"], views["positive"], queue)
+        torch.testing.assert_close(loss, naive, rtol=1e-9, atol=1e-12)
+        wanted = torch.autograd.grad(naive, trained, allow_unused=True)
+        optimizer.zero_grad()
+        loss.backward()
+        for weight, gradient in zip(trained, wanted, strict=True):
+            if gradient is not None:
+                torch.testing.assert_close(weight.grad, gradient, rtol=1e-6, atol=1e-11)
+        queue = [*queue, *expected][-QUEUE:]
+        (held,) = objective.further()
+        torch.testing.assert_close(held, torch.stack(queue), rtol=1e-8, atol=1e-10)
+        optimizer.step()
+        with torch.no_grad():
+            objective.after_step(step.model)
+        course.append(weights_of(step))
+    assert max((course[0][name] - course[-1][name]).abs().max() for name in course[0]) > 1e-3
+    assert not any(weight.requires_grad for weight in objective.kept().values())
+
+
+def test_the_queue_never_holds_the_batch_whose_loss_is_taken(tiny, sentences):
+    """Every sentence's own vector would have a cosine of nearly one without dropout."""
+    step, collate = built(tiny("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0), momentum=0.0)
+    objective = objective_of(step)
+    seen = []
+    nearest = objective.further
+
+    def further():
+        held = nearest()
+        seen.append(held[0].clone())
+        return held
+
+    objective.further = further
+    earlier = torch.empty(0, 32, dtype=torch.float64)
+    for batch in batches(collate, sentences, 4):
+        own = embedded(step, {}, batch)
+        step(**batch)
+        torch.testing.assert_close(seen[-1], earlier[-QUEUE:])
+        earlier = torch.cat([earlier, own])
+
+
+@pytest.mark.parametrize("size", [3, QUEUE, 11])
+def test_the_queue_is_of_fixed_size_and_the_oldest_leave_first(size, tiny, sentences):
+    step, collate = built(tiny("bert"), pooler_type="avg")
+    objective, earlier = objective_of(step), []
+    for n, batch in enumerate(batches(collate, sentences, 4, size=size)):
+        step(**batch)
+        earlier += [*embedded(step, {}, batch)]
+        (held,) = objective.further()
+        assert len(held) == min(size * (n + 1), QUEUE)
+        torch.testing.assert_close(held, torch.stack(earlier[-QUEUE:]), rtol=1e-9, atol=1e-12)
+    assert objective.negatives(size, ["anchor", "positive"]) == size - 1 + QUEUE
+
+
+def test_looking_draws_nothing_and_leaves_dropout_on(tiny, sentences):
+    step, collate = built(tiny("bert"))
+    (batch,) = batches(collate, sentences, 1)
+    before = {name: module.training for name, module in step.named_modules()}
+    encoded = step.encode(**batch)
+    torch.manual_seed(5)
+    looks = [objective_of(step).look(encoded)["queued"] for _ in range(2)]
+    assert torch.equal(*looks)
+    drawn = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(drawn, torch.rand(1))
+    assert {name: module.training for name, module in step.named_modules()} == before
+    assert not torch.equal(*(step.encode(**batch).embeddings["anchor"] for _ in range(2)))
+
+
+@pytest.mark.parametrize("kind", ["full", "shallow"])
+def test_a_gradient_cache_has_the_queue_of_batches_at_once(kind, tiny, sentences):
+    folder = tiny("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    found = []
+    for chunk in (None, 2, 3):
+        step, collate = built(folder, ["anchor", "positive", "negative"], **KINDS[kind])
+        for batch in batches(collate, sentences, 3, ["anchor", "positive", "negative"], size=5):
+            step.zero_grad()
+            if chunk is None:
+                terms = step(**batch)
+                terms["contrastive"].backward()
+            else:
+
+                def run(part, replay, last, step=step):
+                    terms = step(replay=replay, **part)
+                    sum(terms.values()).backward()
+                    return terms
+
+                terms = run_in_chunks(step, batch, chunk, {"contrastive": 1.0}, run)
+        gradients = {name: p.grad.clone() for name, p in step.named_parameters() if p.grad is not None}
+        found.append((terms["contrastive"].detach(), gradients, objective_of(step).queue.clone()))
+    for loss, gradients, queue in found[1:]:
+        torch.testing.assert_close(loss, found[0][0], rtol=1e-9, atol=0)
+        torch.testing.assert_close(queue, found[0][2], rtol=1e-9, atol=1e-12)
+        for name, gradient in found[0][1].items():
+            torch.testing.assert_close(gradients[name], gradient, rtol=1e-6, atol=1e-11)
+
+
+def test_averages_begin_as_the_weights_that_training_begins_with(tiny, sentences):
+    """Not as those of the moment when the method was built: --init_from and resumption come later."""
+    step, collate = built(tiny("bert"))
+    step(**batches(collate, sentences, 1)[0])
+    averages = objective_of(step).average.weights()
+    assert averages and all(torch.equal(averages[name], weight) for name, weight in weights_of(step).items())
+
+
+# Options
+
+
+def test_without_queue_and_repetition_it_is_simcse(tiny, sentences):
+    found = []
+    for method, options in (("esimcse", {"neg_size": 0, "dup_rate": 0.0}), ("simcse", {"mlp_only_train": True})):
+        backbone = load_backbone(tiny("bert"))
+        torch.manual_seed(0)
+        made = build_method(backbone, model_arguments(method=method, **options), ["anchor"])
+        step = TrainingStep(made).train()
+        batch = ViewCollator(backbone.tokenizer, made.views, 24)([{"anchor": text} for text in sentences[:4]])
+        torch.manual_seed(3)
+        found.append(step(**batch)["contrastive"])
+    assert torch.equal(*found)
+
+
+def test_defaults_are_the_papers_for_bert_base():
+    alone = settle(model_arguments(method="esimcse"), ["anchor"])
+    assert (alone.dup_rate, alone.neg_size, alone.momentum) == (0.32, 160, 0.995)
+    assert (alone.tuning, alone.pooler_type, alone.mlp_only_train) == ("full", "cls", True)
+    assert not settle(model_arguments(method="esimcse"), ["anchor", "positive"]).mlp_only_train
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dup_rate": 1.0}, "--dup_rate 1.0: must be in"),
+        ({"dup_rate": -0.1}, "--dup_rate -0.1"),
+        ({"neg_size": -1}, "--neg_size -1: must be in 0"),
+        ({"neg_size": 10**9}, "--neg_size 1000000000"),
+        ({"momentum": 1.0}, "--momentum 1.0: must be in"),
+        ({"momentum": float("nan")}, "--momentum nan"),
+        ({"neg_size": 0, "momentum": 0.9}, "--momentum has no effect without a queue"),
+        ({"method": "simcse", "neg_size": 4}, "--neg_size is of --method esimcse"),
+        ({"tuning": "shallow"}, "give --template"),
+        ({"prototypes": "both"}, "--prototypes both"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, message):
+    with pytest.raises(UserError) as refusal:
+        settle(model_arguments(**{"method": "esimcse", **options}), ["anchor"])
+    assert message in str(refusal.value)

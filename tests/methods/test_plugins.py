@@ -1,0 +1,200 @@
+"""Methods from outside the package: named modules and files, entry points, and what is said of those that fail."""
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from dcpcse.cli.parse import parse_training, training_parser
+from dcpcse.methods import METHODS, arguments_class, model_arguments, plugins, register, settle
+from dcpcse.utils.errors import UserError
+
+OWN = """
+from dataclasses import dataclass
+from dcpcse.methods import register
+from dcpcse.methods.building import instance_wise
+from dcpcse.utils.option_fields import option, require
+
+@dataclass
+class Options:
+    _argument_group_name = "mine"
+    sharpness: float | None = option(None, "Of mine. Default: 2.")
+
+    def __post_init__(self):
+        require((self.sharpness or 1) > 0, "--sharpness", self.sharpness, "above 0")
+
+@register("mine", options=Options, tuning="full", pooler_type="avg", sharpness=2.0)
+def mine(backbone, args, columns):
+    return instance_wise(backbone, args, columns)
+"""
+NEEDED = ["--model_name_or_path", "x", "--train_file", "y.txt", "--output_dir", "z"]
+
+
+pytestmark = pytest.mark.usefixtures("methods_of_this_test")
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    """Writes a plugin; gives its path."""
+
+    def write(text=OWN, name="my_method.py"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def parsed(*words):
+    return parse_training([*words, *NEEDED])[0][0]
+
+
+def test_a_method_in_a_file_has_its_own_options_checks_and_defaults(plugin):
+    file = plugin()
+    args = settle(parsed("--plugin", file, "--method", "mine"), ["anchor"])
+    assert (args.tuning, args.pooler_type, args.sharpness) == ("full", "avg", 2.0)
+    assert settle(parsed("--plugin", file, "--method", "mine", "--sharpness", "3"), ["anchor"]).sharpness == 3.0
+    with pytest.raises(UserError, match=r"--sharpness -1\.0: must be above 0"):
+        parsed("--plugin", file, "--method", "mine", "--sharpness", "-1")
+    with pytest.raises(UserError, match="--sharpness is of --method mine and has no effect on simcse"):
+        settle(parsed("--plugin", file, "--method", "simcse", "--sharpness", "3"), ["anchor"])
+    assert "--sharpness" in training_parser().format_help()
+
+
+SHARED = """
+from dataclasses import dataclass
+from dcpcse.utils.errors import UserError
+from dcpcse.methods import register
+from dcpcse.utils.option_fields import option
+
+@dataclass
+class Shared:
+    edge: str | None = option(None, "How.")
+    edge_width: float | None = option(None, "How wide. Default: 1, in shallow tuning 2.")
+
+    def defaults(self, columns):
+        if self.edge is None and self.edge_width is not None:
+            raise UserError("--edge_width has no effect without --edge; leave it out")
+        return {} if self.edge is None else {"edge_width": 2.0 if self.tuning == "shallow" else 1.0}
+
+@register("one", options=Shared, tuning="full", pooler_type="avg")
+def one(backbone, args, columns): ...
+
+@register("other", options=Shared, pooler_type="mask", tuning="shallow", template="{sentence} [MASK]", edge="sharp")
+def other(backbone, args, columns): ...
+"""
+
+
+def test_options_that_methods_share_bring_defaults_and_refusals_that_see_those_of_the_method(plugin):
+    file = plugin(SHARED)
+    widths = {}
+    for name, words in {"one": ["--edge", "soft"], "other": [], "neither": []}.items():
+        method = "one" if name == "neither" else name
+        args = settle(parsed("--plugin", file, "--method", method, *words), ["anchor"])
+        assert settle(args, ["anchor"]) == args
+        widths[name] = args.edge_width
+    assert widths == {"one": 1.0, "other": 2.0, "neither": None}
+    assert settle(parsed("--plugin", file, "--method", "other", "--edge_width", "3"), ["anchor"]).edge_width == 3.0
+    with pytest.raises(UserError, match="--edge_width has no effect without --edge"):
+        settle(parsed("--plugin", file, "--method", "one", "--edge_width", "3"), ["anchor"])
+
+
+def test_a_module_that_can_be_imported_may_be_named_too(plugin, tmp_path, monkeypatch):
+    plugin(name="installed_method.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert parsed("--plugin", "installed_method", "--method", "mine").plugin == ["installed_method"]
+
+
+def test_a_file_of_options_may_name_plugins(plugin, tmp_path):
+    options = tmp_path / "run.yaml"
+    options.write_text(f"plugin: [{plugin()}]\nmethod: mine\nsharpness: 4\n", encoding="utf-8")
+    assert parsed(str(options)).sharpness == 4.0
+
+
+def test_a_plugin_that_is_named_twice_is_run_once(plugin):
+    file = plugin()
+    parsed("--plugin", file, "--method", "mine")
+    parsed("--plugin", file, file, "--method", "mine")
+
+
+def test_the_methods_of_installed_packages_are_known_without_a_word(plugin, tmp_path, monkeypatch):
+    plugin(name="packaged_method.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("mine", "packaged_method", plugins.GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == plugins.GROUP else [])
+    assert parsed("--method", "mine").method == "mine"
+    assert "mine" in METHODS
+
+
+def test_an_installed_package_that_cannot_be_run_is_told_and_left_out(plugin, tmp_path, monkeypatch, caplog):
+    plugin("import no_such_package", name="broken_method.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("mine", "broken_method", plugins.GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
+    caplog.set_level("WARNING", "dcpcse")
+    assert parsed("--method", "dcpcse").method == "dcpcse"
+    assert "the entry point mine = broken_method: No module named 'no_such_package'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "registers no method"),
+        ("x = (", "SyntaxError: .*line 1"),
+        ("import dcpcse\n\n1 / 0", r"ZeroDivisionError: division by zero \(my_method\.py, line 3\); mend it"),
+        ("import no_such_package", "No module named 'no_such_package'; install it"),
+        (
+            OWN.replace('"mine"', '"simcse"'),
+            r"'simcse' is already registered.*\(my_method\.py, line 15\)",
+        ),
+        (OWN.replace('register("mine"', 'register("My Own"'), "the method name 'My Own' is none"),
+        (
+            OWN.replace("sharpness=2.0", "sharpnes=2.0"),
+            "no such option; did you mean sharpness",
+        ),
+        (
+            OWN.replace("sharpness", "temp"),
+            "the option --temp of my_method is one of dcpcse.methods.arguments already",
+        ),
+        (
+            OWN.replace("sharpness", "prompt_len"),
+            "the option --prompt_len of my_method is one of dcpcse.methods.conpvp",
+        ),
+        (OWN.replace("option(None", "option(2.0"), "the option --sharpness must be None by default"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_what_is_wrong_with_a_plugin_is_said_in_a_line(plugin, text, message):
+    with pytest.raises(UserError, match=message) as error:
+        parsed("--plugin", plugin(text))
+    assert "\n" not in str(error.value)
+    assert "my_method.py" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.py", "there is no such file"),
+        ("no.such.module", "there is no module no.such.module; give an installed one"),
+        ("my-method.py", "my-method is no name of a module"),
+        ("my_method", "give the file, my_method.py"),
+        ("../there/my_method", "give the file, ../there/my_method.py"),
+        ("random.py", "another module is called random"),
+    ],
+)
+def test_a_name_that_leads_to_no_plugin_is_refused(plugin, name, message, tmp_path, monkeypatch):
+    if name in ("my-method.py", "random.py", "my_method"):
+        plugin(name=f"{name.removesuffix('.py')}.py")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        parsed("--plugin", name)
+
+
+def test_options_of_a_method_are_no_part_of_those_of_all():
+    @register("other", tuning="full", pooler_type="cls")
+    def other(*_):
+        raise AssertionError
+
+    assert arguments_class() is arguments_class()
+    assert not hasattr(model_arguments(method="other"), "sharpness")
+    with pytest.raises(TypeError, match="sharpness"):
+        model_arguments(method="other", sharpness=1.0)

@@ -1,0 +1,503 @@
+"""Conditional replaced-token detection: corruption, condition, loss, and what is trained, against loops."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+
+import dcpcse
+from dcpcse.data.collator import ViewCollator
+from dcpcse.encoders.backbones import Backbone, Source, load_backbone, load_tokenizer
+from dcpcse.encoders.heads import BatchNormMLP
+from dcpcse.encoders.sentence_encoder import Encoder
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.losses.functional import replaced_token_ce
+from dcpcse.losses.generator import Corruption, load_generator
+from dcpcse.losses.token_masking import TokenMasking
+from dcpcse.methods import build_method, model_arguments, settle
+from dcpcse.training.step import TrainingStep
+from dcpcse.utils.errors import UserError
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+COLUMNS = {"sentences": ["anchor"], "triplets": ["anchor", "positive", "negative"]}
+
+
+def rows(sentences, columns, count=4):
+    return [{name: sentences[(i + 4 * k) % 12] for k, name in enumerate(columns)} for i in range(count)]
+
+
+class FixedCorruption(torch.nn.Module):
+    """Every third token becomes another one; what it gave is kept."""
+
+    def forward(self, ids, mask, packing=None):
+        self.corrupted = ids.clone()
+        for row, length in zip(self.corrupted, mask.sum(1).tolist(), strict=True):
+            row[2 : length - 1 : 3] = (row[2 : length - 1 : 3] + 7) % 60 + 5
+        return self.corrupted
+
+
+def built(folder, sentences, columns=("anchor",), **options):
+    """A training step with a fixed corruption, and a batch."""
+    backbone = load_backbone(folder)
+    torch.manual_seed(0)
+    args = model_arguments(**{"method": "d2cse", "generator_name": folder, **options})
+    method = build_method(backbone, args, list(columns))
+    step = TrainingStep(method).train()
+    step.objectives["crtd"].corruption = FixedCorruption()
+    batch = ViewCollator(backbone.tokenizer, method.views, 16)(rows(sentences, columns))
+    return step, batch
+
+
+# Corruption
+
+
+def corruption(folder, ratio=0.5, **options):
+    tokenizer = load_tokenizer(folder, LoadOptions())
+    generator = load_generator(folder, tokenizer, LoadOptions())
+    return tokenizer, Corruption(TokenMasking(tokenizer, ratio), generator, **options)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_only_masked_tokens_are_replaced_and_pads_and_special_ones_stay(kind, tiny, sentences):
+    tokenizer, corrupt = corruption(tiny(kind))
+    batch = tokenizer(sentences, padding=True, return_tensors="pt")
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    torch.manual_seed(0)
+    _, chosen = corrupt.masking(ids)
+    torch.manual_seed(0)
+    corrupted = corrupt(ids, mask)
+    changed = corrupted != ids
+    assert changed.any()
+    assert not (changed & ~chosen).any()
+    assert not (changed & torch.isin(ids, torch.tensor(tokenizer.all_special_ids))).any()
+
+
+def test_argmax_everywhere_is_the_generators_own_choice_at_all_tokens_but_the_first(tiny, sentences):
+    tokenizer, corrupt = corruption(tiny("bert"), choice="argmax", place="all")
+    batch = tokenizer(sentences, padding=True, return_tensors="pt")
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    torch.manual_seed(1)
+    masked, _ = corrupt.masking(ids)
+    torch.manual_seed(1)
+    corrupted = corrupt(ids, mask)
+    generator = AutoModelForMaskedLM.from_pretrained(tiny("bert"), dtype=torch.float32).eval()
+    with torch.no_grad():
+        picks = generator(input_ids=masked, attention_mask=mask).logits.argmax(-1)
+    expected = torch.where(mask.bool(), picks, ids)
+    expected[:, 0] = ids[:, 0]
+    assert torch.equal(corrupted, expected)
+
+
+def test_samples_follow_the_generators_distribution(tiny):
+    _, corrupt = corruption(tiny("bert"))
+    logits = torch.tensor([0.0, math.log(3.0), -20.0]).expand(20_000, 3)
+    torch.manual_seed(0)
+    shares = torch.bincount(corrupt._pick(logits), minlength=3) / 20_000
+    torch.testing.assert_close(shares, torch.tensor([0.25, 0.75, 0.0]), atol=0.015, rtol=0)
+
+
+def test_a_generator_stays_in_eval_mode_unless_told_otherwise(tiny):
+    tokenizer = load_tokenizer(tiny("bert"), LoadOptions())
+    for train_mode in (False, True):
+        generator = load_generator(tiny("bert"), tokenizer, LoadOptions(), train_mode=train_mode)
+        assert generator.train().encoder.backbone.training == train_mode
+        assert not generator.eval().encoder.backbone.training
+        assert not any(parameter.requires_grad for parameter in generator.parameters())
+
+
+def test_a_generator_of_another_vocabulary_is_refused_by_name(tiny):
+    with pytest.raises(UserError, match="its vocabulary is not the encoder's"):
+        load_generator(tiny("roberta"), load_tokenizer(tiny("bert"), LoadOptions()), LoadOptions())
+
+
+def test_a_generator_without_a_masked_lm_head_is_refused(tiny):
+    with pytest.raises(UserError, match=r"--generator_name .*: give a masked language model"):
+        load_generator(tiny("bert", masked_lm=False), load_tokenizer(tiny("bert"), LoadOptions()), LoadOptions())
+
+
+# The loss
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean_tokens", "mean_all"])
+def test_the_loss_is_the_loop_over_tokens(reduction):
+    torch.manual_seed(0)
+    logits, lengths = torch.randn(4, 6, 2), [6, 3, 5, 2]
+    mask = torch.tensor([[1] * n + [0] * (6 - n) for n in lengths])
+    replaced = (torch.rand(4, 6) < 0.4) & mask.bool()
+    per_sentence, everything = [], []
+    for row in range(4):
+        own = []
+        for place in range(6):
+            probability = logits[row, place].double().softmax(0)[int(replaced[row, place])]
+            everything.append(-probability.log())
+            if 0 < place < lengths[row]:
+                own.append(-probability.log())
+        per_sentence.append(own)
+    flat = [loss for own in per_sentence for loss in own]
+    expected = {
+        "sum": sum(sum(own) for own in per_sentence) / 2,  # two sentences, each twice
+        "mean_tokens": sum(flat) / len(flat),
+        "mean_all": sum(everything) / len(everything),
+    }[reduction]
+    found = replaced_token_ce(logits, replaced, mask, reduction, 2)
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean_tokens"])
+def test_pads_never_count_in_the_papers_form(reduction):
+    torch.manual_seed(0)
+    logits, mask = torch.randn(3, 8, 2), torch.tensor([[1] * 5 + [0] * 3] * 3)
+    replaced = torch.rand(3, 8) < 0.5
+    wild = logits.clone()
+    wild[:, 5:] = 100 * torch.randn(3, 3, 2)
+    first, second = (replaced_token_ce(x, replaced & mask.bool(), mask, reduction, 3) for x in (logits, wild))
+    assert first == second
+    short = replaced_token_ce(logits[:, :5], (replaced & mask.bool())[:, :5], mask[:, :5], reduction, 3)
+    torch.testing.assert_close(first, short)
+
+
+def test_an_unknown_reduction_is_an_error():
+    with pytest.raises(ValueError, match="none of"):
+        replaced_token_ce(torch.zeros(1, 2, 2), torch.zeros(1, 2).bool(), torch.ones(1, 2), "max", 1)
+
+
+# The condition
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "modernbert"])
+def test_the_condition_stands_behind_the_embedding_layer_at_index_0(kind, tiny):
+    backbone = load_backbone(tiny(kind))
+    encoder = Encoder(backbone.model).eval()
+    ids = torch.tensor([[7, 8, 9, 10], [11, 12, 13, 14]])
+    mask, h = torch.ones_like(ids), torch.randn(2, 32)
+    with torch.no_grad():
+        (found,) = encoder(ids, mask, condition=h)
+        (plain,) = encoder(ids, mask)
+        model = AutoModel.from_pretrained(tiny(kind), dtype=torch.float32).eval()
+        hidden = model.embeddings(input_ids=ids)
+        if hasattr(model, "embeddings_project"):
+            hidden = model.embeddings_project(hidden)
+        hidden = torch.cat([h[:, None], hidden[:, 1:]], 1)
+        if kind == "modernbert":
+            assert (found - plain).abs().max() > 1e-2  # its layers need more than hidden states
+            return
+        for layer in model.encoder.layer:
+            hidden = layer(hidden, None)
+            hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+    torch.testing.assert_close(found, hidden, atol=2e-5, rtol=1e-4)
+    assert (found - plain).abs().max() > 1e-2
+    with torch.no_grad():
+        assert torch.equal(encoder(ids, mask)[0], plain)  # nothing is left behind
+
+
+def crtd_loss(step, batch):
+    return step(**batch)["crtd"]
+
+
+WIDTHS = {
+    "tiny": {},
+    "base": {"hidden_size": 768, "num_attention_heads": 12},
+    "large": {"hidden_size": 1024, "num_attention_heads": 16},
+}
+
+
+@pytest.mark.parametrize("columns", COLUMNS.values(), ids=COLUMNS)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_the_crtd_step_is_the_loop_over_sentences(kind, width, columns, tiny, sentences):
+    """Each copy with its own vector; the sum of the paper over anchor, positive and negative."""
+    step, batch = built(tiny(kind, **NO_DROPOUT, **WIDTHS[width]), sentences, columns, pre_seq_len=3)
+    objective, encoder, model = step.objectives["crtd"], step.model.encoder, step.model
+    found = crtd_loss(step, batch)
+    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
+    corrupted = objective.corruption.corrupted
+    assert (corrupted != ids).any()
+    with torch.no_grad():
+        # BatchNorm takes all rows together; everything else one row at a time.
+        vectors = model.head(torch.cat([encoder(ids[i : i + 1], mask[i : i + 1])[0][:, 0] for i in range(len(ids))]))
+        total, right = 0.0, ([], [])
+        for i, length in enumerate(mask.sum(1).tolist()):
+            row = corrupted[i : i + 1, :length]
+            hidden = encoder(row, torch.ones_like(row), condition=vectors[i : i + 1], as_encoder=False)[0][0]
+            for place in range(1, length):
+                label = int(corrupted[i, place] != ids[i, place])
+                chances = objective.head(hidden[place]).log_softmax(-1)
+                total -= chances[label].item()
+                right[label].append(int(chances.argmax()) == label)
+    sentences_counted = 4 * (2 if len(columns) == 1 else 1)
+    assert found.item() == pytest.approx(total / sentences_counted, rel=1e-4)
+    kept, replaced = right
+    figures = {"rtd_accuracy_replaced": replaced, "rtd_accuracy_kept": kept}
+    for name, expected in figures.items():
+        assert [int(number) for number in objective.counts[name]] == [sum(expected), len(expected)]
+    share = [int(number) for number in objective.counts["replaced_share"]]
+    assert share == [len(replaced), len(replaced) + len(kept)]
+
+
+def test_another_condition_gives_other_logits_and_without_one_none_matters(tiny, sentences):
+    for conditional in (True, False):
+        step, batch = built(tiny("bert", **NO_DROPOUT), sentences, crtd_condition=conditional)
+        with torch.no_grad():
+            step.objectives["crtd"].head.weight.mul_(50)
+        before = crtd_loss(step, batch).item()
+        with torch.no_grad():
+            step.model.head.layers[3].weight.normal_()
+        assert (crtd_loss(step, batch).item() != pytest.approx(before, rel=1e-4)) == conditional
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_the_gradient_reaches_the_prompts_through_the_condition(conditional, tiny, sentences):
+    """Central differences in float64: prompts are moved in the first pass only, so that only h can carry it."""
+    step, batch = built(
+        tiny("bert", **NO_DROPOUT), sentences, pre_seq_len=2, crtd_condition=conditional, prompt_dropout=0.0
+    )
+    step.double()
+    objective, encoder = step.objectives["crtd"], step.model.encoder
+    table = encoder.prompt.table.weight
+    with torch.no_grad():
+        table.mul_(20)
+    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
+    fixed = {layer: (k.detach().clone(), v.detach().clone()) for layer, (k, v) in encoder.prompt(len(ids)).items()}
+
+    def loss():
+        h = step.model.head(encoder(ids, mask)[0][:, 0])
+        condition = h if objective.conditional else None
+        corrupted = objective.corruption(ids, mask)
+        hidden = encoder(corrupted, mask, prefix=fixed, condition=condition, as_encoder=False)[0]
+        labels = (corrupted != ids).long().flatten()
+        each = F.cross_entropy(objective.head(hidden).flatten(0, 1), labels, reduction="none")
+        return (each * mask.flatten()).sum()
+
+    value = loss()
+    if not conditional:
+        (gradient,) = torch.autograd.grad(value, [table], allow_unused=True)
+        assert gradient is None
+        return
+    (gradient,) = torch.autograd.grad(value, [table])
+    assert gradient.abs().max() > 1e-6
+    for place in [(0, 3), (1, 70), (1, 191)]:
+        step_size = 1e-5
+        values = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                table[place] += sign * step_size
+                values.append(loss().item())
+                table[place] -= sign * step_size
+        assert gradient[place].item() == pytest.approx((values[0] - values[1]) / (2 * step_size), rel=1e-4, abs=1e-9)
+
+
+# What is trained
+
+
+def test_d2cse_on_bert_base_trains_the_published_number_of_parameters():
+    """SPEC 3.1: 16 prompts of keys and values, BatchNorm MLP, head of two classes; 768 more with the [CLS] prompt."""
+    hidden, layers = 768, 12
+    head = BatchNormMLP(hidden)
+    trained = sum(p.numel() for p in head.parameters()) + 16 * 2 * layers * hidden + 2 * hidden + 2
+    assert sum(p.numel() for p in head.parameters()) == 2_362_368
+    assert trained == 2_658_818
+
+
+@pytest.mark.parametrize("cls_prompt", [False, True])
+def test_the_trained_parameters_are_prompts_head_and_detection_head(cls_prompt, tiny, sentences):
+    step, _ = built(tiny("bert"), sentences, pre_seq_len=16, cls_prompt=cls_prompt)
+    trained = sum(p.numel() for p in step.parameters() if p.requires_grad)
+    assert trained == 16 * 2 * 3 * 32 + (32 * 64 * 2 + 128) + (2 * 32 + 2) + 32 * cls_prompt
+
+
+TYPES = {
+    "a": ({"discriminator": "frozen"}, {"prompt"}),
+    "b": ({"discriminator": "trained"}, {"prompt", "discriminator"}),
+    "c": ({"crtd_condition": False}, {"prompt"}),
+    "d": ({}, {"prompt"}),
+}
+
+
+@pytest.mark.parametrize("cls_prompt", [False, True])
+@pytest.mark.parametrize("name", TYPES)
+def test_the_types_of_table_6_train_what_they_say(name, cls_prompt, tiny, sentences):
+    options, expected = TYPES[name]
+    step, batch = built(tiny("bert"), sentences, cls_prompt=cls_prompt, **options)
+    before = {n: p.detach().clone() for n, p in step.named_parameters()}
+    sum(step(**batch).values()).backward()
+    moved = {n for n, p in step.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
+    parts = {
+        "prompt": {n for n in before if n.startswith("model.encoder.prompt")},
+        "cls_prompt": {n for n in before if n.startswith("model.encoder.cls_prompt")},
+        "discriminator": {n for n in before if n.startswith("objectives.crtd.discriminator") and before[n].ndim > 1},
+    }
+    wanted = expected | ({"cls_prompt"} if cls_prompt else set())
+    for part, names in parts.items():
+        reached = {n for n in names & moved if "embeddings" not in n}
+        assert bool(reached) == (part in wanted), part
+    assert not {n for n in moved if n.startswith("model.encoder.backbone")}
+    assert {"objectives.crtd.head.weight", "model.head.layers.0.weight"} <= moved
+
+
+def test_diffcse_trains_encoder_and_discriminator_apart(tiny, sentences):
+    step, batch = built(tiny("bert"), sentences, method="diffcse")
+    sum(step(**batch).values()).backward()
+    own, other = step.model.encoder.backbone, step.objectives["crtd"].discriminator.backbone
+    for encoder in (own, other):
+        assert encoder.encoder.layer[0].attention.self.query.weight.grad.abs().max() > 0
+    shared = {id(p) for p in own.parameters()} & {id(p) for p in other.parameters()}
+    assert not shared
+
+
+@pytest.mark.parametrize("before_mlp", [False, True])
+def test_the_condition_may_be_taken_before_the_head(before_mlp, tiny, sentences):
+    step, batch = built(tiny("bert", **NO_DROPOUT), sentences, before_mlp=before_mlp)
+    seen = []
+    encoder = step.model.encoder
+    forward = encoder.forward
+    encoder.forward = lambda *args, **kwargs: seen.append(kwargs.get("condition")) or forward(*args, **kwargs)
+    step(**batch)
+    encoder.forward = forward
+    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
+    with torch.no_grad():
+        pooled = encoder(ids, mask)[0][:, 0]
+        expected = pooled if before_mlp else step.model.head(pooled)
+    torch.testing.assert_close(seen[-1], expected, atol=1e-5, rtol=1e-4)
+
+
+# What is kept
+
+
+@pytest.mark.parametrize("method", ["d2cse", "diffcse"])
+def test_batchnorm_statistics_and_the_cls_prompt_survive_saving(method, tiny, sentences, tmp_path):
+    options = {"cls_prompt": True} if method == "d2cse" else {}
+    step, batch = built(tiny("bert"), sentences, method=method, mlp_only_train=False, **options)
+    with torch.no_grad():
+        for parameter in step.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.05 * torch.randn_like(parameter))
+        for _ in range(3):
+            step(**batch)
+    model = step.model.eval()
+    model.save(tmp_path / "out")
+    found = dcpcse.load(tmp_path / "out", device="cpu")
+    assert np.array_equal(found.encode(sentences), model.encode(sentences))
+    statistics = {n: t for n, t in found.head.state_dict().items() if "running" in n or "tracked" in n}
+    assert len(statistics) == 6
+    assert int(statistics["layers.1.num_batches_tracked"]) == 3
+    for name, tensor in statistics.items():
+        assert torch.equal(tensor, model.head.state_dict()[name])
+    assert not any("generator" in n or "discriminator" in n for n, _ in found.named_parameters())
+
+
+def test_encode_takes_the_vector_before_the_pooler(tiny, sentences):
+    step, _ = built(tiny("bert"), sentences)
+    model = step.model.eval()
+    vectors = model.encode(sentences[:1])
+    ids = model.tokenizer(sentences[:1], return_tensors="pt")
+    with torch.no_grad():
+        expected = model.encoder(ids["input_ids"], ids["attention_mask"])[0][:, 0]
+    np.testing.assert_allclose(vectors, expected.numpy(), atol=1e-5)
+
+
+def test_the_cls_prompt_replaces_the_word_embedding_of_the_first_token(tiny):
+    method = build_method(load_backbone(tiny("bert")), model_arguments(method="dcpcse", cls_prompt=True), ["anchor"])
+    encoder = method.model.encoder.eval()
+    words = encoder.backbone.embeddings.word_embeddings.weight
+    ids = torch.tensor([[2, 8, 9, 3]])
+    assert torch.equal(encoder.cls_prompt.weight[0], words[2])  # begun as the embedding of [CLS]
+    with torch.no_grad():
+        same = encoder(ids, torch.ones_like(ids))[0]
+        torch.testing.assert_close(same, encoder(ids, torch.ones_like(ids), as_encoder=False)[0], atol=1e-6, rtol=0)
+        encoder.cls_prompt.weight.copy_(words[11:12])
+        other = encoder(ids, torch.ones_like(ids))[0]
+        expected = encoder(torch.tensor([[11, 8, 9, 3]]), torch.ones_like(ids), as_encoder=False)[0]
+    torch.testing.assert_close(other, expected, atol=1e-6, rtol=0)
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "dcpcse", "lambda_weight": 0.1}, "--lambda_weight is of --method"),
+        ({"method": "simcse", "cls_prompt": True}, "--cls_prompt has no effect without --tuning deep"),
+        ({"method": "simcse", "pooler_type": "avg", "batchnorm": True}, "has no effect without a head"),
+        ({"method": "d2cse", "corrupted_corpus": "x", "masking_ratio": 0.2}, "are replaced already"),
+        ({"method": "d2cse", "tuning": "shallow"}, "takes no template, so no --tuning shallow"),
+        ({"method": "d2cse", "crtd_condition": False, "before_mlp": True}, "--before_mlp has no effect"),
+    ],
+)
+def test_options_without_effect_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        settle(model_arguments(**options), ["anchor"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"masking_ratio": 1.0}, {"lambda_weight": -1.0}, {"crtd_reduction": "max"}, {"discriminator": "two"}],
+    ids=str,
+)
+def test_values_that_cannot_be_are_refused(options):
+    with pytest.raises(UserError, match=f"--{next(iter(options))}"):
+        model_arguments(method="d2cse", **options)
+
+
+def test_a_template_and_a_condition_do_not_go_together(tiny):
+    args = model_arguments(method="d2cse", generator_name=tiny("bert"), template="{sentence} [MASK]")
+    with pytest.raises(UserError, match="takes no template"):
+        build_method(load_backbone(tiny("bert")), args, ["anchor"])
+
+
+@pytest.mark.parametrize("method", ["d2cse", "diffcse"])
+def test_another_pooling_goes_without_the_head(method):
+    settled = settle(model_arguments(method=method, pooler_type="avg"), ["anchor"])
+    assert (settled.batchnorm, settled.mlp_only_train) == (False, False)
+
+
+def test_the_cls_prompt_is_of_pairs_by_default_and_may_be_chosen():
+    assert not settle(model_arguments(method="d2cse"), ["anchor"]).cls_prompt
+    assert settle(model_arguments(method="d2cse"), ["anchor", "positive"]).cls_prompt
+    assert settle(model_arguments(method="d2cse", cls_prompt=True), ["anchor"]).cls_prompt
+    assert settle(model_arguments(method="dcpcse", cls_prompt=True), ["anchor"]).cls_prompt
+
+
+@pytest.mark.parametrize("cls_prompt", [False, True])
+def test_d2cse_on_the_shape_of_bert_base(cls_prompt, tiny):
+    """The published 2.6 M, counted on the method itself; the vocabulary does not matter."""
+    tokenizer = load_tokenizer(tiny("bert"), LoadOptions())
+    model = AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=len(tokenizer)))
+    model.pooler = None
+    backbone = Backbone(model, tokenizer, Source("random", None, "bert", 768, "none"))
+    args = model_arguments(method="d2cse", pre_seq_len=16, cls_prompt=cls_prompt, corrupted_corpus="elsewhere")
+    step = TrainingStep(build_method(backbone, args, ["anchor"]))
+    trained = sum(p.numel() for p in step.parameters() if p.requires_grad)
+    assert trained == 2_658_818 + 768 * cls_prompt
+
+
+def test_activation_checkpointing_keeps_condition_and_prompts(tiny, sentences):
+    gradients = []
+    for checkpointing in (False, True):
+        step, batch = built(tiny("bert", **NO_DROPOUT), sentences, cls_prompt=True, prompt_dropout=0.0)
+        if checkpointing:
+            step.activation_checkpointing_enable()
+        sum(step(**batch).values()).backward()
+        gradients.append({n: p.grad for n, p in step.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, atol=1e-5, rtol=1e-4)
+
+
+def test_the_log_has_the_mean_cosines_of_pairs(tiny, sentences):
+    step, batch = built(tiny("bert", **NO_DROPOUT), sentences)
+    step(**batch)
+    ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
+    with torch.no_grad():
+        vectors = step.model.head(step.model.encoder(ids, mask)[0][:, 0]).unflatten(0, (4, 2))
+    cosines = [[F.cosine_similarity(a, p, dim=0).item() for p in vectors[:, 1]] for a in vectors[:, 0]]
+    own = [cosines[i][i] for i in range(4)]
+    others = [cosines[i][j] for i in range(4) for j in range(4) if i != j]
+    counts = step.objectives["contrastive"].counts
+    for name, expected in {"cosine_positive": own, "cosine_negative": others}.items():
+        total, number = counts[name]
+        assert int(number) == len(expected)
+        assert (total / number).item() == pytest.approx(sum(expected) / len(expected), abs=1e-4)

@@ -1,0 +1,232 @@
+"""Gradient caching against the same chunks in one graph, dropout on, and against one pass, dropout off; float64."""
+
+import pytest
+import torch
+from method_models import Collator
+from torch import nn
+
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.losses import Objective, RowWise, Step
+from dcpcse.methods import build_method, model_arguments, settle
+from dcpcse.training import gradient_cache
+from dcpcse.training.gradient_cache import CACHED, joint, require_cachable, row_wise, run_in_chunks
+from dcpcse.training.step import TrainingStep
+from dcpcse.utils.errors import UserError
+
+METHODS = {
+    "dcpcse": {"pre_seq_len": 3, "do_mlm": True},
+    "scpcse": {"prototypes": "both", "prototype_weight": 0.5},
+    "promptbert": {},
+    "conpvp": {"instance_weight": 0.5},
+    "simcse": {"pooler_type": "avg", "do_eh_loss": True, "eh_loss_margin": 0.5},
+    "d2cse": {"pre_seq_len": 3, "batchnorm": False, "cls_prompt": True, "do_mlm": True},
+    "diffcse": {"batchnorm": False, "crtd_reduction": "mean_all"},
+    "sbert": {},
+    "consert": {"augmentation_1": "adversarial", "augmentation_2": "token_cutoff", "no_dropout": False},
+}
+COLUMNS = {"conpvp": ["anchor"], "diffcse": ["anchor"]}
+
+
+def built(tiny, sentences, name: str, dropout: float):
+    folder = tiny("bert", hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    options = dict(METHODS[name])
+    if name in ("d2cse", "diffcse"):
+        options["generator_name"] = tiny("bert", seed=3)
+    columns = COLUMNS.get(name, ["anchor", "positive", "negative"])
+    backbone = load_backbone(folder, lm_head="checkpoint")
+    args = model_arguments(model_name_or_path=folder, method=name, **options)
+    torch.manual_seed(0)
+    method = build_method(backbone, settle(args, columns), columns)
+    steps = TrainingStep(method).double().train()
+    rows = [{c: sentences[(i + 4 * j) % 12] for j, c in enumerate(columns)} for i in range(7)]
+    return steps, Collator.of(method, 24)(rows), {name: term.weight for name, term in method.terms.items()}
+
+
+def cached(steps, batch, chunk, weights):
+    """Terms and gradients by `run_in_chunks`."""
+
+    def run(part, replay, last):
+        terms = steps(replay=replay, **part)
+        sum(weights.get(name, 1.0) * term for name, term in terms.items()).backward()
+        return terms
+
+    steps.zero_grad()
+    torch.manual_seed(11)
+    terms = run_in_chunks(steps, batch, chunk, weights, run)
+    return terms, {n: p.grad.clone() for n, p in steps.named_parameters() if p.grad is not None}
+
+
+def one_graph(steps, batch, chunk, weights):
+    """The same chunks with the same random numbers, all activations kept, one backward pass."""
+    steps.zero_grad()
+    torch.manual_seed(11)
+    parts = list(gradient_cache._split(batch, -(-len(batch["input_ids"]) // chunk)))
+    seeds = torch.randint(2**62, (len(parts),)).tolist()
+    embeddings, sums, counts = [], {}, {}
+    for part, seed in zip(parts, seeds, strict=True):
+        torch.manual_seed(seed)
+        step = steps.encode(**part)
+        embeddings.append(step.embeddings)
+        with torch.random.fork_rng(devices=[]):  # drawn in the first pass, which leaves nothing behind
+            drawn = {name: o.draw(step) for name, o in row_wise(steps.objectives).items()}
+        for name, objective in row_wise(steps.objectives).items():
+            count = objective.count(step, drawn[name])
+            sums[name] = sums.get(name, 0) + objective.mean(step, drawn[name]) * count
+            counts[name] = counts.get(name, 0) + count
+    views = {view: torch.cat([part[view] for part in embeddings]) for view in steps.view_names}
+    step = Step(None, batch["input_ids"], batch["attention_mask"], views)
+    terms = {name: o(step) for name, o in joint(steps.objectives).items()}
+    terms |= {name: sums[name] / counts[name] for name in sums}
+    sum(weights[name] * term for name, term in terms.items()).backward()
+    return terms, {n: p.grad.clone() for n, p in steps.named_parameters() if p.grad is not None}
+
+
+def assert_same(found, expected):
+    assert found[0].keys() == expected[0].keys()
+    for name, term in expected[0].items():
+        torch.testing.assert_close(found[0][name], term.detach(), rtol=1e-9, atol=1e-12)
+    assert found[1].keys() == expected[1].keys()
+    for name, gradient in expected[1].items():
+        atol = 1e-8 * gradient.abs().max().item() + 1e-12
+        torch.testing.assert_close(found[1][name], gradient, rtol=1e-6, atol=atol)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_with_dropout_it_is_the_same_chunks_in_one_graph(tiny, sentences, name):
+    steps, batch, weights = built(tiny, sentences, name, 0.1)
+    expected = one_graph(steps, batch, 3, weights)
+    assert_same(cached(steps, batch, 3, weights), expected)
+    other = cached(steps, batch, 2, weights)[0]
+    assert any(not torch.equal(other[name], term) for name, term in expected[0].items()), "dropout is off"
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if "do_mlm" not in METHODS[name] and name != "diffcse"])
+def test_without_dropout_it_is_the_batch_at_once(tiny, sentences, name):
+    steps, batch, weights = built(tiny, sentences, name, 0.0)
+    steps.zero_grad()
+    terms = steps(**batch)
+    sum(weights[name] * term for name, term in terms.items()).backward()
+    expected = terms, {n: p.grad.clone() for n, p in steps.named_parameters() if p.grad is not None}
+    for chunk in (2, 3, 7, 50):
+        assert_same(cached(steps, batch, chunk, weights), expected)
+
+
+def test_only_a_chunk_is_in_memory(tiny, sentences):
+    """Bytes that the graph holds for the backward pass, at most at any time."""
+    steps, batch, weights = built(tiny, sentences, "simcse", 0.0)
+    held, most = 0, 0
+
+    class Held:
+        def __init__(self, tensor):
+            nonlocal held, most
+            self.tensor, self.size = tensor, tensor.numel()
+            held += self.size
+            most = max(most, held)
+
+        def __del__(self):
+            nonlocal held
+            held -= self.size
+
+    peaks = {}
+    for chunk in (2, 7):
+        held = most = 0
+        with torch.autograd.graph.saved_tensors_hooks(Held, lambda kept: kept.tensor):
+            cached(steps, batch, chunk, weights)
+        peaks[chunk] = most
+    assert peaks[2] < 0.45 * peaks[7]
+
+
+def test_a_run_goes_on_with_random_numbers_of_its_own(tiny, sentences):
+    """The two passes leave the stream of the run behind them, not that of a chunk."""
+    steps, batch, weights = built(tiny, sentences, "simcse", 0.1)
+    cached(steps, batch, 3, weights)
+    after = torch.rand(1)
+    torch.manual_seed(11)
+    torch.randint(2**62, (3,))
+    assert torch.equal(after, torch.rand(1))
+
+
+def test_batch_normalisation_is_refused_by_name(tiny, sentences):
+    folder = tiny("bert")
+    args = model_arguments(model_name_or_path=folder, method="simcse", batchnorm=True)
+    method = build_method(load_backbone(folder), settle(args, ["anchor"]), ["anchor"])
+    with pytest.raises(UserError, match="--gradient_cache_chunk: batch normalisation"):
+        require_cachable(method.model.head)
+    require_cachable(None)
+    require_cachable(nn.Identity())
+
+
+def test_the_terms_of_a_chunk_have_the_cached_gradient_beside_them(tiny, sentences):
+    steps, batch, weights = built(tiny, sentences, "dcpcse", 0.0)
+    seen = []
+
+    def run(part, replay, last):
+        terms = steps(replay=replay, **part)
+        seen.append((set(terms), last))
+        return terms
+
+    whole = run_in_chunks(steps, batch, 4, weights, run)
+    assert seen == [({CACHED, "mlm"}, False), ({CACHED, "mlm"}, True)]
+    assert set(whole) == {"contrastive", "mlm"}
+
+
+def test_a_method_of_means_over_rows_alone_is_the_batch_at_once(tiny, sentences):
+    """Nothing sees all rows, so there is no gradient to be kept for the second pass."""
+    steps, batch, _ = built(tiny, sentences, "dcpcse", 0.0)
+    steps.objectives = nn.ModuleDict({"pull": Pull(), "apart": Pull()})
+    weights = {"pull": 1.0, "apart": -0.5}
+    steps.zero_grad()
+    terms = steps(**batch)
+    sum(weights[name] * term for name, term in terms.items()).backward()
+    expected = terms, {n: p.grad.clone() for n, p in steps.named_parameters() if p.grad is not None}
+    assert expected[1]
+    for chunk in (2, 3, 7):
+        assert_same(cached(steps, batch, chunk, weights), expected)
+
+
+def test_what_an_objective_looks_at_is_that_of_the_whole_batch(tiny, sentences):
+    steps, batch, _ = built(tiny, sentences, "dcpcse", 0.0)
+    objective = Looking()
+    steps.objectives = nn.ModuleDict({"looking": objective})
+    steps(**batch)
+    cached(steps, batch, 3, {"looking": 1.0})
+    at_once, in_chunks = objective.found
+    assert at_once.keys() == in_chunks.keys() == {"ids", "norms"}
+    assert torch.equal(at_once["ids"], batch["input_ids"][:, 0]) and torch.equal(in_chunks["ids"], at_once["ids"])
+    torch.testing.assert_close(in_chunks["norms"], at_once["norms"])
+    assert not at_once["norms"].requires_grad and not in_chunks["norms"].requires_grad
+
+
+class Looking(Objective):
+    """Keeps what it has looked at."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def look(self, step):
+        norms = step.model(*(part[:, 0] for part in (step.input_ids, step.attention_mask))).norm(dim=-1)
+        return {"ids": step.input_ids[:, 0], "norms": norms}
+
+    def forward(self, step):
+        self.found.append(step.looked)
+        return step.embeddings["anchor"].sum()
+
+
+class Pull(RowWise):
+    """Mean distance of an anchor from its positive."""
+
+    def count(self, step, drawn):
+        return len(step.input_ids)
+
+    def mean(self, step, drawn):
+        return (step.embeddings["anchor"] - step.embeddings["positive"]).norm(dim=-1).mean()
+
+
+def test_a_generator_runs_once_a_chunk(tiny, sentences):
+    steps, batch, weights = built(tiny, sentences, "d2cse", 0.1)
+    (corruption,) = (o.corruption for o in steps.objectives.values() if hasattr(o, "corruption"))
+    calls = []
+    corruption.register_forward_hook(lambda *_: calls.append(1))
+    cached(steps, batch, 3, weights)
+    assert len(calls) == 3  # chunks of 7 examples

@@ -1,0 +1,273 @@
+"""The parts of what training watches, each by itself."""
+
+import json
+import logging
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from dcpcse.data.training_file import load_training_file, located
+from dcpcse.training.guards import collapse, finite
+from dcpcse.training.guards.collapse import LASTING, CollapseAlarm, effective_rank
+from dcpcse.training.guards.finite import FiniteSteps, Pass
+from dcpcse.training.guards.frozen_weights import frozen_digests
+from dcpcse.training.guards.gradient_flow import PATIENCE, GradientsArrive
+from dcpcse.utils.errors import UserError
+
+# The effective rank
+
+
+@pytest.mark.parametrize("shape", [(20, 50), (50, 20), (3, 3)])
+def test_the_effective_rank_is_that_of_the_definition(shape):
+    vectors = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.5
+    rows = vectors.numpy() / np.linalg.norm(vectors.numpy(), axis=1, keepdims=True)
+    singular = np.linalg.svd(rows, compute_uv=False)
+    shares = singular / singular.sum()
+    assert effective_rank(vectors) == pytest.approx(math.exp(-(shares * np.log(shares)).sum()), rel=1e-9)
+
+
+def test_the_effective_rank_counts_directions_however_long_and_often():
+    directions = torch.eye(6)[:4]
+    assert effective_rank(directions) == pytest.approx(4)
+    assert effective_rank(directions.repeat(5, 1) * torch.rand(20, 1).add(0.1)) == pytest.approx(4, rel=1e-6)
+    assert effective_rank(torch.ones(7, 5)) == pytest.approx(1, abs=1e-6)
+    assert effective_rank(torch.tensor([[1.0, 0.0], [math.nan, 0.0]])) != effective_rank(directions)
+
+
+def test_the_effective_rank_of_many_is_that_of_the_first(monkeypatch):
+    monkeypatch.setattr(collapse, "MOST_ROWS", 5)
+    vectors = torch.randn(9, 8)
+    assert effective_rank(vectors) == effective_rank(vectors[:5])
+
+
+# Collapse
+
+
+def series(*values: tuple[float, float, float], every: int = 1) -> list[dict[str, float]]:
+    """Logs with these cosines of own and random pairs, and effective ranks."""
+    names = ("cosine_positive", "cosine_negative", "effective_rank")
+    return [{"step": every * (i + 1), **dict(zip(names, value, strict=True))} for i, value in enumerate(values)]
+
+
+def warnings(logs, alarm: CollapseAlarm | None = None) -> list[str]:
+    alarm = alarm or CollapseAlarm()
+    return [said for said in map(alarm.warning, logs) if said]
+
+
+HEALTHY = {
+    "widens from RoBERTa's narrow cone": [(0.995, 0.99, 12.0)] * 30 + [(0.9, 0.5, 40.0), (0.85, 0.2, 55.0)] * 20,
+    "stays where it began": [(0.98, 0.96, 15.0)] * 60,
+    "falls together for a few steps": [(0.8, 0.6, 25.0)] * 3 + [(0.96, 0.96, 8.0)] * 5 + [(0.8, 0.5, 24.0)] * 60,
+    "positives are hardly nearer at first": [(0.1, 0.04, 28.0), (0.06, 0.04, 28.0)] * 15 + [(0.3, 0.04, 29.0)] * 20,
+    "few sentences": [(0.9, 0.3, 2.4), (0.9, 0.3, 1.9)] * 30,
+}
+COLLAPSED = {
+    "at once": [(0.76, 0.57, 24.6), (0.95, 0.94, 8.9)] + [(0.99, 0.99, 3.0)] * 40,
+    "before the first log": [(0.99, 0.99, 1.8)] * 40,
+    "onto few directions": [(0.8, 0.3, 30.0)] * 5 + [(0.6, 0.3, 4.0)] * 40,
+    "apart, and positives too": [(0.4, 0.1, 28.0)] * 3 + [(0.02, 0.0, 26.0), (0.0, 0.02, 26.0)] * 20,
+    "late": [(0.8, 0.3, 30.0)] * 50 + [(0.97, 0.96, 9.0)] * 40,
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_runs_that_learn_are_left_alone(name):
+    assert not warnings(series(*HEALTHY[name]))
+
+
+@pytest.mark.parametrize("name", COLLAPSED)
+def test_a_collapse_is_said_once(name):
+    (said,) = warnings(series(*COLLAPSED[name]))
+    assert "--learning_rate" in said and "effective rank" in said
+
+
+def test_a_collapse_is_said_again_only_where_it_is_four_times_as_bad():
+    course = [(0.8, 0.5, 30.0), *[(0.96, 0.96, 9.0)] * 30, *[(0.98, 0.98, 5.0)] * 30, *[(0.995, 0.995, 1.5)] * 30]
+    first, second = warnings(series(*course))
+    assert "0.960" in first and "0.995" in second
+
+
+def test_it_has_to_last_for_steps_and_for_two_logs():
+    first, bad = (0.76, 0.57, 24.6), (0.995, 0.99, 3.0)
+    assert not warnings(series(first, *[bad] * LASTING))
+    assert warnings(series(first, *[bad] * (LASTING + 1)))
+    assert not warnings(series(first, bad, every=500))
+    assert warnings(series(first, bad, bad, every=500))
+
+
+def test_a_resumed_run_remembers_what_it_has_said(tmp_path, caplog):
+    args, control = TrainingArguments(str(tmp_path), report_to=[]), TrainerControl()
+    logs = series(*COLLAPSED["at once"])
+
+    def goes_on(history, later):
+        alarm = CollapseAlarm()
+        state = TrainerState(log_history=history)
+        with caplog.at_level(logging.WARNING):
+            caplog.clear()
+            alarm.on_train_begin(args, state, control)
+            for log in later:
+                state.global_step = log["step"]
+                alarm.on_log(args, state, control, logs=log)
+        return [record.getMessage() for record in caplog.records]
+
+    assert len(goes_on(logs[:5], logs[5:])) == 1
+    assert goes_on(logs[:30], logs[30:]) == []
+
+
+# Gradients
+
+
+class Step(nn.Module):
+    """Names as those of a training step: a head, and an objective with weights of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.ModuleDict({"head": nn.Linear(3, 3)})
+        self.objectives = nn.ModuleDict({"mlm": nn.Linear(3, 3)})
+
+    def back(self, factor: float = 1.0) -> None:
+        self.zero_grad()
+        (factor * self.objectives["mlm"](self.model["head"](torch.ones(2, 3))).sum()).backward()
+
+
+def test_gradients_that_overflow_tell_nothing_and_the_next_ones_are_looked_at():
+    """The scale of fp16 is too large in the first steps, which are left out."""
+    step = Step()
+    arrival = GradientsArrive(step)
+    step.back(math.inf)
+    arrival.require()
+    step.back()
+    step.model["head"].weight.grad = None
+    with pytest.raises(UserError, match=r"no gradient reaches the head \(\['model.head.weight'\]\)"):
+        arrival.require()
+
+
+def test_a_flat_loss_is_waited_for_and_at_last_an_error():
+    step = Step()
+    arrival = GradientsArrive(step)
+    step.back(0.0)
+    for _ in range(PATIENCE - 1):
+        arrival.require()
+    with pytest.raises(UserError, match="the gradient of the head is zero"):
+        arrival.require()
+
+
+def test_it_is_asked_once():
+    step = Step()
+    arrival = GradientsArrive(step)
+    step.back()
+    arrival.require()
+    step.zero_grad()
+    arrival.require()
+
+
+# Steps that are not finite
+
+
+def steps(tmp_path, **options) -> tuple[FiniteSteps, nn.Parameter]:
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    return FiniteSteps({"weight": weight}, tmp_path, **options), weight
+
+
+def one(loss: float) -> Pass:
+    return Pass([], torch.ones(2, 2, 3, dtype=torch.long), {"contrastive": torch.tensor(loss)})
+
+
+def test_a_gradient_that_overflows_is_the_scalers_business(tmp_path):
+    watch, weight = steps(tmp_path)
+    weight.grad[0] = math.inf
+    watch.saw(one(1.0))
+    watch.require(1, {}, scaled=True)
+    watch.saw(one(math.nan))
+    with pytest.raises(UserError, match="the loss contrastive is not finite at step 2"):
+        watch.require(2, {}, scaled=True)
+
+
+def test_weights_that_have_begun_it_are_named(tmp_path):
+    watch, weight = steps(tmp_path)
+    with torch.no_grad():
+        weight[1] = math.inf
+    watch.saw(one(math.nan))
+    with pytest.raises(UserError):
+        watch.require(4, {})
+    found = json.loads((tmp_path / "non-finite/step-4/step.json").read_text())["not_finite"]
+    assert found == {"losses": ["contrastive"], "gradients": [], "weights": ["weight"]}
+
+
+def test_a_device_is_asked_one_step_later_and_before_anything_is_written(tmp_path, monkeypatch):
+    """As on a GPU, whose answers come late."""
+
+    class Late(finite._Answer):
+        def __init__(self, numbers):
+            super().__init__(numbers)
+            self.at_once = False
+
+    monkeypatch.setattr(finite, "_Answer", Late)
+    for asked in ("by the next step", "by what comes between"):
+        watch, weight = steps(tmp_path / asked)
+        watch.saw(one(1.0))
+        watch.require(1, {"learning_rate": 0.1})
+        weight.grad[1] = math.nan
+        watch.saw(one(1.0))
+        watch.require(2, {"learning_rate": 0.2})
+        weight.grad = torch.ones(2)
+        watch.saw(one(1.0))
+        with pytest.raises(UserError, match=r"gradient of \['weight'\] is not finite at step 2"):
+            watch.settle() if "between" in asked else watch.require(3, {"learning_rate": 0.3})
+        assert '"learning_rate": 0.2' in (tmp_path / asked / "non-finite/step-2/step.json").read_text()
+        assert len((tmp_path / asked / "non-finite/step-2/batch.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_batch_that_cannot_be_kept_does_not_hide_the_error(tmp_path):
+    (tmp_path / "non-finite").write_text("in the way")
+    watch, _ = steps(tmp_path)
+    watch.saw(one(math.nan))
+    with pytest.raises(UserError, match="not finite at step 7; its batch could not be kept"):
+        watch.require(7, {})
+
+
+# Rows in their file
+
+
+def test_rows_are_found_in_their_file_again(tmp_path):
+    text = 'a,b\n"one\ntwo",three\n\n,blank\nfour,five\nsix,seven\n'
+    for name, content in {
+        "t.csv": text,
+        "t.json": '[{"a": "x", "b": "y"}, {"a": "", "b": ""}, {"a": "p", "b": "q"}]',
+    }.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    data = load_training_file(tmp_path / "t.csv", tmp_path / "cache").dataset
+    assert located(tmp_path / "t.csv", data, [2, 0]) == [
+        {"row": 2, "line": 7, "anchor": "six", "positive": "seven"},
+        {"row": 0, "line": 2, "anchor": "one two", "positive": "three"},
+    ]
+    data = load_training_file(tmp_path / "t.json", tmp_path / "cache").dataset
+    assert located(tmp_path / "t.json", data, [1]) == [{"row": 1, "item": 3, "anchor": "p", "positive": "q"}]
+    (tmp_path / "t.json").unlink()
+    assert located(tmp_path / "t.json", data, [1]) == [{"row": 1, "anchor": "p", "positive": "q"}]
+
+
+# Frozen weights
+
+
+def test_a_digest_for_each_frozen_weight_of_the_part_that_is_here():
+    class Split(nn.Parameter):
+        """As FSDP2 leaves one: a part of it lies in this process."""
+
+        def to_local(self):
+            return self.detach()[:2]
+
+    module = nn.Linear(4, 4)
+    module.bias.requires_grad_(False)
+    assert set(frozen_digests(module)) == {"bias"}
+    module.weight = Split(torch.ones(4, 4), requires_grad=False)
+    before = frozen_digests(module)
+    module.weight.data[3] = 2  # another process's part
+    assert frozen_digests(module) == before
+    module.weight.data[1, 1] = 1 + 2**-23
+    assert frozen_digests(module)["weight"] != before["weight"]

@@ -1,0 +1,154 @@
+"""Model cards: what they say is what the files say, and what no file says is said to be unknown."""
+
+import json
+import re
+
+import pytest
+from huggingface_hub import ModelCard
+from method_models import RECIPES, model_of
+from past_runs import make_run
+
+from dcpcse.encoders.fingerprint import identity, trained_digest
+from dcpcse.methods import METHODS
+from dcpcse.training.model_card import digest_in, write_card
+from dcpcse.utils.errors import UserError
+
+
+def report(model, **changes):
+    """A file of scores as evaluation.py writes it."""
+    described = {"method": model.method, "identity": json.loads(json.dumps(identity(model)))}
+    tasks = {
+        "STSBenchmark": {"family": "sts", "split": "test"},
+        "CR": {"family": "transfer", "split": "test"},
+        "mteb/STS12": {"family": "mteb", "split": "test", "metric": "cosine_spearman"},
+    }
+    scores = {"STSBenchmark": 72.8407, "CR": 81.25, "mteb/STS12": 70.0}
+    content = {"complete": True, "mode": "test", "model": described, "scores_x100": scores, "tasks": tasks}
+    return content | {"averages_x100": {"sts": 72.8407, "transfer": 81.25, "mteb": 70.0}} | changes
+
+
+def rows(card: str) -> dict[str, str]:
+    """First two cells of all rows of all tables."""
+    return dict(re.findall(r"^\| ([^|]*) \| ([^|]*) \|", card, flags=re.MULTILINE))
+
+
+@pytest.fixture
+def folder(tiny, tmp_path):
+    place = make_run(tmp_path / "run")
+    model = model_of("dcpcse", tiny)
+    model.save(place)
+    (place / "scores.json").write_text(json.dumps(report(model)), encoding="utf-8")
+    return place
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_numbers_and_settings_are_those_of_the_model(recipe, tiny, tmp_path):
+    model = model_of(recipe, tiny)
+    model.save(tmp_path)
+    found = rows(write_card(tmp_path))
+    encoder = model.encoder
+    parts = [part for part in (encoder.prompt, encoder.shallow, encoder.cls_prompt, model.head) if part is not None]
+    parts += [encoder.backbone] if encoder.tuned else []
+    counted = {id(p): p.numel() for part in parts for p in part.parameters()}
+    assert found["numbers trained in all"] == f"{sum(counted.values()):,}"
+    assert found["method"] == RECIPES[recipe][1]["method"]
+    assert found["pooling"] == model.pooling
+    assert found["template"] == ("none" if model.template is None else str(model.template.template))
+    assert found["sha256 fingerprint of its weights"] == model.source.fingerprint
+
+
+def test_the_metadata_are_read_by_huggingface_hub(folder):
+    data = ModelCard(write_card(folder, "someone/prompts")).data
+    assert data.library_name == "dcpcse"
+    assert data.tags == ["sentence-embeddings", "dcpcse"]
+    assert {(result.dataset_name, result.metric_type, result.metric_value) for result in data.eval_results} == {
+        ("STSBenchmark", "cosine_spearman", 72.84),
+        ("CR", "accuracy", 81.25),
+        ("mteb/STS12", "cosine_spearman", 70.0),
+    }
+    assert data.base_model is None  # a folder of this machine is nothing that the hub knows
+
+
+def test_a_base_on_the_hub_is_named_in_the_metadata(folder):
+    path = folder / "dcpcse.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["base"]["name_or_path"] = "google/bert-small"
+    path.write_text(json.dumps(record), encoding="utf-8")
+    card = write_card(folder)
+    assert ModelCard(card).data.base_model == "google/bert-small"
+    assert "base=" not in card
+
+
+def test_the_run_is_told_from_its_records(folder):
+    card = write_card(folder)
+    found = rows(card)
+    assert found["seed"] == "7" and found["learning_rate"] == "0.03"
+    assert found["optimiser steps"] == "4 of 4"
+    assert found["dev: stsb_spearman"] == "0.7000 at the end, best 0.7500 at step 2"
+    assert "trained with seed 7" in card
+    assert "torch 2.13.0" in card and "c" * 40 in card
+    assert "python train.py run.yaml --output_dir" in card
+
+
+def test_what_no_file_says_is_said_to_be_unknown(tiny, tmp_path):
+    model_of("simcse", tiny).save(tmp_path)
+    card = write_card(tmp_path)
+    assert "Data, options, steps and seed: not on record" in card
+    assert "Not on record: no file of scores" in card
+    assert "Versions and hardware: not on record" in card
+    assert "eval_results" not in card and "model-index" not in card
+    assert "license:" not in card
+
+
+def test_every_method_has_its_paper():
+    assert [name for name, entry in METHODS.items() if not entry.citation] == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("dcpcse", "PeftModel"),
+        ("dcpcse, head at inference", "do not load it"),
+        ("simcse", "load it as it is"),
+        ("promptbert", "do not load it"),
+    ],
+)
+def test_it_says_what_other_libraries_do_with_the_folder(recipe, words, tiny, tmp_path):
+    model_of(recipe, tiny).save(tmp_path)
+    card = write_card(tmp_path)
+    assert words in card
+    assert (words == "PeftModel") == ("PeftModel" in card)
+
+
+def test_scores_of_another_model_are_refused(folder, tiny, tmp_path):
+    other = model_of("dcpcse", tiny, seed=2)
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(report(other)), encoding="utf-8")
+    with pytest.raises(UserError, match=r"another model.*trained differ"):
+        write_card(folder, scores=[path])
+    same = model_of("dcpcse", tiny)
+    same.pooling = "avg"
+    path.write_text(json.dumps(report(same)), encoding="utf-8")
+    with pytest.raises(UserError, match=r"another model.*pooling differ"):
+        write_card(folder, scores=[path])
+
+
+def test_scores_that_are_none_or_not_complete_are_refused(folder, tiny, tmp_path):
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(report(model_of("dcpcse", tiny), complete=False)), encoding="utf-8")
+    with pytest.raises(UserError, match="cut off"):
+        write_card(folder, scores=[path])
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match="holds no scores"):
+        write_card(folder, scores=[path])
+
+
+def test_a_card_knows_the_weights_that_it_was_written_of(folder):
+    assert digest_in(write_card(folder)) == trained_digest(folder)
+    assert digest_in("# My own card") is None
+
+
+def test_words_from_files_stay_in_their_cells(folder):
+    run = folder / "run.yaml"
+    run.write_text(run.read_text(encoding="utf-8") + 'train_file: "a|b\\n# c"\n', encoding="utf-8")
+    assert "| train_file | a\\|b # c |" in write_card(folder)

@@ -1,0 +1,56 @@
+"""A lock on a folder: one process at a time, and none once it has ended."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dcpcse.utils import locks
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.locks import LOCK, alone_in
+
+ROOT = Path(__file__).parents[2]
+HOLDER = """
+import os, sys, time
+from pathlib import Path
+from dcpcse.utils.locks import alone_in
+with alone_in(Path(sys.argv[1]), "it"):
+    child = os.fork()
+    if not child:  # it has let go by now, while the other one may be ahead of it
+        print(os.getpid(), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_lock_ends_with_the_process_that_holds_it(tmp_path):
+    """Killed, it leaves its file, which locks nothing; a worker that it forked does not hold the lock for it."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval")])
+    words = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}) as holder:
+        child = int(holder.stdout.readline())
+        assert locks.is_held(tmp_path)
+        with pytest.raises(UserError, match=f"process {holder.pid} on "), alone_in(tmp_path, "it"):
+            pass
+        holder.kill()
+        holder.wait()
+        assert (tmp_path / LOCK).is_file()
+        assert not locks.is_held(tmp_path)
+        with alone_in(tmp_path, "it"):
+            assert locks.is_held(tmp_path)
+        os.kill(child, signal.SIGKILL)
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch, caplog):
+    def refuse(*args) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with alone_in(tmp_path / "new", "--output_dir new"):
+        pass
+    assert "has no locks (No locks available)" in caplog.text
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,79 @@
+"""JSON and YAML of any maker end in their content or in one line, in little memory and time."""
+
+import json
+import math
+
+import pytest
+import yaml
+
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run
+from dcpcse.encoders.storage.manifest import read_object
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import parse_json, parse_yaml
+from dcpcse.utils.run_files import read_metrics, read_options
+
+LAUGHS = "a0: &a0 [lol, lol]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+"""Sixty lines that stand for 2^61 words."""
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[" * 100_000 + "]" * 100_000])
+def test_json_nested_beyond_reason_is_a_value_error(text):
+    with pytest.raises(ValueError, match=r"nested too deeply|delimiter|Expecting"):
+        parse_json(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LAUGHS,
+        "a: &a [*a]",
+        "&a {b: *a}",
+        "[" * 10_000,
+        "!!python/object/apply:os.system ['true']",
+        "!!python/name:os.system",
+        "a: !!int ''",
+        "a: !!timestamp never",
+        "a: 2001-99-99",
+        "a: 1\n---\nb: 2",
+        "a: *b",
+        "a: b: c",
+        "\0",
+        "? [1]\n: 2",
+        "",
+    ],
+    ids=lambda text: text[:24],
+)
+def test_yaml_that_says_nothing_sane_is_a_value_error(text):
+    if not text:
+        assert parse_yaml(text) is None
+        return
+    with pytest.raises(ValueError, match=r"."):
+        parse_yaml(text)
+
+
+def test_what_is_sane_is_read_as_the_libraries_read_it():
+    shared = [1, 2]
+    content = {"a": shared, "b": [shared, {"c": None, "d": "1e5", "e": 0.5}], "f": True}
+    text = yaml.safe_dump(content)
+    assert "&id001" in text
+    assert parse_yaml(text) == content
+    assert parse_json(json.dumps(content).encode()) == content
+    assert math.isnan(parse_json("NaN"))
+
+
+@pytest.mark.parametrize("name", ["options.yaml", "options.json"])
+def test_a_bomb_as_a_file_of_options_ends_in_one_line(name, tmp_path, capsys):
+    path = tmp_path / name
+    path.write_text(LAUGHS if name.endswith("yaml") else "[" * 100_000, encoding="utf-8")
+    assert run(train_command, [str(path)]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_bomb_among_the_records_of_a_run_is_a_user_error(tmp_path):
+    (tmp_path / "run.yaml").write_text(LAUGHS, encoding="utf-8")
+    (tmp_path / "metrics.jsonl").write_text("[" * 100_000 + "\n", encoding="utf-8")
+    (tmp_path / "dcpcse.json").write_text("[" * 100_000, encoding="utf-8")
+    for read in (read_options, read_metrics, lambda folder: read_object(folder / "dcpcse.json")):
+        with pytest.raises(UserError):
+            read(tmp_path)
