@@ -42,7 +42,7 @@ from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.tokenization import pad
-from dcpcse.methods import build_method, model_arguments, settle
+from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.gradient_cache import CACHED, Replay, run_in_chunks
 from dcpcse.training.step import TrainingStep
 
@@ -200,7 +200,7 @@ def _own(method: str, packed: bool = True, cached: bool = False, prepack: bool =
         source = Source("random", None, "bert", args.hidden, "")
         prompts = {"pre_seq_len": args.prompt} if method == "dcpcse" and args.prompt else {}
         tuning = "deep" if prompts else "full"
-        settled = settle(model_arguments(method=method, tuning=tuning, **prompts), ["anchor"])
+        settled = fill_defaults(model_arguments(method=method, tuning=tuning, **prompts), ["anchor"])
         method_ = build_method(Backbone(encoder, tokenizer, source), settled, ["anchor"])
         steps = TrainingStep(method_).to(args.device).train()
         if method == "dcpcse" and not prompts:

@@ -10,7 +10,7 @@ from dcpcse.cli.parse import parse_training
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.templates import Template
-from dcpcse.methods import METHODS, build_method, settle
+from dcpcse.methods import METHODS, build_method, fill_defaults
 from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
 
@@ -176,7 +176,9 @@ PROMCSE = {
 @pytest.mark.parametrize("backbone", PROMCSE)
 def test_promcse_has_the_settings_and_scores_of_its_paper(backbone):
     preset = presets.load(f"dcpcse/sup-eh-{backbone}")
-    options = settle(parse_training(["--preset", preset.name, "--output_dir", "out"])[0][0], ["anchor", "positive"])
+    options = fill_defaults(
+        parse_training(["--preset", preset.name, "--output_dir", "out"])[0][0], ["anchor", "positive"]
+    )
     names = ("per_device_train_batch_size", "learning_rate")
     assert (*(preset.options[name] for name in names), options.pre_seq_len, preset.published) == PROMCSE[backbone]
     assert (options.do_eh_loss, options.eh_loss_margin, options.eh_loss_weight) == (True, 0.2, 10.0)

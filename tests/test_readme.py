@@ -31,7 +31,7 @@ from dcpcse.cli.legacy_options import RENAMED
 from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.experiments.reproduction.published_rows import find
-from dcpcse.methods import arguments_class, settle
+from dcpcse.methods import arguments_class, fill_defaults
 from dcpcse.training.arguments import DataArguments, RunArguments
 
 ROOT = Path(__file__).parent.parent
@@ -75,7 +75,7 @@ def test_every_training_command_parses(argv, tmp_path, monkeypatch):
         options.write_text("model_name_or_path: bert-base-uncased\n", encoding="utf-8")
         argv = [str(options), *argv[1:]]
     (model, _, run), given = parse_training(argv)
-    assert settle(model, ["anchor"]).model_name_or_path
+    assert fill_defaults(model, ["anchor"]).model_name_or_path
     assert run.output_dir
     assert "output_dir" in given
 

@@ -109,7 +109,7 @@ def _parse(
     if argv and not argv[0].startswith("-"):
         from_file = _read_config(parser, Path(argv.pop(0)))
     given = from_file | _given(parser, argv)
-    given = presets.without_void(_preset(parser, given), given, say) | given
+    given = presets.without_void(_preset(parser, given), given, parser.metadata(), say) | given
     values = given | dict(implied(given))
     return tuple(build_dataclass(kind, values) for kind in kinds), set(given)
 

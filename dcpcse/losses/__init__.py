@@ -1,19 +1,22 @@
-"""Objectives: what a method minimises, each on nothing but a `Step`."""
+"""Losses: what a method minimises, each on nothing but an `EncodedBatch`."""
 
-from dcpcse.losses.base import Objective, RowWise, Step, Term
+from dcpcse.losses.base import EncodedBatch, Loss, PerRowLoss, Term
 from dcpcse.losses.contrastive import Contrastive
 from dcpcse.losses.masked_lm import MaskedLM
 from dcpcse.losses.pair_classification import Classification, Pair
 from dcpcse.losses.replaced_token_detection import ReplacedTokenDetection
+from dcpcse.utils.distributed import gather_own_first, joint_mean
 
 __all__ = [
     "Classification",
     "Contrastive",
+    "EncodedBatch",
+    "Loss",
     "MaskedLM",
-    "Objective",
     "Pair",
+    "PerRowLoss",
     "ReplacedTokenDetection",
-    "RowWise",
-    "Step",
     "Term",
+    "gather_own_first",
+    "joint_mean",
 ]

@@ -5,12 +5,12 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from dcpcse.losses.base import Counts, Objective, Step
+from dcpcse.losses.base import EncodedBatch, Loss, Metrics
 from dcpcse.losses.functional import cosines, nt_xent
 from dcpcse.utils.distributed import gather_own_first, joint_mean, published_gradient
 
 
-class Contrastive(Objective):
+class Contrastive(Loss):
     """Picks each anchor's positive among all positives, and hard negatives, of all processes.
 
     With prototypes as positives, and negated prototypes as others, it is the prototypical loss of ConPVP.
@@ -37,10 +37,10 @@ class Contrastive(Objective):
         self.others = tuple(others)
         self.gather_gradient = gather_gradient
 
-    def forward(self, step: Step) -> Tensor:
-        views = step.embeddings
+    def forward(self, batch: EncodedBatch) -> Tensor:
+        views = batch.embeddings
         self.anchors = views["anchor"].detach()
-        self.counts = cosine_counts(views["anchor"], views[self.positive])
+        self.metrics = cosine_metrics(views["anchor"], views[self.positive])
         hard = ("negative",) if "negative" in views else ()
         names = (self.positive, *hard, *self.others)
         candidates = dict(zip(names, gather_own_first([views[name] for name in names]), strict=True))
@@ -50,22 +50,22 @@ class Contrastive(Objective):
             self.temperature,
             negatives=candidates.get("negative"),
             hard_negative_weight=self.hard_negative_weight,
-            others=[*(candidates[name] for name in self.others), *self.further()],
+            others=[*(candidates[name] for name in self.others), *self.extra_negatives()],
         )
         loss = joint_mean(loss, len(views["anchor"]))
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
-    def further(self) -> Sequence[Tensor]:
+    def extra_negatives(self) -> Sequence[Tensor]:
         """Negatives (E, H) of every anchor that are no rows of the batch, the same in all processes; none here."""
         return ()
 
-    def negatives(self, batch: int, views: Collection[str]) -> int:
+    def negatives(self, batch_size: int, views: Collection[str]) -> int:
         """Every candidate but the own positive."""
-        return (1 + len(self.others) + ("negative" in views)) * batch - 1
+        return (1 + len(self.others) + ("negative" in views)) * batch_size - 1
 
 
 @torch.no_grad()
-def cosine_counts(anchors: Tensor, positives: Tensor) -> Counts:
+def cosine_metrics(anchors: Tensor, positives: Tensor) -> Metrics:
     """Figures of the log, by which the guards know a collapse: cosines (B, H) with own positives, and with others'."""
     of_pairs = cosines(anchors, positives)
     own = of_pairs.diagonal().sum()

@@ -4,11 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcpcse.losses import RowWise, Step
+from dcpcse.losses import EncodedBatch, PerRowLoss
 from dcpcse.losses.functional import precise
 
 
-class CosineRegression(RowWise):
+class CosineRegression(PerRowLoss):
     """Mean squared distance of the cosine of two sentences from their score, divided by the largest (section 3).
 
     Examples have their scores in `extras["scores"]`.
@@ -19,13 +19,13 @@ class CosineRegression(RowWise):
         super().__init__()
         self.largest = largest
 
-    def count(self, step: Step, drawn: None) -> int:
-        return len(step.input_ids)
+    def num_items(self, batch: EncodedBatch, sampled: None) -> int:
+        return len(batch.input_ids)
 
-    def mean(self, step: Step, drawn: None) -> Tensor:
+    def mean(self, batch: EncodedBatch, sampled: None) -> Tensor:
         # Half precision has few steps between 0.9 and 1.
-        first, second = (precise(step.embeddings[name]) for name in ("anchor", "positive"))
-        distances = F.cosine_similarity(first, second) - step.extras["scores"].to(first) / self.largest
+        first, second = (precise(batch.embeddings[name]) for name in ("anchor", "positive"))
+        distances = F.cosine_similarity(first, second) - batch.extras["scores"].to(first) / self.largest
         number = torch.tensor(len(distances), device=distances.device)
-        self.counts = {"absolute_error": (distances.detach().abs().sum(), number)}
+        self.metrics = {"absolute_error": (distances.detach().abs().sum(), number)}
         return distances.square().mean()

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from dcpcse.losses.base import Objective, Step
+from dcpcse.losses.base import EncodedBatch, Loss
 from dcpcse.losses.functional import cosines
 from dcpcse.utils.distributed import gather_own_first, joint_mean, published_gradient
 
 
-class EnergyHinge(Objective):
+class EnergyHinge(Loss):
     """Wants each anchor's positive above the hardest negative among the rows of all processes, by a margin."""
 
     def __init__(self, margin: float, gather_gradient: str = "exact") -> None:
@@ -17,19 +17,19 @@ class EnergyHinge(Objective):
         self.margin = margin
         self.gather_gradient = gather_gradient
 
-    def forward(self, step: Step) -> Tensor:
-        names = [name for name in ("positive", "negative") if name in step.embeddings]
-        anchors = step.embeddings["anchor"]
-        own, hardest = own_and_hardest(anchors, *gather_own_first([step.embeddings[name] for name in names]))
+    def forward(self, batch: EncodedBatch) -> Tensor:
+        names = [name for name in ("positive", "negative") if name in batch.embeddings]
+        anchors = batch.embeddings["anchor"]
+        own, hardest = own_and_hardest(anchors, *gather_own_first([batch.embeddings[name] for name in names]))
         short = (self.margin - (own - hardest)).clamp(min=0)
-        self._count(hardest, short)
+        self._set_metrics(hardest, short)
         loss = joint_mean(short.mean(), len(anchors))
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
     @torch.no_grad()
-    def _count(self, hardest: Tensor, short: Tensor) -> None:
+    def _set_metrics(self, hardest: Tensor, short: Tensor) -> None:
         there = hardest > float("-inf")
-        self.counts = {
+        self.metrics = {
             "cosine_hardest": (torch.where(there, hardest, 0).sum(), there.sum()),
             "within_margin": ((short > 0).sum(), torch.tensor(len(short), device=short.device)),
         }

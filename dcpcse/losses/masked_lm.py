@@ -6,12 +6,12 @@ from torch import Tensor
 
 from dcpcse.encoders.backbones import LMHead
 from dcpcse.encoders.template_denoising import sentence_tokens
-from dcpcse.losses.base import RowWise, Step
+from dcpcse.losses.base import EncodedBatch, PerRowLoss
 from dcpcse.losses.functional import masked_ce
 from dcpcse.losses.token_masking import TokenMasking
 
 
-class MaskedLM(RowWise):
+class MaskedLM(PerRowLoss):
     """Predicts masked tokens of all views through the same prompts, prompt dropout included.
 
     In a template only tokens of the sentence are masked. The head is frozen by default, as the paper says of all
@@ -28,20 +28,20 @@ class MaskedLM(RowWise):
         self.lm_head = lm_head.requires_grad_(train_head)
         self.masking = masking
 
-    def draw(self, step: Step) -> tuple[Tensor, Tensor]:
+    def sample(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
         """Masked token ids and the places to predict, both (B·V, L)."""
-        input_ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)
-        candidates = None if step.slots is None else sentence_tokens(step.model.templates, step.slots, mask)
+        input_ids, mask = batch.input_ids.flatten(0, 1), batch.attention_mask.flatten(0, 1)
+        candidates = None if batch.slots is None else sentence_tokens(batch.model.templates, batch.slots, mask)
         return self.masking(input_ids, candidates)
 
-    def count(self, step: Step, drawn: tuple[Tensor, Tensor]) -> Tensor:
-        return drawn[1].sum()
+    def num_items(self, batch: EncodedBatch, sampled: tuple[Tensor, Tensor]) -> Tensor:
+        return sampled[1].sum()
 
-    def mean(self, step: Step, drawn: tuple[Tensor, Tensor]) -> Tensor:
-        (masked_ids, chosen), mask = drawn, step.attention_mask.flatten(0, 1)
-        again = {"slots": step.slots, "prefix": step.prefix, "packing": step.packing}
-        hidden = step.model.encoder(masked_ids, mask, **again)[-1]
-        return masked_ce(self.lm_head(hidden[chosen]), step.input_ids.flatten(0, 1)[chosen])
+    def mean(self, batch: EncodedBatch, sampled: tuple[Tensor, Tensor]) -> Tensor:
+        (masked_ids, chosen), mask = sampled, batch.attention_mask.flatten(0, 1)
+        again = {"slots": batch.slots, "prefix": batch.prefix, "packing": batch.packing}
+        hidden = batch.model.encoder(masked_ids, mask, **again)[-1]
+        return masked_ce(self.lm_head(hidden[chosen]), batch.input_ids.flatten(0, 1)[chosen])
 
 
 def exponential_decay(rate: float, steps: float) -> Callable[[int], float]:

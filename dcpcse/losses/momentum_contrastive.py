@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Slots
-from dcpcse.losses.base import Step
+from dcpcse.losses.base import EncodedBatch
 from dcpcse.losses.contrastive import Contrastive
 from dcpcse.utils.distributed import gather_by_rank
 
@@ -35,23 +35,23 @@ class MomentumContrastive(Contrastive):
         self.average = _Average({n: weight for n, weight in encoder.named_parameters() if weight.requires_grad})
 
     @torch.compiler.disable
-    def look(self, step: Step) -> Mapping[str, Tensor]:
+    def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
         """The anchors (B, H) as the momentum encoder embeds them."""
-        model = step.model
+        model = batch.model
         if not self.filled:
             self.average.begin(model.encoder)
-        ids, mask, slots = _rows_of(step, "anchor")
+        ids, mask, slots = _rows_of(batch, "anchor")
         weights = {f"encoder.{name}": weight for name, weight in self.average.weights().items()}
         with _without_dropout(model):
             return {"queued": functional_call(model, weights, (ids, mask, slots))}
 
-    def forward(self, step: Step) -> Tensor:
-        loss = super().forward(step)
-        self._remember(step.looked["queued"])
+    def forward(self, batch: EncodedBatch) -> Tensor:
+        loss = super().forward(batch)
+        self._remember(batch.precomputed["queued"])
         return loss
 
     @torch.compiler.disable
-    def further(self) -> Sequence[Tensor]:
+    def extra_negatives(self) -> Sequence[Tensor]:
         """What the queue holds: nothing before the first batch; the oldest come first."""
         return [self.queue[len(self.queue) - int(self.filled) :]]
 
@@ -63,11 +63,11 @@ class MomentumContrastive(Contrastive):
         self.queue.copy_(rows[len(rows) - len(self.queue) :])
         self.filled.add_(len(rows) - len(self.queue)).clamp_(max=len(self.queue))
 
-    def negatives(self, batch: int, views: Collection[str]) -> int:
+    def negatives(self, batch_size: int, views: Collection[str]) -> int:
         """With those of a full queue."""
-        return super().negatives(batch, views) + len(self.queue)
+        return super().negatives(batch_size, views) + len(self.queue)
 
-    def kept(self) -> Mapping[str, Tensor]:
+    def persistent_state(self) -> Mapping[str, Tensor]:
         averages = {f"average.{name}": weight for name, weight in self.average.weights().items()}
         return {"queue": self.queue, "filled": self.filled, **averages}
 
@@ -100,13 +100,13 @@ class _Average(nn.Module):
         torch._foreach_lerp_([*averages.values()], [now[name] for name in averages], share)
 
 
-def _rows_of(step: Step, view: str) -> tuple[Tensor, Tensor, Slots | None]:
+def _rows_of(batch: EncodedBatch, view: str) -> tuple[Tensor, Tensor, Slots | None]:
     """Ids and mask (B, L) of a view, and its slots where there are templates."""
-    number = list(step.embeddings).index(view)
-    ids, mask = (part[:, number] for part in (step.input_ids, step.attention_mask))
-    if step.slots is None:
+    number = list(batch.embeddings).index(view)
+    ids, mask = (part[:, number] for part in (batch.input_ids, batch.attention_mask))
+    if batch.slots is None:
         return ids, mask, None
-    return ids, mask, step.slots.map(lambda part: part.unflatten(0, step.input_ids.shape[:2])[:, number])
+    return ids, mask, batch.slots.map(lambda part: part.unflatten(0, batch.input_ids.shape[:2])[:, number])
 
 
 @contextlib.contextmanager

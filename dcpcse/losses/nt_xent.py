@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcpcse.losses.base import Objective, Step
-from dcpcse.losses.contrastive import cosine_counts
+from dcpcse.losses.base import EncodedBatch, Loss
+from dcpcse.losses.contrastive import cosine_metrics
 from dcpcse.losses.functional import cosines
 from dcpcse.utils.distributed import gather_own_first, joint_mean, published_gradient
 
 
-class Copies(Objective):
+class NTXent(Loss):
     """Each copy of a sentence picks the other one among all copies of all sentences, but itself (eq. 1).
 
     Of all processes; the sum over the columns of sentences.
@@ -26,10 +26,10 @@ class Copies(Objective):
         self.temperature = temperature
         self.gather_gradient = gather_gradient
 
-    def forward(self, step: Step) -> Tensor:
-        copies = [(step.embeddings[first], step.embeddings[second]) for first, second in self.pairs]
+    def forward(self, batch: EncodedBatch) -> Tensor:
+        copies = [(batch.embeddings[first], batch.embeddings[second]) for first, second in self.pairs]
         self.anchors = copies[0][0].detach()
-        self.counts = cosine_counts(*copies[0])
+        self.metrics = cosine_metrics(*copies[0])
         everywhere = gather_own_first([view for pair in copies for view in pair])
         losses = [
             two_way_nt_xent(*pair, *both, self.temperature)
@@ -38,9 +38,9 @@ class Copies(Objective):
         loss = joint_mean(sum(losses), len(self.anchors))
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
-    def negatives(self, batch: int, views: Collection[str]) -> int:
+    def negatives(self, batch_size: int, views: Collection[str]) -> int:
         """Both copies of every other sentence."""
-        return 2 * (batch - 1)
+        return 2 * (batch_size - 1)
 
 
 def two_way_nt_xent(

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcpcse.data.labels import CLASSES, LABEL, Columns
-from dcpcse.losses.base import RowWise, Step
+from dcpcse.losses.base import EncodedBatch, PerRowLoss
 from dcpcse.losses.functional import precise
 from dcpcse.utils.errors import UserError
 
@@ -22,7 +22,7 @@ class Pair:
     label: str | None = None
 
 
-class Classification(RowWise):
+class Classification(PerRowLoss):
     """Which class a pair of sentences is of: softmax(W [u, v, abs(u - v)] + b).
 
     W and b are trained, and are not part of the result. Examples say their class by its number among all that there
@@ -49,16 +49,16 @@ class Classification(RowWise):
         numbers = [self.classes.index(name) if name in self.classes else -1 for name in CLASSES]
         self.register_buffer("numbers", torch.tensor(numbers), persistent=False)
 
-    def count(self, step: Step, drawn: None) -> int:
-        return len(step.input_ids) * len(self.pairs)
+    def num_items(self, batch: EncodedBatch, sampled: None) -> int:
+        return len(batch.input_ids) * len(self.pairs)
 
-    def mean(self, step: Step, drawn: None) -> Tensor:
+    def mean(self, batch: EncodedBatch, sampled: None) -> Tensor:
         """Cross entropy in nats, the mean over all pairs of all examples."""
-        views = step.embeddings
+        views = batch.embeddings
         logits = self.head(torch.cat([self._features(views[pair.first], views[pair.second]) for pair in self.pairs]))
-        targets = torch.cat([self._targets(step, pair.label) for pair in self.pairs])
+        targets = torch.cat([self._targets(batch, pair.label) for pair in self.pairs])
         right = (logits.argmax(-1) == targets).sum()
-        self.counts = {"accuracy": (right, torch.tensor(len(targets), device=right.device))}
+        self.metrics = {"accuracy": (right, torch.tensor(len(targets), device=right.device))}
         return F.cross_entropy(precise(logits), targets)
 
     def _features(self, first: Tensor, second: Tensor) -> Tensor:
@@ -66,11 +66,11 @@ class Classification(RowWise):
         features = [first, second, (first - second).abs()]
         return torch.cat([*features, torch.maximum(first, second) ** 2] if self.max_square else features, dim=-1)
 
-    def _targets(self, step: Step, label: str | None) -> Tensor:
+    def _targets(self, batch: EncodedBatch, label: str | None) -> Tensor:
         if label is None:
-            return self.numbers[step.extras["labels"]]
+            return self.numbers[batch.extras["labels"]]
         number = self.classes.index(label)
-        return torch.full((len(step.input_ids),), number, device=self.numbers.device)
+        return torch.full((len(batch.input_ids),), number, device=self.numbers.device)
 
 
 def classified_pairs(

@@ -6,13 +6,13 @@ from torch import Tensor, nn
 
 from dcpcse.data.corrupted_corpus import CORRUPTED
 from dcpcse.encoders.sentence_encoder import Encoder
-from dcpcse.losses.base import RowWise, Step
+from dcpcse.losses.base import EncodedBatch, PerRowLoss
 from dcpcse.losses.functional import replaced_token_ce, replaced_token_count
 from dcpcse.losses.generator import Corruption
 from dcpcse.utils.distributed import largest_of_all
 
 
-class ReplacedTokenDetection(RowWise):
+class ReplacedTokenDetection(PerRowLoss):
     """A discriminator sees the corrupted sentence with the sentence's vector in the place of [CLS].
 
     Gradients flow through that vector into the encoder: it is to tell as much of the sentence as it can.
@@ -48,45 +48,45 @@ class ReplacedTokenDetection(RowWise):
         nn.init.normal_(self.head.weight, std=std)
         nn.init.zeros_(self.head.bias)
 
-    def draw(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
+    def sample(self, batch: EncodedBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Token ids, corrupted ones and mask, (B·V, L); where pads count, L is that of the joined batch."""
-        ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)
-        given = step.extras.get(CORRUPTED)
-        corrupted = self.corruption(ids, mask, step.packing) if given is None else given.flatten(0, 1)
+        ids, mask = batch.input_ids.flatten(0, 1), batch.attention_mask.flatten(0, 1)
+        given = batch.extras.get(CORRUPTED)
+        corrupted = self.corruption(ids, mask, batch.packing) if given is None else given.flatten(0, 1)
         if self.counts_pads:
-            return _as_joined(ids, corrupted, mask, step.model.tokenizer.pad_token_id)
+            return _as_joined(ids, corrupted, mask, batch.model.tokenizer.pad_token_id)
         return ids, corrupted, mask
 
-    def count(self, step: Step, drawn: tuple[Tensor, Tensor, Tensor]) -> int | Tensor:
-        return replaced_token_count(drawn[2], self.reduction, self._sentences(step))
+    def num_items(self, batch: EncodedBatch, sampled: tuple[Tensor, Tensor, Tensor]) -> int | Tensor:
+        return replaced_token_count(sampled[2], self.reduction, self._sentences(batch))
 
-    def mean(self, step: Step, drawn: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        ids, corrupted, mask = drawn
+    def mean(self, batch: EncodedBatch, sampled: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        ids, corrupted, mask = sampled
         replaced = (corrupted != ids) & mask.bool()
-        logits = self.head(self._hidden(step, corrupted, mask))
-        self._count(logits, replaced, mask)
-        return replaced_token_ce(logits, replaced, mask, self.reduction, self._sentences(step))
+        logits = self.head(self._hidden(batch, corrupted, mask))
+        self._set_metrics(logits, replaced, mask)
+        return replaced_token_ce(logits, replaced, mask, self.reduction, self._sentences(batch))
 
-    def _sentences(self, step: Step) -> int:
-        return len(step.input_ids) * self.copies
+    def _sentences(self, batch: EncodedBatch) -> int:
+        return len(batch.input_ids) * self.copies
 
-    def _hidden(self, step: Step, corrupted: Tensor, mask: Tensor) -> Tensor:
+    def _hidden(self, batch: EncodedBatch, corrupted: Tensor, mask: Tensor) -> Tensor:
         """What the discriminator makes of the corrupted sentences (B·V, L, H)."""
-        vectors = step.pooled if self.before_mlp else step.embeddings
+        vectors = batch.pooled if self.before_mlp else batch.embeddings
         condition = torch.stack(list(vectors.values()), dim=1).flatten(0, 1) if self.conditional else None
         # Of the encoder itself the same prompts, dropout included, as in the pass that gave the condition.
         own = self.discriminator is None
-        encoder, prefix = (step.model.encoder, step.prefix) if own else (self.discriminator, None)
-        how = {"condition": condition, "as_encoder": False, "packing": step.packing, "pads": self.counts_pads}
+        encoder, prefix = (batch.model.encoder, batch.prefix) if own else (self.discriminator, None)
+        how = {"condition": condition, "as_encoder": False, "packing": batch.packing, "pads": self.counts_pads}
         return encoder(corrupted, mask, prefix=prefix, **how)[-1]
 
     @torch.no_grad()
-    def _count(self, logits: Tensor, replaced: Tensor, mask: Tensor) -> None:
+    def _set_metrics(self, logits: Tensor, replaced: Tensor, mask: Tensor) -> None:
         real = mask.bool().clone()
         real[:, 0] = False
         right = logits.argmax(-1) == replaced.long()
         kept = real & ~replaced
-        self.counts = {
+        self.metrics = {
             "rtd_accuracy_replaced": ((right & replaced & real).sum(), (replaced & real).sum()),
             "rtd_accuracy_kept": ((right & kept).sum(), kept.sum()),
             "replaced_share": ((replaced & real).sum(), real.sum()),

@@ -1,33 +1,55 @@
-"""Methods: each file registers one, as a value on the axes trained × views × representation × objectives.
+"""Methods: each file registers one, as a value on the axes trained × views × representation × losses.
 
-All files here are read; others come by `dcpcse.methods.plugins`.
+All files here are read; others come by `dcpcse.methods.plugins`. What a method of one's own needs is here and in
+`dcpcse.losses`.
 """
 
 import importlib
 import pkgutil
 
+from dcpcse.data.augmentations import Augmentation
+from dcpcse.data.views import View, sentence_pair_views
+from dcpcse.methods.building import contrastive, sentence_encoder
 from dcpcse.methods.registry import (
     METHODS,
     Adversary,
     Method,
     arguments_class,
     build_method,
+    build_resolved,
+    fill_defaults,
     model_arguments,
     option_parts,
     register,
-    settle,
 )
+from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of, with_prototypes
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import Need, flag, option, require
 
 __all__ = [
     "METHODS",
     "Adversary",
+    "Augmentation",
     "Method",
+    "Need",
+    "PrototypeOptions",
+    "UserError",
+    "View",
     "arguments_class",
     "build_method",
+    "build_resolved",
+    "contrastive",
+    "fill_defaults",
+    "flag",
     "model_arguments",
+    "option",
     "option_parts",
+    "prototypes_of",
     "register",
-    "settle",
+    "require",
+    "sentence_encoder",
+    "sentence_pair_views",
+    "with_prototypes",
 ]
 
 for _module in pkgutil.iter_modules(__path__):

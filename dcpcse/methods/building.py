@@ -20,8 +20,8 @@ from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.losses import Contrastive, MaskedLM, Term
 from dcpcse.losses.masked_lm import exponential_decay
 from dcpcse.losses.token_masking import TokenMasking
-from dcpcse.methods.arguments import ModelArguments
-from dcpcse.methods.registry import HEADED, Method
+from dcpcse.methods.arguments import WITH_HEAD, ModelArguments
+from dcpcse.methods.registry import Method
 from dcpcse.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def own_templates(args: ModelArguments) -> list[Template]:
 
 
 def contrastive(args: ModelArguments, **views: Any) -> Contrastive:
-    """The contrastive objective of the options; views: which ones it compares, if not anchor and positive."""
+    """The contrastive loss of the options; views: which ones it compares, if not anchor and positive."""
     return Contrastive(args.temp, args.hard_negative_weight, gather_gradient=args.gather_gradient, **views)
 
 
@@ -89,7 +89,7 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
         backbone.source,
         pooling=args.pooler_type,
         head=_head(backbone, args),
-        head_at_inference=args.pooler_type in HEADED and not args.mlp_only_train,
+        head_at_inference=args.pooler_type in WITH_HEAD and not args.mlp_only_train,
         templates=templates,
         denoising=denoising_of(args),
         final_period=args.final_period,
@@ -172,7 +172,7 @@ def _beginnings(words: Tensor, ids: Sequence[int], std: float) -> dict[str, Tens
 
 
 def _head(backbone: Backbone, args: ModelArguments) -> nn.Module | None:
-    if args.pooler_type not in HEADED:
+    if args.pooler_type not in WITH_HEAD:
         return None
     if args.org_mlp:
         return MLMTransform.of(backbone.lm_head)

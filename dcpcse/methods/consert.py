@@ -11,14 +11,14 @@ from dcpcse.data.views import View, require_anchor
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import set_dropout
 from dcpcse.losses import Classification, Term
-from dcpcse.losses.nt_xent import Copies
+from dcpcse.losses.nt_xent import NTXent
 from dcpcse.losses.pair_classification import classified_pairs
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import mlm_terms, own_templates, sentence_encoder
 from dcpcse.methods.registry import DEFAULTS, Adversary, Method, register
 from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import flag, option, require
+from dcpcse.utils.option_fields import Need, flag, option, require
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ KINDS: Mapping[str, Kind] = {
 """The paper's numbers; the length of the adversarial step is the default of its public code."""
 
 
+def _copy(kind: str) -> Need:
+    return Need(f"an augmentation {kind}", lambda args: kind in (args.augmentation_1, args.augmentation_2))
+
+
 @dataclass
 class Options:
     """Options of ConSERT alone."""
@@ -56,12 +60,18 @@ class Options:
     augmentation_2: str | None = option(
         None, "ConSERT: the same of the second copy. Default: feature_cutoff.", choices=list(KINDS)
     )
-    token_cutoff_rate: float | None = option(None, "ConSERT: share of the tokens that are cut off. Default: 0.15.")
-    feature_cutoff_rate: float | None = option(None, "ConSERT: share of the features that are cut off. Default: 0.2.")
-    embedding_dropout_rate: float | None = option(
-        None, "ConSERT: share of the elements that augmentation dropout takes. Default: 0.2."
+    token_cutoff_rate: float | None = option(
+        None, "ConSERT: share of the tokens that are cut off. Default: 0.15.", needs=_copy("token_cutoff")
     )
-    noise_norm: float | None = option(None, "ConSERT: length of the adversarial step at each token. Default: 1.")
+    feature_cutoff_rate: float | None = option(
+        None, "ConSERT: share of the features that are cut off. Default: 0.2.", needs=_copy("feature_cutoff")
+    )
+    embedding_dropout_rate: float | None = option(
+        None, "ConSERT: share of the elements that augmentation dropout takes. Default: 0.2.", needs=_copy("dropout")
+    )
+    noise_norm: float | None = option(
+        None, "ConSERT: length of the adversarial step at each token. Default: 1.", needs=_copy("adversarial")
+    )
     contrastive_weight: float | None = option(
         None, "ConSERT: weight of its contrastive loss. Default: 1; beside NLI classification 0.15."
     )
@@ -79,12 +89,9 @@ class Options:
             require(number is None or 0 < number < math.inf, f"--{name}", number, "above 0, and finite")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """What stands for numbers that are left out; UserError for those that nothing would look at."""
+        """What stands for numbers that are left out; UserError for two copies that would be the same."""
         kinds = (self.augmentation_1, self.augmentation_2)
         used = {KINDS[kind].option: KINDS[kind].default for kind in kinds if KINDS[kind].option}
-        for kind, entry in KINDS.items():
-            if entry.option and entry.option not in used and getattr(self, entry.option) is not None:
-                raise UserError(f"--{entry.option} has no effect without an augmentation {kind}; leave it out")
         if kinds == ("adversarial", "adversarial") or (kinds == ("none", "none") and self._is_still):
             remedy = "; or leave dropout on" if kinds[0] == "none" else ""
             raise UserError(
@@ -143,7 +150,7 @@ def consert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) ->
     model = sentence_encoder(backbone, args, [*templates, *more.templates])
     views = [view for column in columns.sentences for view in _copies(args, column, templates, classification)]
     pairs = [(column, f"{column}_copy") for column in columns.sentences]
-    contrastive = Term(Copies(pairs, args.temp, args.gather_gradient), args.contrastive_weight)
+    contrastive = Term(NTXent(pairs, args.temp, args.gather_gradient), args.contrastive_weight)
     terms = {"contrastive": contrastive, **classification, **more.terms, **mlm_terms(backbone, args)}
     steep = {pair[kinds.index("adversarial")]: _whole(kinds, pair[0]) for pair in pairs if "adversarial" in kinds}
     adversary = Adversary("classification", args.noise_norm, steep) if steep else None

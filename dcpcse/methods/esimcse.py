@@ -9,15 +9,16 @@ from dcpcse.data.augmentations import Augmentation
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.losses import Contrastive, Term
 from dcpcse.losses.momentum_contrastive import MomentumContrastive
-from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.arguments import WITH_HEAD, ModelArguments
 from dcpcse.methods.building import contrastive
-from dcpcse.methods.registry import HEADED, Method, register
+from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.prototypes import PrototypeOptions, with_prototypes
-from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import option, require
+from dcpcse.utils.option_fields import Need, option, require
 
 LARGEST_QUEUE = 1_000_000
 """Sentences: a slip of the keyboard should not cost the memory of a machine."""
+
+QUEUE = Need("a queue of negatives (--neg_size 0)", lambda args: args.neg_size != 0)
 
 
 @dataclass
@@ -33,7 +34,9 @@ class Options:
         None, "ESimCSE: sentences in the queue of negatives; 0 for none. Default: 160, 2.5 batches of 64."
     )
     momentum: float | None = option(
-        None, "ESimCSE: share of its weights that the momentum encoder keeps in a step. Default: 0.995."
+        None,
+        "ESimCSE: share of its weights that the momentum encoder keeps in a step. Default: 0.995.",
+        needs=QUEUE,
     )
 
     def __post_init__(self) -> None:
@@ -65,13 +68,11 @@ class WordRepetition(Augmentation):
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
-    if args.neg_size == 0 and args.momentum is not None:
-        raise UserError("--momentum has no effect without a queue of negatives (--neg_size 0); leave it out")
     return {
         "tuning": "full",
         "pooler_type": "cls",
         # As in SimCSE: in training only where there are sentences alone.
-        "mlp_only_train": "positive" not in columns and args.pooler_type in (None, *HEADED),
+        "mlp_only_train": "positive" not in columns and args.pooler_type in (None, *WITH_HEAD),
         "dup_rate": 0.32,
         "neg_size": 160,
         "momentum": None if args.neg_size == 0 else 0.995,

@@ -18,11 +18,10 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import METHOD_NAME
-from dcpcse.encoders.templates import PROMPT
-from dcpcse.losses import Objective, Term
+from dcpcse.losses import Loss, Term
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.presets import DEEP
+from dcpcse.utils.option_fields import require_effect
 from dcpcse.utils.safetensors_io import DTYPES
 
 
@@ -41,7 +40,7 @@ class Adversary:
 
 @dataclass(frozen=True)
 class Method:
-    """What is trained and how: a model, the views of an example, and named, weighted objectives."""
+    """What is trained and how: a model, the views of an example, and named, weighted losses."""
 
     model: SentenceEncoder
     views: tuple[View, ...]
@@ -49,28 +48,28 @@ class Method:
     adversary: Adversary | None = None
 
     @property
-    def objectives(self) -> list[Objective]:
-        """The objectives of the terms, in their order."""
-        return [term.objective for term in self.terms.values()]
+    def losses(self) -> list[Loss]:
+        """The losses of the terms, in their order."""
+        return [term.loss for term in self.terms.values()]
 
     @property
     def anchors(self) -> Tensor | None:
-        """Embeddings (B, H) of the last batch that the guards look at; None where no objective shows some."""
-        return next((objective.anchors for objective in self.objectives if objective.anchors is not None), None)
+        """Embeddings (B, H) of the last batch that the guards look at; None where no loss shows some."""
+        return next((loss_fn.anchors for loss_fn in self.losses if loss_fn.anchors is not None), None)
 
     def negatives(self, batch: int) -> int | None:
         """Negatives of an anchor in a batch of all processes, in the first term that has any notion of them."""
         views = [view.name for view in self.views]
-        found = (objective.negatives(batch, views) for objective in self.objectives)
+        found = (loss_fn.negatives(batch, views) for loss_fn in self.losses)
         return next((number for number in found if number is not None), None)
 
-    def of_objectives(self) -> dict[str, Tensor]:
-        """What checkpoints hold of the objectives: trained parameters by `<term>.<name>`, what is kept by `kept.…`."""
+    def loss_state(self) -> dict[str, Tensor]:
+        """What checkpoints hold of the losses: trained parameters by `<term>.<name>`, what is kept by `kept.…`."""
         found: dict[str, Tensor] = {}
         for term, part in self.terms.items():
-            parameters = part.objective.named_parameters()
+            parameters = part.loss.named_parameters()
             found |= {f"{term}.{name}": parameter for name, parameter in parameters if parameter.requires_grad}
-            found |= {f"kept.{term}.{name}": tensor for name, tensor in part.objective.kept().items()}
+            found |= {f"kept.{term}.{name}": tensor for name, tensor in part.loss.persistent_state().items()}
         return found
 
 
@@ -180,7 +179,7 @@ def model_arguments(**given: Any) -> ModelArguments:
     return arguments_class()(**given)
 
 
-def settle(args: ModelArguments, columns: Sequence[str]) -> ModelArguments:
+def fill_defaults(args: ModelArguments, columns: Sequence[str]) -> ModelArguments:
     """The options with everything filled in that was left out, for data with these columns.
 
     UserError for an unknown method, for options that have no effect together, and for what cannot be combined.
@@ -195,11 +194,12 @@ def settle(args: ModelArguments, columns: Sequence[str]) -> ModelArguments:
             owners = " and ".join(method for method, other in METHODS.items() if name in other.options)
             raise UserError(f"--{name} is of --method {owners} and has no effect on {args.method}; leave it out")
     _require_labels_read(args.method, Columns.of(columns).label)
-    settled = _filled(args, entry.defaults(args, columns))
+    filled = _filled(args, entry.defaults(args, columns))
     for part in entry.parts:
-        settled = _filled(settled, part.defaults(settled, columns) if hasattr(part, "defaults") else {})
-    _require_effect(settled)
-    return _filled(settled, _common(settled))
+        filled = _filled(filled, part.defaults(filled, columns) if hasattr(part, "defaults") else {})
+    require_effect(filled)
+    _require_fitting_encoder(filled)
+    return _filled(filled, _common(filled))
 
 
 def _require_labels_read(method: str, label: str | None) -> None:
@@ -228,30 +228,8 @@ def _common(args: ModelArguments) -> dict[str, Any]:
     return {**deep, **inner, **dict.fromkeys(flags, False), **ways, **in_dev}
 
 
-def _require_effect(args: ModelArguments) -> None:
-    """UserError for an option that nothing would look at, and for a combination that cannot be."""
-    headed = args.pooler_type in HEADED
-    denoised = args.denoise or args.denoise_at_inference
-    slots = args.tuning == "shallow" or PROMPT in (args.template or "")
-    needs = {
-        "--tuning deep": (args.tuning == "deep", DEEP),
-        "--prefix_projection": (args.prefix_projection, ("prefix_hidden_size",)),
-        "a template (--template)": (args.template is not None, ("second_template", "final_period")),
-        "--denoise": (denoised, ("denoise_by", "denoise_unshifted", "denoise_freeze", "denoise_in_dev")),
-        "input vectors (--tuning shallow, or [PROMPT] in --template)": (slots, ("prompt_init", "freeze_prompts")),
-        "--denoise_by template": (args.denoise_by in (None, "template"), ("denoise_unshifted",)),
-        "--init_from": (args.init_from is not None, ("freeze_prompts",)),
-        "a head (--pooler_type cls or mask)": (headed, ("mlp_only_train", "org_mlp", "batchnorm")),
-        "--org_mlp False": (not args.org_mlp, ("batchnorm",)),
-        "--pooler_type mask": (args.pooler_type == "mask", ("org_mlp", "denoise", "denoise_at_inference")),
-        "--do_mlm": (args.do_mlm, ("train_lm_head", *OF_MLM)),
-        "--do_mlm or --org_mlp": (args.do_mlm or args.org_mlp, ("lm_head",)),
-    }
-    for need, (there, names) in needs.items():
-        for name in names:
-            if not there and getattr(args, name) not in (None, False, DEFAULTS[name]):
-                off = f" (--{name} False turns it off)" if getattr(args, name) is True else ""
-                raise UserError(f"--{name} has no effect without {need}; leave it out{off}")
+def _require_fitting_encoder(args: ModelArguments) -> None:
+    """UserError for a representation, or a type of weights, that the encoder cannot have as it is trained."""
     if args.encoder_dtype != "float32" and args.tuning == "full":
         raise UserError(
             f"--encoder_dtype {args.encoder_dtype} is of frozen encoders; with --tuning full, --bf16 computes in "
@@ -263,31 +241,29 @@ def _require_effect(args: ModelArguments) -> None:
         raise UserError("--pooler_type mask is the [MASK] of a template; give --template")
 
 
-OF_MLM = ("mlm_weight", "mlm_probability", "mlm_decay_rate", "mlm_decay_steps")
-"""Numbers of the masked-LM objective."""
-
 DEFAULTS = {field.name: field.default for field in fields(ModelArguments)}
-
-HEADED = ("cls", "mask")
-"""Poolers that methods put their MLP on; the other representations are taken as they are pooled."""
 
 
 def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build the method that `args.method` names on a loaded encoder, for data with these columns."""
+    return build_resolved(backbone, fill_defaults(args, columns), columns)
+
+
+def build_resolved(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
+    """As `build_method`, with options that `fill_defaults` has returned for these columns."""
     columns = Columns.of(columns)
-    settled = settle(args, columns)
-    method = METHODS[settled.method].build(backbone, settled, columns)
-    _require_whole(method, settled.method, columns)
-    if settled.init_from:
-        options = LoadOptions.asked(settled.cache_dir, settled.use_auth_token)
+    method = METHODS[args.method].build(backbone, args, columns)
+    _require_whole(method, args.method, columns)
+    if args.init_from:
+        options = LoadOptions.asked(args.cache_dir, args.use_auth_token)
         try:
-            folder, _ = hub.require(settled.init_from, options)
+            folder, _ = hub.require(args.init_from, options)
             _require_begins_alike(method.model, folder)
             method.model.load_trained(folder)
         except UserError as error:
-            raise UserError(f"--init_from {settled.init_from}: {error}") from error
-    for module in (method.model, *method.objectives):
-        set_frozen_dtype(module, DTYPES[settled.encoder_dtype])
+            raise UserError(f"--init_from {args.init_from}: {error}") from error
+    for module in (method.model, *method.losses):
+        set_frozen_dtype(module, DTYPES[args.encoder_dtype])
     return method
 
 
@@ -303,9 +279,7 @@ def _require_whole(method: Any, name: str, columns: Sequence[str]) -> None:
         )
     for term, part in method.terms.items():
         if not isinstance(part, Term):
-            raise UserError(
-                f"the term {term} of --method {name} is {type(part).__name__}; write Term(objective, weight)"
-            )
+            raise UserError(f"the term {term} of --method {name} is {type(part).__name__}; write Term(loss, weight)")
     for view in method.views:
         if view.column not in columns:
             raise UserError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from dcpcse.data.labels import LABEL, SCORE, Columns
 from dcpcse.encoders.backbones import Backbone
-from dcpcse.losses import Classification, RowWise, Term
+from dcpcse.losses import Classification, PerRowLoss, Term
 from dcpcse.losses.cosine_regression import CosineRegression
 from dcpcse.losses.pair_classification import classified_pairs
 from dcpcse.methods.arguments import ModelArguments
@@ -58,14 +58,14 @@ CITATION = "Reimers and Gurevych, *Sentence-BERT: Sentence Embeddings using Siam
 )
 def sbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Classification of labelled pairs, or of a pair and a hard negative; regression of scored ones (section 3)."""
-    name, objective = _objective(backbone.source.hidden_size, args, Columns.of(columns))
+    name, loss_fn = _loss(backbone.source.hidden_size, args, Columns.of(columns))
     # The second sentence of a labelled pair may say the contrary: prototypes are then of the first one itself.
     prototypes = prototypes_of(args, "positive" if "negative" in columns else "anchor")
-    return of_pairs(backbone, args, columns, {name: Term(objective)}, prototypes)
+    return of_pairs(backbone, args, columns, {name: Term(loss_fn)}, prototypes)
 
 
-def _objective(hidden_size: int, args: ModelArguments, columns: Columns) -> tuple[str, RowWise]:
-    """The name of the term and its objective; UserError for data that tell no pairs apart."""
+def _loss(hidden_size: int, args: ModelArguments, columns: Columns) -> tuple[str, PerRowLoss]:
+    """The name of the term and its loss; UserError for data that tell no pairs apart."""
     if columns.label == SCORE:
         return "regression", CosineRegression(_largest(args, columns))
     if args.largest_score is not None:

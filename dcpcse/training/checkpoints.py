@@ -22,7 +22,7 @@ from dcpcse.utils.safetensors_io import BROKEN_PICKLE, listed, load_tensors, sav
 logger = logging.getLogger(__name__)
 
 OBJECTIVES = "objectives.safetensors"
-"""What the objectives train and keep: part of checkpoints, which training resumes from, not of results."""
+"""What the losses train and keep: part of checkpoints, which training resumes from, not of results."""
 
 _MAY_CHANGE = {
     *("preset", "plugin", "model_name_or_path", "config_name", "tokenizer_name", "model_revision", "use_auth_token"),
@@ -74,7 +74,7 @@ class Checkpoint:
         """UserError where going on would not be the run that wrote the checkpoint; arguments: of the run now."""
         self.require_same_options(options)
         self.require_same_origin(made_of)
-        self.require_same_run(method.model, method.of_objectives())
+        self.require_same_run(method.model, method.loss_state())
 
     def require_same_options(self, options: Mapping[str, Any]) -> None:
         """UserError if the run was started with other options, as far as its run.yaml says; what may differ is told.
@@ -118,10 +118,10 @@ class Checkpoint:
         read_seal(found)
         model_folder.read(found)
 
-    def require_same_run(self, model: SentenceEncoder, objectives: Mapping[str, Tensor] | None) -> None:
-        """UserError unless a run that trains this model with these objectives wrote the checkpoint.
+    def require_same_run(self, model: SentenceEncoder, losses: Mapping[str, Tensor] | None) -> None:
+        """UserError unless a run that trains this model with these losses wrote the checkpoint.
 
-        objectives: None for a result, which holds none.
+        losses: None for a result, which holds none.
         """
         saved, ours = model_folder.read(self.folder).record, model.record()
         for key in _SAME_IN_RECORDS:
@@ -132,8 +132,8 @@ class Checkpoint:
                 f"{self.folder} was trained on {saved['base']['name_or_path']}; the weights of "
                 f"{ours['base']['name_or_path']} are others; {_SAME_OPTIONS}"
             )
-        if objectives is not None:
-            _read_objectives(self.folder, objectives)
+        if losses is not None:
+            _read_loss_state(self.folder, losses)
 
 
 _SAME_IN_RECORDS = ("method", "pooling", "head", "prompt", "shallow", "cls_prompt", "position_offset", "template")
@@ -142,21 +142,21 @@ _ANOTHER = "go on from another checkpoint"
 _SAME_OPTIONS = "a run goes on with the options it was started with (its run.yaml holds them)"
 
 
-def save_objectives(folder: Path, objectives: Mapping[str, Tensor]) -> None:
-    """Write what the objectives train and keep, where there is any, into a checkpoint."""
-    if objectives:
-        save_tensors(folder / OBJECTIVES, objectives)
+def save_loss_state(folder: Path, losses: Mapping[str, Tensor]) -> None:
+    """Write what the losses train and keep, where there is any, into a checkpoint."""
+    if losses:
+        save_tensors(folder / OBJECTIVES, losses)
 
 
-def load_objectives(folder: Path, objectives: Mapping[str, Tensor]) -> None:
-    """Copy what a checkpoint holds of the objectives into these tensors."""
-    saved = _read_objectives(folder, objectives)
+def load_loss_state(folder: Path, losses: Mapping[str, Tensor]) -> None:
+    """Copy what a checkpoint holds of the losses into these tensors."""
+    saved = _read_loss_state(folder, losses)
     with torch.no_grad():
-        for name, tensor in objectives.items():
+        for name, tensor in losses.items():
             tensor.copy_(saved[name])
 
 
-def _read_objectives(folder: Path, expected: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _read_loss_state(folder: Path, expected: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     path = folder / OBJECTIVES
     saved = load_tensors(path) if path.is_file() else {}
     shapes = [{name: tuple(t.shape) for name, t in tensors.items()} for tensors in (saved, expected)]

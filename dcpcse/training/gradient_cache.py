@@ -17,7 +17,7 @@ from transformers import TrainingArguments
 
 from dcpcse.encoders.heads import BatchNormMLP
 from dcpcse.encoders.packing import Packing
-from dcpcse.losses import Objective, RowWise, Step
+from dcpcse.losses import EncodedBatch, Loss, PerRowLoss
 from dcpcse.utils.devices import release_memory
 from dcpcse.utils.distributed import largest_of_all, mean_count
 from dcpcse.utils.errors import UserError
@@ -26,17 +26,17 @@ Batch = Mapping[str, Any]
 Terms = dict[str, Tensor]
 
 CACHED = "cached"
-"""The term of a chunk whose gradient is that of all objectives on the whole batch's embeddings."""
+"""The term of a chunk whose gradient is that of all losses on the whole batch's embeddings."""
 
 
 class Steps(Protocol):
-    """The module that trains: views to embeddings, and the objectives."""
+    """The module that trains: views to embeddings, and the losses."""
 
-    objectives: Mapping[str, Objective]
+    losses: Mapping[str, Loss]
     view_names: list[str]
 
-    def encode(self, **batch: Any) -> Step:
-        """The step of a batch, before any objective."""
+    def encode(self, **batch: Any) -> EncodedBatch:
+        """The step of a batch, before any loss."""
         ...
 
 
@@ -44,32 +44,32 @@ class Steps(Protocol):
 class Replay:
     """What the second pass over a chunk needs of the first one.
 
-    gradient (B, V, H): of the weighted loss of the whole batch, by the chunk's embeddings; None where no objective
-    sees all rows. For each objective that is a mean over rows, drawn: what it drew there, so that no generator runs
+    gradient (B, V, H): of the weighted loss of the whole batch, by the chunk's embeddings; None where no loss
+    sees all rows. For each loss that is a mean over rows, drawn: what it drew there, so that no generator runs
     twice; counts: the number of its things in the whole batch, of a process on average.
     """
 
     gradient: Tensor | None
-    drawn: Mapping[str, Any]
+    sampled: Mapping[str, Any]
     counts: Mapping[str, Tensor]
 
-    def terms(self, step: Step, objectives: Mapping[str, Objective]) -> Terms:
+    def terms(self, step: EncodedBatch, losses: Mapping[str, Loss]) -> Terms:
         """The chunk's part of each term, and `CACHED` where there is a gradient."""
         terms = {} if self.gradient is None else {CACHED: (_stacked(step) * self.gradient).sum()}
-        for name, objective in row_wise(objectives).items():
-            share = objective.count(step, self.drawn[name]) / self.counts[name]
-            terms[name] = objective.mean(step, self.drawn[name]) * share
+        for name, loss_fn in per_row_losses(losses).items():
+            share = loss_fn.num_items(step, self.sampled[name]) / self.counts[name]
+            terms[name] = loss_fn.mean(step, self.sampled[name]) * share
         return terms
 
 
-def row_wise(objectives: Mapping[str, Objective]) -> dict[str, RowWise]:
-    """The objectives that a batch can be taken apart for."""
-    return {name: objective for name, objective in objectives.items() if isinstance(objective, RowWise)}
+def per_row_losses(losses: Mapping[str, Loss]) -> dict[str, PerRowLoss]:
+    """The losses that a batch can be taken apart for."""
+    return {name: loss_fn for name, loss_fn in losses.items() if isinstance(loss_fn, PerRowLoss)}
 
 
-def joint(objectives: Mapping[str, Objective]) -> dict[str, Objective]:
-    """Those that see all rows; nothing is there of all of these but embeddings, and what `look` has found in them."""
-    return {name: objective for name, objective in objectives.items() if not isinstance(objective, RowWise)}
+def joint(losses: Mapping[str, Loss]) -> dict[str, Loss]:
+    """Those that see all rows, of which they have embeddings alone, and what `precompute` returned."""
+    return {name: loss_fn for name, loss_fn in losses.items() if not isinstance(loss_fn, PerRowLoss)}
 
 
 def require_repeatable(run: TrainingArguments) -> None:
@@ -115,39 +115,39 @@ def run_in_chunks(
             looks.append(_look(steps, part, seed))
             release_memory()  # after every chunk: memory is what this is for
     terms, gradients = _joint_terms(steps, batch, looks, weights, precision)
-    counts = {name: mean_count(sum(look.counts[name] for look in looks)) for name in row_wise(steps.objectives)}
+    counts = {name: mean_count(sum(look.counts[name] for look in looks)) for name in per_row_losses(steps.losses)}
     total: Terms = {name: term.detach() for name, term in terms.items()}
     for i, (part, seed) in enumerate(zip(chunks, seeds, strict=True)):
         with _seeded(seed, part["input_ids"].device):
-            parts = run(part, Replay(gradients[i], looks[i].drawn, counts), i == len(chunks) - 1)
+            parts = run(part, Replay(gradients[i], looks[i].sampled, counts), i == len(chunks) - 1)
         release_memory()
         for name in counts:
             total[name] = total.get(name, 0) + parts[name].detach()
-    return {name: total[name] for name in steps.objectives}
+    return {name: total[name] for name in steps.losses}
 
 
 class _Look(NamedTuple):
-    """The first pass over a chunk: embeddings (B, V, H), and of objectives by name what they took of it.
+    """The first pass over a chunk: embeddings (B, V, H), and of losses by name what they took of it.
 
     looked: of those that see all rows; drawn, and how many things they have: of those that are means over rows.
     """
 
     embeddings: Tensor
-    looked: Mapping[str, Mapping[str, Tensor]]
-    drawn: Mapping[str, Any]
+    precomputed: Mapping[str, Mapping[str, Tensor]]
+    sampled: Mapping[str, Any]
     counts: Mapping[str, Tensor]
 
 
 @torch.no_grad()
 def _look(steps: Steps, chunk: Batch, seed: int) -> _Look:
-    alone = row_wise(steps.objectives)
+    alone = per_row_losses(steps.losses)
     with _seeded(seed, chunk["input_ids"].device):
         step = steps.encode(**chunk)
-        drawn = {name: objective.draw(step) for name, objective in alone.items()}
-        looked = {name: objective.look(step) for name, objective in joint(steps.objectives).items()}
+        sampled = {name: loss_fn.sample(step) for name, loss_fn in alone.items()}
+        precomputed = {name: loss_fn.precompute(step) for name, loss_fn in joint(steps.losses).items()}
     vectors = _stacked(step)
-    counts = {name: torch.as_tensor(objective.count(step, drawn[name])) for name, objective in alone.items()}
-    return _Look(vectors, looked, drawn, {name: count.to(vectors) for name, count in counts.items()})
+    counts = {name: torch.as_tensor(loss_fn.num_items(step, sampled[name])) for name, loss_fn in alone.items()}
+    return _Look(vectors, precomputed, sampled, {name: count.to(vectors) for name, count in counts.items()})
 
 
 def _joint_terms(
@@ -158,21 +158,21 @@ def _joint_terms(
     precision: Callable[[], AbstractContextManager],
 ) -> tuple[Terms, Sequence[Tensor | None]]:
     """The terms that see all rows, and the gradient of their weighted sum by the embeddings of each chunk."""
-    objectives = joint(steps.objectives)
-    if not objectives:
+    losses = joint(steps.losses)
+    if not losses:
         return {}, [None] * len(looks)
     embeddings = torch.cat([look.embeddings for look in looks]).requires_grad_()
     views = dict(zip(steps.view_names, embeddings.unbind(1), strict=True))
-    step = Step(None, batch["input_ids"], batch["attention_mask"], views)
+    step = EncodedBatch(None, batch["input_ids"], batch["attention_mask"], views)
     with precision():
-        terms = {name: o(replace(step, looked=_joined(name, looks))) for name, o in objectives.items()}
+        terms = {name: o(replace(step, precomputed=_joined(name, looks))) for name, o in losses.items()}
         loss = sum(weights[name] * term for name, term in terms.items())
     return terms, torch.autograd.grad(loss, embeddings)[0].split([len(look.embeddings) for look in looks])
 
 
 def _joined(name: str, looks: Sequence[_Look]) -> dict[str, Tensor]:
-    """What an objective found in all chunks, as it would in the batch."""
-    found = [look.looked[name] for look in looks]
+    """What a loss found in all chunks, as it would in the batch."""
+    found = [look.precomputed[name] for look in looks]
     return {tensor: torch.cat([part[tensor] for part in found]) for tensor in found[0]}
 
 
@@ -186,7 +186,7 @@ def _split(batch: Batch, count: int) -> Iterator[Batch]:
         yield {**dict(zip(tensors, parts, strict=True)), "packing": part}
 
 
-def _stacked(step: Step) -> Tensor:
+def _stacked(step: EncodedBatch) -> Tensor:
     """Embeddings of all views (B, V, H), in float32 or better: gradients are kept in that."""
     vectors = torch.stack(list(step.embeddings.values()), dim=1)
     return vectors.to(torch.promote_types(vectors.dtype, torch.float32))

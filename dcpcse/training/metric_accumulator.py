@@ -14,7 +14,7 @@ from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 class Unlogged:
     """Sums of one process since the last log line.
 
-    terms: of each term of the loss, over so many batches. counts: of the objectives' figures, sum and number.
+    terms: of each term of the loss, over so many batches. counts: of the losses' figures, sum and number.
     """
 
     terms: dict[str, Tensor] = field(default_factory=dict)

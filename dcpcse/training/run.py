@@ -22,8 +22,7 @@ from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.evaluation.evaluator import dev_metrics, measure
-from dcpcse.methods import Method, build_method
-from dcpcse.methods import settle as settle_method
+from dcpcse.methods import Method, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import file_from_outside
 from dcpcse.training import atomic_save as saving
@@ -83,16 +82,15 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
         require_pushable(run_args.output_dir, target)
     checkpoint = checkpoints.find(run_args)
     require_given(model_args, data_args)
-    settle_method(model_args, ["anchor"])  # what contradicts itself should not cost the reading of a large file
     dev = load_dev_tasks(data_args) if wants_dev_scores(run_args) else None
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
     require_data(data, model_args, run_args, data_args.train_file)
-    model_args = settle_method(model_args, data.roles)
+    model_args = fill_defaults(model_args, data.roles)
     require_shardable(model_args, run_args)
     if run_args.gradient_cache_chunk:
         require_repeatable(run_args)
     transformers.set_seed(run_args.seed)
-    method = build_method(load(model_args), model_args, data.roles)
+    method = build_resolved(load(model_args), model_args, data.roles)
     require_fitting(method, data_args, run_args)
     corpus = _corpus(model_args, data_args, method)
     made_of, asked = _made_of(data_args, run_args, method, corpus), resolved(model_args, data_args, run_args, given)
@@ -219,7 +217,7 @@ def build_trainer(
 
 def _made_of(data: DataArguments, run: RunArguments, method: Method, corpus: Corpus | None) -> dict[str, Any]:
     """What a run is made of besides its options and the encoder, by the names that a refusal gives it."""
-    frozen = [parameter for objective in method.objectives for parameter in objective.parameters()]
+    frozen = [parameter for loss_fn in method.losses for parameter in loss_fn.parameters()]
     frozen = nn.ParameterList(parameter for parameter in frozen if not parameter.requires_grad)
     made_of = {"processes": run.world_size, "training file": data_fingerprint(data.train_file)}
     if len(frozen):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from dcpcse.data.collator import altered_of, slots_of
 from dcpcse.encoders.embedding_edits import Altered
 from dcpcse.encoders.packing import Packing
-from dcpcse.losses import Step
-from dcpcse.losses.base import looked_at
+from dcpcse.losses import EncodedBatch
+from dcpcse.losses.base import with_precomputed
 from dcpcse.methods import Method
 from dcpcse.training.gradient_cache import Replay
 from dcpcse.utils.errors import UserError
@@ -37,11 +37,11 @@ class TrainingStep(nn.Module):
     def __init__(self, method: Method) -> None:
         super().__init__()
         self.model = method.model
-        self.objectives = nn.ModuleDict({name: term.objective for name, term in method.terms.items()})
+        self.losses = nn.ModuleDict({name: term.loss for name, term in method.terms.items()})
         self.terms = dict(method.terms)
         self.view_names = [view.name for view in method.views]
         self.adversary = method.adversary
-        kept = {id(tensor) for objective in method.objectives for tensor in objective.kept().values()}
+        kept = {id(tensor) for loss_fn in method.losses for tensor in loss_fn.persistent_state().values()}
         # Each process comes to the same by itself: DDP need not send it round before every pass.
         self._ddp_params_and_buffers_to_ignore = [name for name, b in self.named_buffers() if id(b) in kept]
 
@@ -49,37 +49,39 @@ class TrainingStep(nn.Module):
         """A batch of `ViewCollator` → scalar by term name. replay: the batch is a chunk in its second pass."""
         step = self.encode(**batch)
         if replay is not None:
-            return {name: require_scalar(name, t) for name, t in replay.terms(step, self.objectives).items()}
-        return {name: require_scalar(name, o(looked_at(step, o))) for name, o in self.objectives.items()}
+            return {name: require_scalar(name, t) for name, t in replay.terms(step, self.losses).items()}
+        return {name: require_scalar(name, o(with_precomputed(step, o))) for name, o in self.losses.items()}
 
     def encode(
         self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None, **others: Tensor
-    ) -> Step:
-        """input_ids, attention_mask (B, V, L), slots of templates → what the objectives look at."""
+    ) -> EncodedBatch:
+        """input_ids, attention_mask (B, V, L), slots of templates → what the losses look at."""
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
         prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
 
-        def encode_altered(altered: Altered | None) -> Step:
+        def encode_altered(altered: Altered | None) -> EncodedBatch:
             drawn = {"prefix": prefix, "packing": packing, "altered": altered}
             pooled, embeddings = (
                 dict(zip(self.view_names, vectors.unflatten(0, input_ids.shape[:2]).unbind(1), strict=True))
                 for vectors in self.model.pooled_and_embeddings(ids, mask, slots, **drawn)
             )  # view → (B, H)
-            return Step(self.model, input_ids, attention_mask, embeddings, prefix, slots, packing, others, pooled)
+            return EncodedBatch(
+                self.model, input_ids, attention_mask, embeddings, prefix, slots, packing, others, pooled
+            )
 
         altered = altered_of(others)
         return encode_altered(altered if self.adversary is None else self._step_uphill(encode_altered, altered, ids))
 
     @torch.enable_grad()  # the gradient cache looks at a chunk without one
-    def _step_uphill(self, encode: Callable[[Altered], Step], altered: Altered | None, ids: Tensor) -> Altered:
+    def _step_uphill(self, encode: Callable[[Altered], EncodedBatch], altered: Altered | None, ids: Tensor) -> Altered:
         """What rows (N, L) find altered, with the adversary's steps besides; another pass, forward and backward."""
-        altered, objective = altered or Altered(), self.objectives[self.adversary.term]
+        altered, loss_fn = altered or Altered(), self.losses[self.adversary.term]
         weight = self.model.encoder.backbone.get_input_embeddings().weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
         still = torch.zeros(*ids.shape, self.model.dimension, device=ids.device, dtype=dtype, requires_grad=True)
         step = encode(replace(altered, shift=still))
         # Not the mean over processes or chunks: the length of the gradient does not count.
-        (gradient,) = torch.autograd.grad(objective.mean(step, objective.draw(step)), still)
+        (gradient,) = torch.autograd.grad(loss_fn.mean(step, loss_fn.sample(step)), still)
         uphill = self.adversary.epsilon * F.normalize(gradient, dim=-1).unflatten(0, (-1, len(self.view_names)))
         shift = torch.zeros_like(uphill)
         for view, other in self.adversary.views.items():

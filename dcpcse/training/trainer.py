@@ -1,4 +1,4 @@
-"""Training: one module that holds model and objectives, and a thin subclass of transformers' Trainer."""
+"""Training: one module that holds model and losses, and a thin subclass of transformers' Trainer."""
 
 import contextlib
 import logging
@@ -16,12 +16,12 @@ from transformers.trainer_utils import TrainOutput
 
 from dcpcse.data.indexed_dataset import without_numbers
 from dcpcse.encoders.cpu_prepacking import prepacked
-from dcpcse.losses import Objective
-from dcpcse.losses.base import Counts
+from dcpcse.losses import Loss
+from dcpcse.losses.base import Metrics
 from dcpcse.methods import Method
 from dcpcse.training import atomic_save as saving
 from dcpcse.training import checkpoints
-from dcpcse.training.gradient_cache import Replay, joint, row_wise, run_in_chunks
+from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in_chunks
 from dcpcse.training.guards import Guards, Locate
 from dcpcse.training.metric_accumulator import Unlogged
 from dcpcse.training.output_folder import EVALUATED
@@ -118,7 +118,7 @@ class ContrastiveTrainer(Trainer):
         loss = self._weighted(terms)
         self.guards.arrival.require_graph(loss)
         self._keep_terms(terms)
-        self._keep_counts(self.step_module.objectives)
+        self._add_metrics(self.step_module.losses)
         return (loss, terms) if return_outputs else loss
 
     def training_step(
@@ -155,14 +155,14 @@ class ContrastiveTrainer(Trainer):
                 with self.compute_loss_context_manager():
                     terms = model(replay=replay, **chunk)
                 self.accelerator.backward(sum(weights.get(name, 1.0) * term for name, term in terms.items()))
-            self._keep_counts(row_wise(self.step_module.objectives))
+            self._add_metrics(per_row_losses(self.step_module.losses))
             return terms
 
         # The first pass does not go through the module that accelerate has given its precision.
         chunk, precision = self.args.gradient_cache_chunk, self.accelerator.autocast
         terms = run_in_chunks(self.step_module, inputs, chunk, weights, run, precision)
         self._keep_terms(terms)
-        self._keep_counts(joint(self.step_module.objectives))
+        self._add_metrics(joint(self.step_module.losses))
         return self._weighted(terms) * share
 
     def _weighted(self, terms: Mapping[str, Tensor]) -> Tensor:
@@ -174,9 +174,9 @@ class ContrastiveTrainer(Trainer):
         self._terms = {name: term.detach() for name, term in terms.items()}
         self._unlogged.add_terms(self._terms)
 
-    def _keep_counts(self, objectives: Mapping[str, Objective]) -> None:
-        """For the log: figures of the batch, or chunk, that these objectives saw last."""
-        self._unlogged.add_counts(self._counts(objectives))
+    def _add_metrics(self, losses: Mapping[str, Loss]) -> None:
+        """For the log: figures of the batch, or chunk, that these losses saw last."""
+        self._unlogged.add_counts(self._metrics_of(losses))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with `loss` the mean of each term since the last log and the weight of each scheduled one."""
@@ -211,16 +211,16 @@ class ContrastiveTrainer(Trainer):
             return {}
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
 
-    def _counts(self, objectives: Mapping[str, Objective]) -> Counts:
+    def _metrics_of(self, losses: Mapping[str, Loss]) -> Metrics:
         """Figures of the last batch; one that an earlier term has too is named after its own."""
         counts: dict[str, tuple[Tensor, Tensor]] = {}
-        for term, objective in objectives.items():
-            for figure, count in objective.counts.items():
+        for term, loss_fn in losses.items():
+            for figure, count in loss_fn.metrics.items():
                 counts[f"{term}_{figure}" if figure in counts else figure] = count
         return counts
 
     def _drain_counts(self) -> dict[str, float]:
-        """Means of the objectives' figures since the last log; one of nothing (no token replaced) is left out."""
+        """Means of the losses' figures since the last log; one of nothing (no token replaced) is left out."""
         names, counts = list(self._unlogged.counts), list(self._unlogged.counts.values())
         self._unlogged.counts = {}
         if not counts:
@@ -311,7 +311,7 @@ class ContrastiveTrainer(Trainer):
 
     def _write_course(self, folder: Path) -> None:
         """What a checkpoint holds that is the same in all processes, besides weights."""
-        checkpoints.save_objectives(folder, self.method.of_objectives())
+        checkpoints.save_loss_state(folder, self.method.loss_state())
         run_file = Path(self.args.output_dir) / RUN_FILE
         if run_file.is_file():
             shutil.copy(run_file, folder)
@@ -345,7 +345,7 @@ class ContrastiveTrainer(Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         self.step_module.model.load_trained(resume_from_checkpoint)
-        checkpoints.load_objectives(Path(resume_from_checkpoint), self.method.of_objectives())
+        checkpoints.load_loss_state(Path(resume_from_checkpoint), self.method.loss_state())
 
     def _load_best_model(self) -> None:
         logger.info(
@@ -361,15 +361,15 @@ class ContrastiveTrainer(Trainer):
 
 
 class _AfterStep(TrainerCallback):
-    """Tells the objectives that an optimiser step is done, before anything is measured or saved."""
+    """Tells the losses that an optimiser step is done, before anything is measured or saved."""
 
     def __init__(self, method: Method) -> None:
         self.method = method
 
     @torch.no_grad()
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        for objective in self.method.objectives:
-            objective.after_step(self.method.model)
+        for loss_fn in self.method.losses:
+            loss_fn.after_step(self.method.model)
 
 
 class _Course(TrainerCallback):

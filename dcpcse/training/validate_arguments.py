@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dcpcse.data.readers import reader_of
-from dcpcse.methods import settle
+from dcpcse.methods import fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training.arguments import DataArguments, RunArguments
 from dcpcse.utils.errors import UserError
@@ -22,7 +22,7 @@ def require_sensible(options: tuple[ModelArguments, DataArguments, RunArguments]
     _require_encoder(model.model_name_or_path)
     if not run.do_train and not run.do_eval and "do_train" in given:
         raise UserError("--do_train False, and no --do_eval: there is nothing to do; leave it out, or add --do_eval")
-    settle(model, ["anchor"])  # what the data's columns settle besides has no part in what contradicts itself
+    fill_defaults(model, ["anchor"])  # options that contradict each other do so whatever columns the data have
 
 
 def require_given(model: ModelArguments, data: DataArguments) -> None:

@@ -118,8 +118,8 @@ def require_fits(method: Method, data: DataArguments) -> None:
             f"--max_seq_length {data.max_seq_length}{around} {fits} not fit: with position offset "
             f"{encoder.position_offset} the encoder has room for {encoder.max_tokens} tokens; lower it, or the offset"
         )
-    for objective in method.objectives:
-        room = objective.max_tokens
+    for loss_fn in method.losses:
+        room = loss_fn.max_tokens
         if room is not None and data.max_seq_length + more > room:
             raise UserError(
                 f"--max_seq_length {data.max_seq_length}{longer}: the generator has room for {room} tokens"

@@ -7,7 +7,8 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from copy import copy
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from transformers import HfArgumentParser
 
 from dcpcse.utils.console import say
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import OWN_METADATA
 
 DEBUG_HELP = "--debug shows the traceback of an error."
 
@@ -131,6 +133,16 @@ class Parser(CommandParser, HfArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, formatter_class=_Defaults, **kwargs)
+
+    @staticmethod
+    def _parse_dataclass_field(parser: argparse.ArgumentParser, field: Field) -> None:
+        field = copy(field)
+        field.metadata = {name: value for name, value in field.metadata.items() if name not in OWN_METADATA}
+        HfArgumentParser._parse_dataclass_field(parser, field)
+
+    def metadata(self) -> dict[str, Mapping[str, Any]]:
+        """The metadata of all options, by name."""
+        return {field.name: field.metadata for kind in self.dataclass_types for field in fields(kind)}
 
     def parse(self, argv: Sequence[str], texts: str | None = None) -> tuple[Any, ...]:
         """The dataclasses, and a namespace of everything else. texts: a positional that may stand between options."""

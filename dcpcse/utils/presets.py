@@ -8,11 +8,13 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
 
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import needs_of
 
 _ROOT = Path(__file__).parent.parent / "presets"
 
@@ -39,29 +41,23 @@ def names() -> list[str]:
     return sorted(str(path.relative_to(_ROOT).with_suffix("")) for path in _ROOT.glob("*/*.yaml"))
 
 
-DEEP = ("pre_seq_len", "prefix_projection", "prefix_hidden_size", "prompt_dropout", "position_offset", "cls_prompt")
-"""Options of deep prompts."""
+def without_void(
+    preset: Mapping[str, Any],
+    given: Mapping[str, Any],
+    metadata: Mapping[str, Mapping[str, Any]],
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """A preset's options without those that an option given beside it leaves nothing to speak of; each is said.
 
-OF_GENERATOR = ("generator_name", "masking_ratio", "generation", "generate_at", "generator_train_mode")
-"""Options of a generator that replaces tokens in training."""
-
-_VOID: Mapping[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
-    "tuning": (lambda value: value != "deep", DEEP),
-    "template": (lambda value: "[PROMPT]" not in str(value), ("prompt_init",)),
-    "prompt_len": (lambda value: True, ("template",)),
-    "prototypes": (lambda value: value == "none", ("prototype_templates", "prototype_weight")),
-    "corrupted_corpus": (lambda value: True, OF_GENERATOR),
-    "denoise": (lambda value: value is False, ("denoise_by", "denoise_in_dev", "denoise_at_inference")),
-}
-"""Option → for which of its values, and which options of a preset then speak of nothing any more."""
-
-
-def without_void(preset: Mapping[str, Any], given: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """A preset's options without those that an option given beside it leaves nothing to speak of; each is said."""
+    metadata: of all options, by name; what an option needs, and what it replaces, is declared there.
+    """
     kept = dict(preset)
-    for name, (is_so, others) in _VOID.items():
-        if name in given and is_so(given[name]):
-            for other in sorted(set(others) & set(kept) - set(given)):
+    options = SimpleNamespace(**{**dict.fromkeys(metadata), **given})
+    for name in (name for name in metadata if name in given):
+        replaced = () if given[name] is True else metadata[name].get("replaces", ())
+        for other in sorted(set(kept) - set(given)):
+            void = any(need.voids == name and not need.holds(options) for need in needs_of(metadata[other]))
+            if void or other in replaced:
                 say(f"--{name} {given[name]}: the preset's --{other} {kept.pop(other)} is left out")
     return kept
 

@@ -15,7 +15,7 @@ from dcpcse.data.labels import CLASSES, Columns
 from dcpcse.data.training_file import distinct_sentences, load_training_file, located
 from dcpcse.data.views import sentence_pair_views
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.methods import METHODS, model_arguments, register, settle
+from dcpcse.methods import METHODS, fill_defaults, model_arguments, register
 from dcpcse.utils.errors import UserError
 
 PAIRS = [("a man sleeps", "a man rests", "entailment"), ("a dog", "a cat", "contradiction"), ("one", "two", "neutral")]
@@ -215,9 +215,9 @@ def reader(monkeypatch):
 def test_labels_reach_a_method_that_reads_them_and_no_other(reader):
     labelled = Columns(["anchor", "positive", "label"], ["neutral", "entailment"])
     args = model_arguments(method="reader")
-    settle(args, labelled)
+    fill_defaults(args, labelled)
     with pytest.raises(UserError, match=r"--method simcse does not read the column label .* read a label: .*reader"):
-        settle(model_arguments(method="simcse"), labelled)
+        fill_defaults(model_arguments(method="simcse"), labelled)
     with pytest.raises(UserError, match="--method reader does not read the column score of"):
-        settle(args, ["anchor", "positive", "score"])
-    settle(args, ["anchor", "positive", "negative"])
+        fill_defaults(args, ["anchor", "positive", "score"])
+    fill_defaults(args, ["anchor", "positive", "negative"])

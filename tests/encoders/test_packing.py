@@ -11,7 +11,7 @@ from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.prompt_support import PACKABLE, PROMPTABLE
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
-from dcpcse.methods import build_method, model_arguments, settle
+from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.step import TrainingStep
 
 LENGTH = 4
@@ -187,7 +187,7 @@ def test_whole_training_steps_are_those_of_padded_batches(tiny, sentences, name)
     args = model_arguments(model_name_or_path=folder, method=kind, prompt_dropout=None, **options)
     backbone = load_backbone(folder, lm_head="checkpoint")
     torch.manual_seed(0)
-    method = build_method(backbone, settle(args, columns_of(kind)), columns_of(kind))
+    method = build_method(backbone, fill_defaults(args, columns_of(kind)), columns_of(kind))
     step = TrainingStep(method).double().train()
     batch = Collator.of(method, 24)(rows_of(sentences, kind, 5))
     found = {}

@@ -20,7 +20,7 @@ from dcpcse.experiments.reproduction.published_rows import AVERAGE, all_rows, fi
 from dcpcse.experiments.reproduction.results import Answer, Cell, collect, compare, figures
 from dcpcse.experiments.reproduction.run_unit import FailedUnit, is_finished, run_unit
 from dcpcse.experiments.reproduction.units import INSTEAD_OF, Setting, looked_at, obstacle, plan, seeds_of
-from dcpcse.methods import settle
+from dcpcse.methods import fill_defaults
 from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
 
@@ -123,7 +123,7 @@ def test_every_row_that_can_be_run_becomes_commands_that_are_understood(name, se
         (model, data, run), _ = parse_training(unit.train)
         assert run.seed == 3 and data.train_file in (setting.unsup_file, setting.sup_file)
         columns = ["anchor", "positive", "negative"] if "/sup-" in row.preset else ["anchor"]
-        settle(model, columns)
+        fill_defaults(model, columns)
         assert args.model_name_or_path == run.output_dir
 
 

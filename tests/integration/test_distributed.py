@@ -172,7 +172,7 @@ def test_the_queue_is_the_same_in_all_processes_and_that_of_the_joined_batch(two
         _, _, one, ranks = two_processes[case]
         (queue,) = (one["buffers"][name] for name in one["buffers"] if name.endswith("queue"))
         assert queue[-held:].abs().sum(1).min() > 0
-        assert torch.equal(*(rank["buffers"]["objectives.contrastive.queue"] for rank in ranks))
+        assert torch.equal(*(rank["buffers"]["losses.contrastive.queue"] for rank in ranks))
 
 
 def test_rows_gathered_by_rank_are_the_same_in_all_processes(two_processes):

@@ -25,16 +25,16 @@ NEVER = {"logging_steps": 1000}
 """What is caught is not caught by the log."""
 
 
-def spoil(monkeypatch, objective: type, call: int, change) -> None:
+def spoil(monkeypatch, loss_fn: type, call: int, change) -> None:
     """Let an objective's value of its call-th pass be changed."""
-    forward, calls = objective.forward, []
+    forward, calls = loss_fn.forward, []
 
     def spoilt(self, *args):
         calls.append(None)
         term = forward(self, *args)
         return change(term) if len(calls) == call else term
 
-    monkeypatch.setattr(objective, "forward", spoilt)
+    monkeypatch.setattr(loss_fn, "forward", spoilt)
 
 
 def kept(folder: Path, step: int) -> tuple[dict, list[dict]]:
@@ -97,11 +97,11 @@ def test_it_stops_at_the_same_step_however_a_step_is_computed(
     [(MaskedLM, "mlm", {"do_mlm": True}), (ReplacedTokenDetection, "crtd", {"method": "d2cse"})],
 )
 def test_the_term_that_is_not_finite_is_named(
-    objective, term, options, tiny, train, train_txt, tmp_path, tool, monkeypatch
+    loss_fn, term, options, tiny, train, train_txt, tmp_path, tool, monkeypatch
 ):
     if term == "crtd":
         options = {**options, "generator_name": tiny("bert")}
-    spoil(monkeypatch, objective, 2, lambda loss: loss * float("nan"))
+    spoil(monkeypatch, loss_fn, 2, lambda loss: loss * float("nan"))
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER, **options)
     refused(tool, train_command, argv, f"the loss {term} is not finite at step 2")
 
@@ -301,7 +301,7 @@ class _Change(TrainerCallback):
     [
         ({}, "model.encoder.backbone.encoder.layer.1.output.dense.bias"),
         ({"encoder_dtype": "bfloat16"}, "model.encoder.backbone.embeddings.LayerNorm.bias"),
-        ({"method": "diffcse"}, "objectives.crtd.corruption.generator.encoder.backbone.embeddings.LayerNorm.bias"),
+        ({"method": "diffcse"}, "losses.crtd.corruption.generator.encoder.backbone.embeddings.LayerNorm.bias"),
     ],
     ids=["frozen encoder", "in bfloat16", "generator of a trained one"],
 )

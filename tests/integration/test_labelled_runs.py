@@ -30,7 +30,7 @@ def test_labels_are_learned(options, tiny, train, labelled_csv):
     losses, accuracies = run.logged("loss"), run.logged("accuracy")
     assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
     assert sum(accuracies[-5:]) > sum(accuracies[:5])
-    assert run.final["objectives.classification.head.weight"].shape[0] == 3
+    assert run.final["losses.classification.head.weight"].shape[0] == 3
     assert all(0 <= accuracy <= 1 for accuracy in accuracies)
 
 

@@ -70,7 +70,7 @@ def test_what_is_frozen_stays_bit_for_bit_and_what_is_trained_moves(trained):
     prompts = {name for name in final if name.startswith(parts)}
     heads = {name for name in final if name.startswith("model.head")}
     assert {name for name in prompts | heads if name != "model.head.norm.bias"} <= moved
-    own = ("objectives.crtd.", "objectives.classification.")
+    own = ("losses.crtd.", "losses.classification.")
     assert {name for name in moved if not name.startswith(own)} <= prompts | heads | backbone
     assert not {name for name in moved if "generator" in name}
 

@@ -12,16 +12,16 @@ from torch.nn.parallel import DistributedDataParallel
 from dcpcse.cli.commands.train import train_command
 from dcpcse.data.views import sentence_pair_views
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.losses import Contrastive, Objective, RowWise, Term
+from dcpcse.losses import Contrastive, Loss, PerRowLoss, Term
 from dcpcse.methods import METHODS, Method, build_method, model_arguments
 from dcpcse.methods.building import sentence_encoder
 from dcpcse.training.step import TrainingStep
 
 
-class Pull(RowWise):
+class Pull(PerRowLoss):
     """Mean squared distance of an anchor from its positive: nothing is told apart."""
 
-    def count(self, step, drawn):
+    def num_items(self, step, drawn):
         return len(step.input_ids)
 
     def mean(self, step, drawn):
@@ -36,7 +36,7 @@ class Shown(Pull):
         return super().mean(step, drawn)
 
 
-class Remembering(Objective):
+class Remembering(Loss):
     """Draws anchors to where the earlier ones lay, and counts the steps; both are its memory."""
 
     def __init__(self):
@@ -44,15 +44,15 @@ class Remembering(Objective):
         self.register_buffer("centre", torch.zeros(32), persistent=False)
         self.steps, self.sum = torch.zeros((), dtype=torch.long), torch.zeros(())
 
-    def look(self, step):
+    def precompute(self, step):
         return {"anchors": step.embeddings["anchor"]}
 
     def forward(self, step):
         loss = (step.embeddings["anchor"] - self.centre.clone()).square().sum(-1).mean()
-        self.centre.lerp_(step.looked["anchors"].mean(0), 0.5)
+        self.centre.lerp_(step.precomputed["anchors"].mean(0), 0.5)
         return loss
 
-    def kept(self):
+    def persistent_state(self):
         return {"centre": self.centre, "steps": self.steps, "sum": self.sum}
 
     def after_step(self, model):
@@ -64,10 +64,10 @@ class Remembering(Objective):
 def method(monkeypatch):
     """method(objective): --method dcpcse has this one objective while the test lasts."""
 
-    def make(objective):
+    def make(loss_fn):
         def build(backbone, args, columns):
             model, views = sentence_encoder(backbone, args, []), sentence_pair_views(columns)
-            return Method(model, views, {"own": Term(objective())})
+            return Method(model, views, {"own": Term(loss_fn())})
 
         monkeypatch.setitem(METHODS, "dcpcse", replace(METHODS["dcpcse"], build=build))
 
@@ -109,7 +109,7 @@ def test_negatives_and_anchors_are_those_of_the_first_objective_that_has_some():
     assert both.anchors is first.anchors
     alone = Method(None, views, {"pull": Term(pull)})
     assert alone.negatives(5) is None and alone.anchors is None
-    assert Objective().negatives(5, []) is None
+    assert Loss().negatives(5, []) is None
 
 
 MEMORY = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2}
@@ -135,22 +135,22 @@ def test_what_an_objective_remembers_is_resumed_and_is_no_part_of_the_result(opt
 def test_an_objective_is_told_of_a_step_once_and_after_it(method, tiny, train, train_txt):
     method(Remembering)
     run = train(tiny("bert"), train_txt, max_steps=1, gradient_accumulation_steps=3)
-    (objective,) = run.trainer.method.objectives
-    assert objective.steps == 1
+    (loss_fn,) = run.trainer.method.losses
+    assert loss_fn.steps == 1
     table = run.final["model.encoder.prompt.table.weight"]
     assert not torch.equal(table, run.initial["model.encoder.prompt.table.weight"])
-    assert objective.sum == table.sum()
+    assert loss_fn.sum == table.sum()
 
 
 def test_ddp_does_not_send_round_what_is_kept(method, tiny):
     method(Remembering)
     built = build_method(load_backbone(tiny("bert")), model_arguments(pre_seq_len=2), ["anchor"])
     step = TrainingStep(built)
-    assert "objectives.own.centre" in dict(step.named_buffers())
+    assert "losses.own.centre" in dict(step.named_buffers())
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         sent = DistributedDataParallel(step).modules_buffers
     finally:
         dist.destroy_process_group()
     assert sent
-    assert all(buffer is not built.objectives[0].centre for buffer in sent)
+    assert all(buffer is not built.losses[0].centre for buffer in sent)

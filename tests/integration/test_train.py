@@ -71,7 +71,7 @@ def test_training_leaves_the_files_of_the_encoder_alone(tiny, train, train_txt):
 
 def test_the_lm_head_is_frozen_as_in_the_paper(tiny, train, train_txt):
     run = train(tiny("bert"), train_txt, do_mlm=True)
-    head = {name for name in run.initial if name.startswith("objectives.mlm.")}
+    head = {name for name in run.initial if name.startswith("losses.mlm.")}
     assert head
     for name in head:
         assert torch.equal(run.final[name], run.initial[name]), name
@@ -81,7 +81,7 @@ def test_the_lm_head_is_frozen_as_in_the_paper(tiny, train, train_txt):
 def test_a_trained_lm_head_changes_and_leaves_the_word_embeddings_alone(kind, tiny, train, train_txt):
     run = train(tiny(kind), train_txt, do_mlm=True, train_lm_head=True)
     changed = {name for name, weight in run.final.items() if not torch.equal(weight, run.initial[name])}
-    assert {name for name in changed if not name.startswith((*TRAINED, "objectives.mlm."))} == set()
+    assert {name for name in changed if not name.startswith((*TRAINED, "losses.mlm."))} == set()
     assert any(name.endswith("decoder.weight") for name in changed)
     words_of_checkpoint = AutoModel.from_pretrained(tiny(kind)).get_input_embeddings().weight
     backbone = run.trainer.step_module.model.encoder.backbone
@@ -92,13 +92,13 @@ def test_an_lm_head_of_another_checkpoint_serves_one_that_has_none(tiny, train, 
     with_head, without = tiny("bert", seed=3, vocab_size=300), tiny("bert", masked_lm=False, vocab_size=300)
     run = train(without, train_txt, do_mlm=True, lm_head=with_head)
     decoder = AutoModelForMaskedLM.from_pretrained(with_head).get_output_embeddings().weight
-    found = [weight for name, weight in run.final.items() if name.startswith("objectives.mlm.")]
+    found = [weight for name, weight in run.final.items() if name.startswith("losses.mlm.")]
     assert any(weight.shape == decoder.shape and torch.equal(weight, decoder) for weight in found)
 
 
 def test_a_new_lm_head_is_trained(tiny, train, train_txt):
     run = train(tiny("bert", masked_lm=False), train_txt, do_mlm=True, lm_head="new")
-    head = {name for name in run.initial if name.startswith("objectives.mlm.")}
+    head = {name for name in run.initial if name.startswith("losses.mlm.")}
     assert head
     assert any(not torch.equal(run.final[name], run.initial[name]) for name in head)
 

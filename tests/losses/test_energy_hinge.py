@@ -11,7 +11,7 @@ from dcpcse.data.collator import ViewCollator
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.losses import energy_hinge
 from dcpcse.losses.energy_hinge import EnergyHinge, own_and_hardest
-from dcpcse.methods import build_method, model_arguments, settle
+from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
@@ -47,8 +47,8 @@ def by_hand(views, margin=MARGIN):
 
 
 def loss_of(views, margin=MARGIN, **options):
-    objective = EnergyHinge(margin, **options)
-    return objective(SimpleNamespace(embeddings=views)), objective
+    loss_fn = EnergyHinge(margin, **options)
+    return loss_fn(SimpleNamespace(embeddings=views)), loss_fn
 
 
 @pytest.mark.parametrize("names", VIEWS.values(), ids=VIEWS)
@@ -58,10 +58,10 @@ def test_it_is_the_loop_over_all_pairs(names, margin):
     for seed in range(5):
         views = vectors(names, seed=seed)
         expected, share, hardest = by_hand(views, margin)
-        loss, objective = loss_of(views, margin)
+        loss, loss_fn = loss_of(views, margin)
         assert loss.dtype == torch.float64
         assert loss.item() == pytest.approx(expected, rel=1e-12)
-        found = {name: float(total / number) for name, (total, number) in objective.counts.items()}
+        found = {name: float(total / number) for name, (total, number) in loss_fn.metrics.items()}
         assert found == {"cosine_hardest": pytest.approx(hardest), "within_margin": pytest.approx(share)}
         seen.add(share)
     assert margin == 2 or len(seen) > 1, "all anchors pay alike: the hinge is not tried"
@@ -101,11 +101,11 @@ def test_rows_of_other_processes_are_negatives_and_each_anchor_keeps_its_own_pos
 
 def test_a_pair_alone_costs_nothing_and_gives_no_gradient():
     views = vectors(VIEWS["pairs"], rows=1)
-    loss, objective = loss_of(views)
+    loss, loss_fn = loss_of(views)
     loss.backward()
     assert loss.item() == 0
     assert all(torch.equal(rows.grad, torch.zeros_like(rows)) for rows in views.values())
-    assert [count.tolist() for count in objective.counts["cosine_hardest"]] == [0, 0]
+    assert [count.tolist() for count in loss_fn.metrics["cosine_hardest"]] == [0, 0]
 
 
 def test_the_positive_of_another_row_that_is_the_same_text_costs_the_whole_margin():
@@ -159,9 +159,9 @@ def test_margin_weight_and_gradient_are_those_of_the_options_and_else_of_the_pap
         ({"eh_loss_margin": 0.0, "eh_loss_weight": 3.0}, (0.0, 3.0, "exact")),
     ]:
         term = built(tiny("bert"), VIEWS["pairs"], **given).terms["energy_hinge"]
-        assert (term.objective.margin, term.weight, term.objective.gather_gradient) == expected
+        assert (term.loss.margin, term.weight, term.loss.gather_gradient) == expected
     published = built(tiny("bert"), VIEWS["pairs"], gather_gradient="published").terms["energy_hinge"]
-    assert published.objective.gather_gradient == "published"
+    assert published.loss.gather_gradient == "published"
 
 
 def test_it_goes_with_prototypes_and_looks_at_the_pair_alone(tiny):
@@ -169,7 +169,7 @@ def test_it_goes_with_prototypes_and_looks_at_the_pair_alone(tiny):
     method = built(tiny("bert"), VIEWS["triplets"], **options)
     assert list(method.terms) == ["contrastive", "prototypical", "energy_hinge"]
     views = vectors([view.name for view in method.views])
-    loss = method.terms["energy_hinge"].objective(SimpleNamespace(embeddings=views))
+    loss = method.terms["energy_hinge"].loss(SimpleNamespace(embeddings=views))
     assert loss.item() == pytest.approx(by_hand(views, 0.2)[0], rel=1e-12)
 
 
@@ -187,7 +187,7 @@ def test_it_goes_with_prototypes_and_looks_at_the_pair_alone(tiny):
 )
 def test_what_cannot_be_is_refused(options, message):
     with pytest.raises(UserError, match=message):
-        settle(model_arguments(**options), VIEWS["pairs"])
+        fill_defaults(model_arguments(**options), VIEWS["pairs"])
 
 
 def test_sentences_alone_are_refused(tiny):

@@ -9,7 +9,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, Dyna
 
 from dcpcse.encoders.backbones import Backbone, load_backbone
 from dcpcse.encoders.sentence_encoder import DeepPrompt, Encoder, LMHead, PromptShape, SentenceEncoder
-from dcpcse.losses import Contrastive, MaskedLM, Step, Term
+from dcpcse.losses import Contrastive, EncodedBatch, MaskedLM, Term
 from dcpcse.losses.functional import nt_xent
 from dcpcse.losses.masked_lm import exponential_decay
 from dcpcse.losses.token_masking import TokenMasking
@@ -39,7 +39,7 @@ def sentence_encoder(backbone: Backbone) -> SentenceEncoder:
     return SentenceEncoder(encoder, backbone.tokenizer, backbone.source, pooling="cls").eval()
 
 
-def step_of(model: SentenceEncoder, *, rows: int = 3, length: int = 10) -> Step:
+def step_of(model: SentenceEncoder, *, rows: int = 3, length: int = 10) -> EncodedBatch:
     """A batch of two views, (rows, 2, length), the first row shorter; random tokens, none of them special."""
     random = torch.Generator().manual_seed(2)
     ids = torch.randint(6, 100, (rows, 2, length), generator=random)
@@ -47,10 +47,10 @@ def step_of(model: SentenceEncoder, *, rows: int = 3, length: int = 10) -> Step:
     ids[0, :, -4:], mask[0, :, -4:] = model.tokenizer.pad_token_id, 0
     ids[:, :, 0] = model.tokenizer.cls_token_id
     prefix = model.encoder.draw_prefix(rows * 2)
-    return Step(model, ids, mask, {}, prefix)
+    return EncodedBatch(model, ids, mask, {}, prefix)
 
 
-def positions_to_predict(step: Step) -> torch.Tensor:
+def positions_to_predict(step: EncodedBatch) -> torch.Tensor:
     random = torch.Generator().manual_seed(3)
     real = step.attention_mask.flatten(0, 1).bool()
     chosen = real & (torch.rand(real.shape, generator=random) < 0.3)
@@ -182,15 +182,15 @@ def test_the_mlm_pass_sees_the_prefix_of_the_step_and_draws_none_of_its_own(tiny
     model = sentence_encoder(backbone)
     step = step_of(model)
     chosen = positions_to_predict(step)
-    objective = MaskedLM(backbone.lm_head, FixedMasking(chosen, 4))
+    loss_fn = MaskedLM(backbone.lm_head, FixedMasking(chosen, 4))
     dropped = {layer: tuple(torch.dropout(t, 0.5, True) for t in pair) for layer, pair in step.prefix.items()}
     ids, mask = step.input_ids.flatten(0, 1), step.attention_mask.flatten(0, 1)
     with torch.no_grad():
         hidden = model.encoder(torch.where(chosen, 4, ids), mask, prefix=dropped)[-1]
         expected = torch.nn.functional.cross_entropy(backbone.lm_head(hidden[chosen]), ids[chosen])
-        found = objective(replace(step, prefix=dropped))
+        found = loss_fn(replace(step, prefix=dropped))
         assert found.item() == pytest.approx(expected.item(), rel=1e-6)
-        assert abs(found.item() - objective(step).item()) > 1e-3
+        assert abs(found.item() - loss_fn(step).item()) > 1e-3
 
 
 def test_the_mlm_loss_is_the_mean_over_the_masked_tokens_of_all_views(tiny):
@@ -247,9 +247,9 @@ def test_the_head_of_every_architecture_gives_the_logits_of_the_checkpoint(tiny,
 @pytest.mark.parametrize("kind", WITH_LM)
 def test_the_head_is_frozen_by_default_and_holds_no_encoder_of_its_own(tiny, kind):
     backbone = load_backbone(tiny(kind), lm_head="checkpoint")
-    objective = MaskedLM(backbone.lm_head, FixedMasking(torch.zeros(1), 4))
-    assert not any(p.requires_grad for p in objective.parameters())
-    held = {id(p) for p in objective.parameters()}
+    loss_fn = MaskedLM(backbone.lm_head, FixedMasking(torch.zeros(1), 4))
+    assert not any(p.requires_grad for p in loss_fn.parameters())
+    held = {id(p) for p in loss_fn.parameters()}
     layers = [p for name, p in backbone.model.named_parameters() if "layer" in name]
     assert len(layers) > 10
     assert held.isdisjoint(map(id, layers))
@@ -268,20 +268,20 @@ def test_training_the_head_changes_all_of_it_and_leaves_the_embeddings_alone(tin
     backbone = load_backbone(tiny(kind), lm_head="checkpoint")
     model = sentence_encoder(backbone)
     step = step_of(model)
-    objective = MaskedLM(backbone.lm_head, FixedMasking(positions_to_predict(step), 4), train_head=True)
-    parameters = dict(objective.named_parameters())
+    loss_fn = MaskedLM(backbone.lm_head, FixedMasking(positions_to_predict(step), 4), train_head=True)
+    parameters = dict(loss_fn.named_parameters())
     assert all(p.requires_grad for p in parameters.values())
     assert sum(p.shape == model.encoder.backbone.get_input_embeddings().weight.shape for p in parameters.values()) == 1
     frozen = {name: p.detach().clone() for name, p in model.encoder.backbone.named_parameters()}
     before = {name: p.detach().clone() for name, p in parameters.items()}
     optimizer = torch.optim.SGD([p for p in (*parameters.values(), *model.parameters()) if p.requires_grad], lr=1.0)
-    first = objective(step)
+    first = loss_fn(step)
     first.backward()
     optimizer.step()
     assert all(torch.equal(p, frozen[name]) for name, p in model.encoder.backbone.named_parameters())
     assert all(not torch.equal(p, before[name]) for name, p in parameters.items())
     with torch.no_grad():
-        assert objective(step).item() != first.item()
+        assert loss_fn(step).item() != first.item()
 
 
 def test_untying_does_not_change_the_logits(tiny):
@@ -318,8 +318,8 @@ def test_a_new_head_starts_from_the_word_embeddings_and_is_trained(tiny, kind):
     assert torch.equal(decoder, words)
     assert decoder.data_ptr() != words.data_ptr()
     args = model_arguments(do_mlm=True, lm_head="new", pre_seq_len=LENGTH)
-    objective = build_method(backbone, args, ["anchor"]).terms["mlm"].objective
-    assert all(p.requires_grad for p in objective.lm_head.parameters())
+    loss_fn = build_method(backbone, args, ["anchor"]).terms["mlm"].loss
+    assert all(p.requires_grad for p in loss_fn.lm_head.parameters())
     assert not any(p.requires_grad for p in backbone.model.parameters())
 
 
@@ -356,7 +356,7 @@ def test_the_contrastive_term_takes_the_views_by_their_roles(hard):
     torch.manual_seed(0)
     embeddings = {name: torch.randn(4, 6) for name in ("anchor", "positive", *(["negative"] if hard else []))}
     empty = torch.empty(0)
-    found = Contrastive(0.1, hard_negative_weight=0.5)(Step(None, empty, empty, embeddings))
+    found = Contrastive(0.1, hard_negative_weight=0.5)(EncodedBatch(None, empty, empty, embeddings))
     expected = nt_xent(
         *(embeddings["anchor"], embeddings["positive"], 0.1),
         negatives=embeddings.get("negative"),
@@ -364,7 +364,7 @@ def test_the_contrastive_term_takes_the_views_by_their_roles(hard):
     )
     assert found.item() == pytest.approx(expected.item())
     swapped = embeddings | {"anchor": embeddings["positive"], "positive": embeddings["anchor"]}
-    assert Contrastive(0.1)(Step(None, empty, empty, swapped)).item() != pytest.approx(found.item(), rel=1e-4)
+    assert Contrastive(0.1)(EncodedBatch(None, empty, empty, swapped)).item() != pytest.approx(found.item(), rel=1e-4)
 
 
 # Weights
@@ -401,7 +401,7 @@ def test_a_schedule_is_a_factor_of_the_weight():
 def test_dcpcse_trains_the_prompts_and_the_head_and_nothing_else(tiny):
     backbone = load_backbone(tiny("bert"), lm_head="checkpoint")
     method = build_method(backbone, model_arguments(do_mlm=True, pre_seq_len=LENGTH), ["anchor"])
-    named = [*method.model.named_parameters(), *method.terms["mlm"].objective.named_parameters()]
+    named = [*method.model.named_parameters(), *method.terms["mlm"].loss.named_parameters()]
     assert {name for name, p in named if p.requires_grad} == {
         "encoder.prompt.table.weight",
         "head.dense.weight",
@@ -491,21 +491,21 @@ def test_a_method_name_is_given_once():
 def test_the_logged_cosines_are_those_of_a_loop_over_pairs(positive):
     torch.manual_seed(0)
     views = {name: (3 * torch.randn(5, 7)).bfloat16().requires_grad_() for name in ("anchor", positive)}
-    objective = Contrastive(positive=positive)
-    objective(SimpleNamespace(embeddings=views))
+    loss_fn = Contrastive(positive=positive)
+    loss_fn(SimpleNamespace(embeddings=views))
     anchors, others = (view.detach().double() for view in views.values())
     cosines = [[float(a @ b / (a.norm() * b.norm())) for b in others] for a in anchors]
     own = [cosines[i][i] for i in range(5)]
     rest = [cosines[i][j] for i in range(5) for j in range(5) if i != j]
     for name, expected in {"cosine_positive": own, "cosine_negative": rest}.items():
-        total, number = objective.counts[name]
+        total, number = loss_fn.metrics[name]
         assert int(number) == len(expected)
         assert float(total) == pytest.approx(sum(expected), abs=1e-5)  # in float32, whatever the views are in
         assert not total.requires_grad
     with torch.autocast("cpu", dtype=torch.bfloat16):  # as a run in half precision computes it
-        objective(SimpleNamespace(embeddings=views))
-    assert float(objective.counts["cosine_positive"][0]) == pytest.approx(sum(own), abs=1e-5)
-    assert torch.equal(objective.anchors, views["anchor"]) and not objective.anchors.requires_grad
+        loss_fn(SimpleNamespace(embeddings=views))
+    assert float(loss_fn.metrics["cosine_positive"][0]) == pytest.approx(sum(own), abs=1e-5)
+    assert torch.equal(loss_fn.anchors, views["anchor"]) and not loss_fn.anchors.requires_grad
 
 
 @pytest.mark.parametrize(
@@ -522,7 +522,7 @@ def test_an_anchor_has_all_candidates_but_its_own_for_negatives(others, views, e
 
 def test_further_negatives_stand_below_the_line_of_every_anchor():
     class Further(Contrastive):
-        def further(self):
+        def extra_negatives(self):
             return [kept]
 
     torch.manual_seed(0)

@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from dcpcse.data.labels import CLASSES
-from dcpcse.losses import Classification, Pair, Step
+from dcpcse.losses import Classification, EncodedBatch, Pair
 
 LABELLED = Pair("anchor", "positive")
 TRIPLE = (Pair("anchor", "positive", "entailment"), Pair("anchor", "negative", "contradiction"))
 
 
-def step_of(rows: int = 7, size: int = 5, labels=None) -> Step:
+def step_of(rows: int = 7, size: int = 5, labels=None) -> EncodedBatch:
     torch.manual_seed(0)
     views = {name: torch.randn(rows, size, dtype=torch.float64) for name in ("anchor", "positive", "negative")}
     extras = {} if labels is None else {"labels": torch.tensor(labels)}
-    return Step(None, torch.zeros(rows, 3, 1), torch.ones(rows, 3, 1), views, extras=extras)
+    return EncodedBatch(None, torch.zeros(rows, 3, 1), torch.ones(rows, 3, 1), views, extras=extras)
 
 
 def classification(*args, **kwargs) -> Classification:
@@ -23,9 +23,9 @@ def classification(*args, **kwargs) -> Classification:
     return Classification(*args, **kwargs).double()
 
 
-def by_loops(objective: Classification, pairs, max_square: bool = False):
+def by_loops(loss_fn: Classification, pairs, max_square: bool = False):
     """Loss, gradient of W, and accuracy of (u, v, row of W) triples, one by one (SBERT, section 3)."""
-    weight, bias = (parameter.detach().numpy() for parameter in (objective.head.weight, objective.head.bias))
+    weight, bias = (parameter.detach().numpy() for parameter in (loss_fn.head.weight, loss_fn.head.bias))
     loss, gradient, right = 0.0, np.zeros_like(weight), 0
     for u, v, target in pairs:
         features = np.array([*u, *v, *(abs(a - b) for a, b in zip(u, v, strict=True))])
@@ -41,13 +41,13 @@ def by_loops(objective: Classification, pairs, max_square: bool = False):
     return loss, gradient, right / len(pairs)
 
 
-def require_like_loops(objective: Classification, step: Step, pairs, **how) -> None:
-    loss, gradient, accuracy = by_loops(objective, pairs, **how)
-    found = objective(step)
+def require_like_loops(loss_fn: Classification, step: EncodedBatch, pairs, **how) -> None:
+    loss, gradient, accuracy = by_loops(loss_fn, pairs, **how)
+    found = loss_fn(step)
     found.backward()
     assert found.item() == pytest.approx(loss, rel=1e-12)
-    np.testing.assert_allclose(objective.head.weight.grad, gradient, atol=1e-12)
-    right, number = objective.counts["accuracy"]
+    np.testing.assert_allclose(loss_fn.head.weight.grad, gradient, atol=1e-12)
+    right, number = loss_fn.metrics["accuracy"]
     assert (right / number).item() == pytest.approx(accuracy)
 
 
@@ -56,8 +56,8 @@ def test_labelled_pairs_are_classified_as_loops_over_them_do(max_square):
     labels = [0, 1, 2, 2, 1, 0, 0]
     step = step_of(labels=labels)
     u, v = step.embeddings["anchor"].numpy(), step.embeddings["positive"].numpy()
-    objective = classification(5, CLASSES, [LABELLED], max_square=max_square)
-    require_like_loops(objective, step, list(zip(u, v, labels, strict=True)), max_square=max_square)
+    loss_fn = classification(5, CLASSES, [LABELLED], max_square=max_square)
+    require_like_loops(loss_fn, step, list(zip(u, v, labels, strict=True)), max_square=max_square)
 
 
 def test_a_triple_is_an_entailment_and_a_contradiction():
@@ -71,22 +71,22 @@ def test_classes_that_the_data_do_not_have_get_no_row():
     labels = [2, 1, 2, 2, 1, 1, 1]
     step = step_of(labels=labels)
     u, v = step.embeddings["anchor"].numpy(), step.embeddings["positive"].numpy()
-    objective = classification(5, ("entailment", "neutral"), [LABELLED])
-    assert objective.head.weight.shape == (2, 15)
-    require_like_loops(objective, step, list(zip(u, v, (label - 1 for label in labels), strict=True)))
+    loss_fn = classification(5, ("entailment", "neutral"), [LABELLED])
+    assert loss_fn.head.weight.shape == (2, 15)
+    require_like_loops(loss_fn, step, list(zip(u, v, (label - 1 for label in labels), strict=True)))
 
 
 def test_the_loss_is_that_of_sentence_transformers():
     """Their SoftmaxLoss on the same embeddings and the same weights."""
     losses = pytest.importorskip("sentence_transformers.losses")
     labels = [0, 1, 2, 2, 1, 0, 0]
-    step, objective = step_of(labels=labels), classification(5, CLASSES, [LABELLED])
+    step, loss_fn = step_of(labels=labels), classification(5, CLASSES, [LABELLED])
     vectors = [{"sentence_embedding": step.embeddings[name]} for name in ("anchor", "positive")]
     model = torch.nn.Identity()
     model.device = torch.device("cpu")
     theirs = losses.SoftmaxLoss(model=model, embedding_dimension=5, num_labels=3).double()
-    theirs.classifier.load_state_dict(objective.head.state_dict())
-    assert objective(step).item() == pytest.approx(theirs(vectors, torch.tensor(labels)).item(), rel=1e-12)
+    theirs.classifier.load_state_dict(loss_fn.head.state_dict())
+    assert loss_fn(step).item() == pytest.approx(theirs(vectors, torch.tensor(labels)).item(), rel=1e-12)
 
 
 def test_the_gradient_reaches_both_sides():
@@ -103,17 +103,17 @@ def test_bfloat16_logits_lose_nothing_in_the_softmax():
     labels = [0, 1, 2, 2, 1, 0, 0]
     step = step_of(labels=labels)
     rounded = {name: view.bfloat16() for name, view in step.embeddings.items()}
-    objective = classification(5, CLASSES, [LABELLED]).bfloat16()
-    logits = objective.head(objective._features(rounded["anchor"], rounded["positive"])).float()
-    found = objective(Step(None, step.input_ids, step.attention_mask, rounded, extras=step.extras))
+    loss_fn = classification(5, CLASSES, [LABELLED]).bfloat16()
+    logits = loss_fn.head(loss_fn._features(rounded["anchor"], rounded["positive"])).float()
+    found = loss_fn(EncodedBatch(None, step.input_ids, step.attention_mask, rounded, extras=step.extras))
     assert found.dtype == torch.float32
     assert found.item() == torch.nn.functional.cross_entropy(logits, torch.tensor(labels)).item()
 
 
 def test_the_weights_are_trained_and_the_numbers_of_classes_are_kept_nowhere():
-    objective = classification(5, CLASSES, [LABELLED])
-    assert all(parameter.requires_grad for parameter in objective.parameters())
-    assert set(objective.state_dict()) == {"head.weight", "head.bias"}
+    loss_fn = classification(5, CLASSES, [LABELLED])
+    assert all(parameter.requires_grad for parameter in loss_fn.parameters())
+    assert set(loss_fn.state_dict()) == {"head.weight", "head.bias"}
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def batch(tiny, sentences):
 
 def by_hand(step, folder, batch):
     """The adversarial embeddings (5, H) of anchors and positives."""
-    plain, head = AutoModel.from_pretrained(folder).double().eval(), step.objectives["supervised"].head
+    plain, head = AutoModel.from_pretrained(folder).double().eval(), step.losses["supervised"].head
     found = {"steep": [], "steep too": []}
     for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
         texts = [row[: int(own.sum())].unsqueeze(0) for row, own in zip(ids, mask, strict=True)]
@@ -79,12 +79,12 @@ def test_the_supervised_loss_is_larger_after_the_step(tiny, batch):
     """Of a small step, whose first-order term counts."""
     step = step_of(tiny)
     step.adversary = Adversary("supervised", 1e-3, step.adversary.views)
-    views, objective = step.encode(**batch).embeddings, step.objectives["supervised"]
+    views, loss_fn = step.encode(**batch).embeddings, step.losses["supervised"]
     batch_of = SimpleNamespace(input_ids=batch["input_ids"], extras={})
 
     def loss(first, second):
         batch_of.embeddings = {"anchor": views[first], "positive": views[second], "negative": views["negative"]}
-        return objective.mean(batch_of, None).item()
+        return loss_fn.mean(batch_of, None).item()
 
     assert loss("steep", "steep too") > loss("anchor", "positive")
 

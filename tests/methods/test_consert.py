@@ -10,10 +10,10 @@ from method_models import Collator
 from dcpcse.data.augmentations import ElementDropout, FeatureCutoff, TokenCutoff, TokenShuffling
 from dcpcse.data.labels import Columns
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.losses import Step
-from dcpcse.losses.nt_xent import Copies
+from dcpcse.losses import EncodedBatch
+from dcpcse.losses.nt_xent import NTXent
 from dcpcse.losses.pair_classification import Pair
-from dcpcse.methods import Adversary, build_method, model_arguments, settle
+from dcpcse.methods import Adversary, build_method, fill_defaults, model_arguments
 from dcpcse.methods.consert import KINDS
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
@@ -54,15 +54,15 @@ def loss_of_copies(first, second, temperature):
 def test_the_loss_is_the_loop_over_all_copies_of_each_column():
     torch.manual_seed(0)
     views = {name: torch.randn(5, 8, dtype=torch.float64) for name in ("a", "a2", "b", "b2")}
-    copies = Copies([("a", "a2"), ("b", "b2")], 0.3)
-    found = copies(Step(None, None, None, views))
+    copies = NTXent([("a", "a2"), ("b", "b2")], 0.3)
+    found = copies(EncodedBatch(None, None, None, views))
     expected = sum(loss_of_copies(views[name], views[f"{name}2"], 0.3) for name in "ab")
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
     assert copies.negatives(5, ()) == 8
     pairs = {(i, k): F.cosine_similarity(views["a"][i], views["a2"][k], dim=0) for i in range(5) for k in range(5)}
     for name, same in (("cosine_positive", True), ("cosine_negative", False)):
         expected = [cosine for (i, k), cosine in pairs.items() if (i == k) == same]
-        total, number = copies.counts[name]
+        total, number = copies.metrics[name]
         assert float(total / number) == pytest.approx(float(sum(expected) / len(expected)), rel=1e-6)
     assert torch.equal(copies.anchors, views["a"])
 
@@ -70,14 +70,14 @@ def test_the_loss_is_the_loop_over_all_copies_of_each_column():
 def test_half_precision_costs_the_loss_nothing_and_the_log_no_graph():
     torch.manual_seed(0)
     views = {name: torch.randn(5, 8, requires_grad=True) for name in "ab"}
-    step, copies = Step(None, None, None, views), Copies([("a", "b")], 0.05)
+    step, copies = EncodedBatch(None, None, None, views), NTXent([("a", "b")], 0.05)
     plain = copies(step)
     assert not copies.anchors.requires_grad
-    assert not copies.counts["cosine_positive"][0].requires_grad
+    assert not copies.metrics["cosine_positive"][0].requires_grad
     with torch.autocast("cpu", torch.bfloat16):
         assert copies(step).item() == plain.item()
-    half = Step(None, None, None, {name: view.bfloat16() for name, view in views.items()})
-    again = Step(None, None, None, {name: view.bfloat16().float() for name, view in views.items()})
+    half = EncodedBatch(None, None, None, {name: view.bfloat16() for name, view in views.items()})
+    again = EncodedBatch(None, None, None, {name: view.bfloat16().float() for name, view in views.items()})
     assert copies(half).item() == copies(again).item()
     assert copies(half).dtype == torch.float32
 
@@ -87,7 +87,7 @@ def test_the_gradient_over_processes_is_the_one_that_is_asked_for(gradient, monk
     """What it is of two processes, `tests/integration/test_distributed.py` measures for the objective beside it."""
     monkeypatch.setattr("dcpcse.losses.nt_xent.published_gradient", lambda loss: "published")
     views = {name: torch.randn(5, 8) for name in "ab"}
-    found = Copies([("a", "b")], 0.05, gradient)(Step(None, None, None, views))
+    found = NTXent([("a", "b")], 0.05, gradient)(EncodedBatch(None, None, None, views))
     assert (found == "published") == (gradient == "published")
 
 
@@ -98,7 +98,7 @@ def test_any_pair_of_augmentations_makes_its_two_copies_and_classification_sees_
     for column in ("anchor", "positive"):
         assert made[column] == MADE[kinds[0]]
         assert made[f"{column}_copy"] == MADE[kinds[1]]
-    (pair,) = method.terms["classification"].objective.pairs
+    (pair,) = method.terms["classification"].loss.pairs
     assert pair == Pair(pair.first, pair.second, None)
     whole = {view.column: view for view in method.views if view.name in (pair.first, pair.second)}
     assert set(whole) == {"anchor", "positive"}
@@ -133,7 +133,7 @@ def test_a_step_is_its_terms_by_hand(columns, tiny, sentences):
         assert method.terms["contrastive"].weight == 1.0
         return
     assert method.terms["contrastive"].weight == 0.15
-    head, losses = method.terms["classification"].objective.head, []
+    head, losses = method.terms["classification"].loss.head, []
     for i in range(5):
         u, v, w = (views[f"{name}_whole"][i] for name in (*texts, texts[-1])[:3])
         cases = [(v, labels[i])] if "label" in columns else [(v, "entailment"), (w, "contradiction")]
@@ -236,10 +236,10 @@ def test_values_that_cannot_be_are_refused_by_name(options):
 
 def test_numbers_that_are_left_out_are_the_papers():
     options = {"augmentation_1": "token_cutoff", "augmentation_2": "dropout"}
-    settled = settle(model_arguments(method="consert", **options), ["anchor"])
+    settled = fill_defaults(model_arguments(method="consert", **options), ["anchor"])
     assert (settled.token_cutoff_rate, settled.embedding_dropout_rate) == (0.15, 0.2)
     assert settled.feature_cutoff_rate is settled.noise_norm is None
-    default = settle(model_arguments(method="consert"), LABELLED)
+    default = fill_defaults(model_arguments(method="consert"), LABELLED)
     assert (default.augmentation_1, default.augmentation_2) == ("shuffle", "feature_cutoff")
     assert (default.feature_cutoff_rate, default.contrastive_weight, default.no_dropout) == (0.2, 0.15, True)
     assert set(KINDS) == set(MADE)

@@ -10,7 +10,7 @@ import torch
 from dcpcse.data.collator import ViewCollator, slots_of
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.losses.momentum_contrastive import MomentumContrastive
-from dcpcse.methods import build_method, model_arguments, settle
+from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.methods.esimcse import WordRepetition
 from dcpcse.training.gradient_cache import run_in_chunks
 from dcpcse.training.step import TrainingStep
@@ -35,7 +35,7 @@ def built(folder, columns=("anchor",), **options):
         del options["momentum"]
     backbone = load_backbone(folder)
     torch.manual_seed(0)
-    args = settle(model_arguments(method="esimcse", **options), list(columns))
+    args = fill_defaults(model_arguments(method="esimcse", **options), list(columns))
     method = build_method(backbone, args, list(columns))
     step = TrainingStep(method).double().train()
     with torch.no_grad():
@@ -56,8 +56,8 @@ def batches(collate, sentences, count, columns=("anchor",), size=BATCH):
     return [{name: part for name, part in batch.items() if name != "rows"} for batch in found]
 
 
-def objective_of(step) -> MomentumContrastive:
-    return step.objectives["contrastive"]
+def loss_of(step) -> MomentumContrastive:
+    return step.losses["contrastive"]
 
 
 # Repeated tokens
@@ -144,7 +144,7 @@ def loop(anchors, positives, queue):
 def test_training_is_that_of_loops_with_a_copy_of_the_model(kind, tiny, sentences):
     """Five steps: loss, queue and averages; m_n = λⁿ θ_0 + (1 - λ) Σ λ^(n-k) θ_k, θ_k after k steps."""
     step, collate = built(tiny("bert"), **KINDS[kind])
-    objective, course, queue = objective_of(step), [weights_of(step)], []
+    loss_fn, course, queue = loss_of(step), [weights_of(step)], []
     trained = [weight for weight in step.parameters() if weight.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.3)
     for n, batch in enumerate(batches(collate, sentences, 5)):
@@ -167,29 +167,29 @@ def test_training_is_that_of_loops_with_a_copy_of_the_model(kind, tiny, sentence
             if gradient is not None:
                 torch.testing.assert_close(weight.grad, gradient, rtol=1e-6, atol=1e-11)
         queue = [*queue, *expected][-QUEUE:]
-        (held,) = objective.further()
+        (held,) = loss_fn.extra_negatives()
         torch.testing.assert_close(held, torch.stack(queue), rtol=1e-8, atol=1e-10)
         optimizer.step()
         with torch.no_grad():
-            objective.after_step(step.model)
+            loss_fn.after_step(step.model)
         course.append(weights_of(step))
     assert max((course[0][name] - course[-1][name]).abs().max() for name in course[0]) > 1e-3
-    assert not any(weight.requires_grad for weight in objective.kept().values())
+    assert not any(weight.requires_grad for weight in loss_fn.persistent_state().values())
 
 
 def test_the_queue_never_holds_the_batch_whose_loss_is_taken(tiny, sentences):
     """Every sentence's own vector would have a cosine of nearly one without dropout."""
     step, collate = built(tiny("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0), momentum=0.0)
-    objective = objective_of(step)
+    loss_fn = loss_of(step)
     seen = []
-    nearest = objective.further
+    nearest = loss_fn.extra_negatives
 
-    def further():
+    def extra_negatives():
         held = nearest()
         seen.append(held[0].clone())
         return held
 
-    objective.further = further
+    loss_fn.extra_negatives = extra_negatives
     earlier = torch.empty(0, 32, dtype=torch.float64)
     for batch in batches(collate, sentences, 4):
         own = embedded(step, {}, batch)
@@ -201,14 +201,14 @@ def test_the_queue_never_holds_the_batch_whose_loss_is_taken(tiny, sentences):
 @pytest.mark.parametrize("size", [3, QUEUE, 11])
 def test_the_queue_is_of_fixed_size_and_the_oldest_leave_first(size, tiny, sentences):
     step, collate = built(tiny("bert"), pooler_type="avg")
-    objective, earlier = objective_of(step), []
+    loss_fn, earlier = loss_of(step), []
     for n, batch in enumerate(batches(collate, sentences, 4, size=size)):
         step(**batch)
         earlier += [*embedded(step, {}, batch)]
-        (held,) = objective.further()
+        (held,) = loss_fn.extra_negatives()
         assert len(held) == min(size * (n + 1), QUEUE)
         torch.testing.assert_close(held, torch.stack(earlier[-QUEUE:]), rtol=1e-9, atol=1e-12)
-    assert objective.negatives(size, ["anchor", "positive"]) == size - 1 + QUEUE
+    assert loss_fn.negatives(size, ["anchor", "positive"]) == size - 1 + QUEUE
 
 
 def test_looking_draws_nothing_and_leaves_dropout_on(tiny, sentences):
@@ -217,7 +217,7 @@ def test_looking_draws_nothing_and_leaves_dropout_on(tiny, sentences):
     before = {name: module.training for name, module in step.named_modules()}
     encoded = step.encode(**batch)
     torch.manual_seed(5)
-    looks = [objective_of(step).look(encoded)["queued"] for _ in range(2)]
+    looks = [loss_of(step).precompute(encoded)["queued"] for _ in range(2)]
     assert torch.equal(*looks)
     drawn = torch.rand(1)
     torch.manual_seed(5)
@@ -246,7 +246,7 @@ def test_a_gradient_cache_has_the_queue_of_batches_at_once(kind, tiny, sentences
 
                 terms = run_in_chunks(step, batch, chunk, {"contrastive": 1.0}, run)
         gradients = {name: p.grad.clone() for name, p in step.named_parameters() if p.grad is not None}
-        found.append((terms["contrastive"].detach(), gradients, objective_of(step).queue.clone()))
+        found.append((terms["contrastive"].detach(), gradients, loss_of(step).queue.clone()))
     for loss, gradients, queue in found[1:]:
         torch.testing.assert_close(loss, found[0][0], rtol=1e-9, atol=0)
         torch.testing.assert_close(queue, found[0][2], rtol=1e-9, atol=1e-12)
@@ -258,7 +258,7 @@ def test_averages_begin_as_the_weights_that_training_begins_with(tiny, sentences
     """Not as those of the moment when the method was built: --init_from and resumption come later."""
     step, collate = built(tiny("bert"))
     step(**batches(collate, sentences, 1)[0])
-    averages = objective_of(step).average.weights()
+    averages = loss_of(step).average.weights()
     assert averages and all(torch.equal(averages[name], weight) for name, weight in weights_of(step).items())
 
 
@@ -279,10 +279,10 @@ def test_without_queue_and_repetition_it_is_simcse(tiny, sentences):
 
 
 def test_defaults_are_the_papers_for_bert_base():
-    alone = settle(model_arguments(method="esimcse"), ["anchor"])
+    alone = fill_defaults(model_arguments(method="esimcse"), ["anchor"])
     assert (alone.dup_rate, alone.neg_size, alone.momentum) == (0.32, 160, 0.995)
     assert (alone.tuning, alone.pooler_type, alone.mlp_only_train) == ("full", "cls", True)
-    assert not settle(model_arguments(method="esimcse"), ["anchor", "positive"]).mlp_only_train
+    assert not fill_defaults(model_arguments(method="esimcse"), ["anchor", "positive"]).mlp_only_train
 
 
 @pytest.mark.parametrize(
@@ -302,5 +302,5 @@ def test_defaults_are_the_papers_for_bert_base():
 )
 def test_what_cannot_be_is_refused(options, message):
     with pytest.raises(UserError) as refusal:
-        settle(model_arguments(**{"method": "esimcse", **options}), ["anchor"])
+        fill_defaults(model_arguments(**{"method": "esimcse", **options}), ["anchor"])
     assert message in str(refusal.value)

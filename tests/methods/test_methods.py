@@ -11,7 +11,7 @@ from dcpcse.data.collator import ViewCollator
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.losses import Contrastive
-from dcpcse.methods import METHODS, build_method, model_arguments, settle
+from dcpcse.methods import METHODS, build_method, fill_defaults, model_arguments
 from dcpcse.methods.shared.prototypes import CODE, PAPER
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
@@ -113,14 +113,14 @@ def info_nce(anchors, positives, negatives=(), temperature=0.05):
 @pytest.mark.parametrize("name", METHODS)
 def test_settling_what_is_settled_changes_nothing(name, columns):
     """run.yaml holds the settled options, and is read again."""
-    once = settle(model_arguments(method=name), columns)
-    assert settle(once, columns) == once
+    once = fill_defaults(model_arguments(method=name), columns)
+    assert fill_defaults(once, columns) == once
     assert None not in (once.tuning, once.pooler_type, once.mlp_only_train, once.denoise, once.denoise_at_inference)
 
 
 def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
-    alone = settle(model_arguments(method="promptbert"), COLUMNS["sentences"])
-    pairs = settle(model_arguments(method="promptbert"), COLUMNS["triplets"])
+    alone = fill_defaults(model_arguments(method="promptbert"), COLUMNS["sentences"])
+    pairs = fill_defaults(model_arguments(method="promptbert"), COLUMNS["triplets"])
     assert alone.second_template
     assert pairs.second_template is None
     assert (alone.denoise, alone.denoise_at_inference, alone.mlp_only_train) == (True, False, True)
@@ -161,7 +161,7 @@ def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
 )  # fmt: skip
 def test_an_option_without_effect_is_refused(options, message):
     with pytest.raises(UserError, match=message):
-        settle(model_arguments(**options), ["anchor"])
+        fill_defaults(model_arguments(**options), ["anchor"])
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_every_contrastive_loss_knows_the_gradient_that_is_asked_for(options, ti
     for asked in ("exact", "published"):
         args = model_arguments(gather_gradient=asked, **options)
         method = build_method(load_backbone(tiny("bert")), args, ["anchor"])
-        known = [term.objective for term in method.terms.values() if isinstance(term.objective, Contrastive)]
-        assert [objective.gather_gradient for objective in known] == [asked] * len(method.terms)
+        known = [term.loss for term in method.terms.values() if isinstance(term.loss, Contrastive)]
+        assert [loss_fn.gather_gradient for loss_fn in known] == [asked] * len(method.terms)
 
 
 # Denoising in training
@@ -425,7 +425,7 @@ def test_the_mlm_loss_masks_tokens_of_the_sentence_only(tiny, sentences):
     options = {"method": "promptbert", "do_mlm": True, "mlm_probability": 0.9}
     step, batch = step_and_batch(tiny("bert"), sentences, lm_head="checkpoint", **options)
     seen = []
-    masking = step.objectives["mlm"].masking
+    masking = step.losses["mlm"].masking
     masking.register_forward_hook(lambda module, args, output: seen.append((args[0], output[1])))
     assert step(**batch)["mlm"] > 0
     ids, chosen = seen[0]
@@ -443,7 +443,7 @@ def test_an_mlm_head_beside_a_trained_encoder_has_weights_of_its_own(tiny, sente
     words = step.model.encoder.backbone.embeddings.word_embeddings.weight
     assert words.requires_grad
     assert words.grad is not None
-    decoder = step.objectives["mlm"].lm_head.masked_lm.get_output_embeddings().weight
+    decoder = step.losses["mlm"].lm_head.masked_lm.get_output_embeddings().weight
     assert decoder is not words
     assert not decoder.requires_grad
 

@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from dcpcse.cli.parse import parse_training, training_parser
-from dcpcse.methods import METHODS, arguments_class, model_arguments, plugins, register, settle
+from dcpcse.methods import METHODS, arguments_class, fill_defaults, model_arguments, plugins, register
 from dcpcse.utils.errors import UserError
 
 OWN = """
@@ -50,13 +50,13 @@ def parsed(*words):
 
 def test_a_method_in_a_file_has_its_own_options_checks_and_defaults(plugin):
     file = plugin()
-    args = settle(parsed("--plugin", file, "--method", "mine"), ["anchor"])
+    args = fill_defaults(parsed("--plugin", file, "--method", "mine"), ["anchor"])
     assert (args.tuning, args.pooler_type, args.sharpness) == ("full", "avg", 2.0)
-    assert settle(parsed("--plugin", file, "--method", "mine", "--sharpness", "3"), ["anchor"]).sharpness == 3.0
+    assert fill_defaults(parsed("--plugin", file, "--method", "mine", "--sharpness", "3"), ["anchor"]).sharpness == 3.0
     with pytest.raises(UserError, match=r"--sharpness -1\.0: must be above 0"):
         parsed("--plugin", file, "--method", "mine", "--sharpness", "-1")
     with pytest.raises(UserError, match="--sharpness is of --method mine and has no effect on simcse"):
-        settle(parsed("--plugin", file, "--method", "simcse", "--sharpness", "3"), ["anchor"])
+        fill_defaults(parsed("--plugin", file, "--method", "simcse", "--sharpness", "3"), ["anchor"])
     assert "--sharpness" in training_parser().format_help()
 
 
@@ -89,13 +89,15 @@ def test_options_that_methods_share_bring_defaults_and_refusals_that_see_those_o
     widths = {}
     for name, words in {"one": ["--edge", "soft"], "other": [], "neither": []}.items():
         method = "one" if name == "neither" else name
-        args = settle(parsed("--plugin", file, "--method", method, *words), ["anchor"])
-        assert settle(args, ["anchor"]) == args
+        args = fill_defaults(parsed("--plugin", file, "--method", method, *words), ["anchor"])
+        assert fill_defaults(args, ["anchor"]) == args
         widths[name] = args.edge_width
     assert widths == {"one": 1.0, "other": 2.0, "neither": None}
-    assert settle(parsed("--plugin", file, "--method", "other", "--edge_width", "3"), ["anchor"]).edge_width == 3.0
+    assert (
+        fill_defaults(parsed("--plugin", file, "--method", "other", "--edge_width", "3"), ["anchor"]).edge_width == 3.0
+    )
     with pytest.raises(UserError, match="--edge_width has no effect without --edge"):
-        settle(parsed("--plugin", file, "--method", "one", "--edge_width", "3"), ["anchor"])
+        fill_defaults(parsed("--plugin", file, "--method", "one", "--edge_width", "3"), ["anchor"])
 
 
 def test_a_module_that_can_be_imported_may_be_named_too(plugin, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses.functional import replaced_token_ce
 from dcpcse.losses.generator import Corruption, load_generator
 from dcpcse.losses.token_masking import TokenMasking
-from dcpcse.methods import build_method, model_arguments, settle
+from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
@@ -46,7 +46,7 @@ def built(folder, sentences, columns=("anchor",), **options):
     args = model_arguments(**{"method": "d2cse", "generator_name": folder, **options})
     method = build_method(backbone, args, list(columns))
     step = TrainingStep(method).train()
-    step.objectives["crtd"].corruption = FixedCorruption()
+    step.losses["crtd"].corruption = FixedCorruption()
     batch = ViewCollator(backbone.tokenizer, method.views, 16)(rows(sentences, columns))
     return step, batch
 
@@ -210,10 +210,10 @@ WIDTHS = {
 def test_the_crtd_step_is_the_loop_over_sentences(kind, width, columns, tiny, sentences):
     """Each copy with its own vector; the sum of the paper over anchor, positive and negative."""
     step, batch = built(tiny(kind, **NO_DROPOUT, **WIDTHS[width]), sentences, columns, pre_seq_len=3)
-    objective, encoder, model = step.objectives["crtd"], step.model.encoder, step.model
+    loss_fn, encoder, model = step.losses["crtd"], step.model.encoder, step.model
     found = crtd_loss(step, batch)
     ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
-    corrupted = objective.corruption.corrupted
+    corrupted = loss_fn.corruption.corrupted
     assert (corrupted != ids).any()
     with torch.no_grad():
         # BatchNorm takes all rows together; everything else one row at a time.
@@ -224,7 +224,7 @@ def test_the_crtd_step_is_the_loop_over_sentences(kind, width, columns, tiny, se
             hidden = encoder(row, torch.ones_like(row), condition=vectors[i : i + 1], as_encoder=False)[0][0]
             for place in range(1, length):
                 label = int(corrupted[i, place] != ids[i, place])
-                chances = objective.head(hidden[place]).log_softmax(-1)
+                chances = loss_fn.head(hidden[place]).log_softmax(-1)
                 total -= chances[label].item()
                 right[label].append(int(chances.argmax()) == label)
     sentences_counted = 4 * (2 if len(columns) == 1 else 1)
@@ -232,8 +232,8 @@ def test_the_crtd_step_is_the_loop_over_sentences(kind, width, columns, tiny, se
     kept, replaced = right
     figures = {"rtd_accuracy_replaced": replaced, "rtd_accuracy_kept": kept}
     for name, expected in figures.items():
-        assert [int(number) for number in objective.counts[name]] == [sum(expected), len(expected)]
-    share = [int(number) for number in objective.counts["replaced_share"]]
+        assert [int(number) for number in loss_fn.metrics[name]] == [sum(expected), len(expected)]
+    share = [int(number) for number in loss_fn.metrics["replaced_share"]]
     assert share == [len(replaced), len(replaced) + len(kept)]
 
 
@@ -241,7 +241,7 @@ def test_another_condition_gives_other_logits_and_without_one_none_matters(tiny,
     for conditional in (True, False):
         step, batch = built(tiny("bert", **NO_DROPOUT), sentences, crtd_condition=conditional)
         with torch.no_grad():
-            step.objectives["crtd"].head.weight.mul_(50)
+            step.losses["crtd"].head.weight.mul_(50)
         before = crtd_loss(step, batch).item()
         with torch.no_grad():
             step.model.head.layers[3].weight.normal_()
@@ -255,7 +255,7 @@ def test_the_gradient_reaches_the_prompts_through_the_condition(conditional, tin
         tiny("bert", **NO_DROPOUT), sentences, pre_seq_len=2, crtd_condition=conditional, prompt_dropout=0.0
     )
     step.double()
-    objective, encoder = step.objectives["crtd"], step.model.encoder
+    loss_fn, encoder = step.losses["crtd"], step.model.encoder
     table = encoder.prompt.table.weight
     with torch.no_grad():
         table.mul_(20)
@@ -264,11 +264,11 @@ def test_the_gradient_reaches_the_prompts_through_the_condition(conditional, tin
 
     def loss():
         h = step.model.head(encoder(ids, mask)[0][:, 0])
-        condition = h if objective.conditional else None
-        corrupted = objective.corruption(ids, mask)
+        condition = h if loss_fn.conditional else None
+        corrupted = loss_fn.corruption(ids, mask)
         hidden = encoder(corrupted, mask, prefix=fixed, condition=condition, as_encoder=False)[0]
         labels = (corrupted != ids).long().flatten()
-        each = F.cross_entropy(objective.head(hidden).flatten(0, 1), labels, reduction="none")
+        each = F.cross_entropy(loss_fn.head(hidden).flatten(0, 1), labels, reduction="none")
         return (each * mask.flatten()).sum()
 
     value = loss()
@@ -327,20 +327,20 @@ def test_the_types_of_table_6_train_what_they_say(name, cls_prompt, tiny, senten
     parts = {
         "prompt": {n for n in before if n.startswith("model.encoder.prompt")},
         "cls_prompt": {n for n in before if n.startswith("model.encoder.cls_prompt")},
-        "discriminator": {n for n in before if n.startswith("objectives.crtd.discriminator") and before[n].ndim > 1},
+        "discriminator": {n for n in before if n.startswith("losses.crtd.discriminator") and before[n].ndim > 1},
     }
     wanted = expected | ({"cls_prompt"} if cls_prompt else set())
     for part, names in parts.items():
         reached = {n for n in names & moved if "embeddings" not in n}
         assert bool(reached) == (part in wanted), part
     assert not {n for n in moved if n.startswith("model.encoder.backbone")}
-    assert {"objectives.crtd.head.weight", "model.head.layers.0.weight"} <= moved
+    assert {"losses.crtd.head.weight", "model.head.layers.0.weight"} <= moved
 
 
 def test_diffcse_trains_encoder_and_discriminator_apart(tiny, sentences):
     step, batch = built(tiny("bert"), sentences, method="diffcse")
     sum(step(**batch).values()).backward()
-    own, other = step.model.encoder.backbone, step.objectives["crtd"].discriminator.backbone
+    own, other = step.model.encoder.backbone, step.losses["crtd"].discriminator.backbone
     for encoder in (own, other):
         assert encoder.encoder.layer[0].attention.self.query.weight.grad.abs().max() > 0
     shared = {id(p) for p in own.parameters()} & {id(p) for p in other.parameters()}
@@ -429,7 +429,7 @@ def test_the_cls_prompt_replaces_the_word_embedding_of_the_first_token(tiny):
 )
 def test_options_without_effect_are_refused(options, message):
     with pytest.raises(UserError, match=message):
-        settle(model_arguments(**options), ["anchor"])
+        fill_defaults(model_arguments(**options), ["anchor"])
 
 
 @pytest.mark.parametrize(
@@ -450,15 +450,15 @@ def test_a_template_and_a_condition_do_not_go_together(tiny):
 
 @pytest.mark.parametrize("method", ["d2cse", "diffcse"])
 def test_another_pooling_goes_without_the_head(method):
-    settled = settle(model_arguments(method=method, pooler_type="avg"), ["anchor"])
+    settled = fill_defaults(model_arguments(method=method, pooler_type="avg"), ["anchor"])
     assert (settled.batchnorm, settled.mlp_only_train) == (False, False)
 
 
 def test_the_cls_prompt_is_of_pairs_by_default_and_may_be_chosen():
-    assert not settle(model_arguments(method="d2cse"), ["anchor"]).cls_prompt
-    assert settle(model_arguments(method="d2cse"), ["anchor", "positive"]).cls_prompt
-    assert settle(model_arguments(method="d2cse", cls_prompt=True), ["anchor"]).cls_prompt
-    assert settle(model_arguments(method="dcpcse", cls_prompt=True), ["anchor"]).cls_prompt
+    assert not fill_defaults(model_arguments(method="d2cse"), ["anchor"]).cls_prompt
+    assert fill_defaults(model_arguments(method="d2cse"), ["anchor", "positive"]).cls_prompt
+    assert fill_defaults(model_arguments(method="d2cse", cls_prompt=True), ["anchor"]).cls_prompt
+    assert fill_defaults(model_arguments(method="dcpcse", cls_prompt=True), ["anchor"]).cls_prompt
 
 
 @pytest.mark.parametrize("cls_prompt", [False, True])
@@ -496,7 +496,7 @@ def test_the_log_has_the_mean_cosines_of_pairs(tiny, sentences):
     cosines = [[F.cosine_similarity(a, p, dim=0).item() for p in vectors[:, 1]] for a in vectors[:, 0]]
     own = [cosines[i][i] for i in range(4)]
     others = [cosines[i][j] for i in range(4) for j in range(4) if i != j]
-    counts = step.objectives["contrastive"].counts
+    counts = step.losses["contrastive"].metrics
     for name, expected in {"cosine_positive": own, "cosine_negative": others}.items():
         total, number = counts[name]
         assert int(number) == len(expected)

@@ -8,9 +8,9 @@ from transformers import AutoModel
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.labels import CLASSES, Columns
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.losses import Classification, Step
+from dcpcse.losses import Classification, EncodedBatch
 from dcpcse.losses.cosine_regression import CosineRegression
-from dcpcse.methods import build_method, model_arguments, settle
+from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
@@ -55,7 +55,7 @@ def step_of(tiny, sentences, columns, **options):
 
 def cross_entropy(step, pairs):
     """Of (u, v, row of W) triples, by loops."""
-    head = step.objectives["classification"].head
+    head = step.losses["classification"].head
     weight, bias = head.weight.detach().numpy(), head.bias.detach().numpy()
     losses = []
     for u, v, target in pairs:
@@ -73,7 +73,7 @@ def test_labelled_pairs_are_classified_by_their_means(columns, tiny, sentences):
     assert terms["classification"].item() == pytest.approx(
         cross_entropy(step, zip(u, v, targets, strict=True)), rel=1e-9
     )
-    assert step.objectives["classification"].head.weight.shape == (len(columns.classes), 3 * 32)
+    assert step.losses["classification"].head.weight.shape == (len(columns.classes), 3 * 32)
 
 
 def test_triples_are_classified_two_ways(tiny, sentences):
@@ -90,7 +90,7 @@ def test_scored_pairs_are_regressed_to_their_share_of_the_largest(options, large
     cosines = [a @ b / np.sqrt(a @ a) / np.sqrt(b @ b) for a, b in zip(u, v, strict=True)]
     errors = np.array([cosine - row["score"] / largest for cosine, row in zip(cosines, rows, strict=True)])
     assert step(**batch)["regression"].item() == pytest.approx((errors**2).mean(), rel=1e-6)
-    total, number = step.objectives["regression"].counts["absolute_error"]
+    total, number = step.losses["regression"].metrics["absolute_error"]
     assert (total / number).item() == pytest.approx(np.abs(errors).mean(), rel=1e-6)
 
 
@@ -101,7 +101,7 @@ def test_the_regression_and_its_gradient_are_those_of_sentence_transformers():
     for mine, other in zip(ours, theirs, strict=True):
         other.data = mine.data.clone()
     scores = torch.linspace(0, 4, 7, dtype=torch.float64)
-    step = Step(None, torch.zeros(7, 2, 1), torch.ones(7, 2, 1), dict(zip(PAIR, ours, strict=True)))
+    step = EncodedBatch(None, torch.zeros(7, 2, 1), torch.ones(7, 2, 1), dict(zip(PAIR, ours, strict=True)))
     step.extras["scores"] = scores
     loss = CosineRegression(4.0)(step)
     expected = losses.CosineSimilarityLoss(torch.nn.Identity())(
@@ -115,7 +115,9 @@ def test_the_regression_and_its_gradient_are_those_of_sentence_transformers():
 
 
 def test_the_regression_is_computed_in_float32_at_least():
-    step = Step(None, torch.zeros(3, 2, 1), torch.ones(3, 2, 1), {n: torch.ones(3, 4).bfloat16() for n in PAIR})
+    step = EncodedBatch(
+        None, torch.zeros(3, 2, 1), torch.ones(3, 2, 1), {n: torch.ones(3, 4).bfloat16() for n in PAIR}
+    )
     step.extras["scores"] = torch.tensor([1.0, 0.999, 1.0])
     loss = CosineRegression(1.0)(step)
     assert loss.dtype == torch.float32
@@ -126,7 +128,7 @@ def test_the_regression_is_computed_in_float32_at_least():
 
 
 def test_it_trains_the_encoder_and_means_by_default(tiny):
-    settled = settle(model_arguments(method="sbert"), LABELLED)
+    settled = fill_defaults(model_arguments(method="sbert"), LABELLED)
     assert (settled.tuning, settled.pooler_type) == ("full", "avg")
     method = built(tiny, LABELLED)
     assert method.model.head is None
@@ -149,7 +151,7 @@ def test_what_tuning_names_is_trained_and_nothing_else(options, trained, columns
     method = built(tiny, columns, **options)
     names = {name for name, parameter in method.model.named_parameters() if parameter.requires_grad}
     assert names and all(name.startswith(trained) for name in names)
-    own = {name for term in method.terms.values() for name, _ in term.objective.named_parameters()}
+    own = {name for term in method.terms.values() for name, _ in term.loss.named_parameters()}
     assert own == (set() if columns is SCORED else {"head.weight", "head.bias"})
 
 
@@ -167,7 +169,7 @@ def test_prototypes_are_of_a_sentence_that_means_the_same(columns, source, tiny)
     assert list(method.terms) == ["regression" if columns is SCORED else "classification", "prototypical"]
     columns_of = {view.name: view.column for view in method.views}
     assert columns_of["prototype"] == columns_of["negated"] == source
-    assert method.terms["prototypical"].objective.temperature == 0.1
+    assert method.terms["prototypical"].loss.temperature == 0.1
 
 
 def test_the_mlm_loss_goes_with_it(tiny):
@@ -178,9 +180,9 @@ def test_the_mlm_loss_goes_with_it(tiny):
 
 
 def test_without_known_labels_all_classes_are_expected(tiny):
-    objective = built(tiny, [*PAIR, "label"]).terms["classification"].objective
-    assert isinstance(objective, Classification)
-    assert objective.classes == CLASSES
+    loss_fn = built(tiny, [*PAIR, "label"]).terms["classification"].loss
+    assert isinstance(loss_fn, Classification)
+    assert loss_fn.classes == CLASSES
 
 
 # What it refuses
@@ -216,4 +218,4 @@ def test_a_largest_score_is_above_zero(value):
 
 def test_other_methods_have_no_largest_score():
     with pytest.raises(UserError, match="--largest_score is of --method sbert and has no effect on simcse"):
-        settle(model_arguments(method="simcse", largest_score=5.0), ["anchor"])
+        fill_defaults(model_arguments(method="simcse", largest_score=5.0), ["anchor"])

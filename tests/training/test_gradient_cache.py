@@ -6,10 +6,10 @@ from method_models import Collator
 from torch import nn
 
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.losses import Objective, RowWise, Step
-from dcpcse.methods import build_method, model_arguments, settle
+from dcpcse.losses import EncodedBatch, Loss, PerRowLoss
+from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training import gradient_cache
-from dcpcse.training.gradient_cache import CACHED, joint, require_cachable, row_wise, run_in_chunks
+from dcpcse.training.gradient_cache import CACHED, joint, per_row_losses, require_cachable, run_in_chunks
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 
@@ -36,7 +36,7 @@ def built(tiny, sentences, name: str, dropout: float):
     backbone = load_backbone(folder, lm_head="checkpoint")
     args = model_arguments(model_name_or_path=folder, method=name, **options)
     torch.manual_seed(0)
-    method = build_method(backbone, settle(args, columns), columns)
+    method = build_method(backbone, fill_defaults(args, columns), columns)
     steps = TrainingStep(method).double().train()
     rows = [{c: sentences[(i + 4 * j) % 12] for j, c in enumerate(columns)} for i in range(7)]
     return steps, Collator.of(method, 24)(rows), {name: term.weight for name, term in method.terms.items()}
@@ -68,14 +68,14 @@ def one_graph(steps, batch, chunk, weights):
         step = steps.encode(**part)
         embeddings.append(step.embeddings)
         with torch.random.fork_rng(devices=[]):  # drawn in the first pass, which leaves nothing behind
-            drawn = {name: o.draw(step) for name, o in row_wise(steps.objectives).items()}
-        for name, objective in row_wise(steps.objectives).items():
-            count = objective.count(step, drawn[name])
-            sums[name] = sums.get(name, 0) + objective.mean(step, drawn[name]) * count
+            sampled = {name: o.sample(step) for name, o in per_row_losses(steps.losses).items()}
+        for name, loss_fn in per_row_losses(steps.losses).items():
+            count = loss_fn.num_items(step, sampled[name])
+            sums[name] = sums.get(name, 0) + loss_fn.mean(step, sampled[name]) * count
             counts[name] = counts.get(name, 0) + count
     views = {view: torch.cat([part[view] for part in embeddings]) for view in steps.view_names}
-    step = Step(None, batch["input_ids"], batch["attention_mask"], views)
-    terms = {name: o(step) for name, o in joint(steps.objectives).items()}
+    step = EncodedBatch(None, batch["input_ids"], batch["attention_mask"], views)
+    terms = {name: o(step) for name, o in joint(steps.losses).items()}
     terms |= {name: sums[name] / counts[name] for name in sums}
     sum(weights[name] * term for name, term in terms.items()).backward()
     return terms, {n: p.grad.clone() for n, p in steps.named_parameters() if p.grad is not None}
@@ -149,7 +149,7 @@ def test_a_run_goes_on_with_random_numbers_of_its_own(tiny, sentences):
 def test_batch_normalisation_is_refused_by_name(tiny, sentences):
     folder = tiny("bert")
     args = model_arguments(model_name_or_path=folder, method="simcse", batchnorm=True)
-    method = build_method(load_backbone(folder), settle(args, ["anchor"]), ["anchor"])
+    method = build_method(load_backbone(folder), fill_defaults(args, ["anchor"]), ["anchor"])
     with pytest.raises(UserError, match="--gradient_cache_chunk: batch normalisation"):
         require_cachable(method.model.head)
     require_cachable(None)
@@ -173,7 +173,7 @@ def test_the_terms_of_a_chunk_have_the_cached_gradient_beside_them(tiny, sentenc
 def test_a_method_of_means_over_rows_alone_is_the_batch_at_once(tiny, sentences):
     """Nothing sees all rows, so there is no gradient to be kept for the second pass."""
     steps, batch, _ = built(tiny, sentences, "dcpcse", 0.0)
-    steps.objectives = nn.ModuleDict({"pull": Pull(), "apart": Pull()})
+    steps.losses = nn.ModuleDict({"pull": Pull(), "apart": Pull()})
     weights = {"pull": 1.0, "apart": -0.5}
     steps.zero_grad()
     terms = steps(**batch)
@@ -186,46 +186,46 @@ def test_a_method_of_means_over_rows_alone_is_the_batch_at_once(tiny, sentences)
 
 def test_what_an_objective_looks_at_is_that_of_the_whole_batch(tiny, sentences):
     steps, batch, _ = built(tiny, sentences, "dcpcse", 0.0)
-    objective = Looking()
-    steps.objectives = nn.ModuleDict({"looking": objective})
+    loss_fn = Looking()
+    steps.losses = nn.ModuleDict({"looking": loss_fn})
     steps(**batch)
     cached(steps, batch, 3, {"looking": 1.0})
-    at_once, in_chunks = objective.found
+    at_once, in_chunks = loss_fn.found
     assert at_once.keys() == in_chunks.keys() == {"ids", "norms"}
     assert torch.equal(at_once["ids"], batch["input_ids"][:, 0]) and torch.equal(in_chunks["ids"], at_once["ids"])
     torch.testing.assert_close(in_chunks["norms"], at_once["norms"])
     assert not at_once["norms"].requires_grad and not in_chunks["norms"].requires_grad
 
 
-class Looking(Objective):
+class Looking(Loss):
     """Keeps what it has looked at."""
 
     def __init__(self):
         super().__init__()
         self.found = []
 
-    def look(self, step):
+    def precompute(self, step):
         norms = step.model(*(part[:, 0] for part in (step.input_ids, step.attention_mask))).norm(dim=-1)
         return {"ids": step.input_ids[:, 0], "norms": norms}
 
     def forward(self, step):
-        self.found.append(step.looked)
+        self.found.append(step.precomputed)
         return step.embeddings["anchor"].sum()
 
 
-class Pull(RowWise):
+class Pull(PerRowLoss):
     """Mean distance of an anchor from its positive."""
 
-    def count(self, step, drawn):
+    def count(self, step, sampled):
         return len(step.input_ids)
 
-    def mean(self, step, drawn):
+    def mean(self, step, sampled):
         return (step.embeddings["anchor"] - step.embeddings["positive"]).norm(dim=-1).mean()
 
 
 def test_a_generator_runs_once_a_chunk(tiny, sentences):
     steps, batch, weights = built(tiny, sentences, "d2cse", 0.1)
-    (corruption,) = (o.corruption for o in steps.objectives.values() if hasattr(o, "corruption"))
+    (corruption,) = (o.corruption for o in steps.losses.values() if hasattr(o, "corruption"))
     calls = []
     corruption.register_forward_hook(lambda *_: calls.append(1))
     cached(steps, batch, 3, weights)

@@ -127,11 +127,11 @@ class Step(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.model = nn.ModuleDict({"head": nn.Linear(3, 3)})
-        self.objectives = nn.ModuleDict({"mlm": nn.Linear(3, 3)})
+        self.losses = nn.ModuleDict({"mlm": nn.Linear(3, 3)})
 
     def back(self, factor: float = 1.0) -> None:
         self.zero_grad()
-        (factor * self.objectives["mlm"](self.model["head"](torch.ones(2, 3))).sum()).backward()
+        (factor * self.losses["mlm"](self.model["head"](torch.ones(2, 3))).sum()).backward()
 
 
 def test_gradients_that_overflow_tell_nothing_and_the_next_ones_are_looked_at():

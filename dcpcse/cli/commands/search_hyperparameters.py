@@ -44,12 +44,12 @@ def _checked(words: Sequence[str]) -> list[str]:
     (model, data, _), names = parse_training([*words, "--output_dir", "unused"])
     # Once the options are right: these take seconds.
     from dcpcse.data.readers import reader_of
-    from dcpcse.methods import settle
+    from dcpcse.methods import fill_defaults
     from dcpcse.training.run import load_dev_tasks
     from dcpcse.training.validate_setup import require_given
 
     require_given(model, data)
-    settle(model, ["anchor"])
+    fill_defaults(model, ["anchor"])
     reader_of(Path(data.train_file))  # is it there, and of a known kind?
     load_dev_tasks(data)
     measuring = {name: value for name, value in MEASURING.items() if name not in names}

@@ -15,7 +15,7 @@ import torch
 from dcpcse.data.labels import Columns
 from dcpcse.data.training_file import load_training_file
 from dcpcse.experiments.reproduction.units import Unit
-from dcpcse.methods import arguments_class, model_arguments, settle
+from dcpcse.methods import arguments_class, fill_defaults, model_arguments
 from dcpcse.utils.errors import UserError
 
 SHAPES: Mapping[str, tuple[int, int, int]] = {
@@ -90,7 +90,7 @@ def _is_full(options: Mapping[str, Any]) -> bool:
     known = {field.name for field in fields(arguments_class())}
     columns = _text(str(options["train_file"])).columns
     given = model_arguments(**{name: value for name, value in options.items() if name in known})
-    return settle(given, columns).tuning == "full"
+    return fill_defaults(given, columns).tuning == "full"
 
 
 def _megabytes(shape: Shape, tokens: int, full: bool) -> float:

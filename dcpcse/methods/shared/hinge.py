@@ -10,7 +10,9 @@ from dcpcse.losses.energy_hinge import EnergyHinge
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Method
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import flag, option, require
+from dcpcse.utils.option_fields import Need, flag, option, require
+
+HINGE = Need("--do_eh_loss", lambda args: args.do_eh_loss)
 
 
 @dataclass
@@ -23,8 +25,8 @@ class HingeOptions:
         "Add the energy-based hinge to the loss of sentence pairs: the positive is to be nearer than the hardest "
         "negative, by a margin."
     )
-    eh_loss_margin: float | None = option(None, "That margin, of cosines. Default: 0.2.")
-    eh_loss_weight: float | None = option(None, "Weight of the hinge. Default: 10.")
+    eh_loss_margin: float | None = option(None, "That margin, of cosines. Default: 0.2.", needs=HINGE)
+    eh_loss_weight: float | None = option(None, "Weight of the hinge. Default: 10.", needs=HINGE)
 
     def __post_init__(self) -> None:
         margin, weight = self.eh_loss_margin, self.eh_loss_weight
@@ -33,13 +35,8 @@ class HingeOptions:
         require(weight is None or 0 < weight < math.inf, "--eh_loss_weight", weight, "above 0, and finite")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """Margin and weight of the paper; UserError where nothing would look at them."""
-        if not self.do_eh_loss:
-            for name in ("eh_loss_margin", "eh_loss_weight"):
-                if getattr(self, name) is not None:
-                    raise UserError(f"--{name} has no effect without --do_eh_loss; leave it out")
-            return {}
-        return {"eh_loss_margin": 0.2, "eh_loss_weight": 10.0}
+        """Margin and weight of the paper."""
+        return {"eh_loss_margin": 0.2, "eh_loss_weight": 10.0} if self.do_eh_loss else {}
 
 
 def with_hinge(method: Method, args: ModelArguments) -> Method:

@@ -14,7 +14,7 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import NOTHING, Part, contrastive, instance_wise
 from dcpcse.methods.registry import Method
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import option, require
+from dcpcse.utils.option_fields import Need, option, require
 from dcpcse.utils.parsing import parse_yaml, read_text
 
 PAPER = {
@@ -58,6 +58,10 @@ CODE = {
 
 TEMPLATE_SETS: Mapping[str, Mapping[str, Sequence[str]]] = {"paper": PAPER, "code": CODE}
 
+PROTOTYPES = Need(
+    "--prototypes both or positive", lambda args: args.prototypes not in (None, "none"), voids="prototypes"
+)
+
 
 @dataclass
 class PrototypeOptions:
@@ -76,19 +80,17 @@ class PrototypeOptions:
         None,
         "Their templates: paper (ConPVP's; default), code (those of its public code) or a YAML file with lists "
         "positive, negative.",
+        needs=PROTOTYPES,
     )
-    prototype_weight: float | None = option(None, "Weight of the prototypical loss. Default: 1.")
+    prototype_weight: float | None = option(None, "Weight of the prototypical loss. Default: 1.", needs=PROTOTYPES)
 
     def __post_init__(self) -> None:
         weight = self.prototype_weight
         require(weight is None or 0 < weight < math.inf, "--prototype_weight", weight, "above 0, and finite")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """What stands for options that are left out; UserError for those that nothing would look at."""
-        if self.prototypes in (None, "none"):
-            for name in ("prototype_templates", "prototype_weight"):
-                if getattr(self, name) is not None:
-                    raise UserError(f"--{name} has no effect without --prototypes both or positive; leave it out")
+        """What stands for options that are left out; UserError for an anchor that is no [MASK]."""
+        if not PROTOTYPES.holds(self):
             return {}
         if self.pooler_type != "mask" or self.template is None:
             raise UserError(
@@ -111,7 +113,7 @@ def prototypes_of(args: ModelArguments, column: str) -> Part:
     The views are `prototype` and `negated`. The term wants each anchor (view `anchor`) near its own prototype, far
     from the others', from all negated ones and from the hard negatives, if there are any (ConPVP, eq. 1).
     """
-    if args.prototypes in (None, "none"):
+    if not PROTOTYPES.holds(args):
         return NOTHING
     sets = TEMPLATE_SETS.get(args.prototype_templates) or _read_sets(Path(args.prototype_templates))
     kinds = {"prototype": sets["positive"], "negated": sets["negative"] if args.prototypes == "both" else ()}

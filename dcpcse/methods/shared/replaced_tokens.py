@@ -13,14 +13,18 @@ from dcpcse.losses import ReplacedTokenDetection, Term
 from dcpcse.losses.functional import REDUCTIONS
 from dcpcse.losses.generator import Corruption, load_generator
 from dcpcse.losses.token_masking import TokenMasking
-from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.arguments import WITH_HEAD, ModelArguments
 from dcpcse.methods.building import initial_std, instance_wise
-from dcpcse.methods.registry import HEADED, Method
+from dcpcse.methods.registry import Method
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import CHOICES, PLACES, flag, option, require
-from dcpcse.utils.presets import OF_GENERATOR
+from dcpcse.utils.option_fields import CHOICES, PLACES, Need, flag, option, require
 
 DISCRIMINATORS = ("self", "frozen", "trained")
+
+GENERATOR_OPTIONS = ("generator_name", "masking_ratio", "generation", "generate_at", "generator_train_mode")
+"""Options of a generator that replaces tokens in training."""
+
+CONDITION = Need("--crtd_condition", lambda args: args.crtd_condition)
 
 
 @dataclass
@@ -46,7 +50,9 @@ class CrtdOptions:
         choices=list(PLACES),
     )
     generator_train_mode: bool | None = flag("CRTD: the generator's dropout is active (DiffCSE's code).")
-    corrupted_corpus: str | None = option(None, "CRTD: folder that dcpcse corrupt wrote; no generator is loaded then.")
+    corrupted_corpus: str | None = option(
+        None, "CRTD: folder that dcpcse corrupt wrote; no generator is loaded then.", replaces=GENERATOR_OPTIONS
+    )
     lambda_weight: float | None = option(None, "CRTD: weight of its loss. Default: 0.005.")
     crtd_reduction: str | None = option(
         None,
@@ -61,7 +67,7 @@ class CrtdOptions:
         choices=list(DISCRIMINATORS),
     )
     crtd_condition: bool | None = flag("CRTD: the sentence vector stands in the place of [CLS]. False: Table 6, c.")
-    before_mlp: bool | None = flag("CRTD: the condition is the vector before the head.")
+    before_mlp: bool | None = flag("CRTD: the condition is the vector before the head.", needs=CONDITION)
 
     def __post_init__(self) -> None:
         ratio, weight = self.masking_ratio, self.lambda_weight
@@ -80,16 +86,12 @@ def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
             f"--method {args.method} puts the condition of its discriminator in [CLS] and takes no template, so no "
             "--tuning shallow either; leave it out"
         )
-    if args.before_mlp and args.crtd_condition is False:
-        raise UserError(
-            "--before_mlp has no effect without --crtd_condition; leave it out (--before_mlp False turns it off)"
-        )
-    headed = args.pooler_type in (None, *HEADED)
+    headed = args.pooler_type in (None, *WITH_HEAD)
     both: dict[str, Any] = {"pooler_type": "cls", "mlp_only_train": headed, "batchnorm": headed}
     both |= {"lambda_weight": 0.005, "crtd_reduction": "sum", "crtd_condition": True, "before_mlp": False}
     if args.corrupted_corpus is None:
         return {**both, "masking_ratio": 0.3, "generation": "sample", "generate_at": "masked"}
-    for name in OF_GENERATOR:
+    for name in GENERATOR_OPTIONS:
         if getattr(args, name) is not None:
             raise UserError(f"--{name}: the tokens of --corrupted_corpus are replaced already; leave it out")
     return both
@@ -103,7 +105,7 @@ def with_crtd(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) 
 
 def _crtd_term(backbone: Backbone, args: ModelArguments, views: Sequence[View]) -> Mapping[str, Term]:
     """The replaced-token detection of D2CSE and DiffCSE, weighted by lambda (D2CSE, eq. 3)."""
-    objective = ReplacedTokenDetection(
+    loss_fn = ReplacedTokenDetection(
         backbone.source.hidden_size,
         None if args.corrupted_corpus else _corruption(backbone, args),
         discriminator=_discriminator(backbone, args),
@@ -113,7 +115,7 @@ def _crtd_term(backbone: Backbone, args: ModelArguments, views: Sequence[View]) 
         copies=len(views) // len({view.column for view in views}),
         std=initial_std(backbone),
     )
-    return {"crtd": Term(objective, args.lambda_weight)}
+    return {"crtd": Term(loss_fn, args.lambda_weight)}
 
 
 def _corruption(backbone: Backbone, args: ModelArguments) -> Corruption:

@@ -41,7 +41,7 @@ GROUPS = (
     # Architectures hold weights that their own forward pass leaves out, and the gradient of a key's bias is zero.
     _Group("encoder", ("model.encoder.backbone.",), any, any),
     # A term may have the weight 0, and a batch no masked token: zeros are right then.
-    _Group("objectives", ("objectives.",), any, None),
+    _Group("objectives", ("losses.",), any, None),
 )
 
 Sizes = dict[str, float | None]
