@@ -22,7 +22,7 @@ TOOLS = [
 ]
 EXTRAS = {
     "demo": ["gradio>=6,<7"],
-    "docs": ["sphinx>=8", "myst-parser>=4", "furo>=2025.7"],
+    "docs": ["sphinx>=8", "myst-parser>=4", "furo>=2025.7", "matplotlib>=3.9,<4"],
     "faiss": ["faiss-cpu>=1.10"],
     "mteb": ["mteb>=2.26,<3"],
     "onnx": ["onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.20"],

@@ -16,7 +16,9 @@ html_theme = "furo"
 html_show_copyright = False
 html_copy_source = False
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "matplotlib.sphinxext.plot_directive"]
+plot_formats = ["svg"]
+plot_html_show_formats = plot_html_show_source_link = False
 exclude_patterns = ["_build"]
 myst_heading_anchors = 4
 highlight_language = "none"  # blocks that name no language are output

@@ -111,3 +111,10 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     assert "dcpcse.load" in pages["api"] and "Load an output folder of train.py" in pages["api"]
     for name, text in pages.items():
         assert not re.findall(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)=["'](?:https?:)?//""", text), name
+
+
+def test_the_map_names_files_that_are_there():
+    named = set(re.findall(r"`((?:[A-Za-z_]+/)*[a-z_]+\.py|(?:[A-Za-z_]+/)+)`", PAGES["architecture"]))
+    places = (ROOT, ROOT / "dcpcse", ROOT / "SentEval/senteval", *(ROOT / "dcpcse").glob("*/"))
+    assert len(named) > 70
+    assert not {name for name in named if not {"NAME", "PACKAGE"} & set(re.findall(r"[A-Z]+", name)) and not any((place / name).exists() for place in places)}

@@ -186,16 +186,12 @@ def _as_words(name: str, value: Any) -> list[str]:
 _TRAIN_USAGE = """
   train.py [options.yaml] --model_name_or_path ENCODER --train_file FILE --output_dir FOLDER [--option value ...]"""
 
-
 _TRAIN_HELP = """Train sentence embeddings on a frozen encoder. A file of options (.json, .yaml) may stand first; the
 command line overrides it. Besides the options of this program those of transformers.TrainingArguments are known."""
 
-
 _TRAIN_DEBUG = "--debug without a value shows the traceback of an error; with one it is transformers' own option."
-
 
 _EVALUATION_USAGE = """
   evaluation.py [options.yaml] --model_name_or_path FOLDER_OR_ID [--option value ...]"""
-
 
 _EVALUATION_HELP = """Measure an encoder on STS, transfer and other tasks and print the papers' tables."""

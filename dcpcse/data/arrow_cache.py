@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # importing these takes over a second, which `train.py --help
 
 READER_VERSION = 3  # raise it when the same file would give other rows: it makes old cache files unused
 
-
 BATCH_ROWS = 10_000
 
 

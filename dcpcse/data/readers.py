@@ -17,9 +17,7 @@ from dcpcse.utils.text_lines import decode_line
 
 ROLES = ("anchor", "positive", "negative")
 
-
 DROPPED_SHOWN = 5
-
 
 Row = tuple[int, list[str]]  # number of the line on which it starts, cells; a blank line has no cells
 

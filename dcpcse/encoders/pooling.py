@@ -70,14 +70,12 @@ POOLERS: dict[str, Pooler] = {
     "mask": Pooler((-1,), mask_tokens, "the template's [MASK] of the last layer (--template)", needs_template=True),
 }
 
-
 UNTRAINED: dict[str, str] = {
     "top_k": "static embeddings of the --top_k tokens most probable at the template's [MASK], averaged by probability",
     "static": "mean over the static token embeddings, no layer taking part",
     "static_lm_head": "mean over the rows of the masked-LM head's output matrix",
 }
 """Representations that are evaluated and never trained: name → what it is (`untrained.representations`)."""
-
 
 WITHOUT_TEMPLATE = tuple(name for name, pooler in POOLERS.items() if not pooler.needs_template)
 """Poolers that a method without templates can be trained with."""

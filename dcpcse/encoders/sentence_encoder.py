@@ -78,7 +78,6 @@ CPU_TOKENS, GPU_TOKENS = 2_048, 65_536
 WORTH_PREPACKING = 4_096
 """Tokens from which on `encode` lays out the weights anew for them (`prepacked`)."""
 
-
 BUILT_ALIKE = "give the folder of a model of the same --method, --tuning and sizes"
 
 

@@ -171,8 +171,7 @@ class Tries:
         """Run train.py in a process of its own; the best STS-B dev score it measured."""
         folder, log = self.folder / f"try-{number:04d}", self.folder / f"try-{number:04d}.log"
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        program = "import sys; from dcpcse.cli import run; from dcpcse.training import train; sys.exit(run(train))"
-        command = [sys.executable, "-c", program, *self.given, *words, "--output_dir", str(folder)]
+        command = [sys.executable, "-m", "dcpcse", "train", *self.given, *words, "--output_dir", str(folder)]
         with log.open("w", encoding="utf-8") as file:
             code = subprocess.run([*command, "--overwrite_output_dir"], stdout=file, stderr=file).returncode
         if code:

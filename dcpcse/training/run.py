@@ -56,7 +56,6 @@ logger = logging.getLogger(__name__)
 SETTLED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "do_train", "fp16")
 """Options of a run that `run.yaml` always holds."""
 
-
 OF_ONE_CALL = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *OF_HUB)
 """Options that `run.yaml` never holds: what a call did with its folder is not part of the run."""
 

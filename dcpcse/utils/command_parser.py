@@ -108,7 +108,6 @@ def _reworded(message: str) -> str:
 
 _REQUIRED = "the following arguments are required: "
 
-
 _COMPLAINTS = {
     r"invalid int value: '(.*)'": "{name} {0}: must be a whole number",
     r"invalid float value: '(.*)'": "{name} {0}: must be a number",

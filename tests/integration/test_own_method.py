@@ -118,7 +118,7 @@ def test_the_rest_of_the_framework_holds_for_it(options, desk):
 )
 def test_a_mistake_in_the_file_is_told_in_a_line(right, wrong, message, desk, tool):
     assert right in CODE
-    mistaken = CODE.replace(right, wrong).replace("import sentence_pair_views", "import View, sentence_pair_views")
+    mistaken = CODE.replace(right, wrong).replace("import Method,", "import Method, View,")
     (desk / NAME).write_text(mistaken, encoding="utf-8")
     outcome = tool(train_command, [*shlex.split(COMMANDS[0])[2:], "--use_cpu", "--eval_strategy", "no"])
     assert outcome.code == 2

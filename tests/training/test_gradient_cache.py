@@ -216,7 +216,7 @@ class Looking(Loss):
 class Pull(PerRowLoss):
     """Mean distance of an anchor from its positive."""
 
-    def count(self, step, sampled):
+    def num_items(self, step, sampled):
         return len(step.input_ids)
 
     def mean(self, step, sampled):

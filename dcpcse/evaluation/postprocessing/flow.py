@@ -16,7 +16,6 @@ from dcpcse.utils.errors import UserError
 LOG_SCALE = 3.0
 """Logarithms of scales are kept divided by it, which lets Adam move them faster (Glow)."""
 
-
 LEAST_DEVIATION = 1e-3
 """Of a channel, as a share of the largest one's."""
 
