@@ -93,7 +93,7 @@ def build(args: argparse.Namespace, name: str, **options: Any) -> dict[str, Any]
         return vectors
 
     before, started = private(), time.perf_counter()
-    SentenceIndex.build(text, encode, folder=Path(args.folder, name), **options)
+    SentenceIndex.build(None, text, Path(args.folder, name), vectors=encode, **options)
     seconds = time.perf_counter() - started - sum(drawing)
     size = sum(path.stat().st_size for path in Path(args.folder, name).iterdir())
     return {"what": f"build {name}", "seconds": seconds, "disk_mb": size / 1e6, **memory(before)}
@@ -104,15 +104,15 @@ def search(args: argparse.Namespace, name: str, backend: str, in_search: int | N
     drawn = Drawn(args)
     one, batch = drawn.queries(1), drawn.queries(args.batch)
     before, started = private(), time.perf_counter()
-    index = SentenceIndex.load(Path(args.folder, name), backend)
+    index = SentenceIndex.load(Path(args.folder, name), backend=backend)
     row = {"what": backend, "load_seconds": time.perf_counter() - started}
     if in_search:
         index.num_cells_in_search = in_search
         row["what"] = f"{backend}, {in_search} of {index.num_cells} cells"
-    row["first_seconds"] = timed(lambda: index.search(one, args.top_k), 1)
-    row["query_seconds"] = timed(lambda: index.search(one, args.top_k), args.repeats)
+    row["first_seconds"] = timed(lambda: index.search_vectors(one, args.top_k), 1)
+    row["query_seconds"] = timed(lambda: index.search_vectors(one, args.top_k), args.repeats)
     found: list = []
-    row["batch_seconds"] = timed(lambda: found.append(index.search(batch, args.top_k)), 1)
+    row["batch_seconds"] = timed(lambda: found.append(index.search_vectors(batch, args.top_k)), 1)
     rows = np.array([[hit.row for hit in hits] for hits in found[-1]])
     exact = Path(args.folder, "exact.npy")
     if not exact.exists():

@@ -7,14 +7,49 @@ from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
+    from dcpcse.evaluation.evaluator import evaluate
+    from dcpcse.evaluation.mteb_encoder import MTEBEncoder
+    from dcpcse.inference.adapters import Adapters
+    from dcpcse.inference.file_encoding import encode_file
     from dcpcse.inference.index.sentence_index import SentenceIndex
     from dcpcse.inference.simcse import SimCSE
+    from dcpcse.inference.similarity import similarity
+    from dcpcse.interop.convert import import_checkpoint
+    from dcpcse.interop.export import export
+    from dcpcse.interop.onnx_encoder import OnnxEncoder
 
 __version__ = "0.1.0"
-__all__ = ["SentenceIndex", "SimCSE", "UserError", "__version__", "load"]
+__all__ = [
+    "Adapters",
+    "MTEBEncoder",
+    "OnnxEncoder",
+    "SentenceEncoder",
+    "SentenceIndex",
+    "SimCSE",
+    "UserError",
+    "__version__",
+    "encode_file",
+    "evaluate",
+    "export",
+    "import_checkpoint",
+    "load",
+    "similarity",
+]
 
-_ELSEWHERE = {"SentenceIndex": "inference.index.sentence_index", "SimCSE": "inference.simcse"}
-"""Classes by the modules that they are in, which are imported when they are asked for: torch takes seconds."""
+_ELSEWHERE = {
+    "Adapters": "inference.adapters",
+    "MTEBEncoder": "evaluation.mteb_encoder",
+    "OnnxEncoder": "interop.onnx_encoder",
+    "SentenceEncoder": "encoders.sentence_encoder",
+    "SentenceIndex": "inference.index.sentence_index",
+    "SimCSE": "inference.simcse",
+    "encode_file": "inference.file_encoding",
+    "evaluate": "evaluation.evaluator",
+    "export": "interop.export",
+    "import_checkpoint": "interop.convert",
+    "similarity": "inference.similarity",
+}
+"""Names by the modules that they are in, which are imported when they are asked for: torch takes seconds."""
 
 
 def load(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import dcpcse
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "dcpcse"
 SENTEVAL = ROOT / "SentEval/senteval"
@@ -79,6 +81,13 @@ def test_importing_dcpcse_reads_nothing_but_its_errors():
     names = imported_modules(at_once)
     assert {name for name in names if name.startswith("dcpcse")} == {"dcpcse.utils.errors.UserError"}
     assert {name.split(".")[0] for name in names} - {"dcpcse"} <= sys.stdlib_module_names
+
+
+def test_every_name_that_is_offered_comes_from_the_module_that_defines_it():
+    for name, module in dcpcse._ELSEWHERE.items():
+        found = getattr(dcpcse, name)
+        assert found.__name__ == name and found.__module__.startswith(f"dcpcse.{module}")
+    assert {*dcpcse._ELSEWHERE, "UserError", "__version__", "load"} == set(dcpcse.__all__)
 
 
 @pytest.mark.parametrize("path", sorted(SENTEVAL.rglob("*.py")), ids=lambda path: str(path.relative_to(SENTEVAL)))

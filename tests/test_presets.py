@@ -35,11 +35,11 @@ def test_a_preset_parses_builds_and_trains_a_step(name, tiny, train_txt, train_c
     argv = ["--preset", name, "--model_name_or_path", tiny(kind), "--train_file", data, "--use_cpu"]
     argv += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache"), "--max_steps", "1"]
     argv += ["--eval_strategy", "no", "--load_best_model_at_end", "False", "--per_device_train_batch_size", "4"]
-    argv += ["--generator_name", tiny(kind)] if "generator_name" in presets.load(name).options else []
-    argv += ["--max_seq_length", "64"] if presets.load(name).options["max_seq_length"] > 64 else []
+    argv += ["--generator_name", tiny(kind)] if "generator_name" in presets.load_preset(name).options else []
+    argv += ["--max_seq_length", "64"] if presets.load_preset(name).options["max_seq_length"] > 64 else []
     assert run(train_command, argv) == 0
     written = yaml.safe_load((tmp_path / "out/run.yaml").read_text(encoding="utf-8"))
-    options = presets.load(name).options
+    options = presets.load_preset(name).options
     overridden = {word[2:] for word in argv if word.startswith("--")}
     for option in set(options) - overridden:
         assert written[option] == options[option], option
@@ -49,7 +49,7 @@ def test_a_preset_parses_builds_and_trains_a_step(name, tiny, train_txt, train_c
 @pytest.mark.parametrize("name", presets.names())
 def test_the_published_options_reach_the_arguments(name, tmp_path):
     (model, data, arguments), given = parse_training(["--preset", name, "--output_dir", str(tmp_path)])
-    options = presets.load(name).options
+    options = presets.load_preset(name).options
     assert set(options) <= given
     for holder in (model, data, arguments):
         for option in set(options) & set(vars(holder)):
@@ -91,7 +91,7 @@ def test_the_options_are_those_of_the_paper(setting, backbone):
         pytest.skip("needs the tables of the papers beside the repository")
     tables = yaml.safe_load(FIGURES.read_text(encoding="utf-8"))["dcpcse"]
     row = tables["table3_hparams_unsup" if setting == "unsup" else "table4_hparams_sup"][BACKBONES[backbone]]
-    preset = presets.load(f"dcpcse/{setting}-{backbone}")
+    preset = presets.load_preset(f"dcpcse/{setting}-{backbone}")
     options = preset.options
     assert options["per_device_train_batch_size"] == row["batch_size"]
     assert options["learning_rate"] == float(row["learning_rate"])
@@ -124,7 +124,10 @@ def average(rows, model: str) -> float:
 
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_conpvp_has_the_settings_and_scores_of_its_paper(backbone):
-    preset, row = presets.load(f"conpvp/unsup-{backbone}"), table("conpvp", "table2_hparams")[BACKBONES[backbone]]
+    preset, row = (
+        presets.load_preset(f"conpvp/unsup-{backbone}"),
+        table("conpvp", "table2_hparams")[BACKBONES[backbone]],
+    )
     assert preset.options["per_device_train_batch_size"] == row["batch_size"]
     assert preset.options["learning_rate"] == row["learning_rate"]
     general = table("conpvp", "general")
@@ -136,7 +139,7 @@ def test_conpvp_has_the_settings_and_scores_of_its_paper(backbone):
 @pytest.mark.parametrize("setting", ["unsup", "sup"])
 @pytest.mark.parametrize(("backbone", "short"), [("bert-base", "BERT"), ("roberta-base", "RoBERTa")])
 def test_promptbert_has_the_settings_templates_and_scores_of_its_paper(setting, backbone, short):
-    preset, row = presets.load(f"promptbert/{setting}-{backbone}"), table("promptbert", "table15_hparams")
+    preset, row = presets.load_preset(f"promptbert/{setting}-{backbone}"), table("promptbert", "table15_hparams")
     row = row[f"{setting}_{short}"]
     assert preset.options["per_device_train_batch_size"] == row["batch_size"]
     assert preset.options["learning_rate"] == row["learning_rate"]
@@ -155,7 +158,7 @@ def test_promptbert_has_the_settings_templates_and_scores_of_its_paper(setting, 
     [*(("unsup", name) for name in list(BACKBONES)[:3]), ("sup", "bert-base"), ("sup", "roberta-base")],
 )
 def test_d2cse_has_the_settings_and_scores_of_its_paper(setting, backbone):
-    preset = presets.load(f"d2cse/{setting}-{backbone}")
+    preset = presets.load_preset(f"d2cse/{setting}-{backbone}")
     row, options = table("d2cse", "table7_hparams")[f"{setting}_{BACKBONES[backbone]}"], preset.options
     names = {"per_device_train_batch_size": "batch_size", "num_train_epochs": "epochs", "pre_seq_len": "prompt_length"}
     names |= {name: name for name in ("learning_rate", "masking_ratio", "cls_prompt")} | {"lambda_weight": "lambda"}
@@ -175,7 +178,7 @@ PROMCSE = {
 
 @pytest.mark.parametrize("backbone", PROMCSE)
 def test_promcse_has_the_settings_and_scores_of_its_paper(backbone):
-    preset = presets.load(f"dcpcse/sup-eh-{backbone}")
+    preset = presets.load_preset(f"dcpcse/sup-eh-{backbone}")
     options = fill_defaults(
         parse_training(["--preset", preset.name, "--output_dir", "out"])[0][0], ["anchor", "positive"]
     )
@@ -186,10 +189,13 @@ def test_promcse_has_the_settings_and_scores_of_its_paper(backbone):
 
 
 def test_optiprompt_and_scpcse_have_the_settings_and_scores_of_their_papers():
-    preset, row = presets.load("promptbert/unsup-optiprompt-bert-base"), table("promptbert", "optiprompt_hparams")
+    preset, row = (
+        presets.load_preset("promptbert/unsup-optiprompt-bert-base"),
+        table("promptbert", "optiprompt_hparams"),
+    )
     rows = table("promptbert", "table5_sts_unfinetuned_bert_base_uncased")["rows"]
     assert preset.published == average(rows, "Prompt based BERT (manual&OptiPrompt)")
-    scpcse, own = presets.load("scpcse/unsup-bert-base"), table("dcpcse", "scpcse")
+    scpcse, own = presets.load_preset("scpcse/unsup-bert-base"), table("dcpcse", "scpcse")
     assert scpcse.published == average(table("dcpcse", "table1_sts")["unsupervised"], "SCPCSE-BERT-base")
     assert scpcse.options["template"] == own["init_template"].replace("[X]", "{sentence}")
     for found, wanted in ((preset, row), (scpcse, own)):
@@ -209,12 +215,12 @@ def test_simcse_has_the_scores_that_the_papers_quote(setting, backbone):
         quoted = {
             f"SimCSE-{BACKBONES[backbone]}": average(table("conpvp", "table3_sts_unsup")["RoBERTa-large"], "SimCSE")
         }
-    assert presets.load(f"simcse/{setting}-{backbone}").published == quoted[f"SimCSE-{BACKBONES[backbone]}"]
+    assert presets.load_preset(f"simcse/{setting}-{backbone}").published == quoted[f"SimCSE-{BACKBONES[backbone]}"]
 
 
 def test_every_method_has_a_preset_and_every_preset_a_method():
     assert {name.split("/")[0] for name in presets.names()} == set(METHODS)
-    assert all(presets.load(name).options["method"] == name.split("/")[0] for name in presets.names())
+    assert all(presets.load_preset(name).options["method"] == name.split("/")[0] for name in presets.names())
 
 
 VARIATIONS = {

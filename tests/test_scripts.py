@@ -90,7 +90,7 @@ def test_the_supervised_script_runs_with_two_processes_on_the_sample(tiny, tmp_p
 @pytest.mark.parametrize("arguments", [[], ["--supervised"]], ids=["unsupervised", "supervised"])
 def test_the_quickstart_trains_measures_and_shows(arguments, tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(quickstart.COMMON, "max_steps", 2)
-    quickstart.quickstart(["--base", tiny("bert"), "--output_dir", str(tmp_path / "out"), *arguments])
+    quickstart.quickstart_command(["--base", tiny("bert"), "--output_dir", str(tmp_path / "out"), *arguments])
     shown = capsys.readouterr().out
     for part in ("untouched [CLS]", "trained [CLS]", "mean pooling, untouched", "paired bootstrap", "MB of weights"):
         assert part in shown

@@ -126,7 +126,7 @@ def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the preset that `--preset` names, and a few lines that say where it comes from."""
     if not given.get("preset"):
         return {}
-    preset = presets.load(given["preset"])
+    preset = presets.load_preset(given["preset"])
     for line in preset.describe().splitlines():
         say(line)
     return _given_by_name(parser, preset.options)

@@ -55,7 +55,7 @@ class Measured:
     spearman: dict[str, float]
 
 
-def quickstart(argv: Sequence[str]) -> None:
+def quickstart_command(argv: Sequence[str]) -> None:
     """The whole of it; raises UserError for what the user can mend."""
     args = _parse(argv)
     base = args.base or official_encoder()
@@ -180,4 +180,4 @@ def neighbours(model: SentenceEncoder, sentences: list[str], count: int = 3) -> 
 
 if __name__ == "__main__":
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    sys.exit(run(quickstart))
+    sys.exit(run(quickstart_command))

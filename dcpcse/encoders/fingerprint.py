@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import transformers
@@ -15,6 +16,9 @@ from dcpcse.encoders.storage.backbone_folder import read_backbone
 
 OF_THE_PLACE = ("device", "torch", "transformers")
 """Facts that move vectors by rounding only."""
+
+_KNOWN: WeakKeyDictionary[torch.nn.Module, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()
+"""Models with the state in which they were hashed, and the identity that they had then."""
 
 
 def identity(model: torch.nn.Module) -> dict[str, Any]:
@@ -38,6 +42,14 @@ def identity(model: torch.nn.Module) -> dict[str, Any]:
     }
 
 
+def current_identity(model: torch.nn.Module) -> dict[str, Any]:
+    """Identity of the model as it is now, as JSON gives it back; hashed anew only where something may have changed."""
+    state = _state(model)
+    if model not in _KNOWN or _KNOWN[model][0] != state:
+        _KNOWN[model] = (state, json.loads(json.dumps(identity(model))))
+    return _KNOWN[model][1]
+
+
 def trained_digest(folder: str | Path) -> str:
     """`identity(model)["trained"]` of the model in a folder, from its files alone: no encoder is loaded."""
     contents = model_folder.read(folder)
@@ -58,6 +70,15 @@ def trained_digest(folder: str | Path) -> str:
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of the facts by which the embeddings of two identities differ, more than by rounding."""
     return [name for name in sorted({*one, *other} - set(OF_THE_PLACE)) if one.get(name) != other.get(name)]
+
+
+def _state(model: Any) -> Any:
+    """What changes whenever weights are written to (but by `.data`), or the way of reading and pooling; cheap."""
+    tensors = [*model.parameters(), *model.buffers()]
+    if any(tensor.is_inference() for tensor in tensors):
+        return object()  # these keep no account of changes: equal to nothing
+    versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+    return versions, model.pooling, model.head_at_inference, model.reading(), id(model.tokenizer)
 
 
 def _tokenizer_digest(tokenizer: Tokenizer) -> str:

@@ -32,7 +32,6 @@ from dcpcse.encoders.heads import (
     build_head,
     head_record,
 )
-from dcpcse.encoders.mteb_protocol import InMteb, takes_mteb_batches
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompt_support import peft_config
@@ -44,7 +43,6 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, own_tokens, template_only
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate
 from dcpcse.encoders.tokenization import CUT_WARNING, Rows, batches, read_rows, require_batch_size, require_sentences
-from dcpcse.inference.search_mixin import Searching
 from dcpcse.utils.devices import each, pick_device, release_memory
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.safetensors_io import DTYPES, require_same_tensors, set_dtype
@@ -81,8 +79,8 @@ WORTH_PREPACKING = 4_096
 BUILT_ALIKE = "give the folder of a model of the same --method, --tuning and sizes"
 
 
-class SentenceEncoder(Searching, InMteb, nn.Module):
-    """Encoder, pooling and head: sentences → vectors, and search. What methods train and folders hold."""
+class SentenceEncoder(nn.Module):
+    """Encoder, pooling and head: sentences → vectors. What methods train and folders hold."""
 
     def __init__(
         self,
@@ -208,7 +206,6 @@ class SentenceEncoder(Searching, InMteb, nn.Module):
         all_layers = self.pooler.needs_all_layers
         return self.encoder(input_ids, attention_mask, slots=slots, all_layers=all_layers, **options)
 
-    @takes_mteb_batches
     def encode(
         self,
         sentences: Sequence[str],

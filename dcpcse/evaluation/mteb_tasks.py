@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from dcpcse.encoders.mteb_protocol import InMteb, import_mteb, takes_mteb_batches
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.distributed_encoding import Encode, led_by_first
 from dcpcse.evaluation.evaluator import with_kept
+from dcpcse.evaluation.mteb_encoder import MTEBEncoder, import_mteb
 from dcpcse.utils.distributed import is_first
 from dcpcse.utils.errors import UserError, first_line
 
@@ -93,9 +93,11 @@ def measure_tasks(
     def work(encode: Encode) -> tuple[dict[str, MtebResult], dict[str, float]]:
         results, seconds = {}, {}
         with with_kept(encode, model, cache_dir) as function:
+            # All processes encode together, by the options that they know.
+            encoder = MTEBEncoder(model, lambda texts, **options: function(texts))
             for name, task in tasks.items():
                 started = time.perf_counter()
-                results[name] = _measure(_Encoding(model, function), name, task)
+                results[name] = _measure(encoder, name, task)
                 seconds[name] = time.perf_counter() - started
                 on_result(results[name])
         return results, seconds
@@ -104,25 +106,9 @@ def measure_tasks(
     return led_by_first(partial(model.encode, batch_size=batch_size, show_progress=bars), work)
 
 
-class _Encoding(InMteb):
-    """A model for mteb whose vectors a function makes: all processes together, or those that were kept."""
-
-    def __init__(self, model: SentenceEncoder, function: Encode) -> None:
-        self.model, self.function = model, function
-
-    @takes_mteb_batches
-    def encode(self, texts: Sequence[str], **options: Any) -> np.ndarray:
-        """Embeddings (N, H); of mteb's options there are only its defaults here, and the function knows its own."""
-        return self.function(texts)
-
-    @property
-    def mteb_model_meta(self) -> Any:
-        return self.model.mteb_model_meta
-
-
-def _measure(encoding: _Encoding, name: str, task: Any) -> MtebResult:
+def _measure(encoder: MTEBEncoder, name: str, task: Any) -> MtebResult:
     # Without mteb's own cache: its results would stay when the data of a local task change.
-    measured = import_mteb().evaluate(encoding, task, cache=None, co2_tracker=False, show_progress_bar=False)
+    measured = import_mteb().evaluate(encoder, task, cache=None, co2_tracker=False, show_progress_bar=False)
     (result,) = measured.task_results
     for split, subsets in result.scores.items():
         for subset in subsets:

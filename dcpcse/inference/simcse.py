@@ -96,8 +96,9 @@ class SimCSE:
         if faiss_fast and use_faiss is False:
             raise UserError("faiss_fast=True needs faiss, which use_faiss=False forbids; leave one of them out")
         self.index = SentenceIndex.build(
+            None,
             sentences_or_file_path,
-            self._encode(device, batch_size),
+            vectors=self._encode(device, batch_size),
             backend="ivf" if faiss_fast else _BACKENDS[use_faiss],
             num_cells=self.num_cells,
             num_cells_in_search=self.num_cells_in_search,
@@ -112,7 +113,7 @@ class SimCSE:
         """Add to the index, of whatever kind it is."""
         index, source = self._index(), Source.of(sentences_or_file_path)
         for chunk, vectors in list(source.chunks(self._encode(device, batch_size), False)):
-            index.add(chunk, vectors)
+            index.add_vectors(chunk, vectors)
 
     def search(
         self,
@@ -123,7 +124,7 @@ class SimCSE:
     ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
         """At most `top_k` sentences of cosine `threshold` or more, with it, best first; for each query of a list."""
         vectors = self.encode(queries, device, return_numpy=True, keepdim=True)
-        found = [[hit[:2] for hit in hits] for hits in self._index().search(vectors, top_k, threshold)]
+        found = [[hit[:2] for hit in hits] for hits in self._index().search_vectors(vectors, top_k, threshold)]
         return found[0] if isinstance(queries, str) else found
 
     def _index(self) -> SentenceIndex:

@@ -89,7 +89,7 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
     if run_args.gradient_cache_chunk:
         require_repeatable(run_args)
     transformers.set_seed(run_args.seed)
-    method = build_resolved(load(model_args), model_args, data.roles)
+    method = build_resolved(load_encoder(model_args), model_args, data.roles)
     require_fitting(method, data_args, run_args)
     corpus = _corpus(model_args, data_args, method)
     made_of, asked = _made_of(data_args, run_args, method, corpus), resolved(model_args, data_args, run_args, given)
@@ -144,7 +144,7 @@ def _data_cache(args: ModelArguments) -> Path | None:
     return Path(args.cache_dir) / "dcpcse" if args.cache_dir else None
 
 
-def load(args: ModelArguments) -> Backbone:
+def load_encoder(args: ModelArguments) -> Backbone:
     """The encoder that the options name, with its LM head where the MLM loss or the head needs one."""
     options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
     hub.require_known(args.model_name_or_path, options)

@@ -62,7 +62,7 @@ def without_void(
     return kept
 
 
-def load(name: str) -> Preset:
+def load_preset(name: str) -> Preset:
     """The preset of that name; UserError with the nearest one and the whole list."""
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)

@@ -12,7 +12,7 @@ from past_runs import CALL, VERSIONS, make_run
 from dcpcse.analysis.html_report.html import Markup, clean, join, tag
 from dcpcse.analysis.html_report.nearest_neighbours import QUERIES, nearest
 from dcpcse.analysis.html_report.svg import as_svg, greys
-from dcpcse.cli.commands.report import report
+from dcpcse.cli.commands.report import report_command
 from dcpcse.cli.runner import run
 from dcpcse.data.text_file import read_sentences
 from dcpcse.utils.errors import UserError
@@ -29,7 +29,7 @@ def reported(tmp_path, caplog, capsys, monkeypatch):
         output = tmp_path / "report.html"
         output.unlink(missing_ok=True)
         with caplog.at_level(logging.INFO, logger="dcpcse"):
-            code = run(report, [*map(str, words), "--output", str(output), *([models] if models else [])])
+            code = run(report_command, [*map(str, words), "--output", str(output), *([models] if models else [])])
         assert code == 0, capsys.readouterr().err
         return require_whole(output.read_text(encoding="utf-8"))
 
@@ -209,7 +209,9 @@ def test_mistakes_are_told_in_one_line_and_write_nothing(words, message, two, tm
     (make_run(tmp_path / "damaged") / "run.yaml").write_text("[", encoding="utf-8")
     for name, text in {"text": "a\n", "blank": "a\n\nb\n", "empty": ""}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    assert run(report, [*(word.format(tmp_path) for word in words), "--output", str(tmp_path / "out.html")]) == 2
+    assert (
+        run(report_command, [*(word.format(tmp_path) for word in words), "--output", str(tmp_path / "out.html")]) == 2
+    )
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and message in line
     assert not (tmp_path / "out.html").exists()
@@ -224,7 +226,7 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(two, tmp_path, monkeypatc
 
     monkeypatch.setattr("dcpcse.analysis.html_report.page.page", fail)
     with pytest.raises(RuntimeError):
-        report([str(two[0]), "--output", str(output), "--overwrite", "--no_models"])
+        report_command([str(two[0]), "--output", str(output), "--overwrite", "--no_models"])
     assert output.read_text(encoding="utf-8") == "old"
     assert not list(tmp_path.glob("*.part"))
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 import dcpcse
-from dcpcse.cli.commands.info import info, show
+from dcpcse.cli.commands.info import info_command, show
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.interop.folder_contents import describe
@@ -144,7 +144,7 @@ def test_scores_of_the_run_and_of_evaluations_are_told(saved, tmp_path, capsys):
         "dev": {"stsb_spearman": {"best": 0.7, "best_step": 2, "last": 0.6}},
     }
     assert set(scores["evaluations"]) == {"own.json", "../scores.json"}
-    assert run(info, [str(folder)]) == 0
+    assert run(info_command, [str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "dev stsb_spearman: best 0.7000 at step 2, last 0.6000" in shown
     assert "own.json (test): sts average 71.50, STS12 71.50" in shown
@@ -156,7 +156,7 @@ def test_damaged_records_of_a_run_are_said_and_the_rest_is_told(saved, caplog, c
     folder = saved(method="dcpcse")
     (folder / "trainer_state.json").write_text("{", encoding="utf-8")
     with caplog.at_level("INFO"):
-        assert run(info, [str(folder), "--json"]) == 0
+        assert run(info_command, [str(folder), "--json"]) == 0
     assert "trainer_state.json is damaged" in caplog.text
     assert json.loads(capsys.readouterr().out)["method"] == "dcpcse"
 

@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 from past_runs import CALL, METRICS, STATE, VERSIONS, make_run
 
-from dcpcse.cli.commands.runs import FACTS, runs
+from dcpcse.cli.commands.runs import FACTS, runs_command
 from dcpcse.cli.runner import run
 from dcpcse.training.run_history import find_runs, find_scores, labels, read_run, require_run
 from dcpcse.utils.errors import UserError
@@ -22,7 +22,7 @@ def listed(tmp_path, capsys, caplog):
     def call(*words):
         caplog.clear()
         with caplog.at_level(logging.INFO, logger="dcpcse"):
-            code = run(runs, [*map(str, words), "--json", str(tmp_path / "rows.json"), "--overwrite"])
+            code = run(runs_command, [*map(str, words), "--json", str(tmp_path / "rows.json"), "--overwrite"])
         printed = capsys.readouterr()
         path = tmp_path / "rows.json"
         rows = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
@@ -234,7 +234,7 @@ REFUSED = {
 @pytest.mark.parametrize(("words", "message"), REFUSED.values(), ids=REFUSED)
 def test_mistakes_are_told_in_one_line(words, message, two, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert run(runs, [word.format(tmp_path) for word in words]) == 2
+    assert run(runs_command, [word.format(tmp_path) for word in words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and message in line
 

@@ -197,7 +197,7 @@ def test_tokens_of_labelled_data_are_not_replaced_ahead(tiny, load, tmp_path, ca
     load("a.csv", PAIRS)
     words = ["--model_name_or_path", tiny("bert"), "--generator_name", tiny("bert")]
     words += ["--train_file", str(tmp_path / "a.csv"), "--output_dir", str(tmp_path / "out")]
-    assert run(corrupt.corrupt, [*words, "--cache_dir", str(tmp_path / "c")]) == 2
+    assert run(corrupt.corrupt_command, [*words, "--cache_dir", str(tmp_path / "c")]) == 2
     assert "has a column label" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

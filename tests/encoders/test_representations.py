@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from dcpcse.cli.commands.predict import predict
+from dcpcse.cli.commands.predict import predict_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.templates import Template
@@ -133,7 +133,7 @@ def test_a_final_period_is_put_only_where_no_end_mark_stands(tiny):
 
 def test_predicted_words_are_the_heads_most_probable_ones(tiny, capsys, sentences):
     folder = tiny("bert")
-    assert run(predict, ["--model_name_or_path", folder, "--top_k", "3", sentences[4], "rain"]) == 0
+    assert run(predict_command, ["--model_name_or_path", folder, "--top_k", "3", sentences[4], "rain"]) == 0
     rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if sentences[4] in line]
     shown = [[word.strip() for word in cell.split(", ")] for cell in rows[0][2:4]]
     plain, tokenizer = AutoModelForMaskedLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
@@ -155,7 +155,7 @@ def test_predicted_words_are_the_heads_most_probable_ones(tiny, capsys, sentence
     ],
 )
 def test_a_wrong_request_for_words_is_one_line(words, named, tiny, capsys):
-    assert run(predict, ["--model_name_or_path", tiny("bert"), *words]) == 2
+    assert run(predict_command, ["--model_name_or_path", tiny("bert"), *words]) == 2
     captured = capsys.readouterr().err
     assert named in captured
     assert captured.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Models of this package in `mteb.evaluate`, as they are."""
+"""Models of this package in `mteb.evaluate`."""
 
 import inspect
 import math
@@ -13,17 +13,18 @@ from mteb_tiny import PAIRS, TinyRetrieval, TinySTS
 from scipy.stats import spearmanr
 from senteval import load_suite, settings_of_mode
 from senteval.pairs import PairsTask
+from torch import nn
 
 import dcpcse
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.mteb_protocol import InMteb
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.evaluation.evaluator import measure
+from dcpcse.evaluation.mteb_encoder import MTEBEncoder
 from dcpcse.utils.errors import UserError
 
 
 def main_score(model, task, metric="main_score", cache=None) -> float:
-    return mteb.evaluate(model, task, cache=cache).task_results[0].scores["test"][0][metric]
+    return mteb.evaluate(MTEBEncoder(model), task, cache=cache).task_results[0].scores["test"][0][metric]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -52,15 +53,15 @@ def test_a_retrieval_task_ranks_by_the_cosines(tiny):
     assert 0 < expected < 1
 
 
-def test_a_model_is_an_encoder_to_mteb_and_nothing_else(tiny):
-    model = model_of("dcpcse", tiny)
+def test_a_wrapped_model_is_an_encoder_to_mteb_and_nothing_else(tiny):
+    model = MTEBEncoder(model_of("dcpcse", tiny))
     assert isinstance(model, EncoderProtocol)
     assert not isinstance(model, SearchProtocol)
     assert not isinstance(model, CrossEncoderProtocol)
 
 
-def test_similarities_are_cosines():
-    model = InMteb()
+def test_similarities_are_cosines(tiny):
+    model = MTEBEncoder(model_of("dcpcse", tiny))
     first, second = torch.randn(3, 5), np.random.default_rng(0).normal(size=(4, 5))
     expected = [[torch.cosine_similarity(a, torch.tensor(b).float(), dim=0) for b in second] for a in first]
     torch.testing.assert_close(model.similarity(first, second), torch.tensor(expected))
@@ -78,10 +79,11 @@ def test_results_that_mteb_keeps_are_never_those_of_another_model(tiny, tmp_path
     assert kept[0] != kept[1]
     one.save(tmp_path / "one")
     again = dcpcse.load(tmp_path / "one", device="cpu")
-    assert again.mteb_model_meta == one.mteb_model_meta
+    assert MTEBEncoder(again).mteb_model_meta == MTEBEncoder(one).mteb_model_meta
 
 
-def test_the_signature_of_encode_is_its_own_and_a_misspelt_option_an_error(tiny):
+def test_a_model_encodes_and_knows_neither_search_nor_mteb(tiny):
+    assert SentenceEncoder.__bases__ == (nn.Module,)
     parameters = inspect.signature(SentenceEncoder.encode).parameters
     assert list(parameters)[:4] == ["self", "sentences", "batch_size", "normalize"]
     model = model_of("dcpcse", tiny)
@@ -91,7 +93,9 @@ def test_the_signature_of_encode_is_its_own_and_a_misspelt_option_an_error(tiny)
 
 def test_an_option_of_mteb_that_nothing_would_look_at_is_refused(tiny):
     with pytest.raises(UserError, match="precision"):
-        mteb.evaluate(model_of("dcpcse", tiny), TinySTS(), cache=None, encode_kwargs={"precision": "int8"})
+        mteb.evaluate(
+            MTEBEncoder(model_of("dcpcse", tiny)), TinySTS(), cache=None, encode_kwargs={"precision": "int8"}
+        )
 
 
 def test_an_embedding_that_is_not_finite_is_an_error_and_no_rank(tiny):
@@ -104,4 +108,6 @@ def test_an_embedding_that_is_not_finite_is_an_error_and_no_rank(tiny):
 
 def test_batches_without_text_are_refused(tiny):
     with pytest.raises(UserError, match="no text"):
-        model_of("dcpcse", tiny).encode([{"image": []}], task_metadata=None, hf_split="test", hf_subset="default")
+        MTEBEncoder(model_of("dcpcse", tiny)).encode(
+            [{"image": []}], task_metadata=None, hf_split="test", hf_subset="default"
+        )

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dcpcse.cli.commands import search_hyperparameters
-from dcpcse.cli.commands.search_hyperparameters import search
+from dcpcse.cli.commands.search_hyperparameters import search_hyperparameters_command
 from dcpcse.cli.parse import parse_training
 from dcpcse.experiments.hyperparameter_search import SEARCHES, Tries, TryFailedError, finer_learning_rates
 from dcpcse.utils.errors import UserError
@@ -55,7 +55,7 @@ def argv(folder, name, *words, train=("--model_name_or_path", "encoder", "--trai
 
 
 def test_the_d2cse_search_finds_the_best_options_stage_by_stage(fake, tmp_path, capsys):
-    search(argv(tmp_path, "d2cse"))
+    search_hyperparameters_command(argv(tmp_path, "d2cse"))
     best = yaml.safe_load((tmp_path / "best.yaml").read_text(encoding="utf-8"))
     assert best["learning_rate"] == 0.043
     rates = [options["learning_rate"] for options in fake if set(options) == {"learning_rate"}]
@@ -73,7 +73,7 @@ def test_the_d2cse_search_finds_the_best_options_stage_by_stage(fake, tmp_path, 
 
 
 def test_the_dcpcse_search_is_the_grid_of_its_paper(fake, tmp_path):
-    search(argv(tmp_path, "dcpcse"))
+    search_hyperparameters_command(argv(tmp_path, "dcpcse"))
     tried = {(o["per_device_train_batch_size"], o["learning_rate"]) for o in fake}
     assert tried == {(b, r) for b in (64, 128, 256, 512) for r in (5e-3, 1e-2, 3e-2)}
     assert len(fake) == 12
@@ -85,12 +85,12 @@ def test_the_finer_step_lies_between_the_best_two(tmp_path):
 
 
 def test_a_search_goes_on_where_it_was_cut_off(fake, tmp_path):
-    search(argv(tmp_path, "dcpcse", "--limit", "5"))
+    search_hyperparameters_command(argv(tmp_path, "dcpcse", "--limit", "5"))
     assert len(fake) == 5
-    search(argv(tmp_path, "dcpcse"))
+    search_hyperparameters_command(argv(tmp_path, "dcpcse"))
     assert len(fake) == 12
     assert len({str(sorted(options.items())) for options in fake}) == 12
-    search(argv(tmp_path, "dcpcse"))
+    search_hyperparameters_command(argv(tmp_path, "dcpcse"))
     assert len(fake) == 12
 
 
@@ -101,7 +101,7 @@ def test_a_failed_try_is_shown_and_the_others_go_on(monkeypatch, tmp_path, capsy
         return score(options)
 
     monkeypatch.setattr(Tries, "_train", train)
-    search(argv(tmp_path, "dcpcse"))
+    search_hyperparameters_command(argv(tmp_path, "dcpcse"))
     out = capsys.readouterr().out
     assert out.count(" fail |") == 3
 
@@ -109,7 +109,7 @@ def test_a_failed_try_is_shown_and_the_others_go_on(monkeypatch, tmp_path, capsy
 def test_a_search_in_which_everything_fails_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(Tries, "_train", lambda *_: (_ for _ in ()).throw(TryFailedError("no")))
     with pytest.raises(UserError, match="all tries of the stage 'batch and learning rate' failed"):
-        search(argv(tmp_path, "dcpcse"))
+        search_hyperparameters_command(argv(tmp_path, "dcpcse"))
 
 
 def test_an_interrupted_try_is_tried_again(monkeypatch, fake, tmp_path):
@@ -120,9 +120,9 @@ def test_an_interrupted_try_is_tried_again(monkeypatch, fake, tmp_path):
 
     monkeypatch.setattr(Tries, "_train", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        search(argv(tmp_path, "dcpcse"))
+        search_hyperparameters_command(argv(tmp_path, "dcpcse"))
     monkeypatch.setattr(Tries, "_train", train)
-    search(argv(tmp_path, "dcpcse"))
+    search_hyperparameters_command(argv(tmp_path, "dcpcse"))
     assert len({str(sorted(options.items())) for options in fake}) == 12
 
 
@@ -136,7 +136,7 @@ def _work(folder):
         return score(options)
 
     Tries._train = train
-    search(argv(folder, "dcpcse"))
+    search_hyperparameters_command(argv(folder, "dcpcse"))
 
 
 def test_processes_share_one_study_and_no_try_is_made_twice(tmp_path):
@@ -163,21 +163,23 @@ def test_processes_share_one_study_and_no_try_is_made_twice(tmp_path):
 )
 def test_options_that_train_py_refuses_are_refused_before_any_try(words, message, fake, tmp_path):
     with pytest.raises(UserError, match=message):
-        search(argv(tmp_path, "dcpcse", train=words))
+        search_hyperparameters_command(argv(tmp_path, "dcpcse", train=words))
     assert not fake
 
 
 def test_another_search_in_the_same_folder_is_refused(fake, tmp_path):
-    search(argv(tmp_path, "dcpcse", "--limit", "1"))
+    search_hyperparameters_command(argv(tmp_path, "dcpcse", "--limit", "1"))
     with pytest.raises(UserError, match="other options"):
-        search(argv(tmp_path, "dcpcse", train=["--model_name_or_path", "other", "--train_file", "data.txt"]))
+        search_hyperparameters_command(
+            argv(tmp_path, "dcpcse", train=["--model_name_or_path", "other", "--train_file", "data.txt"])
+        )
 
 
 def test_only_some_stages(fake, tmp_path):
-    search(argv(tmp_path, "d2cse", "--stages", "epochs"))
+    search_hyperparameters_command(argv(tmp_path, "d2cse", "--stages", "epochs"))
     assert [options["num_train_epochs"] for options in fake] == [1, 2, 3]
     with pytest.raises(UserError, match="weather"):
-        search(argv(tmp_path / "other", "d2cse", "--stages", "weather"))
+        search_hyperparameters_command(argv(tmp_path / "other", "d2cse", "--stages", "weather"))
 
 
 def test_a_real_try_trains_and_is_measured(tiny, train_txt, sts_data, tmp_path, monkeypatch):
@@ -193,7 +195,7 @@ def test_a_real_try_trains_and_is_measured(tiny, train_txt, sts_data, tmp_path, 
         "--cache_dir",
         str(tmp_path / "c"),
     ]
-    search(argv(tmp_path / "study", "dcpcse", train=words))
+    search_hyperparameters_command(argv(tmp_path / "study", "dcpcse", train=words))
     assert (tmp_path / "study/try-0000/dcpcse.json").is_file()
     best = yaml.safe_load((tmp_path / "study/best.yaml").read_text())
     assert (best["learning_rate"], best["max_steps"], best["train_file"]) == (0.01, 2, train_txt)
@@ -203,16 +205,16 @@ def test_a_real_try_trains_and_is_measured(tiny, train_txt, sts_data, tmp_path, 
 
 def test_a_later_stage_goes_on_from_the_best_of_the_earlier_ones(fake, tmp_path):
     with pytest.raises(UserError, match="search those first"):
-        search(argv(tmp_path, "d2cse", "--stages", "learning rate, finer"))
-    search(argv(tmp_path, "d2cse", "--stages", "learning rate"))
-    search(argv(tmp_path, "d2cse", "--stages", "epochs"))
+        search_hyperparameters_command(argv(tmp_path, "d2cse", "--stages", "learning rate, finer"))
+    search_hyperparameters_command(argv(tmp_path, "d2cse", "--stages", "learning rate"))
+    search_hyperparameters_command(argv(tmp_path, "d2cse", "--stages", "epochs"))
     assert {options["learning_rate"] for options in fake[9:]} == {0.04}
 
 
 def test_two_searches_do_not_share_a_folder(fake, tmp_path):
-    search(argv(tmp_path, "dcpcse", "--limit", "1"))
+    search_hyperparameters_command(argv(tmp_path, "dcpcse", "--limit", "1"))
     with pytest.raises(UserError, match="holds the search dcpcse"):
-        search(argv(tmp_path, "d2cse"))
+        search_hyperparameters_command(argv(tmp_path, "d2cse"))
 
 
 def test_measuring_follows_a_file_of_options(tmp_path):
@@ -222,7 +224,7 @@ def test_measuring_follows_a_file_of_options(tmp_path):
 
 
 def test_tries_of_a_dead_process_are_made_again_and_those_of_other_machines_on_request(fake, tmp_path, monkeypatch):
-    search(argv(tmp_path, "dcpcse", "--limit", "1"))
+    search_hyperparameters_command(argv(tmp_path, "dcpcse", "--limit", "1"))
     given = search_hyperparameters._checked(["--model_name_or_path", "encoder", "--train_file", "data.txt"])
     tries = Tries(tmp_path, "dcpcse", given, search_hyperparameters._by_name(given))
     dead = tries.study.ask()
@@ -231,7 +233,7 @@ def test_tries_of_a_dead_process_are_made_again_and_those_of_other_machines_on_r
     elsewhere.set_user_attr("worker", ["another machine", 7])
     monkeypatch.setattr(Tries, "_wait", lambda self, running: (_ for _ in ()).throw(TimeoutError(len(running))))
     with pytest.raises(TimeoutError, match="1"):
-        search(argv(tmp_path, "dcpcse"))
+        search_hyperparameters_command(argv(tmp_path, "dcpcse"))
     assert len(fake) == 11
-    search(argv(tmp_path, "dcpcse", "--retake"))
+    search_hyperparameters_command(argv(tmp_path, "dcpcse", "--retake"))
     assert len({str(sorted(options.items())) for options in fake}) == 12

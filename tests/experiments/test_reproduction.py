@@ -68,7 +68,7 @@ def test_published_averages_are_those_of_their_columns(name):
 def test_a_figure_of_a_preset_is_that_of_its_row():
     """What a preset says was published stands in the papers' tables."""
     tables = [row for row in ROWS.values() if row.preset and not row.options and row.tasks == ("sts",)]
-    for preset in map(presets.load, presets.names()):
+    for preset in map(presets.load_preset, presets.names()):
         figures = {row.published.get(AVERAGE) for row in tables if row.preset == preset.name}
         assert preset.published is None or preset.published in figures or not figures, preset.name
 
@@ -105,7 +105,7 @@ def test_what_cannot_be_run_says_why(name, reason, monkeypatch, tmp_path):
 
 def with_its_data(row, setting: Setting) -> Setting:
     """The setting of somebody who has the row's own kind of training data, too."""
-    own = row.preset in presets.names() and presets.load(row.preset).options["train_file"] not in INSTEAD_OF
+    own = row.preset in presets.names() and presets.load_preset(row.preset).options["train_file"] not in INSTEAD_OF
     return replace(setting, changes={"train_file": setting.sup_file}) if own else setting
 
 
@@ -164,7 +164,7 @@ def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(na
 
 def test_a_preset_of_other_data_is_not_trained_on_the_files_of_those_that_share_theirs(setting, tmp_path, monkeypatch):
     row = ROWS["dcpcse/table1/supervised/SimCSE-BERT-base"]
-    preset = presets.load(row.preset)
+    preset = presets.load_preset(row.preset)
     labelled = replace(preset, options={**preset.options, "train_file": "labels.csv"})
     monkeypatch.setattr(presets, "load", lambda name: labelled)
     monkeypatch.chdir(tmp_path)

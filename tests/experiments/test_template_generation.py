@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from dcpcse.cli.commands.search_templates import search
+from dcpcse.cli.commands.search_templates import search_templates_command
 from dcpcse.cli.runner import run
 from dcpcse.experiments.template_generation import Example, fill_gaps, generate_templates, load_t5, read_definitions
 from dcpcse.utils.errors import UserError
@@ -92,7 +92,7 @@ def test_the_search_scores_generated_templates(folder, tiny, sts_data, tmp_path,
     path.write_text("".join(f"{one.word}\t{one.definition}\n" for one in EXAMPLES), encoding="utf-8")
     words = ["--model_name_or_path", tiny("bert"), "--custom_data", "--data_dir", sts_data]
     words += ["--output_dir", str(tmp_path / "out"), "--t5", folder, "--definitions", str(path), "--generate", "4"]
-    assert run(search, words) == 0
+    assert run(search_templates_command, words) == 0
     rows = (tmp_path / "out/scores.jsonl").read_text(encoding="utf-8").splitlines()[1:]
     scored = [json.loads(row)["template"] for row in rows]
     assert scored == [str(template) for template in generate_templates(*load_t5(folder), EXAMPLES, 4)]
@@ -120,5 +120,5 @@ def test_what_is_no_t5_is_refused(tiny, tmp_path):
 
 def test_a_t5_without_definitions_is_refused(tiny, sts_data, tmp_path, capsys):
     words = ["--model_name_or_path", tiny("bert"), "--data_dir", sts_data, "--output_dir", str(tmp_path / "out")]
-    assert run(search, [*words, "--t5", "somewhere"]) == 2
+    assert run(search_templates_command, [*words, "--t5", "somewhere"]) == 2
     assert "--definitions" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import yaml
 from scipy.stats import spearmanr
 from senteval import load_pairs
 
-from dcpcse.cli.commands.search_templates import search
+from dcpcse.cli.commands.search_templates import search_templates_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
@@ -32,7 +32,7 @@ def scores(tmp_path) -> dict[str, float]:
 
 
 def test_the_search_is_greedy_and_its_scores_are_those_of_a_plain_loop(words, tiny, sts_data, tmp_path, capsys):
-    assert run(search, words) == 0
+    assert run(search_templates_command, words) == 0
     found = scores(tmp_path)
     first = [join("{sentence}", words) for words in CANDIDATES["relationships"]]
     best = max(first, key=lambda text: found[text])
@@ -60,7 +60,7 @@ def test_a_search_that_was_cut_off_goes_on_and_measures_nothing_twice(words, tmp
         real(self, template, *rest)
 
     monkeypatch.setattr(SentenceEncoder, "set_template", counting)
-    assert run(search, words) == 130
+    assert run(search_templates_command, words) == 130
     written = scores(tmp_path)
     with (tmp_path / "out/scores.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"template": "half')
@@ -68,16 +68,16 @@ def test_a_search_that_was_cut_off_goes_on_and_measures_nothing_twice(words, tmp
     monkeypatch.setattr(
         SentenceEncoder, "set_template", lambda self, *rest: (calls.append(str(rest[0])), real(self, *rest))
     )
-    assert run(search, words) == 0
+    assert run(search_templates_command, words) == 0
     assert not set(calls[1:]) & set(written)
     assert set(written) < set(scores(tmp_path))
 
 
 def test_scores_of_another_encoder_are_not_taken_over(words, tiny, capsys):
-    assert run(search, words) == 0
+    assert run(search_templates_command, words) == 0
     words[words.index("--model_name_or_path") + 1] = tiny("roberta")
     capsys.readouterr()
-    assert run(search, words) == 2
+    assert run(search_templates_command, words) == 2
     assert "another encoder" in capsys.readouterr().err
 
 
@@ -93,7 +93,7 @@ def test_scores_of_another_encoder_are_not_taken_over(words, tiny, capsys):
 )
 def test_candidates_that_make_no_template_are_one_line(content, named, words, tmp_path, capsys):
     (tmp_path / "candidates.yaml").write_text(content, encoding="utf-8")
-    assert run(search, words) == 2
+    assert run(search_templates_command, words) == 2
     captured = capsys.readouterr().err
     assert named in captured
     assert captured.count("\n") == 1

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from dcpcse.inference.index import exact as nearest
 from dcpcse.inference.index import index_folder, sources
 from dcpcse.inference.index import vector_store as rows
 from dcpcse.inference.index.sentence_index import SentenceIndex
+from dcpcse.inference.similarity import similarity
 from dcpcse.utils.errors import UserError
 
 SIZE, WIDTH = 700, 24
@@ -71,8 +73,8 @@ def require_same(found, expected):
 @pytest.mark.parametrize(("top_k", "threshold"), LIMITS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_exact_search_is_that_of_a_float64_loop(backend, top_k, threshold, vectors, texts, queries):
-    index = SentenceIndex.build(texts, vectors, backend=backend)
-    found = index.search(queries, top_k, threshold)
+    index = SentenceIndex.build(None, texts, vectors=vectors, backend=backend)
+    found = index.search_vectors(queries, top_k, threshold)
     assert len(found) == len(queries)
     for query, hits in zip(queries, found, strict=True):
         require_same(hits, naive(vectors, query, top_k, threshold))
@@ -82,27 +84,27 @@ def test_exact_search_is_that_of_a_float64_loop(backend, top_k, threshold, vecto
 
 @pytest.mark.parametrize(("top_k", "threshold"), LIMITS)
 def test_cells_that_are_all_looked_into_find_what_exact_search_finds(top_k, threshold, vectors, texts, queries):
-    index = SentenceIndex.build(texts, vectors, backend="ivf", num_cells=12, num_cells_in_search=12)
-    assert index.search(queries, top_k, threshold) == SentenceIndex.build(texts, vectors, backend="numpy").search(
-        queries, top_k, threshold
-    )
+    index = SentenceIndex.build(None, texts, vectors=vectors, backend="ivf", num_cells=12, num_cells_in_search=12)
+    assert index.search_vectors(queries, top_k, threshold) == SentenceIndex.build(
+        None, texts, vectors=vectors, backend="numpy"
+    ).search_vectors(queries, top_k, threshold)
 
 
 def test_few_cells_find_a_part_and_limits_hold(vectors, texts, queries):
-    index = SentenceIndex.build(texts, vectors, backend="ivf", num_cells=40, num_cells_in_search=1)
-    exact = SentenceIndex.build(texts, vectors, backend="numpy").search(queries, SIZE, 0.1)
-    found = index.search(queries, SIZE, 0.1)
+    index = SentenceIndex.build(None, texts, vectors=vectors, backend="ivf", num_cells=40, num_cells_in_search=1)
+    exact = SentenceIndex.build(None, texts, vectors=vectors, backend="numpy").search_vectors(queries, SIZE, 0.1)
+    found = index.search_vectors(queries, SIZE, 0.1)
     assert sum(map(len, found)) < sum(map(len, exact))
     for some, every in zip(found, exact, strict=True):
         assert set(some) <= set(every)
         assert some == sorted(some, key=lambda hit: (-hit.score, hit.row))
     index.num_cells_in_search = 40
-    assert index.search(queries, SIZE, 0.1) == exact
+    assert index.search_vectors(queries, SIZE, 0.1) == exact
 
 
 def test_cells_are_chosen_by_inner_product(vectors, texts):
     """With L2, as an old tool had it, the same unit vectors would do; so the metric itself is looked at."""
-    index = SentenceIndex.build(texts, vectors, backend="ivf", num_cells=5)
+    index = SentenceIndex.build(None, texts, vectors=vectors, backend="ivf", num_cells=5)
     import faiss
 
     assert index._cells._index.metric_type == faiss.METRIC_INNER_PRODUCT
@@ -113,20 +115,22 @@ def test_cells_are_chosen_by_inner_product(vectors, texts):
 def test_ties_come_in_the_order_of_rows_however_many_there_are(backend):
     vectors = np.random.default_rng(3).standard_normal((500, WIDTH)).astype(np.float32)
     vectors[50:450] = vectors[50]
-    index = SentenceIndex.build([str(i) for i in range(500)], vectors, backend=backend, num_cells_in_search=100)
+    index = SentenceIndex.build(
+        None, [str(i) for i in range(500)], vectors=vectors, backend=backend, num_cells_in_search=100
+    )
     for top_k in (1, 30, 399):
-        for hits in index.search(np.stack([vectors[50]] * 3), top_k):
+        for hits in index.search_vectors(np.stack([vectors[50]] * 3), top_k):
             assert [hit.row for hit in hits] == list(range(50, 50 + top_k))
             assert {hit.score for hit in hits} == {hits[0].score}
-    assert [len(hits) for hits in index.search(vectors[50:51], 500, 0.999999)] == [400]
+    assert [len(hits) for hits in index.search_vectors(vectors[50:51], 500, 0.999999)] == [400]
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "ivf"])
 def test_a_saved_index_is_mapped_and_finds_the_same(backend, vectors, texts, queries, tmp_path):
-    built = SentenceIndex.build(texts, vectors, backend=backend, num_cells=9, num_cells_in_search=3)
+    built = SentenceIndex.build(None, texts, vectors=vectors, backend=backend, num_cells=9, num_cells_in_search=3)
     built.save(tmp_path / "saved")
     SentenceIndex.build(
-        texts, vectors, folder=tmp_path / "direct", backend=backend, num_cells=9, num_cells_in_search=3
+        None, texts, vectors=vectors, folder=tmp_path / "direct", backend=backend, num_cells=9, num_cells_in_search=3
     )
     for name in ("saved", "direct"):
         loaded = SentenceIndex.load(tmp_path / name)
@@ -134,7 +138,7 @@ def test_a_saved_index_is_mapped_and_finds_the_same(backend, vectors, texts, que
         assert len(loaded) == SIZE and loaded.num_cells_in_search == built.num_cells_in_search
         assert [loaded.sentence(i) for i in range(SIZE)] == texts
         for limits in LIMITS:
-            assert loaded.search(queries, *limits) == built.search(queries, *limits)
+            assert loaded.search_vectors(queries, *limits) == built.search_vectors(queries, *limits)
     assert {p.name: p.read_bytes() for p in (tmp_path / "saved").iterdir()} == {
         p.name: p.read_bytes() for p in (tmp_path / "direct").iterdir()
     }
@@ -145,42 +149,44 @@ def test_a_saved_index_is_mapped_and_finds_the_same(backend, vectors, texts, que
 def test_what_is_added_is_found_as_if_it_had_been_there(start, backend, vectors, texts, queries, tmp_path):
     options = {"backend": backend, "num_cells": 9, "num_cells_in_search": 9}
     folder = tmp_path / "index" if start == "folder" else None
-    index = SentenceIndex.build(texts[:100], vectors[:100], folder=folder, **options)
+    index = SentenceIndex.build(None, texts[:100], vectors=vectors[:100], folder=folder, **options)
     for place in [*range(100, 110), *range(110, SIZE, 118)]:
         end = place + 1 if place < 110 else min(place + 118, SIZE)
-        index.add(texts[place:end], vectors[place:end])
-    index.add([], np.empty((0, WIDTH)))
-    whole = SentenceIndex.build(texts, vectors, backend="numpy")
-    assert index.search(queries, 30, 0.1) == whole.search(queries, 30, 0.1)
+        index.add_vectors(texts[place:end], vectors[place:end])
+    index.add_vectors([], np.empty((0, WIDTH)))
+    whole = SentenceIndex.build(None, texts, vectors=vectors, backend="numpy")
+    assert index.search_vectors(queries, 30, 0.1) == whole.search_vectors(queries, 30, 0.1)
     index.save(tmp_path / "index", overwrite=folder is not None)
-    assert SentenceIndex.load(tmp_path / "index").search(queries, 30, 0.1) == whole.search(queries, 30, 0.1)
+    assert SentenceIndex.load(tmp_path / "index").search_vectors(queries, 30, 0.1) == whole.search_vectors(
+        queries, 30, 0.1
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
 def test_a_text_file_is_an_index_of_its_lines(tmp_path, vectors):
     (tmp_path / "a.txt").write_bytes("\ufeffone\r\ntwo\u2028two\n three ".encode())
-    index = SentenceIndex.build(tmp_path / "a.txt", vectors[:3])
+    index = SentenceIndex.build(None, tmp_path / "a.txt", vectors=vectors[:3])
     assert [index.sentence(i) for i in range(3)] == ["one", "two\u2028two", " three "]
     with pytest.raises(IndexError):
         index.sentence(-1)
 
 
 def test_sentences_without_a_letter_can_be_saved(tmp_path, vectors):
-    SentenceIndex.build(["", ""], vectors[:2], folder=tmp_path / "index")
-    assert [hit.sentence for hit in SentenceIndex.load(tmp_path / "index").search(vectors[:1])[0]] == ["", ""]
+    SentenceIndex.build(None, ["", ""], vectors=vectors[:2], folder=tmp_path / "index")
+    assert [hit.sentence for hit in SentenceIndex.load(tmp_path / "index").search_vectors(vectors[:1])[0]] == ["", ""]
 
 
 # What is refused
 
 
 def test_limits_that_cannot_be_are_refused(vectors, texts):
-    index = SentenceIndex.build(texts, vectors)
+    index = SentenceIndex.build(None, texts, vectors=vectors)
     for bad in (0, -1, 2.5, True, None):
         with pytest.raises(UserError, match="top_k"):
-            index.search(vectors[:1], bad)
+            index.search_vectors(vectors[:1], bad)
     for bad in (1.1, -2, 60, float("nan")):
         with pytest.raises(UserError, match="threshold"):
-            index.search(vectors[:1], 5, bad)
+            index.search_vectors(vectors[:1], 5, bad)
     with pytest.raises(UserError, match="ivf"):
         index.num_cells_in_search = 4
 
@@ -190,36 +196,36 @@ def test_vectors_without_a_direction_are_refused_by_number(vectors, texts):
         bad = vectors.copy()
         bad[123] = value
         with pytest.raises(UserError, match="vector 123 is"):
-            SentenceIndex.build(texts, bad)
-    index = SentenceIndex.build(texts, vectors)
+            SentenceIndex.build(None, texts, vectors=bad)
+    index = SentenceIndex.build(None, texts, vectors=vectors)
     with pytest.raises(UserError, match="those of the index have 24"):
-        index.search(vectors[:1, :5])
+        index.search_vectors(vectors[:1, :5])
     with pytest.raises(UserError, match="a row for each"):
-        SentenceIndex.build(texts, vectors[:-1])
+        SentenceIndex.build(None, texts, vectors=vectors[:-1])
     with pytest.raises(UserError, match="no sentence"):
-        SentenceIndex.build([], vectors[:0])
+        SentenceIndex.build(None, [], vectors=vectors[:0])
 
 
 @pytest.mark.parametrize("backend", ["faiss", "ivf"])
 def test_without_faiss_exact_search_goes_by_numpy_and_the_rest_is_refused(
     backend, vectors, texts, queries, tmp_path, monkeypatch
 ):
-    SentenceIndex.build(texts, vectors, folder=tmp_path / "cells", backend="ivf")
-    with_faiss = SentenceIndex.build(texts, vectors).search(queries)
+    SentenceIndex.build(None, texts, vectors=vectors, folder=tmp_path / "cells", backend="ivf")
+    with_faiss = SentenceIndex.build(None, texts, vectors=vectors).search_vectors(queries)
     monkeypatch.setitem(__import__("sys").modules, "faiss", None)
     with pytest.raises(UserError, match=r"pip install dcpcse\[faiss\]"):
-        SentenceIndex.build(texts, vectors, backend=backend)
+        SentenceIndex.build(None, texts, vectors=vectors, backend=backend)
     with pytest.raises(UserError, match=r"pip install dcpcse\[faiss\]"):
         SentenceIndex.load(tmp_path / "cells")
-    index = SentenceIndex.build(texts, vectors)
+    index = SentenceIndex.build(None, texts, vectors=vectors)
     assert index.backend == "numpy"
-    assert index.search(queries) == with_faiss
-    assert SentenceIndex.load(tmp_path / "cells", "numpy").search(queries) == with_faiss
+    assert index.search_vectors(queries) == with_faiss
+    assert SentenceIndex.load(tmp_path / "cells", backend="numpy").search_vectors(queries) == with_faiss
 
 
 @pytest.fixture
 def saved(vectors, texts, tmp_path):
-    SentenceIndex.build(texts, vectors, folder=tmp_path / "index", backend="ivf", num_cells=9)
+    SentenceIndex.build(None, texts, vectors=vectors, folder=tmp_path / "index", backend="ivf", num_cells=9)
     return tmp_path / "index"
 
 
@@ -262,7 +268,7 @@ def change(folder, **values) -> None:
 def test_a_damaged_folder_is_refused_before_it_gives_a_wrong_answer(case, saved, queries):
     DAMAGE[case](saved)
     with pytest.raises(UserError, match=r"damaged|holds no dcpcse_index|reads format"):
-        SentenceIndex.load(saved).search(queries, SIZE)
+        SentenceIndex.load(saved).search_vectors(queries, SIZE)
 
 
 def test_cells_outside_of_the_index_never_reach_faiss(saved):
@@ -277,7 +283,7 @@ def test_cells_outside_of_the_index_never_reach_faiss(saved):
 
 def test_nothing_is_overwritten_unasked_and_nothing_foreign_ever(saved, vectors, texts, tmp_path):
     before = {path.name: path.read_bytes() for path in saved.iterdir()}
-    index = SentenceIndex.build(texts[:5], vectors[:5])
+    index = SentenceIndex.build(None, texts[:5], vectors=vectors[:5])
     with pytest.raises(UserError, match="holds an index already"):
         index.save(saved)
     (tmp_path / "mine").mkdir()
@@ -311,12 +317,12 @@ def test_a_build_that_fails_leaves_nothing_behind_and_the_old_index_as_it_was(sa
     for folder in (saved, tmp_path / "new"):
         calls.clear()
         with pytest.raises(KeyboardInterrupt):
-            SentenceIndex.build(texts, failing, folder=folder, overwrite=True)
+            SentenceIndex.build(None, texts, vectors=failing, folder=folder, overwrite=True)
     assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-# The methods of a model
+# Of a model
 
 
 def model_of(tiny, kind, prompts=False, **options) -> SentenceEncoder:
@@ -338,53 +344,59 @@ def float64_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def test_similarity_drops_an_axis_for_each_single_string(model, sentences):
     expected = float64_cosines(model.encode(sentences), model.encode(sentences[:5]))
-    np.testing.assert_allclose(model.similarity(sentences, sentences[:5]), expected, atol=1e-6)
-    np.testing.assert_allclose(model.similarity(sentences[0], sentences[:5]), expected[0], atol=1e-6)
-    np.testing.assert_allclose(model.similarity(sentences, sentences[1]), expected[:, 1], atol=1e-6)
-    assert model.similarity(sentences[:1], sentences[:1]).shape == (1, 1)
-    one = model.similarity(sentences[0], sentences[1])
+    np.testing.assert_allclose(similarity(model, sentences, sentences[:5]), expected, atol=1e-6)
+    np.testing.assert_allclose(similarity(model, sentences[0], sentences[:5]), expected[0], atol=1e-6)
+    np.testing.assert_allclose(similarity(model, sentences, sentences[1]), expected[:, 1], atol=1e-6)
+    assert similarity(model, sentences[:1], sentences[:1]).shape == (1, 1)
+    one = similarity(model, sentences[0], sentences[1])
     assert type(one) is float and one == pytest.approx(expected[0, 1], abs=1e-6)
 
 
-def test_similarity_of_vectors_is_a_tensor_as_mteb_wants_it(model, sentences):
-    vectors = model.encode(sentences)
-    for a, b in ((vectors, vectors[:4]), (torch.from_numpy(vectors), vectors[:4])):
-        found = model.similarity(a, b)
-        assert isinstance(found, torch.Tensor)
-        np.testing.assert_allclose(found, model.similarity(sentences, sentences[:4]), atol=1e-6)
-    with pytest.raises(UserError, match="sentences on both sides, or vectors on both"):
-        model.similarity(vectors, sentences)
-
-
-def test_a_model_finds_the_sentences_nearest_to_its_own_vectors(model, sentences):
-    model.build_index(sentences[:8])
-    model.add_to_index(sentences[8:])
+def test_an_index_finds_the_sentences_nearest_to_the_vectors_of_its_model(model, sentences):
+    index = SentenceIndex.build(model, sentences[:8])
+    index.add(sentences[8:])
     expected = naive(model.encode(sentences), model.encode(["A man plays."])[0], 4, -0.5)
-    one = model.search("A man plays.", top_k=4, threshold=-0.5)
+    one = index.search("A man plays.", top_k=4, threshold=-0.5)
     require_same(one, expected)
     assert [hit.sentence for hit in one] == [sentences[row] for row, _ in expected]
-    (same,) = model.search(["A man plays."], top_k=4, threshold=-0.5)
+    (same,) = index.search(["A man plays."], top_k=4, threshold=-0.5)
     assert same == one
-    assert model.search([]) == []
-    hit = model.search(sentences[3], 1)[0]
+    assert index.search([]) == []
+    hit = index.search(sentences[3], 1)[0]
     assert (hit.sentence, hit.row) == (sentences[3], 3)
     assert hit.score == pytest.approx(1, abs=1e-6)
 
 
+def test_any_encoder_is_a_model_of_an_index(vectors, queries, tmp_path):
+    rows = dict(zip("abcdefghq", [*vectors[:8], queries[0]], strict=True))
+    model = SimpleNamespace(encode=lambda sentences, batch_size: np.stack([rows[s] for s in sentences]))
+    for folder in (None, tmp_path / "index"):
+        index = SentenceIndex.build(model, list("abcdef"), folder)
+        index.add(["g", "h"])
+        require_same(index.search("q", 3), naive(vectors[:8], queries[0], 3, None))
+        with pytest.raises(KeyError):
+            index.add(["a", "unknown"])
+        assert len(index) == 8
+    with pytest.raises(UserError, match="does not say which model"):
+        SentenceIndex.load(tmp_path / "index", model)
+
+
 def test_there_is_no_hidden_threshold(model, sentences):
-    model.build_index(sentences)
-    assert len(model.search("x", top_k=100)) == len(sentences)
+    assert len(SentenceIndex.build(model, sentences).search("x", top_k=100)) == len(sentences)
 
 
-def test_an_index_is_asked_for_first_and_a_list_of_strings_is_needed(model, sentences):
-    for call in (lambda: model.search("x"), lambda: model.add_to_index(["x"])):
-        with pytest.raises(UserError, match="build_index or load_index first"):
+def test_a_model_is_asked_for_and_a_list_of_strings_is_needed(model, sentences, tmp_path):
+    index = SentenceIndex.build(model, sentences, tmp_path / "index")
+    loaded = SentenceIndex.load(tmp_path / "index")
+    for call in (lambda: loaded.search("x"), lambda: loaded.add(["x"])):
+        with pytest.raises(UserError, match="no model to encode with"):
             call()
-    model.build_index(sentences)
+    with pytest.raises(UserError, match="or their vectors"):
+        SentenceIndex.build(None, sentences)
     with pytest.raises(UserError, match="a string is needed"):
-        model.search([1])
+        index.search([1])
     with pytest.raises(UserError, match="top_k 0"):
-        model.search("x", 0)
+        index.search("x", 0)
 
 
 OTHERS = {
@@ -398,52 +410,52 @@ OTHERS = {
 @pytest.mark.parametrize("case", OTHERS)
 def test_an_index_of_another_model_is_refused_as_soon_as_it_is_another(case, tiny, sentences, tmp_path):
     model = model_of(tiny, "bert", prompts=True, head=TanhMLP(32), head_at_inference=True)
-    model.build_index(sentences, tmp_path / "index")
-    assert model.search("x")
+    index = SentenceIndex.build(model, sentences, tmp_path / "index")
+    assert index.search("x")
     same = model_of(tiny, "bert", prompts=True, head=TanhMLP(32), head_at_inference=True)
     same.load_state_dict(model.state_dict())
-    assert len(same.load_index(tmp_path / "index")) == len(sentences)
+    assert len(SentenceIndex.load(tmp_path / "index", same)) == len(sentences)
     with torch.no_grad():
         OTHERS[case](model)
     for call in (
-        lambda: model.search("x"),
-        lambda: model.add_to_index(["x"]),
-        lambda: model.load_index(tmp_path / "index"),
+        lambda: index.search("x"),
+        lambda: index.add(["x"]),
+        lambda: SentenceIndex.load(tmp_path / "index", model),
     ):
         with pytest.raises(UserError, match="made by another model"):
             call()
 
 
 def test_a_model_that_has_encoded_is_still_the_same_model(tiny, sentences, tmp_path):
-    plain_encoder(load_backbone(tiny("bert")), "avg").build_index(sentences, tmp_path / "index")
+    SentenceIndex.build(plain_encoder(load_backbone(tiny("bert")), "avg"), sentences, tmp_path / "index")
     used = plain_encoder(load_backbone(tiny("bert")), "avg")
     used.encode(sentences, max_length=7)
-    assert len(used.load_index(tmp_path / "index")) == len(sentences)
+    assert len(SentenceIndex.load(tmp_path / "index", used)) == len(sentences)
 
 
 def test_another_base_or_template_is_another_model(tiny, sentences, tmp_path):
     template = Template.parse('This sentence of "{sentence}" means [MASK] .')
     masked = model_of(tiny, "bert", pooling="mask", templates=[template])
-    masked.build_index(sentences, tmp_path / "index")
-    assert masked.search(sentences[4], 1)[0].row == 4
+    index = SentenceIndex.build(masked, sentences, tmp_path / "index")
+    assert index.search(sentences[4], 1)[0].row == 4
     other = Template.parse('The sentence "{sentence}" means [MASK] .')
     for wrong in (
         model_of(tiny, "bert", pooling="mask", templates=[other]),
         model_of(tiny, "roberta"),
     ):
         with pytest.raises(UserError, match="made by another model"):
-            wrong.load_index(tmp_path / "index")
-    wrong.index = SentenceIndex.build(["x"], np.ones((1, 32)))
+            SentenceIndex.load(tmp_path / "index", wrong)
+    SentenceIndex.build(None, ["x"], tmp_path / "vectors", vectors=np.ones((1, 32)))
     with pytest.raises(UserError, match="does not say which model"):
-        wrong.search("x")
+        SentenceIndex.load(tmp_path / "vectors", masked)
 
 
 def test_another_device_or_version_is_not_another_model(model, sentences, tmp_path):
-    model.build_index(sentences, tmp_path / "index")
+    SentenceIndex.build(model, sentences, tmp_path / "index")
     record = json.loads((tmp_path / "index/dcpcse_index.json").read_text())
     assert record["model"]["torch"]
     change(tmp_path / "index", model=record["model"] | {"device": "cuda", "torch": "9", "transformers": "9"})
-    assert len(model.load_index(tmp_path / "index")) == len(sentences)
+    assert len(SentenceIndex.load(tmp_path / "index", model)) == len(sentences)
 
 
 @pytest.fixture
@@ -459,33 +471,33 @@ def encoded(tiny, sentences, tmp_path):
 def test_vectors_that_were_made_before_are_taken_as_they_are(encoded, tiny, sentences, tmp_path, monkeypatch):
     text, output = encoded
     model = plain_encoder(load_backbone(tiny("bert")), "avg")
-    expected = model.build_index(text).search(model.encode(["A man plays."]))
+    expected = SentenceIndex.build(model, text).search(["A man plays."])
     with monkeypatch.context() as patch:
         patch.setattr(SentenceEncoder, "encode", None)
         for folder in (None, tmp_path / "index"):
-            index = model.build_index(text, folder, vectors=output)
-    found = model.search(["A man plays."])
+            index = SentenceIndex.build(model, text, folder, vectors=output)
+    found = index.search(["A man plays."])
     assert [hit.row for hit in found[0]] == [hit.row for hit in expected[0]]
     np.testing.assert_allclose([h.score for h in found[0]], [h.score for h in expected[0]], atol=1e-3)
-    assert index.model["pooling"] == "avg"
+    assert index.identity["pooling"] == "avg"
 
 
 def test_vectors_of_another_text_or_model_or_origin_are_refused(encoded, tiny, sentences, tmp_path):
     text, output = encoded
     model = plain_encoder(load_backbone(tiny("bert")), "avg")
     with pytest.raises(UserError, match="another model"):
-        plain_encoder(load_backbone(tiny("bert")), "cls_before_pooler").build_index(text, vectors=output)
+        SentenceIndex.build(plain_encoder(load_backbone(tiny("bert")), "cls_before_pooler"), text, vectors=output)
     with pytest.raises(UserError, match="another text"):
-        model.build_index(sentences, vectors=output)
+        SentenceIndex.build(model, sentences, vectors=output)
     other = tmp_path / "other.txt"
     other.write_text("\n".join(sentences[::-1]), encoding="utf-8")
     with pytest.raises(UserError, match="another text"):
-        model.build_index(other, vectors=output)
+        SentenceIndex.build(model, other, vectors=output)
     with pytest.raises(UserError, match="is another"):
-        model.build_index(text, vectors=text)
+        SentenceIndex.build(model, text, vectors=text)
     shutil.copy(output, tmp_path / "copy.npy")
     with pytest.raises(UserError, match=r"copy\.npy\.journal.*missing"):
-        model.build_index(text, vectors=tmp_path / "copy.npy")
+        SentenceIndex.build(model, text, vectors=tmp_path / "copy.npy")
     os.truncate(output, 300)
     with pytest.raises(UserError, match="cannot read the vectors"):
-        model.build_index(text, vectors=output)
+        SentenceIndex.build(model, text, vectors=output)

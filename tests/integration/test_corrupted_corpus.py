@@ -8,7 +8,7 @@ import pytest
 import torch
 from runs import assert_same_weights, files
 
-from dcpcse.cli.commands.corrupt import corrupt
+from dcpcse.cli.commands.corrupt import corrupt_command
 from dcpcse.cli.commands.train import train_command
 from dcpcse.data.corrupted_corpus import CORRUPTED, Corpus, CorruptedRows
 from dcpcse.data.training_file import load_training_file
@@ -26,7 +26,7 @@ def corpus(request, tiny, tmp_path_factory):
     """Encoder, data and the corpus made of them."""
     encoder, data = tiny("bert"), request.getfixturevalue(request.param)
     folder = tmp_path_factory.mktemp("corpus") / "made"
-    corrupt(command(encoder, data, folder, batch_size=7))
+    corrupt_command(command(encoder, data, folder, batch_size=7))
     return encoder, data, folder
 
 
@@ -74,7 +74,7 @@ def _undrawn(function, *args):
 
 def test_the_same_seed_makes_the_same_corpus_and_another_one_another(tiny, train_txt, tmp_path):
     for name, seed in {"one": 1, "same": 1, "other": 2}.items():
-        corrupt(command(tiny("bert"), train_txt, tmp_path / name, seed=seed))
+        corrupt_command(command(tiny("bert"), train_txt, tmp_path / name, seed=seed))
     assert files(tmp_path / "one") == files(tmp_path / "same")
     assert files(tmp_path / "one")["corrupted.npy"] != files(tmp_path / "other")["corrupted.npy"]
 
@@ -155,7 +155,7 @@ def test_a_damaged_corpus_is_one_line(damage, corpus, train, tool, tmp_path):
 def test_wrong_options_of_the_command_are_one_line_and_write_nothing(
     options, message, tiny, train_txt, tool, tmp_path
 ):
-    outcome = tool(corrupt, command(tiny("bert"), train_txt, tmp_path / "out", **options))
+    outcome = tool(corrupt_command, command(tiny("bert"), train_txt, tmp_path / "out", **options))
     assert outcome.code == 2
     assert message in outcome.err
     assert outcome.err.count("\n") == 1
@@ -164,6 +164,6 @@ def test_wrong_options_of_the_command_are_one_line_and_write_nothing(
 
 def test_a_folder_that_holds_something_is_not_overwritten(tiny, train_txt, tool, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    outcome = tool(corrupt, command(tiny("bert"), train_txt, tmp_path))
+    outcome = tool(corrupt_command, command(tiny("bert"), train_txt, tmp_path))
     assert outcome.code == 2
     assert "is not empty" in outcome.err

@@ -20,7 +20,7 @@ from transformers import AutoModel, AutoTokenizer
 
 import dcpcse
 from dcpcse.analysis.demo import models as sides
-from dcpcse.cli.commands.demo import demo
+from dcpcse.cli.commands.demo import demo_command
 from dcpcse.cli.parse import parse_training
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.inference.arguments import EncoderArguments
@@ -130,7 +130,7 @@ def test_what_cannot_be_served_is_refused_before_a_model_is_loaded(name, tool, t
     with taken_port() as port:
         stands_for = {"MODEL": tiny("bert"), "RESULT": str(result), "FILE": str(file), "TAKEN": str(port)}
         argv = [re.sub("MODEL|RESULT|FILE|TAKEN", lambda found: stands_for[found[0]], word) for word in words]
-        refused(tool, demo, argv, message)
+        refused(tool, demo_command, argv, message)
 
 
 @contextlib.contextmanager

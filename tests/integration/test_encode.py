@@ -24,7 +24,7 @@ from datasets import Dataset
 from numpy.testing import assert_allclose
 from runs import ROOT, files, ray_processes, refused, wait_for
 
-from dcpcse.cli.commands.encode import encode
+from dcpcse.cli.commands.encode import encode_command
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
@@ -112,7 +112,7 @@ def meanwhile(action) -> Iterator[None]:
 
 def test_row_i_of_an_npy_file_is_line_i(tiny, text, texts, expected, encoded, tool, tmp_path):
     output = tmp_path / "new" / "out.npy"
-    outcome = tool(encode, command(tiny("bert"), text, output))
+    outcome = tool(encode_command, command(tiny("bert"), text, output))
     assert outcome.code == 0
     found = np.load(output, mmap_mode="r")
     assert (found.dtype, found.shape) == (np.float32, expected.shape)
@@ -127,7 +127,7 @@ def test_row_i_of_an_npy_file_is_line_i(tiny, text, texts, expected, encoded, to
 def test_an_arrow_file_opens_in_arrow_and_in_datasets(tiny, text, texts, expected, tool, tmp_path):
     output = tmp_path / "out.arrow"
     options = ("--with_sentences", "--normalize", "--dtype", "float16")
-    assert tool(encode, command(tiny("bert"), text, output, *options)).code == 0
+    assert tool(encode_command, command(tiny("bert"), text, output, *options)).code == 0
     with pa.memory_map(str(output)) as file:
         table = pa.ipc.open_stream(file).read_all()
     assert table.schema.field("vector").type.list_size == 32
@@ -140,7 +140,7 @@ def test_an_arrow_file_opens_in_arrow_and_in_datasets(tiny, text, texts, expecte
 
 def test_an_arrow_file_may_hold_vectors_alone(tiny, text, expected, tool, tmp_path):
     output = tmp_path / "out.arrow"
-    assert tool(encode, command(tiny("bert"), text, output)).code == 0
+    assert tool(encode_command, command(tiny("bert"), text, output)).code == 0
     table = pa.ipc.open_stream(output.read_bytes()).read_all()
     assert table.column_names == ["vector"]
     assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)
@@ -149,7 +149,7 @@ def test_an_arrow_file_may_hold_vectors_alone(tiny, text, expected, tool, tmp_pa
 def test_a_trained_folder_needs_no_pooler(train, tiny, train_txt, text, texts, tool, tmp_path):
     folder = train(tiny("bert"), train_txt).folder
     output = tmp_path / "out.npy"
-    assert tool(encode, [str(folder), str(text), "--output", str(output), "--device", "cpu"]).code == 0
+    assert tool(encode_command, [str(folder), str(text), "--output", str(output), "--device", "cpu"]).code == 0
     assert_allclose(np.load(output), SentenceEncoder.load(folder, device="cpu").encode(texts), atol=1e-6)
 
 
@@ -188,13 +188,13 @@ def left(killed, tmp_path) -> Path:
 def whole(tool, tiny, text, tmp_path, *options: object) -> bytes:
     """What an uninterrupted run writes."""
     output = tmp_path / "whole.npy"
-    assert tool(encode, command(tiny("bert"), text, output, *options)).code == 0
+    assert tool(encode_command, command(tiny("bert"), text, output, *options)).code == 0
     return output.read_bytes()
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(left, tiny, text, texts, tool, encoded, tmp_path):
     done = finished(left)
-    assert tool(encode, command(tiny("bert"), text, left, "--chunk_size", 1)).code == 0
+    assert tool(encode_command, command(tiny("bert"), text, left, "--chunk_size", 1)).code == 0
     assert encoded == [[line] for line in texts[done:]]
     assert left.read_bytes() == whole(tool, tiny, text, tmp_path, "--chunk_size", 1)
 
@@ -207,20 +207,20 @@ def test_bytes_that_are_not_on_record_do_not_count(left, tiny, text, texts, tool
     with open(journal(left), "ab") as file:
         file.write(b'{"chunk": 9')
     argv = command(tiny("bert"), text, left, "--chunk_size", 1)
-    assert tool(encode, argv).code == 0
+    assert tool(encode_command, argv).code == 0
     assert encoded == [[line] for line in texts[done:]]
-    assert "whole already" in tool(encode, argv).said
+    assert "whole already" in tool(encode_command, argv).said
     assert left.read_bytes() == whole(tool, tiny, text, tmp_path, "--chunk_size", 1)
 
 
 def test_a_run_killed_before_the_last_step_encodes_nothing_again(tiny, text, tool, encoded, tmp_path):
     output = tmp_path / "out.arrow"
     argv = command(tiny("bert"), text, output)
-    tool(encode, argv)
+    tool(encode_command, argv)
     bytes_before = output.read_bytes()
     output.rename(partial(output))
     encoded.clear()
-    assert tool(encode, argv).code == 0
+    assert tool(encode_command, argv).code == 0
     assert encoded == []
     assert output.read_bytes() == bytes_before
 
@@ -228,10 +228,10 @@ def test_a_run_killed_before_the_last_step_encodes_nothing_again(tiny, text, too
 def test_the_same_command_on_a_whole_file_does_nothing(tiny, text, tool, encoded, tmp_path):
     output = tmp_path / "out.npy"
     argv = command(tiny("bert"), text, output)
-    tool(encode, argv)
+    tool(encode_command, argv)
     before, times = files(tmp_path), [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())]
     encoded.clear()
-    again = tool(encode, argv)
+    again = tool(encode_command, argv)
     assert (again.code, encoded) == (0, [])
     assert "whole already" in again.said
     assert (files(tmp_path), [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())]) == (before, times)
@@ -240,9 +240,9 @@ def test_the_same_command_on_a_whole_file_does_nothing(tiny, text, tool, encoded
 def test_a_whole_file_that_was_moved_away_is_made_anew(tiny, text, tool, tmp_path):
     output = tmp_path / "out.npy"
     argv = command(tiny("bert"), text, output)
-    tool(encode, argv)
+    tool(encode_command, argv)
     moved = output.rename(tmp_path / "moved.npy")
-    assert "is gone" in tool(encode, argv).said
+    assert "is gone" in tool(encode_command, argv).said
     assert output.read_bytes() == moved.read_bytes()
 
 
@@ -270,20 +270,20 @@ def test_a_run_of_something_else_is_not_gone_on_with(case, left, tiny, text, too
     change, message = OTHERS[case]
     argv = change(command(tiny("bert"), text, left, "--chunk_size", 1), tiny, text)
     before = files(left.parent)
-    refused(tool, encode, argv, message, "--overwrite")
+    refused(tool, encode_command, argv, message, "--overwrite")
     assert files(left.parent) == before
 
 
 def test_overwrite_replaces_what_is_of_something_else(left, tiny, text, tool, encoded, tmp_path):
     options = ("--chunk_size", 1, "--dtype", "float16", "--overwrite")
-    assert tool(encode, command(tiny("bert"), text, left, *options)).code == 0
+    assert tool(encode_command, command(tiny("bert"), text, left, *options)).code == 0
     assert len(encoded) == LINES
     assert left.read_bytes() == whole(tool, tiny, text, tmp_path, *options)
 
 
 def test_overwrite_still_goes_on_with_its_own(left, tiny, text, tool, encoded):
     done = finished(left)
-    assert tool(encode, command(tiny("bert"), text, left, "--chunk_size", 1, "--overwrite")).code == 0
+    assert tool(encode_command, command(tiny("bert"), text, left, "--chunk_size", 1, "--overwrite")).code == 0
     assert len(encoded) == LINES - done
 
 
@@ -292,22 +292,26 @@ def test_a_file_of_unknown_origin_is_not_overwritten(end, tiny, text, tool, tmp_
     path = tmp_path / f"out.npy{end}"
     path.write_bytes(b"years of work")
     argv = command(tiny("bert"), text, tmp_path / "out.npy")
-    refused(tool, encode, argv, str(path), "--overwrite")
+    refused(tool, encode_command, argv, str(path), "--overwrite")
     assert set(files(tmp_path)) == {path.name}
     assert path.read_bytes() == b"years of work"
-    assert tool(encode, [*argv, "--overwrite"]).code == 0
+    assert tool(encode_command, [*argv, "--overwrite"]).code == 0
     assert np.load(tmp_path / "out.npy").shape == (LINES, 32)
 
 
 def test_two_runs_do_not_write_one_file(left, tiny, text, tool):
     with open(journal(left), "ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        refused(tool, encode, command(tiny("bert"), text, left, "--chunk_size", 1), "another process is writing")
+        refused(
+            tool, encode_command, command(tiny("bert"), text, left, "--chunk_size", 1), "another process is writing"
+        )
 
 
 def test_a_damaged_partial_file_is_refused(left, tiny, text, tool):
     os.truncate(partial(left), 130)
-    refused(tool, encode, command(tiny("bert"), text, left, "--chunk_size", 1), "shorter than its journal says")
+    refused(
+        tool, encode_command, command(tiny("bert"), text, left, "--chunk_size", 1), "shorter than its journal says"
+    )
 
 
 BAD = {  # what is given → what the error names
@@ -345,19 +349,19 @@ def test_mistakes_get_one_line(case, tiny, tool, tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_bytes(given.get("content", b"one\ntwo\nthree\n"))
     model, file = given.get("model", tiny("bert")), given.get("file", "text.txt")
     argv = command(model, Path(file), Path(given.get("output", "out.npy")), "--chunk_size", 1)
-    refused(tool, encode, [model, *argv[1:], *given.get("options", [])], *parts)
+    refused(tool, encode_command, [model, *argv[1:], *given.get("options", [])], *parts)
     assert set(files(tmp_path)) <= {"folder.npy", "text.txt", "out.npy.journal", "out.npy.partial"}
 
 
 def test_output_is_needed(tiny, text, tool):
-    refused(tool, encode, [tiny("bert"), str(text)], "--output is missing")
+    refused(tool, encode_command, [tiny("bert"), str(text)], "--output is missing")
 
 
 def test_texts_that_are_cut_are_counted_once_for_the_whole_file(tiny, tool, tmp_path):
     text, output = tmp_path / "long.txt", tmp_path / "out.npy"
     text.write_text("short\n" + "flute " * 200 + "\nshort\n" + "garden " * 100 + "\n", encoding="utf-8")
     argv = command(tiny("bert"), text, output, "--chunk_size", 1)
-    said = tool(encode, argv).said
+    said = tool(encode_command, argv).said
     assert "2 texts are longer" in said
     assert "of 1 texts" not in said
     assert [json.loads(line)["cut"] for line in journal(output).read_text().splitlines()[1:]] == [0, 1, 0, 1]
@@ -373,8 +377,8 @@ def test_a_vector_that_the_type_cannot_hold_is_named_by_its_line(tiny, text, too
 
     monkeypatch.setattr(SentenceEncoder, "encode", huge)
     argv = command(tiny("bert"), text, tmp_path / "out.npy")
-    refused(tool, encode, [*argv, "--dtype", "float16"], "text.txt, line 22", "not finite in float16")
-    assert tool(encode, [*argv, "--overwrite"]).code == 0
+    refused(tool, encode_command, [*argv, "--dtype", "float16"], "text.txt, line 22", "not finite in float16")
+    assert tool(encode_command, [*argv, "--overwrite"]).code == 0
 
 
 def test_a_file_that_changes_under_way_is_noticed(tiny, texts, tool, tmp_path, monkeypatch):
@@ -387,7 +391,7 @@ def test_a_file_that_changes_under_way_is_noticed(tiny, texts, tool, tmp_path, m
         return original(self, sentences, *args, **kwargs)
 
     monkeypatch.setattr(SentenceEncoder, "encode", slow)
-    refused(tool, encode, command(tiny("bert"), text, tmp_path / "out.npy"), "was changed")
+    refused(tool, encode_command, command(tiny("bert"), text, tmp_path / "out.npy"), "was changed")
     assert not (tmp_path / "out.npy").exists()
 
 
@@ -404,16 +408,16 @@ def test_a_disk_that_is_full_ends_with_one_line_and_can_be_gone_on_with(tiny, te
 
     monkeypatch.setattr(module.os, "fsync", full)
     output = tmp_path / "out.npy"
-    refused(tool, encode, command(tiny("bert"), text, output), "No space left on device", "goes on")
+    refused(tool, encode_command, command(tiny("bert"), text, output), "No space left on device", "goes on")
     monkeypatch.undo()
     assert 0 < finished(output) < LINES // CHUNK
-    assert tool(encode, command(tiny("bert"), text, output)).code == 0
+    assert tool(encode_command, command(tiny("bert"), text, output)).code == 0
     assert output.read_bytes() == whole(tool, tiny, text, tmp_path)
 
 
 def test_bf16_is_near(tiny, text, expected, tool, tmp_path):
     output = tmp_path / "out.npy"
-    assert tool(encode, command(tiny("bert"), text, output, "--bf16")).code == 0
+    assert tool(encode_command, command(tiny("bert"), text, output, "--bf16")).code == 0
     found = np.load(output)
     assert found.dtype == np.float32
     assert not np.allclose(found, expected, atol=1e-6)
@@ -423,7 +427,7 @@ def test_bf16_is_near(tiny, text, expected, tool, tmp_path):
 
 def test_two_processes_write_what_one_does(tiny, text, tool, tmp_path):
     output = tmp_path / "two.npy"
-    assert tool(encode, command(tiny("bert"), text, output, "--num_processes", 2)).code == 0
+    assert tool(encode_command, command(tiny("bert"), text, output, "--num_processes", 2)).code == 0
     assert output.read_bytes() == whole(tool, tiny, text, tmp_path)
     assert not multiprocessing.active_children()
 
@@ -437,11 +441,11 @@ def test_a_worker_that_dies_ends_the_run_with_one_line_and_nothing_is_lost(tiny,
         os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
     with meanwhile(kill):
-        refused(tool, encode, argv, "a worker process ended (exit code -9", "the same command goes on")
+        refused(tool, encode_command, argv, "a worker process ended (exit code -9", "the same command goes on")
     assert not multiprocessing.active_children()
     done = finished(output)
     assert 3 <= done < LINES
-    assert tool(encode, argv[:-2]).code == 0  # the number of processes may be another
+    assert tool(encode_command, argv[:-2]).code == 0  # the number of processes may be another
     assert encoded == [[line] for line in texts[done:]]
     assert output.read_bytes() == whole(tool, tiny, text, tmp_path, "--chunk_size", 1)
 
@@ -468,14 +472,14 @@ def test_a_worker_sends_back_what_the_user_can_mend(mistaken, text, monkeypatch)
 def test_ray_that_is_not_installed_is_named(tiny, text, tool, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", "local")
-    refused(tool, encode, argv, "pip install ray[data]")
+    refused(tool, encode_command, argv, "pip install ray[data]")
 
 
 def test_ray_of_this_machine_ends_with_the_work(tiny, text, tool, tmp_path):
     pytest.importorskip("ray", reason="needs Ray Data (pip install ray[data])")
     argv = command(tiny("bert"), text, tmp_path / "out.npy")
-    tool(encode, argv)
-    again = tool(encode, [*argv, "--ray", "local"])
+    tool(encode_command, argv)
+    again = tool(encode_command, [*argv, "--ray", "local"])
     assert again.code == 0
     assert not ray_processes("")
     assert "whole already" in again.said
@@ -485,7 +489,7 @@ def test_ray_of_this_machine_ends_with_the_work(tiny, text, tool, tmp_path):
 def test_a_cluster_that_is_not_there_gets_one_line(address, tiny, text, tool, tmp_path):
     pytest.importorskip("ray", reason="needs Ray Data (pip install ray[data])")
     argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", address)
-    refused(tool, encode, argv, f"--ray {address}", "no cluster to be reached")
+    refused(tool, encode_command, argv, f"--ray {address}", "no cluster to be reached")
 
 
 def test_a_cluster_that_has_crashed_is_not_waited_for(tiny, text, tool, tmp_path, monkeypatch):
@@ -495,7 +499,7 @@ def test_a_cluster_that_has_crashed_is_not_waited_for(tiny, text, tool, tmp_path
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:9", encoding="utf-8")
     argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", "auto")
-    refused(tool, encode, argv, "--ray auto", "no cluster to be reached", "refused")
+    refused(tool, encode_command, argv, "--ray auto", "no cluster to be reached", "refused")
 
 
 def test_a_ray_cluster_goes_on_with_a_killed_run_and_loses_nothing_by_a_killed_worker(
@@ -509,14 +513,14 @@ def test_a_ray_cluster_goes_on_with_a_killed_run_and_loses_nothing_by_a_killed_w
         killed[0].kill()
 
     with meanwhile(kill):
-        assert tool(encode, command(tiny("bert"), text, left, "--chunk_size", 1, "--ray", cluster)).code == 0
+        assert tool(encode_command, command(tiny("bert"), text, left, "--chunk_size", 1, "--ray", cluster)).code == 0
     assert killed
     assert left.read_bytes() == whole(tool, tiny, text, tmp_path, "--chunk_size", 1)
 
 
 def test_more_workers_than_a_ray_cluster_has_room_for_are_refused(cluster, tiny, text, tool, tmp_path):
     argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", cluster, "--num_processes", 3)
-    refused(tool, encode, argv, "--num_processes 3", "2 workers on cpu")
+    refused(tool, encode_command, argv, "--num_processes 3", "2 workers on cpu")
 
 
 def test_a_ray_worker_sends_back_what_the_user_can_mend(mistaken, text):

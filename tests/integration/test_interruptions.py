@@ -197,7 +197,7 @@ def test_a_signal_in_the_last_step_leaves_the_result(attempt, during, whole, tmp
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_the_encoder_is_loaded_leaves_nothing_behind(number, code, attempt, monkeypatch, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(training, "load", lambda args: press(number)())
+    monkeypatch.setattr(training, "load_encoder", lambda args: press(number)())
     ended = attempt(tmp_path / "out", **STEPS)
     assert ended.code == code
     assert ended.err.splitlines() == ["interrupted"]
@@ -465,7 +465,7 @@ def test_a_small_disk_that_fills_up_keeps_its_checkpoints(attempt, small_disk, w
 
 
 def test_a_read_only_folder_is_refused_before_anything_is_loaded(attempt, small_disk, monkeypatch):
-    monkeypatch.setattr(training, "load", lambda args: pytest.fail("too late"))
+    monkeypatch.setattr(training, "load_encoder", lambda args: pytest.fail("too late"))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     ended = attempt(small_disk / "out", **EVERY_TWO)
     assert ended.code == 2

@@ -20,7 +20,7 @@ from dcpcse.analysis.plots import pair_projection as pairs_map
 from dcpcse.analysis.plots import token_projection as tokens_map
 from dcpcse.analysis.plots import training_curves as curves
 from dcpcse.cli.commands.evaluate import evaluate_command
-from dcpcse.cli.commands.plot import plot, plot_parser
+from dcpcse.cli.commands.plot import plot_command, plot_parser
 from dcpcse.utils.run_files import METRICS, read_metrics
 
 
@@ -140,7 +140,7 @@ def test_a_picture_is_written_in_both_forms_and_said(
     for kind, argv in calls.items():
         # With an ending, in a folder that is made; then without.
         for output in (tmp_path / "new" / f"{kind}.png", tmp_path / "again" / kind):
-            outcome = tool(plot, [kind, *argv, "--output", str(output)])
+            outcome = tool(plot_command, [kind, *argv, "--output", str(output)])
             assert outcome.code == 0, outcome.err
             stem = output.with_suffix("")
             assert outcome.said.endswith(f"written: {stem}.png and {stem}.svg")
@@ -159,7 +159,7 @@ def test_lengths_are_drawn_from_an_answer(tool, tmp_path):
     cells = {4: [76.0, 77.0], 16: [78.0, 78.5]}
     rows = [{"name": f"x/length-{n}", "cells": {"avg": {"values": v, "published": None}}} for n, v in cells.items()]
     (tmp_path / "answer.json").write_text(json.dumps({"rows": rows}), encoding="utf-8")
-    outcome = tool(plot, ["prompt-length", str(tmp_path / "answer.json"), "--output", str(tmp_path / "out")])
+    outcome = tool(plot_command, ["prompt-length", str(tmp_path / "answer.json"), "--output", str(tmp_path / "out")])
     assert outcome.code == 0, outcome.err
     assert "length 16: 78.25, n = 2" in outcome.said
     assert "published" not in (tmp_path / "out.svg").read_text(encoding="utf-8")
@@ -213,14 +213,17 @@ def test_a_mistake_gives_one_line_and_leaves_nothing(tool, name, geometry, tiny,
     filled = [word.format(**places) for word in argv]
     if argv and "--output" not in argv:
         filled += ["--output", str(tmp_path / "out")]
-    refused(tool, plot, filled, *expected)
+    refused(tool, plot_command, filled, *expected)
     assert {path.name for path in tmp_path.iterdir()} == {"text", "list", "empty"}
 
 
 def test_a_damaged_curve_is_named(tool, unsupervised, tmp_path):
     (tmp_path / METRICS).write_text('{"step": 1\n', encoding="utf-8")
     refused(
-        tool, plot, ["curves", str(tmp_path), "--output", str(tmp_path / "out")], "metrics.jsonl, line 1 is damaged"
+        tool,
+        plot_command,
+        ["curves", str(tmp_path), "--output", str(tmp_path / "out")],
+        "metrics.jsonl, line 1 is damaged",
     )
 
 
@@ -228,12 +231,12 @@ def test_scores_of_two_splits_do_not_share_a_picture(tool, geometry, tmp_path):
     content = geometry.read_text(encoding="utf-8")
     (tmp_path / "dev.json").write_text(re.sub('"split": "test"', '"split": "dev"', content), encoding="utf-8")
     argv = ["frequent", str(geometry), str(tmp_path / "dev.json"), "--output", str(tmp_path / "out")]
-    refused(tool, plot, argv, "different splits", "dev.json dev")
+    refused(tool, plot_command, argv, "different splits", "dev.json dev")
 
 
 def test_an_unfinished_evaluation_is_drawn_and_said(tool, geometry, tmp_path):
     content = json.loads(geometry.read_text(encoding="utf-8"))
     (tmp_path / "half.json").write_text(json.dumps({**content, "complete": False}), encoding="utf-8")
-    outcome = tool(plot, ["frequent", str(tmp_path / "half.json"), "--output", str(tmp_path / "out")])
+    outcome = tool(plot_command, ["frequent", str(tmp_path / "half.json"), "--output", str(tmp_path / "out")])
     assert outcome.code == 0
     assert "half.json: the evaluation has not ended" in outcome.said

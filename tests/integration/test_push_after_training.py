@@ -8,7 +8,7 @@ import yaml
 from runs import refused
 
 import dcpcse
-from dcpcse.cli.commands.hub import card, pull, push
+from dcpcse.cli.commands.hub import card_command, pull_command, push_command
 from dcpcse.cli.commands.train import train_command
 
 ID = "someone/prompts"
@@ -70,18 +70,21 @@ def _then_fail(server):
 
 def test_the_commands_push_pull_and_card(api, server, unsupervised, tool, tmp_path):
     folder = tmp_path / "folder"
-    assert tool(card, [str(unsupervised.folder), "--output", str(tmp_path / "card.md"), "--name", "mine"]).code == 0
+    assert (
+        tool(card_command, [str(unsupervised.folder), "--output", str(tmp_path / "card.md"), "--name", "mine"]).code
+        == 0
+    )
     assert 'dcpcse.load("mine")' in (tmp_path / "card.md").read_text(encoding="utf-8")
-    refused(tool, card, [str(unsupervised.folder), "--output", str(tmp_path / "card.md")], "--overwrite")
+    refused(tool, card_command, [str(unsupervised.folder), "--output", str(tmp_path / "card.md")], "--overwrite")
     folder.mkdir()
     for path in unsupervised.folder.iterdir():
         if path.is_file():
             (folder / path.name).write_bytes(path.read_bytes())
-    assert "pushed: http" in tool(push, [str(folder), ID, "--message", "first", "--private"]).said
+    assert "pushed: http" in tool(push_command, [str(folder), ID, "--message", "first", "--private"]).said
     assert (api.messages, api.private) == (["first"], {ID})
-    refused(tool, push, [str(unsupervised.folder), ID], "--overwrite")
-    assert tool(pull, [ID, "--output", str(tmp_path / "pulled")]).code == 0
+    refused(tool, push_command, [str(unsupervised.folder), ID], "--overwrite")
+    assert tool(pull_command, [ID, "--output", str(tmp_path / "pulled")]).code == 0
     assert json.loads((tmp_path / "pulled/dcpcse.json").read_text())["method"] == "dcpcse"
-    refused(tool, pull, [ID, "--output", str(tmp_path / "pulled")], "is there already")
-    refused(tool, pull, ["someone/nothing", "--output", str(tmp_path / "new")], "no model of that name")
+    refused(tool, pull_command, [ID, "--output", str(tmp_path / "pulled")], "is there already")
+    refused(tool, pull_command, ["someone/nothing", "--output", str(tmp_path / "new")], "no model of that name")
     assert not Path(tmp_path / "new").exists()

@@ -11,8 +11,8 @@ from scipy.stats import spearmanr
 from senteval import load_pairs
 
 import dcpcse
-from dcpcse.cli.commands.report import report
-from dcpcse.cli.commands.runs import runs
+from dcpcse.cli.commands.report import report_command
+from dcpcse.cli.commands.runs import runs_command
 
 pytest.importorskip("matplotlib")
 QUERY = "A man <plays> the flute."
@@ -32,7 +32,7 @@ def page(unsupervised, supervised, sts_data, tmp_path_factory):
     (root / "queries.txt").write_text(f"{QUERY}\n", encoding="utf-8")
     folders = [unsupervised.folder, supervised.folder, moved, begun]
     options = {"queries": root / "queries.txt", "data_dir": sts_data, "custom_data": True, "top_k": 3}
-    report([*map(str, folders), *words({"output": root / "page.html", **options, "device": "cpu"})])
+    report_command([*map(str, folders), *words({"output": root / "page.html", **options, "device": "cpu"})])
     return require_whole((root / "page.html").read_text(encoding="utf-8"))
 
 
@@ -79,7 +79,9 @@ def test_models_that_cannot_be_had_are_told_and_the_rest_is_there(page):
 
 def test_the_list_says_of_real_runs_what_transformers_says(unsupervised, supervised, tool, tmp_path):
     path = tmp_path / "rows.json"
-    outcome = tool(runs, [str(unsupervised.folder), str(supervised.folder), "--sort", "run", "--json", str(path)])
+    outcome = tool(
+        runs_command, [str(unsupervised.folder), str(supervised.folder), "--sort", "run", "--json", str(path)]
+    )
     assert outcome.code == 0
     rows = {row["run"]: row for row in json.loads(path.read_text(encoding="utf-8"))}
     assert len(rows) == 2

@@ -13,7 +13,7 @@ import pytest
 from runs import ROOT, ray_processes, refused, wait_for
 from senteval_tiny import write_tiny_data
 
-from dcpcse.cli.commands.reproduce import reproduce
+from dcpcse.cli.commands.reproduce import reproduce_command
 from dcpcse.cli.main import main
 
 SCPCSE, DCPCSE = (f"dcpcse/table1/unsupervised/{name}-BERT-base" for name in ("SCPCSE", "DCPCSE"))
@@ -63,7 +63,7 @@ def test_a_killed_reproduction_leaves_no_training_behind_and_goes_on_with_what_i
     first = units(output)
     assert set(first) == {f"{SCPCSE}/seed-0"}
 
-    outcome = tool(reproduce, [*argv, "--baseline", SCPCSE])
+    outcome = tool(reproduce_command, [*argv, "--baseline", SCPCSE])
     assert outcome.code == 0, outcome.err + (output / DCPCSE / "seed-0/log.txt").read_text()
     assert "2 units, 1 of them finished" in outcome.said
     assert units(output).items() >= first.items() and len(units(output)) == 2
@@ -76,15 +76,15 @@ def test_a_killed_reproduction_leaves_no_training_behind_and_goes_on_with_what_i
     assert answer["environment"]["versions"]["torch"]
     assert (output / "answer.md").read_text(encoding="utf-8").count("dcpcse train --preset") == 2
 
-    assert "2 units, 2 of them finished" in tool(reproduce, argv).said
+    assert "2 units, 2 of them finished" in tool(reproduce_command, argv).said
     other = [*argv[: argv.index("--limit")], "--limit", "3", *argv[argv.index("--limit") + 2 :]]
-    refused(tool, reproduce, other, "with other options", "give another --output_dir")
+    refused(tool, reproduce_command, other, "with other options", "give another --output_dir")
 
 
 def test_a_row_that_fails_lets_the_others_go_on(options, tool, tmp_path):
     wrong = [*options, "--set", "max_seq_length", "5000"]
     argv = [*UNTRAINED[:1], DCPCSE, *wrong, "--output_dir", str(tmp_path)]
-    outcome = tool(reproduce, argv)
+    outcome = tool(reproduce_command, argv)
     assert outcome.code == 2
     assert "1 of 2 rows did not come to an end" in outcome.err and "--max_seq_length 5000" in outcome.err
     assert "static-avg" in outcome.out and set(units(tmp_path)) == {f"{UNTRAINED[0]}/once"}
@@ -103,12 +103,12 @@ def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_al
     killer = threading.Thread(target=kill_one_at_work)
     killer.start()
     argv = [*UNTRAINED, *untrained, "--output_dir", str(tmp_path)]
-    outcome = tool(reproduce, [*argv, "--ray", cluster])
+    outcome = tool(reproduce_command, [*argv, "--ray", cluster])
     assert outcome.code == 0, outcome.err
     assert set(units(tmp_path)) == {f"{name}/once" for name in UNTRAINED}
     killer.join()
     assert killed
-    again = tool(reproduce, argv)
+    again = tool(reproduce_command, argv)
     assert outcome.out.endswith(again.out)  # Ray speaks of the killed worker before
 
 
@@ -138,17 +138,17 @@ def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_al
 )
 def test_mistakes_get_one_line_and_leave_nothing(words, said, tool, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused(tool, reproduce, words, *said)
+    refused(tool, reproduce_command, words, *said)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_dry_run_writes_nothing_and_a_list_needs_nothing(options, tool, tmp_path):
     planned = tool(
-        reproduce, [SCPCSE, "--seeds", "0..2", *options, "--output_dir", str(tmp_path / "out"), "--dry-run"]
+        reproduce_command, [SCPCSE, "--seeds", "0..2", *options, "--output_dir", str(tmp_path / "out"), "--dry-run"]
     )
     assert planned.code == 0 and not (tmp_path / "out").exists()
     assert planned.out.count("to do") == 3 and "about" in planned.out
-    listed = tool(reproduce, ["--list"])
+    listed = tool(reproduce_command, ["--list"])
     assert "d2cse/table6" in listed.out and "cited only" in listed.out
 
 

@@ -8,11 +8,12 @@ from method_models import RECIPES, model_of
 from runs import files, refused
 
 import dcpcse
-from dcpcse.cli.commands.encode import encode
-from dcpcse.cli.commands.search import search
-from dcpcse.cli.commands.similarity import similarity
+from dcpcse.cli.commands.encode import encode_command
+from dcpcse.cli.commands.search import search_command
+from dcpcse.cli.commands.similarity import similarity_command
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
+from dcpcse.inference.index.sentence_index import SentenceIndex
 
 QUERIES = ["A man plays the flute.", "Rain."]
 
@@ -44,13 +45,13 @@ def found(outcome) -> list[dict]:
 
 
 def test_search_prints_the_nearest_sentences_of_each_query(command, tool, text, sentences, cosines):
-    outcome = tool(search, command(QUERIES[0], "--sentences", text, "--top_k", 2, QUERIES[1]))
+    outcome = tool(search_command, command(QUERIES[0], "--sentences", text, "--top_k", 2, QUERIES[1]))
     assert outcome.code == 0, outcome.err
     expected = []
     for query, own in zip(QUERIES, cosines, strict=True):
         expected += [query, *(f"  {own[row]:7.4f}  {sentences[row]}" for row in np.argsort(-own)[:2])]
     assert outcome.out.splitlines() == expected
-    nothing = tool(search, command(QUERIES[0], "--sentences", text, "--threshold", 0.9999)).out
+    nothing = tool(search_command, command(QUERIES[0], "--sentences", text, "--threshold", 0.9999)).out
     assert nothing.splitlines() == [QUERIES[0], "  nothing of cosine 0.9999 or more"]
 
 
@@ -59,7 +60,7 @@ def test_json_holds_all_that_the_limits_allow(backend, command, tool, text, sent
     (tmp_path / "queries.txt").write_text("\n".join(QUERIES), encoding="utf-8")
     threshold, words = float(np.median(cosines)), ["--num_cells_in_search", 100] if backend == "ivf" else []
     argv = command("--sentences", text, "--queries", tmp_path / "queries.txt", "--json", "--backend", backend, *words)
-    rows = found(tool(search, [*argv, "--threshold", str(threshold), "--top_k", "100"]))
+    rows = found(tool(search_command, [*argv, "--threshold", str(threshold), "--top_k", "100"]))
     assert [row["query"] for row in rows] == QUERIES
     for row, own in zip(rows, cosines, strict=True):
         expected = [i for i in np.argsort(-own).tolist() if own[i] >= threshold]
@@ -76,37 +77,37 @@ def test_an_index_is_built_once_and_used_again(command, tool, text, tmp_path, mo
         return original(self, sentences, *args, **kwargs)
 
     monkeypatch.setattr(SentenceEncoder, "encode", counting)
-    first = found(tool(search, command(QUERIES[0], "--sentences", text, "--index", folder, "--json")))
+    first = found(tool(search_command, command(QUERIES[0], "--sentences", text, "--index", folder, "--json")))
     before = files(tmp_path)
     for words in (["--sentences", text], []):
-        assert found(tool(search, command(QUERIES[0], *words, "--index", folder, "--json"))) == first
+        assert found(tool(search_command, command(QUERIES[0], *words, "--index", folder, "--json"))) == first
     assert encoded == [12, 1, 1, 1]
     assert files(tmp_path) == before
-    assert tool(search, command("--sentences", text, "--index", tmp_path / "only")).out == ""
+    assert tool(search_command, command("--sentences", text, "--index", tmp_path / "only")).out == ""
     assert files(tmp_path / "only") == files(folder)
 
 
 def test_cells_of_a_saved_index_are_used_and_told(command, tool, text, tmp_path):
     argv = command(QUERIES[0], "--sentences", text, "--index", tmp_path / "index", "--json")
-    tool(search, [*argv, "--backend", "ivf", "--num_cells", "4", "--num_cells_in_search", "1"])
-    again = tool(search, argv)
+    tool(search_command, [*argv, "--backend", "ivf", "--num_cells", "4", "--num_cells_in_search", "1"])
+    again = tool(search_command, argv)
     assert "looks into 1 of its 4 cells, and may miss" in again.said
     assert len(found(again)[0]["found"]) < 12
-    every = tool(search, [*argv, "--num_cells_in_search", "4", "--top_k", "12"])
-    assert found(every) == found(tool(search, [*argv, "--backend", "numpy", "--top_k", "12"]))
-    refused(tool, search, [*argv, "--num_cells", "5"], "--num_cells 5", "has 4")
+    every = tool(search_command, [*argv, "--num_cells_in_search", "4", "--top_k", "12"])
+    assert found(every) == found(tool(search_command, [*argv, "--backend", "numpy", "--top_k", "12"]))
+    refused(tool, search_command, [*argv, "--num_cells", "5"], "--num_cells 5", "has 4")
 
 
 def test_vectors_of_the_encode_command_need_no_second_encoding(command, tool, text, tmp_path, monkeypatch):
-    tool(encode, command(text, "--output", tmp_path / "text.npy"))
+    tool(encode_command, command(text, "--output", tmp_path / "text.npy"))
     words = command("--sentences", text, "--vectors", tmp_path / "text.npy", "--index", tmp_path / "index")
     with monkeypatch.context() as patch:
         patch.setattr(SentenceEncoder, "encode", None)
-        assert tool(search, words).code == 0
+        assert tool(search_command, words).code == 0
     argv = command(QUERIES[0], "--json")
-    assert [hit["row"] for hit in found(tool(search, [*argv, "--index", str(tmp_path / "index")]))[0]["found"]] == [
-        hit["row"] for hit in found(tool(search, [*argv, "--sentences", str(text)]))[0]["found"]
-    ]
+    assert [
+        hit["row"] for hit in found(tool(search_command, [*argv, "--index", str(tmp_path / "index")]))[0]["found"]
+    ] == [hit["row"] for hit in found(tool(search_command, [*argv, "--sentences", str(text)]))[0]["found"]]
 
 
 MISTAKES = {  # words → what the error names
@@ -137,24 +138,24 @@ def test_mistakes_of_a_search_get_one_line_and_leave_nothing(case, command, tool
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes").write_text("mine")
     before = files(tmp_path)
-    refused(tool, search, command(*words), *parts)
+    refused(tool, search_command, command(*words), *parts)
     assert files(tmp_path) == before
 
 
 def test_an_index_of_another_model_or_text_is_refused_and_overwritten_if_asked(command, tool, tiny, text, tmp_path):
     argv = command("x", "--sentences", text, "--index", tmp_path / "index")
-    tool(search, argv)
+    tool(search_command, argv)
     other = [tiny("bert", seed=7), *argv[1:]]
-    refused(tool, search, other, "another model")
+    refused(tool, search_command, other, "another model")
     changed = tmp_path / "changed.txt"
     changed.write_text("one\ntwo\n")
     argv[argv.index(str(text))] = str(changed)
-    refused(tool, search, argv, "was not built of", "--overwrite")
-    assert len(tool(search, [*argv, "--overwrite"]).out.splitlines()) == 3
+    refused(tool, search_command, argv, "was not built of", "--overwrite")
+    assert len(tool(search_command, [*argv, "--overwrite"]).out.splitlines()) == 3
 
 
 def test_similarity_compares_the_first_sentence_to_the_others(command, tool, sentences, cosines):
-    outcome = tool(similarity, command(QUERIES[0], *sentences))
+    outcome = tool(similarity_command, command(QUERIES[0], *sentences))
     expected = [f"{own:7.4f}  {QUERIES[0]} | {s}" for own, s in zip(cosines[0], sentences, strict=True)]
     assert outcome.out.splitlines() == expected
 
@@ -162,7 +163,7 @@ def test_similarity_compares_the_first_sentence_to_the_others(command, tool, sen
 def test_similarity_of_the_pairs_of_a_file(command, tool, sentences, cosines, tmp_path, monkeypatch):
     monkeypatch.setattr("dcpcse.cli.commands.similarity.PAIRS", 5)
     (tmp_path / "pairs.tsv").write_text("\n".join(f"{QUERIES[0]}\t{s}" for s in [*sentences, QUERIES[0]]))
-    rows = found(tool(similarity, command("--pairs", tmp_path / "pairs.tsv", "--json")))
+    rows = found(tool(similarity_command, command("--pairs", tmp_path / "pairs.tsv", "--json")))
     assert [row["sentences"] for row in rows] == [[QUERIES[0], s] for s in [*sentences, QUERIES[0]]]
     np.testing.assert_allclose([row["score"] for row in rows], [*cosines[0], 1], atol=1e-5)
     assert rows[-1]["score"] == 1
@@ -181,7 +182,7 @@ def test_similarity_of_the_pairs_of_a_file(command, tool, sentences, cosines, tm
 def test_mistakes_of_a_comparison_get_one_line(words, parts, command, tool, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.tsv").write_text("a\tb\na b\n")
-    refused(tool, similarity, command(*words), *parts)
+    refused(tool, similarity_command, command(*words), *parts)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -189,7 +190,7 @@ def test_folders_of_all_methods_are_searched_as_they_were_trained(recipe, tiny, 
     model = model_of(recipe, tiny)
     model.eval().save(tmp_path / "model")
     argv = [str(tmp_path / "model"), sentences[3], "--sentences", str(text), "--device", "cpu", "--json"]
-    (row,) = found(tool(search, [*argv, "--index", str(tmp_path / "index"), "--top_k", "12"]))
+    (row,) = found(tool(search_command, [*argv, "--index", str(tmp_path / "index"), "--top_k", "12"]))
     vectors = model.encode(sentences).astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = vectors @ vectors[3]
@@ -198,4 +199,4 @@ def test_folders_of_all_methods_are_searched_as_they_were_trained(recipe, tiny, 
     rows = [hit["row"] for hit in row["found"]]
     np.testing.assert_allclose([hit["score"] for hit in row["found"]], cosines[rows], atol=1e-5)
     reloaded = dcpcse.load(tmp_path / "model", device="cpu")
-    assert len(reloaded.load_index(tmp_path / "index")) == 12
+    assert len(SentenceIndex.load(tmp_path / "index", reloaded)) == 12

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer, DynamicCache
 
 import dcpcse
-from dcpcse.cli.commands.import_ import import_, import_parser
+from dcpcse.cli.commands.import_ import import_command, import_parser
 from dcpcse.cli.runner import run
 from dcpcse.interop.convert import LAYOUTS, Choices, import_checkpoint, recognise
 from dcpcse.utils.errors import UserError
@@ -700,7 +700,7 @@ def test_the_command_says_what_it_assumes_and_leaves_out(checkpoint, tmp_path, c
     folder, out = made.write(tmp_path / "unsup-promcse"), tmp_path / "out"
     words = [str(folder), "--output", str(out), "--base", made.base, "--mlp_only_train", "False"]
     with caplog.at_level("INFO"):
-        assert run(import_, words) == 0
+        assert run(import_command, words) == 0
     lines = [record.getMessage() for record in caplog.records]
     for piece in (
         f"a DCPCSE or PromCSE checkpoint, {len(made.tensors) - 4} tensors used, 4 left out",
@@ -726,7 +726,7 @@ def test_the_command_says_what_it_assumes_and_leaves_out(checkpoint, tmp_path, c
     ],
 )
 def test_wrong_words_are_one_line(words, message, capsys):
-    assert run(import_, words) == 2
+    assert run(import_command, words) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1

@@ -317,7 +317,7 @@ def assert_the_rest_of_the_encoder(found: OnnxEncoder, model, texts: list[str], 
     np.testing.assert_allclose(by_its_page(tmp_path / "out", texts), model.encode(texts), atol=1e-5)
     program = f"""
 import sys
-from dcpcse.interop.onnx_encoder import OnnxEncoder
+from dcpcse import OnnxEncoder
 print(OnnxEncoder({str(tmp_path / "out")!r}).encode(["Rain fell."]).shape)
 assert not {{"torch", "transformers"}} & set(sys.modules)
 """

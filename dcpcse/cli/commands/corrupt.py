@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dcpcse.losses.generator import Corruption
 
 
-def corrupt(argv: Sequence[str]) -> None:
+def corrupt_command(argv: Sequence[str]) -> None:
     """The whole of the command; raises UserError for what the user can mend."""
     args = corrupt_parser().parse_args(list(argv))
     _require_sensible(args)
@@ -125,4 +125,4 @@ def corrupt_parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    sys.exit(run(corrupt))
+    sys.exit(run(corrupt_command))

@@ -20,7 +20,7 @@ POOLER_NAMES = [name for name, pooler in POOLERS.items() if not pooler.needs_tem
 """What a plain encoder can be read by without a template."""
 
 
-def demo(argv: Sequence[str]) -> None:
+def demo_command(argv: Sequence[str]) -> None:
     """The whole command, which ends by Ctrl-C; raises UserError or DataError for what the user can mend."""
     args = demo_parser().parse_args(list(argv))
     places = labelled(args.models)

@@ -20,7 +20,7 @@ FAULTY = 3
 """Exit code where faults were found; 1 is Python's own for a crash, 2 that of a wrong request."""
 
 
-def doctor(argv: Sequence[str]) -> int:
+def doctor_command(argv: Sequence[str]) -> int:
     """The whole command; raises UserError for a wrong request."""
     args = doctor_parser().parse_args(list(argv))
     for name, least in (("max_seq_length", 3), ("batch_size", 2)):

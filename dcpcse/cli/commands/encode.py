@@ -12,7 +12,7 @@ from dcpcse.utils.command_parser import Parser
 from dcpcse.utils.console import say
 
 
-def encode(argv: Sequence[str]) -> None:
+def encode_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     encoder, args, places = encode_parser().parse(argv)
     with logging_redirect_tqdm():
@@ -43,4 +43,4 @@ def encode_parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(run(encode))
+    sys.exit(run(encode_command))

@@ -8,7 +8,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import say
 
 
-def export(argv: Sequence[str]) -> None:
+def export_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     args = export_parser().parse_args(argv)
     done = export_folder(args.folder, args.to, args.output, base=args.base)

@@ -8,7 +8,7 @@ from dcpcse.utils.console import say
 from dcpcse.utils.files import require_output, write_whole
 
 
-def push(argv: Sequence[str]) -> None:
+def push_command(argv: Sequence[str]) -> None:
     """`dcpcse push FOLDER ORG/NAME`."""
     args = push_parser().parse_args(list(argv))
     from dcpcse.training.publish import Target
@@ -18,7 +18,7 @@ def push(argv: Sequence[str]) -> None:
     say(f"pushed: {push_folder(args.folder, target, message=args.message, overwrite=args.overwrite)}")
 
 
-def pull(argv: Sequence[str]) -> None:
+def pull_command(argv: Sequence[str]) -> None:
     """`dcpcse pull ORG/NAME --output FOLDER`."""
     args = pull_parser().parse_args(list(argv))
     from dcpcse.encoders.storage.load_options import LoadOptions
@@ -27,7 +27,7 @@ def pull(argv: Sequence[str]) -> None:
     say(f"the folder is {pull_folder(args.repo_id, args.output, LoadOptions(args.revision, args.cache_dir))}")
 
 
-def card(argv: Sequence[str]) -> None:
+def card_command(argv: Sequence[str]) -> None:
     """`dcpcse card FOLDER`."""
     args = card_parser().parse_args(list(argv))
     from dcpcse.training.model_card import CARD, write_card

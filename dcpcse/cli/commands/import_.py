@@ -10,7 +10,7 @@ from dcpcse.utils.command_parser import Parser
 from dcpcse.utils.console import say
 
 
-def import_(argv: Sequence[str]) -> None:
+def import_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     choices, args = import_parser().parse(argv)
     from dcpcse.encoders.storage.load_options import LoadOptions  # takes torch

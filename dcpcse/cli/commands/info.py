@@ -11,7 +11,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import answer, say
 
 
-def info(argv: Sequence[str]) -> None:
+def info_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     args = info_parser().parse_args(list(argv))
     facts = describe(Path(args.folder), say)

@@ -36,7 +36,7 @@ WRITTEN = (".png", ".svg")
 NOT_WRITTEN = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".webp")
 
 
-def plot(argv: Sequence[str]) -> None:
+def plot_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError or DataError for what the user can mend."""
     _require_known(argv)
     parser = plot_parser()

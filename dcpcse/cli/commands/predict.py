@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_TEMPLATE = 'This sentence of "{sentence}" means [MASK] .'
 
 
-def predict(argv: Sequence[str]) -> None:
+def predict_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     args = predict_parser().parse_args(argv)
     if args.top_k < 1:
@@ -71,4 +71,4 @@ def predict_parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    sys.exit(run(predict))
+    sys.exit(run(predict_command))

@@ -23,7 +23,7 @@ OF_MODELS = ("data_dir", "custom_data", "split", "queries", "corpus", "top_k", "
 """Options that only matter where models are loaded."""
 
 
-def report(argv: Sequence[str]) -> None:
+def report_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError or DataError for what the user can mend."""
     args = report_parser().parse_args(list(argv))
     _require_fitting(args)

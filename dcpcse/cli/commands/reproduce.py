@@ -24,7 +24,7 @@ DESCRIPTION = """Rows of the papers' tables, trained, measured and set beside th
 finished is never run again: the same command goes on after an interruption."""
 
 
-def reproduce(argv: Sequence[str]) -> None:
+def reproduce_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     args = reproduce_parser().parse_args(list(argv))
     if args.limit is not None and args.limit < 1:

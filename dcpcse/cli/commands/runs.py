@@ -60,7 +60,7 @@ class _Problems:
             raise UserError(f"{self.count} damaged file(s) or closed folder(s), named above; all else is shown")
 
 
-def runs(argv: Sequence[str]) -> None:
+def runs_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend, after the list if a file is damaged."""
     args = runs_parser().parse_args(list(argv))
     _require_fitting(args)
@@ -231,4 +231,4 @@ def runs_parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    sys.exit(run(runs))
+    sys.exit(run(runs_command))

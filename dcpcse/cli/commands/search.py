@@ -76,7 +76,7 @@ class SearchArguments:
                 raise UserError(f"--{name} only counts with --backend ivf; add it, or leave it out")
 
 
-def search(argv: Sequence[str]) -> None:
+def search_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     encoder, args, places = search_parser().parse(argv, "query")
     if not (places.query or args.queries or (args.index and args.sentences)):
@@ -98,7 +98,7 @@ def search(argv: Sequence[str]) -> None:
     say(f"{len(index):,} sentences in the index{_approximate(index)}")
     chunks = [places.query] if places.query else []
     for queries in (*chunks, *(file.chunk(i) for i in range(file.chunks if file else 0))):
-        found = model.search(queries, args.top_k, args.threshold, batch_size=encoder.batch_size)
+        found = index.search(queries, args.top_k, args.threshold, batch_size=encoder.batch_size)
         for query, hits in zip(queries, found, strict=True):
             answer(_as_json(query, hits) if args.json else _as_text(query, hits, args.threshold))
 
@@ -118,14 +118,16 @@ def _require_files(args: SearchArguments) -> None:
 def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int) -> "SentenceIndex":
     """The saved index, or a new one."""
     from dcpcse.inference.index.index_folder import holds_index
+    from dcpcse.inference.index.sentence_index import SentenceIndex
 
     if args.index and holds_index(args.index) and not args.overwrite:
-        return _saved(model, args)
+        return _as_asked(SentenceIndex.load(args.index, model, args.backend), args)
     cells = {name: getattr(args, name) for name in ("num_cells", "num_cells_in_search")}
     given = {name: value for name, value in cells.items() if value is not None}
     if given and args.backend != "ivf":
         raise UserError(f"--{next(iter(given))} only counts with --backend ivf; add it, or leave it out")
-    return model.build_index(
+    return SentenceIndex.build(
+        model,
         args.sentences,
         args.index,
         vectors=args.vectors,
@@ -137,9 +139,8 @@ def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int) -> 
     )
 
 
-def _saved(model: "SentenceEncoder", args: SearchArguments) -> "SentenceIndex":
+def _as_asked(index: "SentenceIndex", args: SearchArguments) -> "SentenceIndex":
     """The index of an earlier call; UserError where it is not what this call asks for."""
-    index = model.load_index(args.index, args.backend)
     remedy = "leave that out, give another folder, or --overwrite"
     if args.sentences and TextFile.read(args.sentences, QUERIES).sha256 != index.text:
         raise UserError(f"--index {args.index} was not built of {args.sentences} as it is now; {remedy}")
@@ -181,4 +182,4 @@ def search_parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(run(search))
+    sys.exit(run(search_command))

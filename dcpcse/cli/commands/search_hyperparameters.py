@@ -12,7 +12,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
 
 
-def search(argv: Sequence[str]) -> None:
+def search_hyperparameters_command(argv: Sequence[str]) -> None:
     """The whole of the command; raises UserError for what the user can mend."""
     argv = list(argv)
     split = argv.index("--") if "--" in argv else len(argv)

@@ -7,7 +7,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.errors import UserError
 
 
-def search(argv: Sequence[str]) -> None:
+def search_templates_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError or DataError for what the user can mend."""
     args = search_parser().parse_args(argv)
     for name in ("keep", "batch_size", "generate"):

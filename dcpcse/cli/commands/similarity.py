@@ -34,7 +34,7 @@ class SimilarityArguments:
     json: bool = option(False, "Print a line of JSON for each pair.")
 
 
-def similarity(argv: Sequence[str]) -> None:
+def similarity_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     encoder, args, places = similarity_parser().parse(argv, "sentence")
     if bool(places.sentence) == bool(args.pairs):
@@ -93,4 +93,4 @@ def similarity_parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(run(similarity))
+    sys.exit(run(similarity_command))

@@ -115,7 +115,7 @@ def looked_at(row: Row) -> set[str]:
         found.add("seeds")
     if row.preset:
         found |= {"limit", "set"}
-    if row.preset in presets.names() and "generator_name" in presets.load(row.preset).options:
+    if row.preset in presets.names() and "generator_name" in presets.load_preset(row.preset).options:
         found.add("generator")
     return found
 
@@ -143,7 +143,7 @@ def _text_option(row: Row) -> str | None:
 
 def _named_text(row: Row) -> str:
     """The training file that the row's preset names; whitening and flow are fitted to NLI sentences, as published."""
-    return presets.load(row.preset or "simcse/sup-bert-base").options["train_file"]
+    return presets.load_preset(row.preset or "simcse/sup-bert-base").options["train_file"]
 
 
 def _unit(row: Row, seed: int | None, setting: Setting, root: Path) -> Unit:
@@ -151,7 +151,7 @@ def _unit(row: Row, seed: int | None, setting: Setting, root: Path) -> Unit:
     evaluate = _evaluation(row, seed, setting, folder)
     if not row.preset:
         return Unit(row, seed, folder, None, evaluate)
-    preset, own = presets.load(row.preset), _training(row, seed, setting, folder / "model")
+    preset, own = presets.load_preset(row.preset), _training(row, seed, setting, folder / "model")
     train = ("--preset", row.preset, *words(own))
     return Unit(row, seed, folder, train, evaluate, {**preset.options, **own})
 
@@ -161,7 +161,7 @@ def _training(row: Row, seed: int, setting: Setting, output: Path) -> dict[str, 
     options: dict[str, Any] = dict(row.options)
     if setting.base:
         options["model_name_or_path"] = setting.base
-    if setting.generator and "generator_name" in presets.load(row.preset).options:
+    if setting.generator and "generator_name" in presets.load_preset(row.preset).options:
         options["generator_name"] = setting.generator
     options |= {"train_file": Path(_text_of(row, setting)).resolve(), "eval_data_dir": setting.data_dir}
     if setting.custom_data:

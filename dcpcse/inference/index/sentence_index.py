@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dcpcse.encoders.fingerprint import differences
+from dcpcse.encoders.fingerprint import current_identity, differences
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.inference.index import index_folder
 from dcpcse.inference.index.backends import BACKENDS, EXACT
 from dcpcse.inference.index.exact import Hit, by_either, by_faiss, by_numpy, has_faiss, load_faiss, nearest
@@ -24,15 +25,17 @@ ENGINES = dict(zip(EXACT, (by_either, by_numpy, by_faiss), strict=True))
 class SentenceIndex:
     """Sentences with unit vectors (N, H), in memory or mapped from a folder; made by `build` or `load`.
 
-    model: identity of what made the vectors (`dcpcse.encoders.fingerprint`), None if that is not known. backend: how
-    it is searched. text: sha256 of the file that it was built from, None for a list or after rows were added.
+    model: encodes what is searched and added, None where vectors are given instead. identity: of the model that made
+    the vectors (`dcpcse.encoders.fingerprint`), None if that is not known. backend: how it is searched. text: sha256
+    of the file that it was built from, None for a list or after rows were added.
     """
 
     def __init__(
         self,
         rows: Rows,
-        model: Mapping[str, Any] | None = None,
+        identity: Mapping[str, Any] | None = None,
         *,
+        model: Any = None,
         backend: str = "auto",
         cells: Cells | None = None,
         text: str | None = None,
@@ -40,18 +43,20 @@ class SentenceIndex:
         """backend `ivf` takes cells, in which the rows are already."""
         require_backend(backend)
         self._rows, self._cells = rows, cells
-        self.model, self.text = None if model is None else dict(model), text
+        self.model, self.text = model, text
+        self.identity = None if identity is None else dict(identity)
         self.backend = "numpy" if backend == "auto" and not has_faiss() else backend
         self._engine = ENGINES.get(self.backend)
 
     @classmethod
     def build(
         cls,
-        sentences: Sequence[str] | str | Path,
-        vectors: Encode | np.ndarray | str | Path,
-        model: Mapping[str, Any] | None = None,
+        model: Any,
+        texts: Sequence[str] | str | Path,
         folder: str | Path | None = None,
         *,
+        vectors: Encode | np.ndarray | str | Path | None = None,
+        batch_size: int = 128,
         backend: str = "auto",
         num_cells: int = 100,
         num_cells_in_search: int = 10,
@@ -60,17 +65,21 @@ class SentenceIndex:
     ) -> "SentenceIndex":
         """An index of a list of sentences, or of a text file, one a line.
 
-        vectors: what encodes sentences, or their vectors (N, H), or the .npy file that `dcpcse encode` made of the
-        text. folder: write the index there as it is made, and map it; without one it is in memory. overwrite: an
+        model: anything with `encode(sentences, batch_size=…)`, or None with vectors. folder: write the index there as
+        it is made, and map it; without one it is in memory. vectors: in place of encoding: the vectors (N, H), what
+        makes them of sentences, or the .npy file that `dcpcse encode` made of the text with this model. overwrite: an
         index that is there. num_cells, num_cells_in_search: of the backend `ivf`. UserError for a sentence or a
         vector that cannot be searched, for vectors of another model or text, and for a folder with anything else.
         """
+        if model is None and vectors is None:
+            raise UserError("an index takes a model to encode the texts with, or their vectors; give one of them")
         require_backend(backend)
         require_cells(num_cells, num_cells_in_search)
         if folder is not None:
             index_folder.require_place(Path(folder), overwrite)
-        source = Source.of(sentences)
-        vectors, model = _checked(vectors, source, model)
+        source = Source.of(texts)
+        encode = partial(model.encode, batch_size=batch_size) if vectors is None else vectors
+        vectors, identity = _checked(encode, source, _identity(model))
         chunks = source.chunks(vectors, show_progress)
 
         def cells_of(rows: Rows) -> Cells | None:
@@ -78,16 +87,19 @@ class SentenceIndex:
 
         if folder is None:
             rows = _held(source.count, chunks)
-            return cls(rows, model, backend=backend, cells=cells_of(rows), text=source.sha256)
-        _write(Path(folder), overwrite, source.count, chunks, cells_of, model=model, text=source.sha256)
-        return cls.load(folder, backend)
+            cells = cells_of(rows)
+            return cls(rows, identity, model=model, backend=backend, cells=cells, text=source.sha256)
+        _write(Path(folder), overwrite, source.count, chunks, cells_of, model=identity, text=source.sha256)
+        index = cls.load(folder, backend=backend)
+        index.model = model
+        return index
 
     @classmethod
-    def load(cls, folder: str | Path, backend: str = "auto") -> "SentenceIndex":
-        """Map an index that was saved; UserError for a folder that is foreign or damaged.
+    def load(cls, folder: str | Path, model: Any = None, backend: str = "auto") -> "SentenceIndex":
+        """Map an index that was saved; UserError for a folder that is foreign or damaged, or of another model.
 
-        Vectors are read as they are used, and checked then. Cells (ivf) hold theirs in memory. backend: auto is what
-        it was built with.
+        model: encodes what is searched and added; it must be the one that made the index. Vectors are read as they are
+        used, and checked then. Cells (ivf) hold theirs in memory. backend: auto is what it was built with.
         """
         require_backend(backend)
         contents = index_folder.read(folder)
@@ -95,11 +107,13 @@ class SentenceIndex:
         rows = Rows(record["dimension"], [contents.rows])
         if backend == "ivf" and contents.cells is None:
             raise UserError(f"{folder} was built without cells; build it with the backend ivf, or choose another one")
-        if backend not in ("auto", "ivf") or contents.cells is None:
-            return cls(rows, record["model"], backend=backend, text=record["text"])
-        centroids, assigned, in_search = contents.cells
-        cells = _filled(Cells(centroids, in_search), rows, assigned)
-        return cls(rows, record["model"], backend="ivf", cells=cells, text=record["text"])
+        cells = None
+        if backend in ("auto", "ivf") and contents.cells is not None:
+            centroids, assigned, in_search = contents.cells
+            cells, backend = _filled(Cells(centroids, in_search), rows, assigned), "ivf"
+        if model is not None:
+            _require_maker(record["model"], model, str(folder))
+        return cls(rows, record["model"], model=model, backend=backend, cells=cells, text=record["text"])
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -136,7 +150,14 @@ class SentenceIndex:
         """The unit vectors (n, H) of rows, from 0."""
         return self._rows.take(np.asarray(rows, dtype=np.int64))
 
-    def add(self, sentences: Sequence[str], vectors: np.ndarray) -> None:
+    def add(self, sentences: Sequence[str] | str | Path, *, batch_size: int = 128) -> None:
+        """Add a list of sentences, or the lines of a text file, in memory; `save` writes them with the others."""
+        encode, source = self._encode(batch_size), Source.of(sentences)
+        # All or nothing: a sentence that cannot be encoded shows before the first one is added.
+        for chunk, vectors in list(source.chunks(encode, False)):
+            self.add_vectors(chunk, vectors)
+
+    def add_vectors(self, sentences: Sequence[str], vectors: np.ndarray) -> None:
         """Add sentences with their vectors (n, H), in memory; `save` writes them with the others."""
         if len(sentences) != len(vectors):
             raise UserError(f"{len(vectors)} vectors for {len(sentences)} sentences")
@@ -149,7 +170,26 @@ class SentenceIndex:
             self._cells.add(found)
         self.text = None
 
-    def search(self, vectors: np.ndarray, top_k: int = 5, threshold: float | None = None) -> list[list[Hit]]:
+    def search(
+        self,
+        queries: str | Sequence[str],
+        top_k: int = 5,
+        threshold: float | None = None,
+        *,
+        batch_size: int = 128,
+    ) -> list[Hit] | list[list[Hit]]:
+        """The `top_k` sentences that are most similar to each query, best first; ties in order of rows.
+
+        One string gives one list, a list of strings a list of lists. threshold: only sentences of at least this
+        cosine. UserError if the model is not, or not any more, the one that made the index.
+        """
+        require_limits(top_k, threshold)
+        encode = self._encode(batch_size)
+        vectors = encode([queries] if isinstance(queries, str) else queries)
+        found = self.search_vectors(vectors, top_k, threshold)
+        return found[0] if isinstance(queries, str) else found
+
+    def search_vectors(self, vectors: np.ndarray, top_k: int = 5, threshold: float | None = None) -> list[list[Hit]]:
         """For every query vector (Q, H) the `top_k` sentences of largest cosine, best first; ties in order of rows.
 
         threshold: only those of at least this cosine; without it all that `top_k` allows.
@@ -166,7 +206,17 @@ class SentenceIndex:
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write the index into a folder, whole or not at all; another index there is replaced only if asked."""
         chunks = self._rows.chunks()
-        _write(Path(folder), overwrite, len(self), chunks, lambda rows: self._cells, model=self.model, text=self.text)
+        _write(
+            Path(folder), overwrite, len(self), chunks, lambda rows: self._cells, model=self.identity, text=self.text
+        )
+
+    def _encode(self, batch_size: int) -> Encode:
+        """How the model encodes; UserError where there is none, or another one by now."""
+        if self.model is None:
+            raise UserError("the index has no model to encode with; build or load it with one, or give vectors")
+        if self.identity is not None:
+            _require_maker(self.identity, self.model, "the index")
+        return partial(self.model.encode, batch_size=batch_size)
 
     def _require_dimension(self, vectors: np.ndarray) -> None:
         if vectors.shape[1] != self.dimension:
@@ -189,21 +239,34 @@ def require_limits(top_k: int, threshold: float | None) -> None:
         raise UserError(f"threshold {threshold}: cosines lie between -1 and 1")
 
 
+def _identity(model: Any) -> Mapping[str, Any] | None:
+    """What `current_identity` says of an encoder of this package; None for any other."""
+    return current_identity(model) if isinstance(model, SentenceEncoder) else None
+
+
+def _require_maker(identity: Mapping[str, Any] | None, model: Any, name: str) -> None:
+    """UserError for vectors, of a model of this identity, that this model, as it is now, did not make."""
+    if identity is None:
+        raise UserError(f"{name} does not say which model made its vectors; search it by vectors of your own")
+    if others := differences(identity, _identity(model) or {}):
+        raise UserError(f"{name} was made by another model than this one ({', '.join(others)} differ); build it again")
+
+
 def _checked(
-    vectors: Encode | np.ndarray | str | Path, source: Source, model: Mapping[str, Any] | None
+    vectors: Encode | np.ndarray | str | Path, source: Source, identity: Mapping[str, Any] | None
 ) -> tuple[Encode | np.ndarray, Mapping[str, Any] | None]:
-    """What gives the vectors of the source, and the model that made them."""
+    """What gives the vectors of the source, and the identity of the model that made them."""
     if callable(vectors):
-        return vectors, model
+        return vectors, identity
     if isinstance(vectors, str | Path):
         made = Made.read(vectors)
         made.require_of(source)
-        if model is not None and (others := differences(made.model, model)):
+        if identity is not None and (others := differences(made.model, identity)):
             raise UserError(f"{vectors} was made by another model ({', '.join(others)} differ); encode the text anew")
-        vectors, model = made.array, made.model
+        vectors, identity = made.array, made.model
     if np.ndim(vectors) != 2 or len(vectors) != source.count:
         raise UserError(f"vectors of shape {np.shape(vectors)} for {source.count} sentences; a row for each is needed")
-    return vectors, model
+    return vectors, identity
 
 
 def _held(count: int, chunks: Iterable[Chunk]) -> Rows:

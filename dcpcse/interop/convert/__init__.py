@@ -1,7 +1,6 @@
 """Published checkpoints of other code → model folders: SimCSE, DCPCSE, DiffCSE, PromptBERT, P-tuning v2, peft.
 
-    from dcpcse.interop.convert import Choices, import_checkpoint
-    import_checkpoint("promcse-bert", "imported/promcse", base="bert-base-uncased")
+    dcpcse.import_checkpoint("promcse-bert", "imported/promcse", base="bert-base-uncased")
 
 `layouts` is the table of formats, `arguments` what they do not hold, `files` reads them, `building` makes the model.
 """

@@ -99,7 +99,7 @@ def _published(layout: Layout, path: str, model_type: str) -> tuple[dict[str, An
     name = layout.preset.format(supervision=supervision, encoder=encoder)
     by_name = "{supervision}" in layout.preset
     why = f"; 'unsup' stands {'' if supervision == 'unsup' else 'not '}in {path}" if by_name else ""
-    options = presets.load(name).options
+    options = presets.load_preset(name).options
     known = {*defaults, "template"}
     return defaults | {key: value for key, value in options.items() if key in known}, f"preset {name}{why}"
 

@@ -29,7 +29,7 @@ be done to the text before stands in `{settings}` under `text`, in this order: `
 text ends in none of . ? " '; `strip`, blanks at both ends are taken off; `prepend`, this is put before it.
 
 ```python
-from dcpcse.interop.onnx_encoder import OnnxEncoder  # takes onnxruntime, tokenizers and numpy; no torch
+from dcpcse import OnnxEncoder  # takes onnxruntime, tokenizers and numpy; no torch
 
 FOLDER = "."  # where this page lies
 encoder = OnnxEncoder(FOLDER)
