@@ -17,8 +17,8 @@ import torch
 from dcpcse.encoders.backbones import Backbone, load_backbone
 from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.pooling import POOLERS
-from dcpcse.encoders.sentence_encoder import DeepPrompt, PromptShape, SentenceEncoder, plain_encoder
 from dcpcse.encoders.templates import Template
+from dcpcse.models import DeepPrompt, PromptShape, SentenceEncoder, plain_encoder
 from dcpcse.utils.safetensors_io import set_dtype
 
 TEMPLATE = Template.parse('This sentence of "{sentence}" means [MASK] .')

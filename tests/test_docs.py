@@ -117,4 +117,9 @@ def test_the_map_names_files_that_are_there():
     named = set(re.findall(r"`((?:[A-Za-z_]+/)*[a-z_]+\.py|(?:[A-Za-z_]+/)+)`", PAGES["architecture"]))
     places = (ROOT, ROOT / "dcpcse", ROOT / "SentEval/senteval", *(ROOT / "dcpcse").glob("*/"))
     assert len(named) > 70
-    assert not {name for name in named if not {"NAME", "PACKAGE"} & set(re.findall(r"[A-Z]+", name)) and not any((place / name).exists() for place in places)}
+    assert not {
+        name
+        for name in named
+        if not {"NAME", "PACKAGE"} & set(re.findall(r"[A-Z]+", name))
+        and not any((place / name).exists() for place in places)
+    }

@@ -1,8 +1,4 @@
-"""The documented door to every model, head and variant.
-
-`Encoder` is a backbone with injected prompts, `SentenceEncoder` adds pooling and head and is what gets trained,
-saved, loaded and used. Prompts, heads and poolers are re-exported here.
-"""
+"""`SentenceEncoder`: an encoder with pooling and head, which is what gets trained, saved, loaded and used."""
 
 import contextlib
 import itertools
@@ -19,13 +15,10 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.encoders.backbones import Backbone, LMHead, Source, fingerprint, vocabulary_fingerprint
+from dcpcse.encoders.backbones import Backbone, Source, fingerprint, vocabulary_fingerprint
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.heads import (
-    HEADS,
-    BatchNormMLP,
-    JointBatchNorm,
     MLMTransform,
     PretrainedPooler,
     TanhMLP,
@@ -35,7 +28,7 @@ from dcpcse.encoders.heads import (
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompt_support import peft_config
-from dcpcse.encoders.prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
+from dcpcse.encoders.prompts import DeepPrompt
 from dcpcse.encoders.recorded_backbone import load_recorded
 from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.backbone_folder import TunedBackbone, plain_obstacles, read_backbone
@@ -46,27 +39,6 @@ from dcpcse.encoders.tokenization import CUT_WARNING, Rows, batches, read_rows, 
 from dcpcse.utils.devices import each, pick_device, release_memory
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.safetensors_io import DTYPES, require_same_tensors, set_dtype
-
-__all__ = [
-    "HEADS",
-    "POOLERS",
-    "BatchNormMLP",
-    "DeepPrompt",
-    "Denoising",
-    "Encoder",
-    "JointBatchNorm",
-    "LMHead",
-    "MLMTransform",
-    "Pooler",
-    "PretrainedPooler",
-    "ProjectedTable",
-    "PromptShape",
-    "PromptTable",
-    "SentenceEncoder",
-    "ShallowPrompt",
-    "TanhMLP",
-    "plain_encoder",
-]
 
 logger = logging.getLogger(__name__)
 

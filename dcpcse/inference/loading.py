@@ -9,7 +9,7 @@ from dcpcse.encoders.pooling import POOLERS, UNTRAINED
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.storage.model_folder import is_model_folder
+from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments

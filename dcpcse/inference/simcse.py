@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dcpcse.encoders.storage.model_folder import is_model_folder
+from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.inference.index.sources import Source

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcpcse.data.corrupted_corpus import CORRUPTED
-from dcpcse.encoders.sentence_encoder import Encoder
+from dcpcse.encoders.encoder import Encoder
 from dcpcse.losses.base import EncodedBatch, PerRowLoss
 from dcpcse.losses.functional import replaced_token_ce, replaced_token_count
 from dcpcse.losses.generator import Corruption

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from dcpcse.data.views import View, sentence_pair_views
 from dcpcse.encoders.backbones import Backbone
-from dcpcse.encoders.encoder import set_dropout
+from dcpcse.encoders.encoder import Encoder, set_dropout
 from dcpcse.encoders.heads import BatchNormMLP, MLMTransform, TanhMLP
 from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
-from dcpcse.encoders.sentence_encoder import Encoder, SentenceEncoder
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.losses import Contrastive, MaskedLM, Term

@@ -11,7 +11,7 @@ import yaml
 
 from dcpcse.encoders.fingerprint import trained_digest
 from dcpcse.encoders.storage import model_folder
-from dcpcse.encoders.storage.backbone_folder import WEIGHTS, place_of
+from dcpcse.encoders.storage.manifest import WEIGHTS, place_of
 from dcpcse.methods import METHODS
 from dcpcse.training.run_history import Run, find_scores, read_run
 from dcpcse.utils.errors import UserError

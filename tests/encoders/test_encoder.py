@@ -14,7 +14,8 @@ from transformers import AutoModel, GPT2Config, GPT2Model, LlamaConfig, LlamaMod
 from dcpcse.encoders.backbones import Backbone, load_backbone
 from dcpcse.encoders.encoder import set_dropout
 from dcpcse.encoders.packing import Packing
-from dcpcse.encoders.sentence_encoder import (
+from dcpcse.encoders.templates import Template
+from dcpcse.models import (
     POOLERS,
     DeepPrompt,
     Encoder,
@@ -23,7 +24,6 @@ from dcpcse.encoders.sentence_encoder import (
     TanhMLP,
     plain_encoder,
 )
-from dcpcse.encoders.templates import Template
 from dcpcse.utils.errors import UserError
 
 LENGTH = 4

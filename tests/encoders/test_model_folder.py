@@ -15,8 +15,9 @@ from transformers import AutoModel
 
 import dcpcse
 from dcpcse.encoders.backbones import fingerprint, load_backbone
-from dcpcse.encoders.sentence_encoder import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP, plain_encoder
-from dcpcse.encoders.storage.model_folder import clear, is_model_folder
+from dcpcse.encoders.storage.manifest import is_model_folder
+from dcpcse.encoders.storage.model_folder import clear
+from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP, plain_encoder
 from dcpcse.utils.errors import UserError
 
 LENGTH = 4

@@ -6,8 +6,8 @@ from transformers import AutoModel
 
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.pooling import POOLERS, UNTRAINED, WITHOUT_TEMPLATE, Pooler, describe_poolers, mean_tokens
-from dcpcse.encoders.sentence_encoder import DeepPrompt, Encoder, PromptShape, SentenceEncoder
 from dcpcse.encoders.templates import Slots
+from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder
 
 LAYERS_MEANT = {
     "cls": (3,),

@@ -5,9 +5,9 @@ import torch
 from transformers import AutoModel
 
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.sentence_encoder import Encoder, ShallowPrompt
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate
 from dcpcse.methods import build_method, model_arguments
+from dcpcse.models import Encoder, ShallowPrompt
 from dcpcse.utils.errors import UserError
 
 TEMPLATES = {

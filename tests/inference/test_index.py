@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.sentence_encoder import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP, plain_encoder
 from dcpcse.encoders.templates import Template
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
 from dcpcse.inference.file_encoding import encode_file
@@ -20,6 +19,7 @@ from dcpcse.inference.index import index_folder, sources
 from dcpcse.inference.index import vector_store as rows
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.inference.similarity import similarity
+from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP, plain_encoder
 from dcpcse.utils.errors import UserError
 
 SIZE, WIDTH = 700, 24

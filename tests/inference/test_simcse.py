@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoTokenizer
 import dcpcse
 from dcpcse import SimCSE, UserError
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.sentence_encoder import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP
+from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP
 
 QUERIES = ["A man plays the flute.", "The train was late."]
 

@@ -8,12 +8,12 @@ import torch
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, DynamicCache
 
 from dcpcse.encoders.backbones import Backbone, load_backbone
-from dcpcse.encoders.sentence_encoder import DeepPrompt, Encoder, LMHead, PromptShape, SentenceEncoder
 from dcpcse.losses import Contrastive, EncodedBatch, MaskedLM, Term
 from dcpcse.losses.functional import nt_xent
 from dcpcse.losses.masked_lm import exponential_decay
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods import METHODS, build_method, model_arguments, register
+from dcpcse.models import DeepPrompt, Encoder, LMHead, PromptShape, SentenceEncoder
 from dcpcse.utils.errors import UserError
 
 LENGTH = 4

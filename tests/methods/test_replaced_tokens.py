@@ -12,12 +12,12 @@ import dcpcse
 from dcpcse.data.collator import ViewCollator
 from dcpcse.encoders.backbones import Backbone, Source, load_backbone, load_tokenizer
 from dcpcse.encoders.heads import BatchNormMLP
-from dcpcse.encoders.sentence_encoder import Encoder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses.functional import replaced_token_ce
 from dcpcse.losses.generator import Corruption, load_generator
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods import build_method, fill_defaults, model_arguments
+from dcpcse.models import Encoder
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.errors import UserError
 

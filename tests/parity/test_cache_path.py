@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModel, DynamicCache
 
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.sentence_encoder import DeepPrompt, Encoder, PromptShape
+from dcpcse.models import DeepPrompt, Encoder, PromptShape
 
 LENGTH = 4
 KINDS = ["bert", "roberta", "xlm-roberta", "electra"]

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.sentence_encoder import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP
+from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP
 
 peft = pytest.importorskip("peft")
 

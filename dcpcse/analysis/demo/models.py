@@ -49,7 +49,7 @@ def load_side(label: str, place: str, args: EncoderArguments, sentences: Sequenc
     from senteval.lines import Line
 
     from dcpcse.analysis.html_report.measurements import embed_all
-    from dcpcse.encoders.storage.model_folder import is_model_folder
+    from dcpcse.encoders.storage.manifest import is_model_folder
     from dcpcse.evaluation.evaluator import with_kept
     from dcpcse.inference.loading import load_model
 

@@ -37,7 +37,7 @@ def measure_all(
     """
     from senteval import DataError
 
-    from dcpcse.encoders.storage.model_folder import is_model_folder
+    from dcpcse.encoders.storage.manifest import is_model_folder
     from dcpcse.inference.loading import load_model
 
     measured, failed = {}, {}

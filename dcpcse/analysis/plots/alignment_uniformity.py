@@ -190,7 +190,7 @@ def _measured(label: str, step: int | None, place: str, args: argparse.Namespace
 
 def checkpoints(run: Path) -> dict[int, Path]:
     """Step → folder of the checkpoints of a run, in order; UserError where there is none."""
-    from dcpcse.encoders.storage.model_folder import is_model_folder
+    from dcpcse.encoders.storage.manifest import is_model_folder
 
     if not run.is_dir():
         raise UserError(f"--over_training {run}: is not a folder")

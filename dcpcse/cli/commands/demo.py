@@ -59,7 +59,7 @@ def _require_fitting(args: argparse.Namespace, places: Sequence[str]) -> None:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
     if not 1 <= args.port <= 65535:
         raise UserError(f"--port {args.port}: must be between 1 and 65535")
-    from dcpcse.encoders.storage.model_folder import is_model_folder
+    from dcpcse.encoders.storage.manifest import is_model_folder
 
     own = [is_model_folder(place) for place in places]
     if args.base is not None and not any(own):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dcpcse.encoders.storage.model_folder import is_model_folder
+from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.experiments.reproduction.units import SCORES, Unit
 from dcpcse.utils.environment import environment
 from dcpcse.utils.errors import UserError

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from dcpcse.encoders.fingerprint import identity
-from dcpcse.encoders.sentence_encoder import CUT_WARNING, SentenceEncoder
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.tokenization import CUT_WARNING
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
 from dcpcse.utils.devices import release_memory

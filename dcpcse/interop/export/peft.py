@@ -11,8 +11,7 @@ from dcpcse.encoders.heads import TanhMLP
 from dcpcse.encoders.prompt_support import peft_config
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.backbone_folder import TunedBackbone
-from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PEFT_PROMPTS
-from dcpcse.encoders.storage.model_folder import PROMPT_KEY
+from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PEFT_PROMPTS, PROMPT_KEY
 from dcpcse.interop.export.usage_page import embed, needs_other_pooler, pooling_of, write_page
 from dcpcse.utils.files import write_json
 from dcpcse.utils.safetensors_io import save_tensors

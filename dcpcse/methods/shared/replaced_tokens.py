@@ -7,7 +7,7 @@ from typing import Any
 
 from dcpcse.data.views import View
 from dcpcse.encoders.backbones import Backbone
-from dcpcse.encoders.sentence_encoder import Encoder
+from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses import ReplacedTokenDetection, Term
 from dcpcse.losses.functional import REDUCTIONS
