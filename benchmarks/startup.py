@@ -22,13 +22,13 @@ from pathlib import Path
 from interleaved import ratio
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = ("predict", "template_search", "corrupt", "hyperparameter_search")
+NAMES = ("predict", "search-templates", "corrupt", "search-hyperparameters")
 YARDSTICK = "import of TrainingArguments"
 COMMANDS = {
     YARDSTICK: ["-c", "from transformers import TrainingArguments, HfArgumentParser"],
     "train.py": ["train.py", "--help"],
     "evaluation.py": ["evaluation.py", "--help"],
-    **{f"-m dcpcse.{name}": ["-m", f"dcpcse.{name}", "--help"] for name in MODULES},
+    **{f"dcpcse {name}": ["-m", "dcpcse", name, "--help"] for name in NAMES},
 }
 
 

@@ -18,19 +18,19 @@ from dcpcse.cli.commands.export import export_parser
 from dcpcse.cli.commands.hub import card_parser, pull_parser, push_parser
 from dcpcse.cli.commands.import_ import import_parser
 from dcpcse.cli.commands.info import info_parser
-from dcpcse.cli.commands.plot import KINDS, plot_parser
+from dcpcse.cli.commands.plot import PLOTS, plot_parser
 from dcpcse.cli.commands.predict import predict_parser
 from dcpcse.cli.commands.report import report_parser
 from dcpcse.cli.commands.reproduce import reproduce_parser
 from dcpcse.cli.commands.runs import runs_parser
 from dcpcse.cli.commands.search import search_parser as lookup_parser
-from dcpcse.cli.commands.search_hyperparameters import search_parser as hyperparameter_parser
-from dcpcse.cli.commands.search_templates import search_parser
+from dcpcse.cli.commands.search_hyperparameters import search_hyperparameters_parser as hyperparameter_parser
+from dcpcse.cli.commands.search_templates import search_templates_parser
 from dcpcse.cli.commands.similarity import similarity_parser
 from dcpcse.cli.legacy_options import RENAMED
 from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.encoders.pooling import POOLERS
-from dcpcse.experiments.reproduction.published_rows import find
+from dcpcse.experiments.reproduction.published_rows import find_rows
 from dcpcse.methods import arguments_class, fill_defaults
 from dcpcse.training.arguments import DataArguments, RunArguments
 
@@ -88,7 +88,7 @@ def test_every_evaluation_command_parses(argv):
 
 SHOWN = {
     "predict": predict_parser,
-    "search-templates": search_parser,
+    "search-templates": search_templates_parser,
     "corrupt": corrupt_parser,
     "encode": encode_parser,
     "search-hyperparameters": hyperparameter_parser,
@@ -112,7 +112,7 @@ def test_every_command_of_reproduction_parses_and_finds_rows():
     assert len(calls) >= 4
     for argv in calls:
         args = reproduce_parser().parse_args(argv)
-        assert args.list or find(args.rows)
+        assert args.list or find_rows(args.rows)
 
 
 def test_the_table_names_every_option_of_reproduction():
@@ -156,12 +156,12 @@ def test_every_described_command_parses_and_its_page_names_every_option(command)
 
 def test_every_picture_has_a_command_that_parses_and_is_shown():
     calls = [argv[1:] for argv in commands("dcpcse") if argv[:1] == ["plot"]]
-    assert {argv[0] for argv in calls} == set(KINDS)
+    assert {argv[0] for argv in calls} == set(PLOTS)
     for argv in calls:
         args, unknown = plot_parser().parse_known_args(argv)
         assert args.kind == argv[0] and not unknown
     shown = re.findall(r"\]\(([\w-]+\.png)\)", PAGES["runs"])
-    assert {Path(path).stem for path in shown} == set(KINDS)
+    assert {Path(path).stem for path in shown} == set(PLOTS)
     assert all((ROOT / "docs" / path).is_file() for path in shown)
 
 

@@ -95,7 +95,7 @@ REFUSED = {
 
 
 @dataclass(frozen=True)
-class Names:
+class LegacyNames:
     """Old names of one tool: renamed (the value stays), standing for other words, left out, refused."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -104,10 +104,10 @@ class Names:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-TRAINING = Names(RENAMED, MEANING, GONE, REFUSED)
+TRAINING_NAMES = LegacyNames(RENAMED, MEANING, GONE, REFUSED)
 
 _FOLDER_KNOWS = "an output folder knows its own"
-EVALUATION = Names(
+EVALUATION_NAMES = LegacyNames(
     renamed={"mask_embedding_sentence_template": "template", "mask_embedding_sentence_delta": "denoise"},
     meaning={
         "mask_embedding_sentence": ("--final_period",),
@@ -129,7 +129,7 @@ EVALUATION = Names(
 """Options of evaluation.py in the public PromptBERT code."""
 
 
-def translate(argv: Sequence[str], say: Callable[[str], None], names: Names = TRAINING) -> list[str]:
+def translate(argv: Sequence[str], say: Callable[[str], None], names: LegacyNames = TRAINING_NAMES) -> list[str]:
     """Rewrite the old options of a command line; `say` gets one line for each. Raises UserError for refused ones."""
     out: list[str] = []
     seen: set[str] = set()
@@ -156,7 +156,7 @@ def translate(argv: Sequence[str], say: Callable[[str], None], names: Names = TR
             skipping = not equals
         else:
             out.append(word)
-    return out + (_promptbert(seen, say) if names is TRAINING else [])
+    return out + (_promptbert(seen, say) if names is TRAINING_NAMES else [])
 
 
 def _promptbert(seen: Collection[str], say: Callable[[str], None]) -> list[str]:
@@ -177,7 +177,7 @@ _DIFFCSE = {
     **{"generation": "argmax", "generate_at": "all", "generator_train_mode": True, "crtd_reduction": "mean_all"},
     **{"lambda_weight": 0.1, "masking_ratio": 0.15, "batchnorm": False, "mlp_only_train": False},
 }
-TOLD_BY: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+TELLING_OPTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "prompt_len": ("conpvp", _CONPVP),
     "generator_name": ("diffcse", _DIFFCSE),
     "lambda_weight": ("diffcse", _DIFFCSE),
@@ -185,15 +185,15 @@ TOLD_BY: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """Options that only one public code has, which names its method in no other way: the method, and that code's ways."""
 
 
-def told_by_an_option(given: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+def implied_method(given: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
     """Method and ways of a public code that is known by an option of its own, where no method is named.
 
     given: all options of command line, file and preset together.
     """
-    telling = next((name for name in TOLD_BY if given.get(name) is not None), None)
+    telling = next((name for name in TELLING_OPTIONS if given.get(name) is not None), None)
     if telling is None or "method" in given:
         return {}
-    method, ways = TOLD_BY[telling]
+    method, ways = TELLING_OPTIONS[telling]
     implied = {"method": method, **{name: value for name, value in ways.items() if name not in given}}
     words = " ".join(f"--{name} {value}" for name, value in implied.items())
     say(f"--{telling} is of the public {method} code: {words}")

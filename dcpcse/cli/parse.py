@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcpcse.cli.legacy_options import EVALUATION, GONE, REFUSED, told_by_an_option, translate
+from dcpcse.cli.legacy_options import EVALUATION_NAMES, GONE, REFUSED, implied_method, translate
 from dcpcse.evaluation.arguments import EvaluationArguments
 from dcpcse.inference.arguments import PublishedEvaluationArguments
 from dcpcse.utils import presets
@@ -48,7 +48,7 @@ def _plugins_in(argv: Sequence[str]) -> list[str]:
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
     """Options of evaluation.py."""
     parser = evaluation_parser()
-    return _parse(parser, translate(argv, say, EVALUATION), parser.dataclass_types)[0]
+    return _parse(parser, translate(argv, say, EVALUATION_NAMES), parser.dataclass_types)[0]
 
 
 def training_parser() -> Parser:
@@ -73,7 +73,7 @@ def evaluation_parser() -> Parser:
 
 
 def _implied_in_training(given: Mapping[str, Any]) -> dict[str, Any]:
-    return _save_when_measured(given) | told_by_an_option(given, say)
+    return _save_when_measured(given) | implied_method(given, say)
 
 
 def _save_when_measured(given: Mapping[str, Any]) -> dict[str, Any]:

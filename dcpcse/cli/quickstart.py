@@ -40,7 +40,7 @@ COMMON |= {"position_offset": 0, "prompt_dropout": 0.0, "save_strategy": "no", "
 UNSUPERVISED = {"train_file": SAMPLE / "sentences.txt", "pre_seq_len": 16, "mlp_only_train": True}
 SUPERVISED = {"train_file": SAMPLE / "triplets.csv", "pre_seq_len": 12}
 
-QUERIES = (
+SAMPLE_QUERIES = (
     "Someone is preparing a meal.",
     "The journey took longer than expected because of the weather.",
     "I forgot my password.",
@@ -48,7 +48,7 @@ QUERIES = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class SampleScores:
     """Similarities (n,) that an encoder gives the pairs of a split, by split, and their Spearman × 100."""
 
     similarity: dict[str, np.ndarray]
@@ -62,15 +62,15 @@ def quickstart_command(argv: Sequence[str]) -> None:
     pairs = {split: senteval.load_pairs("STSBenchmark", SAMPLE, split, official=False)[0] for split in ("dev", "test")}
     backbone = load_backbone(base)
     rows = {
-        "untouched [CLS]": measure(plain_encoder(backbone, "cls_before_pooler"), pairs),
-        "mean pooling, untouched": measure(plain_encoder(backbone, "avg"), pairs),
+        "untouched [CLS]": measure_sample(plain_encoder(backbone, "cls_before_pooler"), pairs),
+        "mean pooling, untouched": measure_sample(plain_encoder(backbone, "avg"), pairs),
     }
     seconds = train_on_sample(base, args)
     model = SentenceEncoder.load(args.output_dir)
-    rows["trained [CLS]"] = measure(model, pairs)
-    print(report(rows, pairs["test"].gold))
-    print(costs(model, Path(args.output_dir), seconds))
-    print(neighbours(model, (SAMPLE / "sentences.txt").read_text(encoding="utf-8").splitlines()))
+    rows["trained [CLS]"] = measure_sample(model, pairs)
+    print(score_report(rows, pairs["test"].gold))
+    print(cost_report(model, Path(args.output_dir), seconds))
+    print(neighbour_listing(model, (SAMPLE / "sentences.txt").read_text(encoding="utf-8").splitlines()))
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -132,17 +132,17 @@ def train_on_sample(base: str, args: argparse.Namespace) -> float:
     return time.perf_counter() - started
 
 
-def measure(model: SentenceEncoder, pairs: dict[str, senteval.ScoredPairs]) -> Measured:
+def measure_sample(model: SentenceEncoder, pairs: dict[str, senteval.ScoredPairs]) -> SampleScores:
     """Cosines of all pairs, and their Spearman correlation with the gold of each split."""
     similarity = {}
     for split, scored in pairs.items():
         first, second = (model.encode(side) for side in (scored.first, scored.second))
         similarity[split] = similarities("STSBenchmark", scored, first, second)
     spearman = {split: 100 * correlate(split, similarity[split], pairs[split].gold).spearman for split in pairs}
-    return Measured(similarity, spearman)
+    return SampleScores(similarity, spearman)
 
 
-def report(rows: dict[str, Measured], gold: np.ndarray) -> str:
+def score_report(rows: dict[str, SampleScores], gold: np.ndarray) -> str:
     """The table, and how sure the gain on the test pairs is."""
     table = PrettyTable(["Spearman x 100 on data/sample", "dev", "test"], align="l")
     for name in ("untouched [CLS]", "trained [CLS]", "mean pooling, untouched"):
@@ -155,7 +155,7 @@ def report(rows: dict[str, Measured], gold: np.ndarray) -> str:
     )
 
 
-def costs(model: SentenceEncoder, folder: Path, seconds: float) -> str:
+def cost_report(model: SentenceEncoder, folder: Path, seconds: float) -> str:
     """Numbers trained, bytes kept, time."""
     prompts = count(model.encoder.prompt)
     head = 0 if model.head is None else count(model.head)
@@ -168,11 +168,11 @@ def costs(model: SentenceEncoder, folder: Path, seconds: float) -> str:
     )
 
 
-def neighbours(model: SentenceEncoder, sentences: list[str], count: int = 3) -> str:
+def neighbour_listing(model: SentenceEncoder, sentences: list[str], count: int = 3) -> str:
     """The nearest sentences of the sample to each of a few queries, with their cosines."""
-    corpus, queries = model.encode(sentences, normalize=True), model.encode(list(QUERIES), normalize=True)
+    corpus, queries = model.encode(sentences, normalize=True), model.encode(list(SAMPLE_QUERIES), normalize=True)
     lines = []
-    for query, cosines in zip(QUERIES, queries @ corpus.T, strict=True):
+    for query, cosines in zip(SAMPLE_QUERIES, queries @ corpus.T, strict=True):
         lines.append(f"\n{query}")
         lines += [f"    {cosines[i]:.2f}  {sentences[i]}" for i in np.argsort(-cosines)[:count]]
     return "\n".join(lines)

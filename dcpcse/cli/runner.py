@@ -41,10 +41,10 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
             print(str(error) or "interrupted", file=sys.stderr)
         return getattr(error, "code", 130)
     except (UserError, DataError, OSError, RuntimeError) as error:
-        told = None if debug else _told(error)
-        if told is None:
+        described = None if debug else _describe_error(error)
+        if described is None:
             raise
-        line, code = told
+        line, code = described
         if not first or code == 1:
             _wait_for_the_end()
         print(f"error: {printable(' '.join(line.splitlines()))}", file=sys.stderr)
@@ -71,15 +71,15 @@ def _require_current_folder() -> None:
         raise UserError("the folder that this is called from is gone; change to another one") from error
 
 
-_OF_PLACES = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+_PLACE_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 """Errors of a place that somebody gave, wherever it is first looked at."""
 
 
-def _told(error: Exception) -> tuple[str, int] | None:
+def _describe_error(error: Exception) -> tuple[str, int] | None:
     """What is said of an error, and the exit code; None for a bug, which keeps its traceback."""
     if isinstance(error, (UserError, DataError)):
         return str(error), 2
-    if isinstance(error, OSError) and error.errno in _OF_PLACES:
+    if isinstance(error, OSError) and error.errno in _PLACE_ERRORS:
         place = "" if error.filename is None else f": {str(error.filename)[:200]}"
         return f"{error.strerror}{place}; give another place", 2
     if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # of pathlib

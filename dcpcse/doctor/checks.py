@@ -6,22 +6,22 @@ from pathlib import Path
 
 from dcpcse.data.readers import READERS
 from dcpcse.doctor import encoder_folder, environment, evaluation_data, model_folder, training_file
-from dcpcse.doctor.findings import Examined, Finding, Findings
-from dcpcse.doctor.settings import Asked
+from dcpcse.doctor.findings import CheckReport, Finding, Findings
+from dcpcse.doctor.settings import CheckSettings
 from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, PEFT_CONFIG
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import RUN_FILE, STATE
 
-Check = Callable[[Path, Asked], Findings]
+Check = Callable[[Path, CheckSettings], Findings]
 
 CHECKS: dict[str, tuple[Check, ...]] = {
-    "training file": (training_file.examine,),
-    "model folder": (model_folder.examine, model_folder.run),
-    "run without a model": (model_folder.run,),
-    "evaluation data": (evaluation_data.examine,),
-    "adapter of peft": (encoder_folder.adapter,),
-    "encoder folder": (encoder_folder.examine,),
-    "environment": (environment.examine,),
+    "training file": (training_file.check,),
+    "model folder": (model_folder.check, model_folder.check_run),
+    "run without a model": (model_folder.check_run,),
+    "evaluation data": (evaluation_data.check,),
+    "adapter of peft": (encoder_folder.check_adapter,),
+    "encoder folder": (encoder_folder.check,),
+    "environment": (environment.check,),
 }
 """Kind → its checks; each gives findings about a path."""
 
@@ -37,7 +37,7 @@ _BY_FILE = {
 _DATA = ("downstream", "clustering")
 
 
-def recognise(path: Path) -> str | None:
+def kind_of_path(path: Path) -> str | None:
     """The kind of a file or a folder; None for what is unknown here."""
     if os.path.isfile(path):
         return "training file" if path.suffix.lower() in READERS else None
@@ -49,15 +49,15 @@ def recognise(path: Path) -> str | None:
     return "evaluation data" if any((path / name).is_dir() for name in _DATA) else None
 
 
-def expand(path: Path) -> list[tuple[Path, str]]:
+def expand_path(path: Path) -> list[tuple[Path, str]]:
     """A path with its kind, or what lies in a folder of several such; UserError for nothing known."""
     if not os.path.exists(path):
         raise UserError(f"{path} is not there; give files and folders, or nothing for the environment")
-    if kind := recognise(path):
+    if kind := kind_of_path(path):
         return [(path, kind)]
     if os.path.isfile(path):
         raise UserError(f"{path} is no training file ({', '.join(READERS)}); of a model or an encoder give the folder")
-    inside = [(one, kind) for one in _children(path) if (kind := recognise(one))]
+    inside = [(one, kind) for one in _children(path) if (kind := kind_of_path(one))]
     if not inside:
         raise UserError(
             f"{path} holds nothing that is known here: no training file, model, run, encoder or evaluation data"
@@ -72,14 +72,14 @@ def _children(path: Path) -> Iterable[Path]:
         raise UserError(f"cannot look into {path}: {error.strerror}") from error
 
 
-def examine(path: Path, kind: str, asked: Asked) -> Examined:
+def run_checks(path: Path, kind: str, settings: CheckSettings) -> CheckReport:
     """All checks of a kind on a path; what cannot be read at all is a fault."""
     findings: list[Finding] = []
     try:
         for check in CHECKS[kind]:
-            findings.extend(check(path, asked))
+            findings.extend(check(path, settings))
     except OSError as error:
         findings.append(Finding("fault", "unreadable", f"{error.filename or path}: {error.strerror}"))
     except UserError as error:
         findings.append(Finding("fault", "unreadable", str(error)))
-    return Examined(str(path), kind, findings)
+    return CheckReport(str(path), kind, findings)

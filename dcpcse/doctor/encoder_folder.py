@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dcpcse.doctor import tensor_files
 from dcpcse.doctor.findings import Findings, fault, note, ok
-from dcpcse.doctor.settings import Asked
+from dcpcse.doctor.settings import CheckSettings
 from dcpcse.encoders.storage.manifest import CONFIG, PEFT_CONFIG, PEFT_PROMPTS, WEIGHTS, read_object
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import parse_json
@@ -13,7 +13,7 @@ _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.m
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 
-def examine(path: Path, asked: Asked) -> Findings:
+def check(path: Path, settings: CheckSettings) -> Findings:
     """What training or evaluation would stumble over."""
     try:
         config = read_object(path / CONFIG)
@@ -40,13 +40,13 @@ def _weights(path: Path) -> Findings:
     if (path / INDEX).is_file() and not (path / WEIGHTS).is_file():
         yield from _shards(path, path / INDEX)
     else:
-        yield from tensor_files.examine(path / WEIGHTS, "weights")
+        yield from tensor_files.check_tensors(path / WEIGHTS, "weights")
 
 
 def _shards(path: Path, index: Path) -> Findings:
     """Each file that an index names, which was found to name files of this folder."""
     for shard in sorted(set(read_object(index)["weight_map"].values())):
-        yield from tensor_files.examine(path / shard, "weights")
+        yield from tensor_files.check_tensors(path / shard, "weights")
 
 
 def _tokenizer(path: Path) -> Findings:
@@ -63,7 +63,7 @@ def _tokenizer(path: Path) -> Findings:
     yield ok("tokenizer", found[0])
 
 
-def adapter(path: Path, asked: Asked) -> Findings:
+def check_adapter(path: Path, settings: CheckSettings) -> Findings:
     """An adapter of peft."""
     try:
         config = read_object(path / PEFT_CONFIG)
@@ -72,4 +72,4 @@ def adapter(path: Path, asked: Asked) -> Findings:
         return
     yield ok("config", f"{config.get('peft_type')} on {config.get('base_model_name_or_path')}")
     yield note("kind", "an adapter of peft; dcpcse import makes a model folder of prefix tuning")
-    yield from tensor_files.examine(path / PEFT_PROMPTS, "weights")
+    yield from tensor_files.check_tensors(path / PEFT_PROMPTS, "weights")

@@ -9,25 +9,25 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from dcpcse.doctor.findings import Findings, fault, note, ok, warning
-from dcpcse.doctor.settings import Asked
+from dcpcse.doctor.settings import CheckSettings
 
-SUPPORTED = Path(__file__).parent / "supported.txt"
+SUPPORTED_VERSIONS = Path(__file__).parent / "supported.txt"
 """A requirement a line; setup.py reads the same file."""
 
-ROOM = 5
+MIN_FREE_GB = 5
 """GB of free disk below which a warning is given: a full training state of BERT-base takes 1.3."""
 
 _FLAGS = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "HF_ENDPOINT")
 
 
-def examine(path: Path, asked: Asked) -> Findings:
+def check(path: Path, settings: CheckSettings) -> Findings:
     """The whole environment; path: where there must be room."""
-    for line in SUPPORTED.read_text(encoding="utf-8").splitlines():
+    for line in SUPPORTED_VERSIONS.read_text(encoding="utf-8").splitlines():
         if line:
             yield from _version(Requirement(line))
     yield from _devices()
     free = shutil.disk_usage(path).free / 1e9
-    yield (ok if free >= ROOM else warning)("disk", f"{free:,.0f} GB are free in {path.resolve()}")
+    yield (ok if free >= MIN_FREE_GB else warning)("disk", f"{free:,.0f} GB are free in {path.resolve()}")
     flags = [f"{name}={os.environ[name]}" for name in _FLAGS if os.environ.get(name)]
     if flags:
         yield note("hub", ", ".join(flags))

@@ -7,17 +7,17 @@ from senteval.files import MissingFilesError, identify
 from senteval.names import DEV_TASKS, FAMILIES
 
 from dcpcse.doctor.findings import Finding, Findings, fault, note, ok, warning
-from dcpcse.doctor.settings import Asked
+from dcpcse.doctor.settings import CheckSettings
 
 SPLITS = {"test": tuple(name for family in ("sts", "finetune", "transfer", "clustering") for name in FAMILIES[family])}
 SPLITS["dev"] = tuple(name for name in SPLITS["test"] if name in DEV_TASKS)
 """Tasks that have files of their own, by what is measured on them."""
 
 
-def examine(path: Path, asked: Asked) -> Findings:
+def check(path: Path, settings: CheckSettings) -> Findings:
     """Every task that has files of its own: there, of its official size, and byte for byte the known files."""
     absent = []
-    for name in asked.watched(SPLITS["test"], len(SPLITS["test"]), "tasks"):
+    for name in settings.progress(SPLITS["test"], len(SPLITS["test"]), "tasks"):
         finding = _task(path, name)
         if finding is None:
             absent.append(name)

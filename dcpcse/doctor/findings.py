@@ -51,7 +51,7 @@ Findings = Iterator[Finding]
 
 
 @dataclass(frozen=True)
-class Examined:
+class CheckReport:
     """A place, what kind it is, and what was found in it."""
 
     place: str

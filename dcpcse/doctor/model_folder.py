@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dcpcse.doctor import tensor_files
 from dcpcse.doctor.findings import Findings, fault, note, ok, warning
-from dcpcse.doctor.settings import Asked
+from dcpcse.doctor.settings import CheckSettings
 from dcpcse.encoders.storage import manifest
 from dcpcse.interop.folder_contents import find_base, require_shapes
 from dcpcse.training.run_history import find_scores, is_checkpoint, read_run
@@ -12,7 +12,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in
 
 
-def examine(path: Path, asked: Asked) -> Findings:
+def check(path: Path, settings: CheckSettings) -> Findings:
     """Record, checksums, tensors, and whether the model loads on its base."""
     try:
         record = manifest.read_record(path)
@@ -24,7 +24,7 @@ def examine(path: Path, asked: Asked) -> Findings:
     for finding in (*_checksums(path, record), *_tensors(path, record)):
         whole = whole and finding.level != "fault"
         yield finding
-    yield from _base(path, record, asked, whole)
+    yield from _base(path, record, settings, whole)
     size = sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
     yield ok("size", f"{size / 1e6:,.1f} MB")
 
@@ -45,17 +45,17 @@ def _tensors(path: Path, record: dict) -> Findings:
     if record["backbone"] is not None:
         files.append(manifest.place_of(path, record["backbone"]) / manifest.WEIGHTS)
     for file in files:
-        yield from tensor_files.examine(file, "weights")
+        yield from tensor_files.check_tensors(file, "weights")
     try:
         require_shapes(path, record)
     except UserError as error:
         yield fault("shapes", str(error))
 
 
-def _base(path: Path, record: dict, asked: Asked, whole: bool) -> Findings:
+def _base(path: Path, record: dict, settings: CheckSettings, whole: bool) -> Findings:
     """Whether the model loads, and so whether its base is the one that was trained on, where that is at hand."""
     base = find_base(path, record)
-    if asked.base is None and base["found"] is not True:
+    if settings.base is None and base["found"] is not True:
         level = note if base["found"] is None else warning
         yield level("base", f"{record['base']['name_or_path']}: {base['where']}; its fingerprint is not compared")
         return
@@ -65,15 +65,15 @@ def _base(path: Path, record: dict, asked: Asked, whole: bool) -> Findings:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder  # torch: seconds
 
     try:
-        SentenceEncoder.load(path, None if record["backbone"] is not None else asked.base, device="cpu")
+        SentenceEncoder.load(path, None if record["backbone"] is not None else settings.base, device="cpu")
     except UserError as error:
         yield fault("base", str(error))
         return
-    where = "the encoder in the folder" if record["backbone"] else asked.base or record["base"]["name_or_path"]
+    where = "the encoder in the folder" if record["backbone"] else settings.base or record["base"]["name_or_path"]
     yield ok("base", f"loads; the fingerprint of {where} is the recorded one")
 
 
-def run(path: Path, asked: Asked) -> Findings:
+def check_run(path: Path, settings: CheckSettings) -> Findings:
     """The records of a run, and each of its checkpoints; nothing where there are none."""
     if not any((path / name).is_file() for name in (RUN_FILE, STATE)):
         return

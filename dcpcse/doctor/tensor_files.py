@@ -14,7 +14,7 @@ _WHOLE = {"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
 """Types that numpy can look into, and those of numbers that are finite in any case."""
 
 
-def examine(path: Path, what: str) -> Findings:
+def check_tensors(path: Path, what: str) -> Findings:
     """Number, types and values of the tensors in a file."""
     try:
         tensors = read_header(path)

@@ -12,34 +12,34 @@ from dcpcse.data.duplicates import Counter, Found, Repeats
 from dcpcse.data.labels import Tally, described, kind_of
 from dcpcse.data.readers import ROLES, Source, read_rows
 from dcpcse.doctor.findings import Finding, Findings, fault, note, ok, warning
-from dcpcse.doctor.settings import Asked
+from dcpcse.doctor.settings import CheckSettings
 from dcpcse.utils.errors import UserError
 
 MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"}
 """What other loaders take for a missing cell; here it is text."""
 
-CHUNK = 1 << 20
-ROWS = 10_000
+CHUNK_BYTES = 1 << 20
+CHUNK_ROWS = 10_000
 """Bytes, and rows, that are held at once."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff\ufffd]")
 """Control characters, a byte-order mark inside a text, and what stands for a byte that could not be read."""
 
 
-def examine(path: Path, asked: Asked) -> Findings:
+def check(path: Path, settings: CheckSettings) -> Findings:
     """Everything about a training file."""
     yield from _bytes(path)
-    source = _Listing(path)
-    for finding in _rows(source, asked):
+    source = _FaultCollector(path)
+    for finding in _rows(source, settings):
         yield replace(finding, unit=source.unit)
 
 
-def _rows(source: "_Listing", asked: Asked) -> Findings:
-    rows, path = _Rows(asked), source.path
+def _rows(source: "_FaultCollector", settings: CheckSettings) -> Findings:
+    rows, path = _RowCounts(settings), source.path
     try:
         columns, complete = read_rows(source)
         megabytes = os.path.getsize(path) / 1e6
-        for batch in asked.watched(_batches(complete), None, f"{path.name} ({megabytes:.0f} MB)"):
+        for batch in settings.progress(_batches(complete), None, f"{path.name} ({megabytes:.0f} MB)"):
             rows.add(batch, columns)
     except UserError as error:  # nothing can be read any further
         yield from _faults(source)
@@ -56,14 +56,14 @@ def _batches(rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[tuple[int, 
     batch = []
     for row in rows:
         batch.append(row)
-        if len(batch) == ROWS:
+        if len(batch) == CHUNK_ROWS:
             yield batch
             batch = []
     if batch:
         yield batch
 
 
-class _Listing(Source):
+class _FaultCollector(Source):
     """Keeps account of every fault instead of raising the first."""
 
     def __init__(self, path: Path) -> None:
@@ -86,13 +86,13 @@ def _without_path(text: str, path: Path) -> str:
     return re.sub(rf"^{re.escape(str(path))}(, (line|item) \d+)?: ", "", text)
 
 
-def _faults(source: _Listing) -> Findings:
+def _faults(source: _FaultCollector) -> Findings:
     for text, counter in source.faults.values():
         found = counter.found()
         yield fault("row refused", text, found.lines, found.count)
 
 
-def _table(path: Path, columns: Sequence[str], rows: "_Rows", source: _Listing) -> Findings:
+def _table(path: Path, columns: Sequence[str], rows: "_RowCounts", source: _FaultCollector) -> Findings:
     if not rows.repeats or not (number := rows.count):
         yield fault("no rows", f"no row is left to train on (columns {', '.join(columns)}); add some")
         return
@@ -122,7 +122,7 @@ def _bytes(path: Path) -> Findings:
     """What the bytes tell: byte-order mark and ends of lines."""
     marks, crlf, lf, lone, last = b"", 0, 0, 0, b""
     with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(CHUNK_BYTES):
             if not marks:
                 marks = chunk[:3]
             joined = last + chunk
@@ -144,17 +144,17 @@ def _bytes(path: Path) -> Findings:
         yield note("last line", "the last line has no end; was the file cut off?")
 
 
-class _Rows:
+class _RowCounts:
     """What is counted over all rows."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, settings: CheckSettings) -> None:
+        self.settings = settings
         self.repeats: Repeats | None = None
         self.labels = Tally(None)
         self.count = 0
-        self.counters: Mapping[str, Counter] = {name: Counter() for name in _OF_SENTENCES}
+        self.counters: Mapping[str, Counter] = {name: Counter() for name in _SENTENCE_FINDINGS}
         self.words, self.characters, self.tokens = Histogram(), Histogram(), Histogram()
-        self._special = re.compile("|".join(map(re.escape, asked.special)) or r"(?!)")
+        self._special = re.compile("|".join(map(re.escape, settings.special)) or r"(?!)")
 
     def add(self, batch: Sequence[tuple[int, list[str]]], columns: Sequence[str]) -> None:
         if self.repeats is None:
@@ -168,7 +168,7 @@ class _Rows:
         for number, cells in batch:
             for cell in cells:
                 self._look(number, cell)
-        if self.asked.tokenizer:
+        if self.settings.tokenizer:
             self._count_tokens(batch)
 
     def _look(self, number: int, cell: str) -> None:
@@ -186,15 +186,15 @@ class _Rows:
             counters["control"].add(number)
         if not cell.isascii() and not unicodedata.is_normalized("NFC", cell):
             counters["normal form"].add(number)
-        if self.asked.tokenizer is None and words > self.asked.max_seq_length - 2:  # a word is a token at least
+        if self.settings.tokenizer is None and words > self.settings.max_seq_length - 2:  # a word is a token at least
             counters["long"].add(number)
 
     def _count_tokens(self, batch: Sequence[tuple[int, list[str]]]) -> None:
         sides = zip(*(cells for _, cells in batch), strict=True)
-        lengths = [[len(found.ids) for found in self.asked.tokenizer.encode_batch(list(side))] for side in sides]
+        lengths = [[len(found.ids) for found in self.settings.tokenizer.encode_batch(list(side))] for side in sides]
         for (number, _), of_row in zip(batch, zip(*lengths, strict=True), strict=True):
             self.tokens.update(of_row)
-            if max(of_row) > self.asked.max_seq_length:
+            if max(of_row) > self.settings.max_seq_length:
                 self.counters["long"].add(number)
 
     def findings(self, columns: Sequence[str]) -> Findings:
@@ -205,7 +205,7 @@ class _Rows:
         yield from self._repeats(columns)
         for name, counter in self.counters.items():
             if found := _found(counter):
-                level, what, text = _OF_SENTENCES[name]
+                level, what, text = _SENTENCE_FINDINGS[name]
                 yield level(what, text(self), found.lines, found.count)
         yield from self._lengths()
 
@@ -230,7 +230,7 @@ class _Rows:
                 yield warning(what, text, one.lines, one.count)
         if found.pairs:
             side = "a sentence" if len(columns) == 1 else "an anchor, or a positive,"
-            batch = min(self.asked.batch, found.rows)
+            batch = min(self.settings.batch, found.rows)
             text = f"{_percent(found.share(batch))} % of batches of {batch} hold {side} twice"
             level = warning if found.share(batch) > 0.5 else note
             yield level("false negatives", f"{text}: each is then the other's negative")
@@ -264,15 +264,15 @@ def _quantiles(histogram: Mapping[int, int]) -> tuple[int, int, int, int]:
     return tuple(found)
 
 
-def _cut(rows: _Rows) -> str:
-    limit = rows.asked.max_seq_length
-    if rows.asked.tokenizer:
+def _cut(rows: _RowCounts) -> str:
+    limit = rows.settings.max_seq_length
+    if rows.settings.tokenizer:
         return f"rows with more than {limit} tokens in a sentence: training cuts them (--max_seq_length)"
     return f"rows with more than {limit - 2} words in a sentence: training cuts at {limit} tokens (--max_seq_length)"
 
 
-Words = Callable[[_Rows], str]
-_OF_SENTENCES: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
+Words = Callable[[_RowCounts], str]
+_SENTENCE_FINDINGS: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
     "missing": (
         note,
         "NA",
@@ -286,7 +286,7 @@ _OF_SENTENCES: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
     "special": (
         warning,
         "special token",
-        lambda rows: f"rows with {', '.join(rows.asked.special[:3])} or the like, read as special tokens",
+        lambda rows: f"rows with {', '.join(rows.settings.special[:3])} or the like, read as special tokens",
     ),
     "control": (
         warning,

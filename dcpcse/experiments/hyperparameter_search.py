@@ -20,10 +20,10 @@ from dcpcse.utils.console import say
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_whole
 
-Options = dict[str, Any]
+TrainingOptions = dict[str, Any]
 
-METRIC = "eval_stsb_spearman"
-MEASURING = {
+SELECTION_METRIC = "eval_stsb_spearman"
+TRIAL_DEFAULTS = {
     "eval_strategy": "steps",
     "eval_steps": "125",
     "metric_for_best_model": "stsb_spearman",
@@ -32,12 +32,12 @@ MEASURING = {
 """What every try needs, unless it is given."""
 
 
-def learning_rates(best: Sequence[Options]) -> list[Options]:
+def learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
     """0.01 to 0.09 by 0.01 (D2CSE, appendix, first step)."""
     return [{"learning_rate": round(0.01 * i, 3)} for i in range(1, 10)]
 
 
-def finer_learning_rates(best: Sequence[Options]) -> list[Options]:
+def finer_learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
     """By 0.001 between the best and the second best of the first step (D2CSE, appendix, second step)."""
     if "learning_rate" not in best[0]:
         raise UserError("--stages: finer learning rates lie between the best of 'learning rate'; search those first")
@@ -45,12 +45,12 @@ def finer_learning_rates(best: Sequence[Options]) -> list[Options]:
     return [{**best[0], "learning_rate": rate / 1000} for rate in range(rates[0], rates[-1] + 1)]
 
 
-def each(name: str, values: Sequence[Any]) -> Callable[[Sequence[Options]], list[Options]]:
+def vary_option(name: str, values: Sequence[Any]) -> Callable[[Sequence[TrainingOptions]], list[TrainingOptions]]:
     """A stage that tries values of one option, all others as the best so far has them."""
     return lambda best: [{**best[0], name: value} for value in values]
 
 
-def grid(best: Sequence[Options]) -> list[Options]:
+def batch_and_rate_grid(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
     """Batch and learning rate (DCPCSE, appendix)."""
     return [
         {"per_device_train_batch_size": batch, "learning_rate": rate}
@@ -59,22 +59,22 @@ def grid(best: Sequence[Options]) -> list[Options]:
     ]
 
 
-Stage = Callable[[Sequence[Options]], list[Options]]
+Stage = Callable[[Sequence[TrainingOptions]], list[TrainingOptions]]
 SEARCHES: Mapping[str, Mapping[str, Stage]] = {
-    "dcpcse": {"batch and learning rate": grid},
+    "dcpcse": {"batch and learning rate": batch_and_rate_grid},
     "d2cse": {
         "learning rate": learning_rates,
         "learning rate, finer": finer_learning_rates,
-        "batch": each("per_device_train_batch_size", range(128, 257, 16)),
-        "lambda": each("lambda_weight", (0.001, 0.005, 0.01, 0.05, 0.075)),
-        "epochs": each("num_train_epochs", (1, 2, 3)),
-        "prompt length": each("pre_seq_len", (10, 12, 14, 16, 18, 20)),
+        "batch": vary_option("per_device_train_batch_size", range(128, 257, 16)),
+        "lambda": vary_option("lambda_weight", (0.001, 0.005, 0.01, 0.05, 0.075)),
+        "epochs": vary_option("num_train_epochs", (1, 2, 3)),
+        "prompt length": vary_option("pre_seq_len", (10, 12, 14, 16, 18, 20)),
     },
 }
 """Search → stages; a stage makes options of the best ones so far, best first."""
 
 
-class Tries:
+class Trials:
     """The runs of a search, in a folder with the journal of their study."""
 
     def __init__(
@@ -82,13 +82,13 @@ class Tries:
         folder: Path,
         name: str,
         given: Sequence[str],
-        shared: Options,
+        shared: TrainingOptions,
         limit: int | None = None,
-        retake: bool = False,
+        reclaim: bool = False,
     ) -> None:
         """given: options of train.py that all tries share. limit: how many are begun at most.
 
-        retake: begin again what other machines are at, because they are not any more.
+        reclaim: begin again what other machines are at, because they are not any more.
         """
         optuna = import_optuna()
         self.folder = folder
@@ -110,9 +110,9 @@ class Tries:
             raise UserError(
                 f"{folder} holds a search with other options ({' '.join(owner)}); give the same, or another folder"
             )
-        self._bury_the_dead(retake)
+        self._release_dead_trials(reclaim)
 
-    def finish(self, stage: str, candidates: Sequence[Options]) -> None:
+    def finish(self, stage: str, candidates: Sequence[TrainingOptions]) -> None:
         """Try what is not tried yet, and say which was best. UserError if all of them failed."""
         for options in candidates:
             if self._find(options) is None:
@@ -128,7 +128,7 @@ class Tries:
         best = max(done, key=lambda trial: trial.value)
         say(f"{stage}: best {self._options(best)} ({100 * best.value:.2f})")
 
-    def best_after(self, stages: Sequence[str]) -> list[Options]:
+    def best_after(self, stages: Sequence[str]) -> list[TrainingOptions]:
         """What the latest of these stages that has results found, best first; nothing chosen yet without one."""
         for stage in reversed(stages):
             done = [t for t in self._shown() if t.user_attrs.get("stage") == stage and t.value is not None]
@@ -158,7 +158,7 @@ class Tries:
         say(f"try {trial.number}: {options}")
         try:
             score = self._train(trial.number, options)
-        except TryFailedError as error:
+        except TrialFailedError as error:
             self.study.tell(trial, state=self._states.FAIL)
             say(f"try {trial.number} failed: {error}")
         except BaseException:
@@ -167,7 +167,7 @@ class Tries:
         else:
             self.study.tell(trial, score)
 
-    def _train(self, number: int, options: Options) -> float:
+    def _train(self, number: int, options: TrainingOptions) -> float:
         """Run train.py in a process of its own; the best STS-B dev score it measured."""
         folder, log = self.folder / f"try-{number:04d}", self.folder / f"try-{number:04d}.log"
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -176,24 +176,24 @@ class Tries:
             code = subprocess.run([*command, "--overwrite_output_dir"], stdout=file, stderr=file).returncode
         if code:
             last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            raise TryFailedError(last[-1] if last else f"exit code {code}")
+            raise TrialFailedError(last[-1] if last else f"exit code {code}")
         state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
-        scores = [entry[METRIC] for entry in state["log_history"] if METRIC in entry]
+        scores = [entry[SELECTION_METRIC] for entry in state["log_history"] if SELECTION_METRIC in entry]
         if not scores:
-            raise UserError(f"{folder} measured no {METRIC}: lower --eval_steps below the steps of a run")
+            raise UserError(f"{folder} measured no {SELECTION_METRIC}: lower --eval_steps below the steps of a run")
         return max(scores)
 
-    def _bury_the_dead(self, retake: bool) -> None:
-        """Tries whose process died are to be tried again: those of this machine, with `retake` those of all."""
+    def _release_dead_trials(self, reclaim: bool) -> None:
+        """Tries whose process died are to be tried again: those of this machine, with `reclaim` those of all."""
         for trial in self.study.get_trials(deepcopy=False, states=(self._states.RUNNING,)):
             host, process = trial.user_attrs.get("worker", (None, 0))
-            if retake or (host == platform.node() and not _is_alive(process)):
+            if reclaim or (host == platform.node() and not _is_alive(process)):
                 self.study.tell(trial.number, state=self._states.FAIL)
 
-    def _options(self, trial: Any) -> Options:
+    def _options(self, trial: Any) -> TrainingOptions:
         return dict(trial.user_attrs["options"])
 
-    def _of(self, candidates: Sequence[Options], *states: Any) -> list[Any]:
+    def _of(self, candidates: Sequence[TrainingOptions], *states: Any) -> list[Any]:
         """The trials of these options in one of these states, one for each."""
         trials = self.study.get_trials(deepcopy=False, states=states)
         found: dict[str, Any] = {}
@@ -203,11 +203,11 @@ class Tries:
                 found.setdefault(json.dumps(options, sort_keys=True), trial)
         return list(found.values())
 
-    def _find(self, options: Options) -> Any | None:
+    def _find(self, options: TrainingOptions) -> Any | None:
         alive = (self._states.WAITING, self._states.RUNNING, self._states.COMPLETE)
         return next(iter(self._of([options], *alive)), None)
 
-    def _begun_elsewhere(self, trial: Any, options: Options) -> bool:
+    def _begun_elsewhere(self, trial: Any, options: TrainingOptions) -> bool:
         others = self._of([options], self._states.RUNNING, self._states.COMPLETE)
         return any(other.number < trial.number for other in others)
 
@@ -245,7 +245,7 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-class TryFailedError(Exception):
+class TrialFailedError(Exception):
     """train.py did not end well."""
 
 

@@ -17,8 +17,8 @@ from dcpcse.encoders.safe_loading import NO_CODE
 from dcpcse.encoders.templates import MASK, SENTENCE, Template
 from dcpcse.utils.errors import UserError
 
-GAPS = ("<extra_id_0>", "<extra_id_1>", "<extra_id_2>")
-LONGEST = 20
+SENTINELS = ("<extra_id_0>", "<extra_id_1>", "<extra_id_2>")
+MAX_GAP_TOKENS = 20
 """Tokens of both gaps together, marks included."""
 
 
@@ -56,8 +56,8 @@ def load_t5(name_or_path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **NO_CODE)
     except (OSError, ValueError) as error:
         raise UserError(f"--t5 {name_or_path} cannot be loaded: {str(error).splitlines()[0]}") from error
-    if any(tokenizer.convert_tokens_to_ids(gap) == tokenizer.unk_token_id for gap in GAPS):
-        raise UserError(f"--t5 {name_or_path}: its vocabulary has no {GAPS[0]}; a T5 is needed")
+    if any(tokenizer.convert_tokens_to_ids(gap) == tokenizer.unk_token_id for gap in SENTINELS):
+        raise UserError(f"--t5 {name_or_path}: its vocabulary has no {SENTINELS[0]}; a T5 is needed")
     return model, tokenizer
 
 
@@ -80,8 +80,8 @@ def _forms(examples: Sequence[Example]) -> Iterator[tuple[list[str], Callable[[s
     def word_last(first: str, second: str) -> Template:
         return Template.parse(_spaced(SENTENCE, first, f"{MASK}{second}"))
 
-    yield [f"{GAPS[0]} {example.word} {GAPS[1]} {example.definition}" for example in examples], word_first
-    yield [f"{example.definition} {GAPS[0]} {example.word} {GAPS[1]}" for example in examples], word_last
+    yield [f"{SENTINELS[0]} {example.word} {SENTINELS[1]} {example.definition}" for example in examples], word_first
+    yield [f"{example.definition} {SENTINELS[0]} {example.word} {SENTINELS[1]}" for example in examples], word_last
 
 
 def _spaced(*parts: str) -> str:
@@ -93,13 +93,13 @@ def fill_gaps(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], beams: int
 ) -> list[tuple[float, str, str]]:
     """What fills both gaps of all texts at once: (sum of log-probabilities, first gap, second gap), best first."""
-    marks = tokenizer.convert_tokens_to_ids(list(GAPS))
-    special = torch.tensor(sorted({*tokenizer.all_special_ids, *tokenizer.convert_tokens_to_ids(GAPS)}))
+    marks = tokenizer.convert_tokens_to_ids(list(SENTINELS))
+    special = torch.tensor(sorted({*tokenizer.all_special_ids, *tokenizer.convert_tokens_to_ids(SENTINELS)}))
     batch = tokenizer(list(texts), padding=True, return_tensors="pt").to(model.device)
     memory = model.get_encoder()(**batch)
     going = [(0.0, [model.config.decoder_start_token_id, marks[0]])]
     finished: list[tuple[float, list[int]]] = []
-    for _ in range(LONGEST):
+    for _ in range(MAX_GAP_TOKENS):
         grown = []
         for score, ids in going:
             steps = _next(model, batch["attention_mask"], memory, ids)

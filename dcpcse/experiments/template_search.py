@@ -41,20 +41,20 @@ PREFIXES = (
 )
 """What stands around the sentence; the second, third, sixth and seventh are those of Table 4."""
 
-SCORES = "scores.jsonl"
-BEST = "best.txt"
-TASK = "STSBenchmark"
+SCORES_FILE = "scores.jsonl"
+BEST_FILE = "best.txt"
+DEV_TASK = "STSBenchmark"
 
 
-class Scores:
+class TemplateScores:
     """Scores by template, kept in a file that a later call goes on with.
 
     Raises UserError if the file holds scores of another model or other data.
     """
 
     def __init__(self, folder: Path, owner: Mapping[str, Any]) -> None:
-        self.path = folder / SCORES
-        self.of: dict[str, float] = {}
+        self.path = folder / SCORES_FILE
+        self.by_template: dict[str, float] = {}
         if not self.path.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             self._append({"measured": dict(owner)})
@@ -62,15 +62,15 @@ class Scores:
         head, *rows = self._read()
         if head.get("measured") != dict(owner):
             raise UserError(f"{self.path} holds scores of another encoder or of other data; give another --output_dir")
-        self.of = {row["template"]: row["score"] for row in rows}
+        self.by_template = {row["template"]: row["score"] for row in rows}
 
     def add(self, template: str, score: float) -> None:
-        self.of[template] = score
+        self.by_template[template] = score
         self._append({"template": template, "score": score})
 
     def best(self, count: int) -> list[tuple[str, float]]:
         """The best templates with their scores, best first."""
-        return sorted(self.of.items(), key=lambda item: -item[1])[:count]
+        return sorted(self.by_template.items(), key=lambda item: -item[1])[:count]
 
     def _append(self, row: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
@@ -101,52 +101,52 @@ def search_templates(args: argparse.Namespace, relationships: Sequence[str], pre
 
     examples = read_definitions(args.definitions) if args.definitions else []
     require_writable(Path(args.output_dir), f"--output_dir {args.output_dir}")
-    suite = load_suite([TASK], args.data_dir, settings_of_mode("dev", official=not args.custom_data))
+    suite = load_suite([DEV_TASK], args.data_dir, settings_of_mode("dev", official=not args.custom_data))
     generated = _generate(args, examples)
     model = plain_encoder(load_backbone(args.model_name_or_path), "mask", Template.parse(f"{SENTENCE} {MASK} ."))
     model.to(pick_device(args.device))
-    scores = Scores(Path(args.output_dir), _owner(model, suite))
+    scores = TemplateScores(Path(args.output_dir), _owner(model, suite))
 
     def score(templates: Iterable[str]) -> str:
         """The best of some templates, measured where they are not yet."""
         texts = list(dict.fromkeys(templates))
         for done, text in enumerate(texts, start=1):
-            if text not in scores.of:
+            if text not in scores.by_template:
                 model.set_template(Template.parse(text))
-                result = measure(model, suite, batch_size=args.batch_size).results[TASK]
+                result = measure(model, suite, batch_size=args.batch_size).results[DEV_TASK]
                 scores.add(text, result.points)
-            print(f"{done}/{len(texts)}  {scores.of[text]:6.2f}  {text}", file=sys.stderr)
-        return max(texts, key=lambda text: scores.of[text])
+            print(f"{done}/{len(texts)}  {scores.by_template[text]:6.2f}  {text}", file=sys.stderr)
+        return max(texts, key=lambda text: scores.by_template[text])
 
     if generated:
         score(str(template) for template in generated)
     else:
-        best = score(join(SENTENCE, words) for words in relationships)
+        best = score(build_template(SENTENCE, words) for words in relationships)
         words = best.removeprefix(SENTENCE).removesuffix(f"{MASK} .").strip()
-        score(join(prefix, words) for prefix in prefixes)
+        score(build_template(prefix, words) for prefix in prefixes)
     kept = scores.best(args.keep)
-    print(show(kept))
-    write_whole(Path(args.output_dir) / BEST, "".join(f"{text}\n" for text, _ in kept))
+    print(score_table(kept))
+    write_whole(Path(args.output_dir) / BEST_FILE, "".join(f"{text}\n" for text, _ in kept))
 
 
 def _generate(args: argparse.Namespace, examples: Sequence["Example"]) -> list[Template]:
     """Templates of the user's T5; none without one."""
     if not args.t5:
         return []
-    from dcpcse.experiments.template_generation import LONGEST, generate_templates, load_t5
+    from dcpcse.experiments.template_generation import MAX_GAP_TOKENS, generate_templates, load_t5
 
     templates = generate_templates(*load_t5(args.t5), examples, args.generate)
     if not templates:
-        raise UserError(f"--t5 {args.t5} closes no gap within {LONGEST} tokens; is it a T5 that was trained?")
+        raise UserError(f"--t5 {args.t5} closes no gap within {MAX_GAP_TOKENS} tokens; is it a T5 that was trained?")
     return templates
 
 
-def join(prefix: str, relationship: str) -> str:
+def build_template(prefix: str, relationship: str) -> str:
     """The template of its parts."""
     return " ".join(part for part in (prefix, relationship, MASK, ".") if part)
 
 
-def show(best: Sequence[tuple[str, float]]) -> str:
+def score_table(best: Sequence[tuple[str, float]]) -> str:
     """A table as the paper's Table 4."""
     table = PrettyTable(["template", "STS-B dev"], align="l")
     table.add_rows([[text, f"{score:.2f}"] for text, score in best])

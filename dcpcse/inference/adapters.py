@@ -28,12 +28,12 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import TOKENIZER_FILES, sha256_of
 from dcpcse.encoders.storage.model_folder import Contents
 from dcpcse.encoders.tokenization import Rows, require_batch_size, require_sentences
-from dcpcse.inference.mixed_batch import Part, hidden_states, joint_mask
+from dcpcse.inference.mixed_batch import EncoderBatch, hidden_states, joint_mask
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_io import DTYPES, set_dtype
 
-ALONE = "adapters share one frozen encoder; load this folder by itself with dcpcse.load"
+LOAD_ALONE_HINT = "adapters share one frozen encoder; load this folder by itself with dcpcse.load"
 
 
 class Adapters:
@@ -152,11 +152,11 @@ class Adapters:
 
     def _require_of_base(self, folder: str | Path, record: Mapping[str, Any]) -> None:
         source = self._backbone.source
-        require_recorded(folder, record["base"], source, source.name_or_path, ALONE)
+        require_recorded(folder, record["base"], source, source.name_or_path, LOAD_ALONE_HINT)
         if dtype_of(record) != self._dtype:
             raise UserError(
                 f"{folder} was trained on weights in {dtype_of(record)}, and the encoder here has them in "
-                f"{self._dtype}; {ALONE}"
+                f"{self._dtype}; {LOAD_ALONE_HINT}"
             )
 
     def _tokenizer(self, folder: str | Path) -> tuple[PreTrainedTokenizerBase, str]:
@@ -224,13 +224,13 @@ class _Texts:
         order = torch.tensor([place for places in of_adapter.values() for place in places])
         return _embeddings(models, parts)[order.argsort()]
 
-    def _part(self, number: int, chosen: Sequence[int]) -> Part:
+    def _part(self, number: int, chosen: Sequence[int]) -> EncoderBatch:
         model = self.models[number]
         rows = [self.places[text][1] for text in chosen]
-        return Part(model.encoder, *self.rows[number].batch(rows, model.tokenizer.pad_token_id))
+        return EncoderBatch(model.encoder, *self.rows[number].batch(rows, model.tokenizer.pad_token_id))
 
 
-def _embeddings(models: Sequence[SentenceEncoder], parts: Sequence[Part]) -> torch.Tensor:
+def _embeddings(models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch]) -> torch.Tensor:
     """Of the rows of each model's part, one part after another, (N, H)."""
     device = models[0].device
     packing = Packing.of(joint_mask(parts)).to(device)  # before the mask goes to a GPU, which would be waited for
@@ -269,7 +269,7 @@ def _require_a_name_each(sentences: Sequence[str], names: Sequence[str]) -> None
 def _read_folder(folder: str | Path) -> Contents:
     contents = model_folder.read(folder)
     if contents.record["backbone"] is not None:
-        raise UserError(f"{folder} holds an encoder of its own ({contents.record['method']}); {ALONE}")
+        raise UserError(f"{folder} holds an encoder of its own ({contents.record['method']}); {LOAD_ALONE_HINT}")
     return contents
 
 

@@ -18,12 +18,12 @@ from dcpcse.utils.devices import pick_device, require_flex_attention
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import RUN_FILE, last
 
-NOTHING_PUBLISHED = PublishedEvaluationArguments()
+NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
 """No option of the papers' evaluation scripts is given."""
 
 
 def load_model(
-    name: str, args: EncoderArguments, published: PublishedEvaluationArguments = NOTHING_PUBLISHED
+    name: str, args: EncoderArguments, published: PublishedEvaluationArguments = NO_PUBLISHED_OPTIONS
 ) -> SentenceEncoder:
     """The encoder with the representation that the options ask for, in eval mode and on its device.
 

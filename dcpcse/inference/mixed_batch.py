@@ -15,7 +15,7 @@ from dcpcse.encoders.templates import Slots
 
 
 @dataclass(frozen=True)
-class Part:
+class EncoderBatch:
     """Rows of one encoder: ids and mask (n, l), l of the longest of them, and where the slots of templates are."""
 
     encoder: Encoder
@@ -23,18 +23,18 @@ class Part:
     attention_mask: Tensor
     slots: Slots | None = None
 
-    def to(self, device: torch.device) -> "Part":
+    def to(self, device: torch.device) -> "EncoderBatch":
         slots = None if self.slots is None else self.slots.to(device)
-        return Part(self.encoder, self.input_ids.to(device), self.attention_mask.to(device), slots)
+        return EncoderBatch(self.encoder, self.input_ids.to(device), self.attention_mask.to(device), slots)
 
 
-def joint_mask(parts: Sequence[Part]) -> Tensor:
+def joint_mask(parts: Sequence[EncoderBatch]) -> Tensor:
     """The mask (N, L) of the rows of all parts."""
     return _stacked([part.attention_mask for part in parts])
 
 
 def hidden_states(
-    parts: Sequence[Part], *, packing: Packing | None = None, all_layers: bool = False
+    parts: Sequence[EncoderBatch], *, packing: Packing | None = None, all_layers: bool = False
 ) -> list[tuple[Tensor, ...]]:
     """Hidden states (n, l, H) of each part, those that its encoder alone gives in eval mode (`Encoder.forward`).
 
@@ -71,7 +71,7 @@ def _stacked(rows: Sequence[Tensor]) -> Tensor:
     return torch.cat([F.pad(own, (0, 0) * (own.dim() - 2) + (0, width - own.shape[1])) for own in rows])
 
 
-def _prompts(parts: Sequence[Part]) -> dict[str, Any]:
+def _prompts(parts: Sequence[EncoderBatch]) -> dict[str, Any]:
     """The prefix of all rows, for `prefix_attention`; nothing where no encoder has deep prompts."""
     prompts = [part.encoder.prompt for part in parts]
     if not any(prompt is not None for prompt in prompts):

@@ -15,8 +15,8 @@ from torch import Tensor
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.sentence_index import SentenceIndex
-from dcpcse.inference.index.sources import Source
-from dcpcse.inference.index.unit_vectors import cosines, unit
+from dcpcse.inference.index.sources import SentenceSource
+from dcpcse.inference.index.unit_vectors import cosine_matrix, normalize_rows
 from dcpcse.inference.loading import load_model
 from dcpcse.utils.errors import UserError
 
@@ -65,7 +65,7 @@ class SimCSE:
         self.model.to(self.device if device is None else device)
         texts = [sentence] if isinstance(sentence, str) else sentence
         vectors = self.model.encode(texts, batch_size, max_length=min(max_length, self.model.encoder.max_tokens))
-        vectors = unit(vectors) if normalize_to_unit else vectors
+        vectors = normalize_rows(vectors) if normalize_to_unit else vectors
         vectors = vectors[0] if isinstance(sentence, str) and not keepdim else vectors
         return vectors if return_numpy else torch.from_numpy(vectors)
 
@@ -75,7 +75,7 @@ class SimCSE:
         """Cosines: a float for two strings, (M,) for a string and M keys, else (N, M); keys may be vectors."""
         own = self.encode(queries, device, return_numpy=True, keepdim=True)
         others = keys if isinstance(keys, np.ndarray) else self.encode(keys, device, return_numpy=True)
-        found = cosines(own, np.atleast_2d(others))
+        found = cosine_matrix(own, np.atleast_2d(others))
         if not isinstance(queries, str):
             return found
         return float(found[0, 0]) if others.ndim == 1 else found[0]
@@ -111,7 +111,7 @@ class SimCSE:
         batch_size: int = 64,
     ) -> None:
         """Add to the index, of whatever kind it is."""
-        index, source = self._index(), Source.of(sentences_or_file_path)
+        index, source = self._index(), SentenceSource.of(sentences_or_file_path)
         for chunk, vectors in list(source.chunks(self._encode(device, batch_size), False)):
             index.add_vectors(chunk, vectors)
 

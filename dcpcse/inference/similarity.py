@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpcse.inference.index.unit_vectors import cosines
+from dcpcse.inference.index.unit_vectors import cosine_matrix
 
 
 def similarity(
@@ -17,6 +17,6 @@ def similarity(
     which has no cosine.
     """
     one, other = ([x] if isinstance(x, str) else x for x in (a, b))
-    found = cosines(model.encode(one, batch_size=batch_size), model.encode(other, batch_size=batch_size))
+    found = cosine_matrix(model.encode(one, batch_size=batch_size), model.encode(other, batch_size=batch_size))
     found = found[tuple(0 if isinstance(x, str) else slice(None) for x in (a, b))]
     return float(found) if np.ndim(found) == 0 else found

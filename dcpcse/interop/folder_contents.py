@@ -28,14 +28,14 @@ from dcpcse.encoders.storage.manifest import (
     require_unchanged,
     shape_faults,
 )
-from dcpcse.interop.convert.layouts import LAYOUTS, recognise
+from dcpcse.interop.convert.layouts import LAYOUTS, recognise_layout
 from dcpcse.training.run_history import find_scores, newest_checkpoint, read_run
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import BASE
 from dcpcse.utils.run_files import METRICS, RUN_FILE, STATE
 from dcpcse.utils.safetensors_header import DTYPES, Tensors, read_header
 
-Facts = dict[str, Any]
+FolderFacts = dict[str, Any]
 
 _NO_PARAMETER = re.compile(r".*(running_mean|running_var|num_batches_tracked|position_ids|token_type_ids)")
 """Names of buffers in files of weights."""
@@ -46,7 +46,7 @@ _OF_ADAPTERS = ("peft_type", "task_type", "num_virtual_tokens", "token_dim", "nu
 _OF_ADAPTERS += ("modules_to_save", "peft_version")
 
 
-def describe(folder: Path, on_problem: Callable[[str], None]) -> Facts:
+def describe_folder(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
     """What lies in a folder, JSON-ready; UserError for one that holds nothing known, or a damaged model.
 
     Sizes in bytes, numbers of parameters, dev scores as logged, scores of evaluations × 100. on_problem is called with
@@ -66,7 +66,7 @@ def describe(folder: Path, on_problem: Callable[[str], None]) -> Facts:
     return {"folder": str(folder), **facts, "files": _files(folder), "scores": _scores(folder, on_problem)}
 
 
-def _model(folder: Path) -> Facts:
+def _model(folder: Path) -> FolderFacts:
     record = read_record(folder)
     require_unchanged(folder, record)
     require_shapes(folder, record)
@@ -116,7 +116,7 @@ def _trained_parts(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
     return parts
 
 
-def find_base(folder: Path, record: Mapping[str, Any]) -> Facts:
+def find_base(folder: Path, record: Mapping[str, Any]) -> FolderFacts:
     """Whether the encoder of a model is where its record says, and the words for that."""
     if record["backbone"] is None:
         return _find_encoder(record["base"])
@@ -124,7 +124,7 @@ def find_base(folder: Path, record: Mapping[str, Any]) -> Facts:
     return {"found": (place / WEIGHTS).is_file(), "where": f"trained, and in {place} itself"}
 
 
-def _find_encoder(wanted: Mapping[str, Any]) -> Facts:
+def _find_encoder(wanted: Mapping[str, Any]) -> FolderFacts:
     """Whether there is such an encoder at the place that a record names; None: it would be downloaded."""
     name = wanted["name_or_path"]
     if not os.path.isdir(name):  # Path.is_dir raises for a name that is too long
@@ -138,7 +138,7 @@ def _find_encoder(wanted: Mapping[str, Any]) -> Facts:
     return {"found": True, "where": "the folder is there"}
 
 
-def _find_on_hub(name: str, revision: str | None) -> Facts:
+def _find_on_hub(name: str, revision: str | None) -> FolderFacts:
     missing = {"found": False, "where": f"there is no such folder; give its place with {BASE}"}
     if Path(name).is_absolute() or name.startswith("."):
         return missing
@@ -151,7 +151,7 @@ def _find_on_hub(name: str, revision: str | None) -> Facts:
     return {"found": None, "where": "not in the hub's cache on this machine; loading the model downloads it"}
 
 
-def _adapter(folder: Path) -> Facts:
+def _adapter(folder: Path) -> FolderFacts:
     config = read_object(folder / PEFT_CONFIG)
     base = {"name_or_path": config.get("base_model_name_or_path"), "revision": config.get("revision")}
     found = _find_encoder(base) if base["name_or_path"] else {"found": None, "where": "the adapter does not say"}
@@ -159,30 +159,30 @@ def _adapter(folder: Path) -> Facts:
     return facts | _weights(folder, PEFT_PROMPTS)
 
 
-def _encoder(folder: Path) -> Facts:
+def _encoder(folder: Path) -> FolderFacts:
     config = read_object(folder / CONFIG)
     facts = {"kind": "Hugging Face folder", **_chosen(config, _OF_ENCODERS), **_weights(folder, WEIGHTS)}
     return facts | _sentence_transformer(folder)
 
 
-def _chosen(config: Mapping[str, Any], names: Iterable[str]) -> Facts:
+def _chosen(config: Mapping[str, Any], names: Iterable[str]) -> FolderFacts:
     return {name: config[name] for name in names if config.get(name) is not None}
 
 
-def _weights(folder: Path, name: str) -> Facts:
+def _weights(folder: Path, name: str) -> FolderFacts:
     """Parameters, types and public format of weights; of a pickle, which is not opened, that it is one."""
     path = folder / name
     if not path.is_file():
         pickles = sorted(one.name for one in folder.glob("*.bin"))
         return {"weights": f"{', '.join(pickles)}: a pickle, not opened" if pickles else f"there is no {name}"}
     tensors = _parameters(path)
-    layout = recognise(tensors)
+    layout = recognise_layout(tensors)
     public = {} if layout is None or LAYOUTS[layout].ambiguous else {"checkpoint_of": LAYOUTS[layout].title}
     kinds = sorted({DTYPES.get(kind, kind) for _, kind in tensors.values()})
     return {"parameters": {"in_all": _count(tensors)}, "dtype": ", ".join(kinds), **public}
 
 
-def _sentence_transformer(folder: Path) -> Facts:
+def _sentence_transformer(folder: Path) -> FolderFacts:
     """How sentence-transformers pools in this folder, where it says so."""
     path = folder / "1_Pooling" / CONFIG
     if not (folder / MODULES).is_file() or not path.is_file():
@@ -192,7 +192,7 @@ def _sentence_transformer(folder: Path) -> Facts:
     return {"sentence_transformers_pooling": config.get("pooling_mode") or ", ".join(modes)}
 
 
-def _run_without_model(folder: Path) -> Facts:
+def _run_without_model(folder: Path) -> FolderFacts:
     newest = newest_checkpoint(folder)
     return {"kind": "run of train.py without a model yet", "newest_checkpoint": newest and newest.name}
 
@@ -216,9 +216,9 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0  # a link may point to nothing
 
 
-def _scores(folder: Path, on_problem: Callable[[str], None]) -> Facts:
+def _scores(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
     """Scores on record: of the run that trained the model, and of evaluations in its folder and beside it."""
-    scores: Facts = {}
+    scores: FolderFacts = {}
     if any((folder / name).is_file() for name in (RUN_FILE, STATE, METRICS)):
         run = read_run(folder)
         for problem in run.problems:
@@ -252,6 +252,6 @@ def _beside(folder: Path) -> dict[Path, Mapping[str, Any]]:
     return {path: report for path, report in find_scores(above, lambda line: None).items() if is_own(report)}
 
 
-def _evaluation(report: Mapping[str, Any]) -> Facts:
+def _evaluation(report: Mapping[str, Any]) -> FolderFacts:
     averages = dict(report.get("averages_x100") or {})
     return {"mode": report.get("mode"), "averages_x100": averages, "scores_x100": dict(report["scores_x100"])}

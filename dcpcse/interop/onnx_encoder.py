@@ -15,11 +15,11 @@ from dcpcse.utils.parsing import parse_json
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+ONNX_FORMAT = 1
 GRAPH, TOKENIZER, SETTINGS = "model.onnx", "tokenizer.json", "encoder.json"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
 
-TOKENS = 2_048
+TOKENS_PER_BATCH = 2_048
 """Tokens that are encoded at once, at most."""
 
 
@@ -62,7 +62,7 @@ class OnnxEncoder:
         require_sentences(sentences)
         ids = self._ids(sentences, max_length)
         embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)
-        for rows in batches(list(map(len, ids)), batch_size, TOKENS):
+        for rows in batches(list(map(len, ids)), batch_size, TOKENS_PER_BATCH):
             embeddings[rows] = self._embed([ids[row] for row in rows])
         if normalize:
             embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
@@ -104,6 +104,6 @@ class OnnxEncoder:
         except ValueError as error:
             raise UserError(f"{self.folder / SETTINGS} is not readable JSON ({error}); export again") from error
         found = settings.get("format") if isinstance(settings, dict) else None
-        if found != FORMAT:
-            raise UserError(f"{self.folder / SETTINGS} has format {found!r}; this version reads format {FORMAT}")
+        if found != ONNX_FORMAT:
+            raise UserError(f"{self.folder / SETTINGS} has format {found!r}; this version reads format {ONNX_FORMAT}")
         return settings

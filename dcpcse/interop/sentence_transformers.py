@@ -18,7 +18,7 @@ from dcpcse.encoders.templates import Slots
 from dcpcse.encoders.tokenization import read_rows
 from dcpcse.utils.errors import UserError
 
-SLOTS = "slots_"
+SLOT_KEY = "slots_"
 """What the names of the slots of a template begin with, among the features of a batch."""
 
 
@@ -53,12 +53,12 @@ class DeepPromptTransformer(InputModule):
         model, texts = self.encoder, [f"{prompt or ''}{text}" for text in inputs]
         rows = read_rows(model.tokenizer, model.template, texts, self.max_seq_length, final_period=model.final_period)
         input_ids, mask, slots = rows.batch(range(len(rows)), model.tokenizer.pad_token_id)
-        found = {} if slots is None else {SLOTS + name: tensor for name, tensor in vars(slots).items()}
+        found = {} if slots is None else {SLOT_KEY + name: tensor for name, tensor in vars(slots).items()}
         return {"input_ids": input_ids, "attention_mask": mask, **found}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add the embeddings (N, H) of a batch that `preprocess` made."""
-        slots = {name.removeprefix(SLOTS): part for name, part in features.items() if name.startswith(SLOTS)}
+        slots = {name.removeprefix(SLOT_KEY): part for name, part in features.items() if name.startswith(SLOT_KEY)}
         embeddings = self.encoder(features["input_ids"], features["attention_mask"], Slots(**slots) if slots else None)
         return {**features, "sentence_embedding": embeddings}
 

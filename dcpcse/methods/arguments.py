@@ -22,10 +22,10 @@ ENCODER_DTYPES = ("float32", "bfloat16")
 WITH_HEAD = ("cls", "mask")
 """Poolers that methods put their MLP on; the other representations are taken as they are pooled."""
 
-HEAD = Need("a head (--pooler_type cls or mask)", lambda args: args.pooler_type in WITH_HEAD)
-MASK = Need("--pooler_type mask", lambda args: args.pooler_type == "mask")
+HAS_HEAD = Need("a head (--pooler_type cls or mask)", lambda args: args.pooler_type in WITH_HEAD)
+POOLS_MASK = Need("--pooler_type mask", lambda args: args.pooler_type == "mask")
 NO_ORG_MLP = Need("--org_mlp False", lambda args: not args.org_mlp)
-TEMPLATE = Need("a template (--template)", lambda args: args.template is not None)
+HAS_TEMPLATE = Need("a template (--template)", lambda args: args.template is not None)
 DENOISING = Need("--denoise", lambda args: args.denoise or args.denoise_at_inference)
 BY_TEMPLATE = Need("--denoise_by template", lambda args: args.denoise_by in (None, "template"))
 DEEP = Need("--tuning deep", lambda args: args.tuning == "deep", voids="tuning")
@@ -106,15 +106,15 @@ class RepresentationOptions:
     )
     mlp_only_train: bool | None = flag(
         "Use the MLP of poolers cls and mask in training only, the vector before it afterwards (unsupervised recipe).",
-        needs=HEAD,
+        needs=HAS_HEAD,
     )
     org_mlp: bool | None = flag(
         "Instead of the MLP: the transform of the masked-LM head, on the [MASK] vector and on the template's, before "
         "one is subtracted from the other (PromptBERT's supervised BERT).",
-        needs=(HEAD, MASK),
+        needs=(HAS_HEAD, POOLS_MASK),
     )
     batchnorm: bool | None = flag(
-        "Instead of the MLP: two layers with batch normalisation (D2CSE, DiffCSE).", needs=(HEAD, NO_ORG_MLP)
+        "Instead of the MLP: two layers with batch normalisation (D2CSE, DiffCSE).", needs=(HAS_HEAD, NO_ORG_MLP)
     )
 
     def __post_init__(self) -> None:
@@ -135,18 +135,20 @@ class TemplateOptions:
     second_template: str | None = option(
         None,
         "Template of the positive (and the hard negative), if it is another one than the anchor's.",
-        needs=TEMPLATE,
+        needs=HAS_TEMPLATE,
     )
     final_period: bool | None = flag(
         "After training put a full stop to sentences that end in none of . ? \" ' (PromptBERT's evaluation).",
-        needs=TEMPLATE,
+        needs=HAS_TEMPLATE,
     )
     denoise: bool | None = flag(
         "In training take the template's own [MASK] vector away.",
-        needs=MASK,
+        needs=POOLS_MASK,
         replaces=("denoise_at_inference", "denoise_by", "denoise_in_dev"),
     )
-    denoise_at_inference: bool | None = flag("Take it away after training, too; the folder remembers.", needs=MASK)
+    denoise_at_inference: bool | None = flag(
+        "Take it away after training, too; the folder remembers.", needs=POOLS_MASK
+    )
     denoise_in_dev: bool | None = flag(
         "Take it away when dev sets are measured in training. Default: as after training; PromptBERT's code: always.",
         needs=DENOISING,

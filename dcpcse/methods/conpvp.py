@@ -17,7 +17,7 @@ from dcpcse.utils.option_fields import option, require, require_count
 
 
 @dataclass
-class Options:
+class ConPVPOptions:
     """Options of ConPVP alone."""
 
     _argument_group_name = "ConPVP"
@@ -61,7 +61,7 @@ CITATION = (
 )
 
 
-@register("conpvp", citation=CITATION, defaults=_defaults, options=(Options, PrototypeOptions))
+@register("conpvp", citation=CITATION, defaults=_defaults, options=(ConPVPOptions, PrototypeOptions))
 def conpvp(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Eq. 1: the anchor's [MASK] is near its own prototype, far from the others' and from all negated ones.
 

@@ -46,7 +46,7 @@ def _copy(kind: str) -> Need:
 
 
 @dataclass
-class Options:
+class ConSERTOptions:
     """Options of ConSERT alone."""
 
     _argument_group_name = "ConSERT"
@@ -127,7 +127,7 @@ CITATION = (
 @register(
     "consert",
     citation=CITATION,
-    options=(Options, PrototypeOptions),
+    options=(ConSERTOptions, PrototypeOptions),
     defaults=_defaults,
     labels=(LABEL,),
     tuning="full",

@@ -22,7 +22,7 @@ QUEUE = Need("a queue of negatives (--neg_size 0)", lambda args: args.neg_size !
 
 
 @dataclass
-class Options:
+class ESimCSEOptions:
     """Options of ESimCSE, by the names of its public code."""
 
     _argument_group_name = "method esimcse"
@@ -85,7 +85,7 @@ CITATION = (
 )
 
 
-@register("esimcse", citation=CITATION, options=(PrototypeOptions, Options), defaults=_defaults)
+@register("esimcse", citation=CITATION, options=(PrototypeOptions, ESimCSEOptions), defaults=_defaults)
 def esimcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """SimCSE whose positives have some tokens twice, and whose anchors are told apart from earlier ones as well."""
     method = with_prototypes(backbone, args, columns)

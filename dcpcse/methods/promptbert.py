@@ -11,7 +11,7 @@ from dcpcse.methods.arguments import WITH_HEAD, ModelArguments
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.prototypes import PrototypeOptions, with_prototypes
 
-TEMPLATE = 'This sentence of "{sentence}" means [MASK].'
+FIRST_TEMPLATE = 'This sentence of "{sentence}" means [MASK].'
 SECOND_TEMPLATE = 'This sentence : "{sentence}" means [MASK].'
 """Table 14, BERT. RoBERTa has its own there; the presets name them."""
 
@@ -25,7 +25,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     return {
         "tuning": "full",
         "pooler_type": "mask",
-        "template": SECOND_TEMPLATE if optiprompt else TEMPLATE,
+        "template": SECOND_TEMPLATE if optiprompt else FIRST_TEMPLATE,
         "second_template": SECOND_TEMPLATE if two else None,
         "denoise": denoised,
         # At test time: the plain [MASK] vector if unsupervised, denoised and through the head if supervised.

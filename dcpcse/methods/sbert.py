@@ -22,7 +22,7 @@ LABELS = (LABEL, SCORE)
 
 
 @dataclass
-class Options:
+class SBERTOptions:
     """Options of SBERT alone."""
 
     _argument_group_name = "SBERT"
@@ -50,7 +50,7 @@ CITATION = "Reimers and Gurevych, *Sentence-BERT: Sentence Embeddings using Siam
 @register(
     "sbert",
     citation=CITATION,
-    options=(Options, PrototypeOptions),
+    options=(SBERTOptions, PrototypeOptions),
     defaults=_defaults,
     labels=LABELS,
     tuning="full",

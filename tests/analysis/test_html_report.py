@@ -10,8 +10,8 @@ from page import Page, require_whole
 from past_runs import CALL, VERSIONS, make_run
 
 from dcpcse.analysis.html_report.html import Markup, clean, join, tag
-from dcpcse.analysis.html_report.nearest_neighbours import QUERIES, nearest
-from dcpcse.analysis.html_report.svg import as_svg, greys
+from dcpcse.analysis.html_report.nearest_neighbours import DEFAULT_QUERIES, find_neighbours
+from dcpcse.analysis.html_report.svg import as_svg, grey_variables
 from dcpcse.cli.commands.report import report_command
 from dcpcse.cli.runner import run
 from dcpcse.data.text_file import read_sentences
@@ -224,7 +224,7 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(two, tmp_path, monkeypatc
     def fail(*_):
         raise RuntimeError
 
-    monkeypatch.setattr("dcpcse.analysis.html_report.page.page", fail)
+    monkeypatch.setattr("dcpcse.analysis.html_report.page.render_page", fail)
     with pytest.raises(RuntimeError):
         report_command([str(two[0]), "--output", str(output), "--overwrite", "--no_models"])
     assert output.read_text(encoding="utf-8") == "old"
@@ -268,7 +268,7 @@ def test_greys_follow_the_page_and_colours_stay(figure):
     assert "#ff0000" in text
     assert not re.search(r"#(\w\w)\1\1\b", text)
     assert "var(--grey-00)" in next(Page(text).root.all("svg")).attributes["style"]  # of texts that name no colour
-    light, dark = greys(text)
+    light, dark = grey_variables(text)
     assert light["--grey-00"] == "#000000" and light["--grey-ff"] == "#ffffff"
     assert light.keys() == dark.keys() == {f"--grey-{level}" for level in re.findall(r"--grey-(\w\w)", text)}
     level = {name: int(value[1:3], 16) for name, value in dark.items()}
@@ -282,7 +282,7 @@ def test_neighbours_are_the_highest_cosines_without_the_query_itself():
     queries, corpus = generator.normal(size=(3, 5)), generator.normal(size=(20, 5))
     sentences = [f"sentence {i}" for i in range(20)]
     corpus[7] = 2 * queries[1]  # as the query itself is in the corpus
-    found = nearest(queries, corpus, sentences, 4, ["x", "sentence 7", "y"])
+    found = find_neighbours(queries, corpus, sentences, 4, ["x", "sentence 7", "y"])
     for query, own, text in zip(queries, found, ["x", "sentence 7", "y"], strict=True):
         cosines = {
             sentence: float(query @ vector / np.sqrt(query @ query) / np.sqrt(vector @ vector))
@@ -295,7 +295,7 @@ def test_neighbours_are_the_highest_cosines_without_the_query_itself():
 
 
 def test_there_are_as_many_neighbours_as_the_corpus_has():
-    (found,) = nearest(np.ones((1, 2)), np.eye(2), ["a", "b"], 5, ["a"])
+    (found,) = find_neighbours(np.ones((1, 2)), np.eye(2), ["a", "b"], 5, ["a"])
     assert [one.sentence for one in found] == ["b"]
 
 
@@ -309,4 +309,4 @@ def test_lines_are_read_as_evaluation_reads_sentences(tmp_path):
 
 
 def test_the_sentences_of_our_own_differ():
-    assert len(set(QUERIES)) == len(QUERIES) >= 3
+    assert len(set(DEFAULT_QUERIES)) == len(DEFAULT_QUERIES) >= 3

@@ -18,14 +18,18 @@ from matplotlib.text import Text
 from PIL import Image
 from transformers import AutoTokenizer
 
-from dcpcse.analysis.plots import alignment_uniformity as plane
-from dcpcse.analysis.plots import cosine_by_score as cosines
-from dcpcse.analysis.plots import fewshot, prompt_length, style
-from dcpcse.analysis.plots import frequent_tokens as frequent
-from dcpcse.analysis.plots import inputs as sources
-from dcpcse.analysis.plots import pair_projection as pairs_map
-from dcpcse.analysis.plots import token_projection as tokens_map
-from dcpcse.analysis.plots import training_curves as curves
+from dcpcse.analysis.plots import (
+    alignment_uniformity,
+    cosine_by_score,
+    fewshot,
+    frequent_tokens,
+    inputs,
+    pair_projection,
+    prompt_length,
+    style,
+    token_projection,
+    training_curves,
+)
 from dcpcse.analysis.plots.alignment_uniformity import Point
 from dcpcse.utils.errors import UserError
 
@@ -33,9 +37,9 @@ ROOT = Path(__file__).parents[2]
 RANDOM = np.random.default_rng(0)
 GOLD = np.round(RANDOM.uniform(0, 5, 200), 1)
 SCORED = {
-    "one": cosines.Scored(GOLD, np.clip(GOLD / 6 + RANDOM.normal(0, 0.2, 200), -1, 1), 81.234),
-    "a trained one": cosines.Scored(GOLD, GOLD / 5, 99.5),
-    "two": cosines.Scored(GOLD, np.clip(RANDOM.normal(0.5, 0.2, 200), -1, 1), 3.5),
+    "one": cosine_by_score.PairScores(GOLD, np.clip(GOLD / 6 + RANDOM.normal(0, 0.2, 200), -1, 1), 81.234),
+    "a trained one": cosine_by_score.PairScores(GOLD, GOLD / 5, 99.5),
+    "two": cosine_by_score.PairScores(GOLD, np.clip(RANDOM.normal(0.5, 0.2, 200), -1, 1), 3.5),
 }
 POINTS = [
     Point("base", 0.2, -1.5, 60.0),
@@ -43,11 +47,11 @@ POINTS = [
     *(Point("run", 0.3 - 0.01 * step, -2 - 0.1 * step, 60 + step, step) for step in (10, 5, 0)),
 ]
 PROJECTED = {
-    "cls": pairs_map.Projected(
+    "cls": pair_projection.ProjectedPairs(
         RANDOM.normal(size=(9, 2)), RANDOM.normal(size=(9, 2)), np.arange(9) < 4, ("component 1", "component 2")
     )
 }
-TOKENS = tokens_map.Tokens(
+TOKENS = token_projection.Tokens(
     "bert", RANDOM.normal(size=(50, 2)), np.arange(50), np.arange(50) < 7, np.arange(50) < 9, (0.25, 0.125), "wiki.txt"
 )
 LENGTHS = {8: [77.0, 78.0, 78.5], 4: [75.5], 16: [78.0, 79.0]}
@@ -66,16 +70,16 @@ RUNS = {
 
 PICTURES = {
     "cosines": (
-        lambda: cosines.draw(SCORED),
+        lambda: cosine_by_score.draw(SCORED),
         {"one", "Spearman × 100 = 81.23", "gold score", "bin of gold; its pairs (n = 200)"},
     ),
     "plane": (
-        lambda: plane.draw(POINTS),
+        lambda: alignment_uniformity.draw(POINTS),
         {"base (60.00)", "unknown", "run (70.00)", "step 0", "step 10", "uniformity (lower is better)"},
     ),
-    "pairs": (lambda: pairs_map.draw(PROJECTED), {"cls", "gold above 4 (n = 4)", "gold at most 1 (n = 5)"}),
+    "pairs": (lambda: pair_projection.draw(PROJECTED), {"cls", "gold above 4 (n = 4)", "gold at most 1 (n = 5)"}),
     "tokens": (
-        lambda: tokens_map.draw(TOKENS),
+        lambda: token_projection.draw(TOKENS),
         {"goes on with one (7)", "with a capital letter (9)", "not in the text (1)", "frequency rank in wiki.txt"},
     ),
     "prompt_length": (
@@ -83,8 +87,11 @@ PICTURES = {
         {"4", "8", "16", "published", "one seed", "prompt length, in tokens"},
     ),
     "fewshot": (lambda: fewshot.draw(DRAWS), {"MR", "CR", "ours", "theirs", "accuracy, %"}),
-    "frequent": (lambda: frequent.draw(LEFT_OUT), {"avg", "cls", "10", "Spearman × 100"}),
-    "curves": (lambda: curves.draw(RUNS), {"loss", "loss_crtd", "learning rate", "dev: stsb_spearman", "a", "b"}),
+    "frequent": (lambda: frequent_tokens.draw(LEFT_OUT), {"avg", "cls", "10", "Spearman × 100"}),
+    "curves": (
+        lambda: training_curves.draw(RUNS),
+        {"loss", "loss_crtd", "learning rate", "dev: stsb_spearman", "a", "b"},
+    ),
 }
 every_picture = pytest.mark.parametrize("name", PICTURES)
 
@@ -170,36 +177,36 @@ sys.stdout.buffer.write(style.svg(frequent_tokens.draw({"avg": {0: 82.0, 1: 81.0
     path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval")])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
-    assert done.stdout == style.svg(frequent.draw(LEFT_OUT))
+    assert done.stdout == style.svg(frequent_tokens.draw(LEFT_OUT))
 
 
 def test_series_differ_in_more_than_colour():
-    looks = [style.look(i) for i in range(280)]
+    looks = [style.series_style(i) for i in range(280)]
     assert len({(look.color, look.marker, str(look.linestyle)) for look in looks}) == 280
     assert len({look.marker for look in looks[:8]}) == 8
 
 
 def test_labels_are_shown_as_they_are():
-    whole = frequent.draw({"_hidden": {0: 1.0, 1: 2.0}, "$a_b$ & c<d": {0: 2.0, 1: 3.0}})
+    whole = frequent_tokens.draw({"_hidden": {0: 1.0, 1: 2.0}, "$a_b$ & c<d": {0: 2.0, 1: 3.0}})
     assert {"\N{ZERO WIDTH SPACE}_hidden", "$a_b$ & c<d"} <= texts(whole)
 
 
 def test_nothing_is_written_where_one_of_the_files_cannot_be_made(tmp_path, monkeypatch):
     monkeypatch.setattr(style, "svg", lambda whole: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        style.save(frequent.draw(LEFT_OUT), tmp_path / "out")
+        style.save(frequent_tokens.draw(LEFT_OUT), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r'pip install "matplotlib>=3.9,<4"'):
-        frequent.draw(LEFT_OUT)
+        frequent_tokens.draw(LEFT_OUT)
 
 
 def test_bins_hold_each_pair_once_and_the_last_one_its_end():
     gold = np.array([0.0, 0.99, 1.0, 3.9, 4.0, 5.0, 5.0])
-    found = cosines.binned(cosines.Scored(gold, np.arange(7) / 10, 0.0))
+    found = cosine_by_score.binned(cosine_by_score.PairScores(gold, np.arange(7) / 10, 0.0))
     expected = {(0, 1): [0.0, 0.1], (1, 2): [0.2], (3, 4): [0.3], (4, 5): [0.4, 0.5, 0.6]}
     assert {ends: values.tolist() for ends, values in found.items()} == {
         ends: pytest.approx(values) for ends, values in expected.items()
@@ -207,7 +214,7 @@ def test_bins_hold_each_pair_once_and_the_last_one_its_end():
 
 
 def test_the_hexagons_count_every_pair_once_and_bins_say_how_many():
-    whole = cosines.draw(SCORED)
+    whole = cosine_by_score.draw(SCORED)
     hexagons = [shown for axes in whole.axes for shown in axes.collections if shown.get_label() == "pairs"]
     assert [shown.get_array().sum() for shown in hexagons] == [200, 200, 200]
     naive = Counter(min(int(gold), 4) for gold in GOLD)
@@ -217,7 +224,7 @@ def test_the_hexagons_count_every_pair_once_and_bins_say_how_many():
 def test_points_of_the_plane_lie_where_their_numbers_say():
     # Without scores: hollow ones, so that all marks have one colour.
     points = [Point(f"m{i}", 0.1 * i, -3 + 0.7 * i**2) for i in range(5)]
-    whole = plane.draw(points)
+    whole = alignment_uniformity.draw(points)
     shown = marks(whole, "#ffffff")
     assert len(shown) == 5
     assert_on_a_line([x for x, _ in shown], [point.uniformity for point in points], rising=True)
@@ -225,13 +232,15 @@ def test_points_of_the_plane_lie_where_their_numbers_say():
 
 
 def test_a_run_is_a_path_in_the_order_of_its_steps():
-    arrows = [text for text in plane.draw(POINTS).axes[0].texts if text.arrow_patch]
+    arrows = [text for text in alignment_uniformity.draw(POINTS).axes[0].texts if text.arrow_patch]
     ways = [[*arrow.xyann, *arrow.xy] for arrow in arrows]
     np.testing.assert_allclose(ways, [[-2, 0.3, -2.5, 0.25], [-2.5, 0.25, -3, 0.2]])
 
 
 def test_like_pairs_are_joined_by_solid_lines_and_unlike_ones_by_dashed_ones():
-    paths = [node.get("style", "") for node in tree(pairs_map.draw(PROJECTED)).iter() if node.tag.endswith("}path")]
+    paths = [
+        node.get("style", "") for node in tree(pair_projection.draw(PROJECTED)).iter() if node.tag.endswith("}path")
+    ]
     drawn = [path for path in paths if "fill: none" in path and "stroke-width: 0.8" in path]
     solid = [path for path in drawn if "#0072b2" in path and "dasharray" not in path]
     dashed = [path for path in drawn if "#d55e00" in path and "dasharray" in path]
@@ -240,17 +249,17 @@ def test_like_pairs_are_joined_by_solid_lines_and_unlike_ones_by_dashed_ones():
 
 def test_pairs_are_drawn_of_both_kinds_and_of_no_other():
     gold = np.array([0.5, 1.0, 2.0, 4.0, 4.1, 5.0, 0.0, 3.0])
-    assert pairs_map.choose(gold, 10, seed=0).tolist() == [0, 1, 4, 5, 6]
-    rows = pairs_map.choose(np.tile(gold, 50), 20, seed=0)
+    assert pair_projection.sample_pairs(gold, 10, seed=0).tolist() == [0, 1, 4, 5, 6]
+    rows = pair_projection.sample_pairs(np.tile(gold, 50), 20, seed=0)
     assert Counter(np.tile(gold, 50)[rows] > 4) == {True: 20, False: 20}
     assert len(set(rows)) == 40
     with pytest.raises(UserError, match="no pair has a gold score above 4"):
-        pairs_map.choose(np.array([1.0, 2.0]), 10, seed=0)
+        pair_projection.sample_pairs(np.array([1.0, 2.0]), 10, seed=0)
 
 
 def test_pca_gives_the_two_main_directions():
     vectors = RANDOM.normal(size=(40, 6)) * [5, 3, 1, 1, 1, 1]
-    places, names = pairs_map.project(vectors, "pca", seed=0)
+    places, names = pair_projection.project(vectors, "pca", seed=0)
     left, sizes, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
     np.testing.assert_allclose(abs(places), abs(left[:, :2] * sizes[:2]), atol=1e-8)
     assert names[0] == f"component 1 ({sizes[0] ** 2 / sum(sizes**2):.1%} of variance)"
@@ -259,8 +268,8 @@ def test_pca_gives_the_two_main_directions():
 def test_t_sne_keeps_clusters_together_and_repeats_itself():
     centres = np.repeat(np.eye(3) * 9, 8, axis=0)
     vectors = centres + RANDOM.normal(0, 0.1, centres.shape)
-    places, _ = pairs_map.project(vectors, "tsne", seed=3)
-    np.testing.assert_array_equal(places, pairs_map.project(vectors, "tsne", seed=3)[0])
+    places, _ = pair_projection.project(vectors, "tsne", seed=3)
+    np.testing.assert_array_equal(places, pair_projection.project(vectors, "tsne", seed=3)[0])
     apart = np.linalg.norm(places[:, None] - places[None], axis=-1) + np.diag(np.full(24, np.inf))
     assert (apart.argmin(1) // 8).tolist() == np.repeat([0, 1, 2], 8).tolist()
 
@@ -268,7 +277,7 @@ def test_t_sne_keeps_clusters_together_and_repeats_itself():
 def test_ranks_count_every_token_of_a_text(tiny, sentences):
     tokenizer = AutoTokenizer.from_pretrained(tiny("bert"))
     lines = [*sentences, *sentences[:5], sentences[0]]
-    ranks = tokens_map.frequency_ranks(tokenizer, lines, len(tokenizer) + 3)
+    ranks = token_projection.frequency_ranks(tokenizer, lines, len(tokenizer) + 3)
     counts = Counter(token for line in lines for token in tokenizer.encode(line, add_special_tokens=False))
     ordered = [token for _, token in sorted((-count, token) for token, count in counts.items())]
     assert [int(ranks[token]) for token in ordered] == list(range(1, len(ordered) + 1))
@@ -277,8 +286,8 @@ def test_ranks_count_every_token_of_a_text(tiny, sentences):
 
 def test_lines_of_a_text_are_those_with_text(tmp_path):
     (tmp_path / "t").write_text("one\n\n  \ntwo\nthree\n", encoding="utf-8")
-    assert tokens_map.read_lines(tmp_path / "t", 2) == ["one", "two"]
-    assert tokens_map.read_lines(tmp_path / "t", 9) == ["one", "two", "three"]
+    assert token_projection.read_lines(tmp_path / "t", 2) == ["one", "two"]
+    assert token_projection.read_lines(tmp_path / "t", 9) == ["one", "two", "three"]
 
 
 def test_lengths_show_mean_deviation_and_every_seed():
@@ -302,23 +311,23 @@ def answer(folder: Path, rows: dict[str, list]) -> Path:
 
 def test_lengths_are_read_from_the_rows_that_name_one(tmp_path):
     path = answer(tmp_path, {"x/figure2/length-16": [77.5, 78], "x/figure2/length-4": [76], "x/table1": [1]})
-    assert prompt_length.read(path, None, "avg") == ({4: [76.0], 16: [77.5, 78.0]}, {4: 70.5, 16: 70.5})
+    assert prompt_length.read_points(path, None, "avg") == ({4: [76.0], 16: [77.5, 78.0]}, {4: 70.5, 16: 70.5})
 
 
 def test_lengths_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(UserError, match="choose by --study: x, y"):
-        prompt_length.read(answer(tmp_path, {"x/length-1": [1], "y/length-1": [2]}), None, "avg")
-    assert prompt_length.read(tmp_path / "answer.json", "y", "avg")[0] == {1: [2.0]}
+        prompt_length.read_points(answer(tmp_path, {"x/length-1": [1], "y/length-1": [2]}), None, "avg")
+    assert prompt_length.read_points(tmp_path / "answer.json", "y", "avg")[0] == {1: [2.0]}
     with pytest.raises(UserError, match=r"--study z: .* holds x, y"):
-        prompt_length.read(tmp_path / "answer.json", "z", "avg")
+        prompt_length.read_points(tmp_path / "answer.json", "z", "avg")
     with pytest.raises(UserError, match=r"--cell stsb: .*length 1 holds avg"):
-        prompt_length.read(tmp_path / "answer.json", "y", "stsb")
+        prompt_length.read_points(tmp_path / "answer.json", "y", "stsb")
     with pytest.raises(UserError, match="length 1: None is no number"):
-        prompt_length.read(answer(tmp_path, {"x/length-1": [1, None]}), None, "avg")
+        prompt_length.read_points(answer(tmp_path, {"x/length-1": [1, None]}), None, "avg")
     with pytest.raises(UserError, match=r"length 1: \[\] is no list of numbers"):
-        prompt_length.read(answer(tmp_path, {"x/length-1": []}), None, "avg")
+        prompt_length.read_points(answer(tmp_path, {"x/length-1": []}), None, "avg")
     with pytest.raises(UserError, match="no rows named"):
-        prompt_length.read(answer(tmp_path, {"x/table1": [1]}), None, "avg")
+        prompt_length.read_points(answer(tmp_path, {"x/table1": [1]}), None, "avg")
 
 
 def test_every_draw_is_marked_once_at_its_height():
@@ -330,7 +339,7 @@ def test_every_draw_is_marked_once_at_its_height():
 
 
 def test_a_line_leads_through_all_counts_of_left_out_tokens():
-    whole = frequent.draw({"avg": {10: 75.5, 0: 82.0, 1: 81.0, 100: 70.0}})
+    whole = frequent_tokens.draw({"avg": {10: 75.5, 0: 82.0, 1: 81.0, 100: 70.0}})
     shown = marks(whole, style.COLOURS[0])[:4]  # the fifth is the legend's
     assert_on_a_line([y for _, y in shown], [82.0, 81.0, 75.5, 70.0], rising=False)
     columns = [x for x, _ in shown]
@@ -340,21 +349,21 @@ def test_a_line_leads_through_all_counts_of_left_out_tokens():
 
 def test_panels_are_in_the_order_of_interest_and_none_is_of_bookkeeping():
     logged = ["eval_avg", "grad_norm", "epoch", "step", "loss_b", "replaced", "loss", "train_loss", "learning_rate"]
-    names = curves.metric_names({"a": [dict.fromkeys(logged, 1.0)], "b": [{"loss_a": 1.0}]})
+    names = training_curves.metric_names({"a": [dict.fromkeys(logged, 1.0)], "b": [{"loss_a": 1.0}]})
     assert names == ["loss", "loss_b", "loss_a", "learning_rate", "grad_norm", "replaced", "eval_avg"]
 
 
 def test_what_was_not_finite_is_a_gap():
-    steps, values = curves.series(RUNS["a"], "loss_crtd")
+    steps, values = training_curves.series(RUNS["a"], "loss_crtd")
     assert steps.tolist() == [5, 10, 15]
     np.testing.assert_array_equal(values, [1.0, np.nan, 0.25])
-    (line,) = curves.draw({"a": RUNS["a"]}).axes[1].lines
+    (line,) = training_curves.draw({"a": RUNS["a"]}).axes[1].lines
     assert np.isnan(line.get_ydata()).tolist() == [False, True, False]
 
 
 def test_runs_that_logged_nothing_are_refused():
     with pytest.raises(UserError, match="nothing that can be drawn"):
-        curves.draw({"a": [{"step": 3, "train_runtime": 1.0}]})
+        training_curves.draw({"a": [{"step": 3, "train_runtime": 1.0}]})
 
 
 def test_places_are_called_by_their_names_or_as_asked(tmp_path):
@@ -362,9 +371,9 @@ def test_places_are_called_by_their_names_or_as_asked(tmp_path):
     (run / "checkpoint-5").mkdir(parents=True)
     (tmp_path / "a=b").mkdir()
     words = [f"{run}/", f"{run}/checkpoint-5", f"ours={run}", f"{tmp_path}/a=b", "org/model-1.5", "x/scores.json"]
-    assert list(sources.labelled(words)) == ["run", "run/checkpoint-5", "ours", "a=b", "model-1.5", "scores"]
-    assert sources.labelled(words)["ours"] == str(run)
+    assert list(inputs.labelled(words)) == ["run", "run/checkpoint-5", "ours", "a=b", "model-1.5", "scores"]
+    assert inputs.labelled(words)["ours"] == str(run)
     with pytest.raises(UserError, match=r"x/m and y/m would both be called 'm'; give LABEL=y/m"):
-        sources.labelled(["x/m", "y/m"])
+        inputs.labelled(["x/m", "y/m"])
     with pytest.raises(UserError, match="must be LABEL=PLACE"):
-        sources.labelled(["label="])
+        inputs.labelled(["label="])

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 import dcpcse
-from dcpcse.cli.commands.info import info_command, show
+from dcpcse.cli.commands.info import format_facts, info_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.interop.folder_contents import describe
+from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.utils.errors import UserError
 
@@ -47,7 +47,7 @@ def saved(tiny, tmp_path):
 
 def tell(folder: Path) -> dict:
     problems = []
-    facts = describe(folder, problems.append)
+    facts = describe_folder(folder, problems.append)
     assert not problems
     return json.loads(json.dumps(facts))
 
@@ -85,7 +85,7 @@ def test_it_tells_what_loading_finds(name, kind, saved, tiny):
     assert ("itself" in facts["base"]["where"]) == encoder.tuned
     assert facts["files"]["dcpcse.json"] == (folder / "dcpcse.json").stat().st_size
     assert facts["scores"] == {}
-    lines = show(facts).splitlines()
+    lines = format_facts(facts).splitlines()
     assert f"{sum(counts.values()):,} trained: " in next(line for line in lines if line.startswith("parameters "))
     if model.template is not None:
         assert any(str(model.template.template) in line for line in lines)
@@ -211,7 +211,7 @@ def test_adapters_of_peft_and_unfinished_runs_are_told(tiny, tmp_path):
     facts = tell(begun)
     assert facts["newest_checkpoint"] == "checkpoint-20"
     assert facts["scores"]["run"]["finished"] is False
-    assert "0/40 steps, unfinished" in show(facts)
+    assert "0/40 steps, unfinished" in format_facts(facts)
 
 
 def test_what_is_no_model_is_one_line(saved, tmp_path):
@@ -226,22 +226,22 @@ def test_what_is_no_model_is_one_line(saved, tmp_path):
         (empty, "holds none of dcpcse.json, adapter_config.json, config.json, run.yaml"),
     ):
         with pytest.raises(UserError, match=message):
-            describe(place, print)
+            describe_folder(place, print)
     (folder / "trained.safetensors").write_bytes(trained[:50])
     with pytest.raises(UserError, match="is damaged"):
-        describe(folder, print)
+        describe_folder(folder, print)
     (folder / "trained.safetensors").write_bytes(trained)
     for change in ({"base": "x"}, {"base": {}}, {"prompt": 3}, {"head": "x"}, {"template": {"text": "x"}}):
         (folder / "dcpcse.json").write_text(json.dumps(json.loads(record) | change), encoding="utf-8")
         with pytest.raises(UserError, match=r"dcpcse\.json is damaged"):
-            describe(folder, print)
+            describe_folder(folder, print)
     (folder / "dcpcse.json").write_text(record, encoding="utf-8")
     (folder / "prompts.safetensors").unlink()
     with pytest.raises(UserError, match=r"prompts\.safetensors is missing"):
-        describe(folder, print)
+        describe_folder(folder, print)
     (folder / "dcpcse.json").write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match="is not readable JSON"):
-        describe(folder, print)
+        describe_folder(folder, print)
 
 
 def test_neither_telling_nor_the_help_of_importing_takes_torch(saved):

@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 from past_runs import CALL, METRICS, STATE, VERSIONS, make_run
 
-from dcpcse.cli.commands.runs import FACTS, runs_command
+from dcpcse.cli.commands.runs import RUN_FACTS, runs_command
 from dcpcse.cli.runner import run
 from dcpcse.training.run_history import find_runs, find_scores, labels, read_run, require_run
 from dcpcse.utils.errors import UserError
@@ -144,7 +144,7 @@ def test_bytes_that_are_no_text_are_a_damaged_file(listed, tmp_path):
     assert code == 2 and said == [f"{folder / 'environment.json'} is damaged: it is not UTF-8"]
 
 
-@pytest.mark.parametrize("key", FACTS)
+@pytest.mark.parametrize("key", RUN_FACTS)
 def test_sorting_puts_values_in_order_and_runs_without_one_last(key, listed, tmp_path):
     for number, seed in enumerate((3, 1, 2)):
         metrics = [{"step": seed, "eval_stsb_spearman": seed / 10}]

@@ -19,7 +19,7 @@ from dcpcse.encoders.storage import manifest
 from dcpcse.encoders.storage.manifest import read_record
 from dcpcse.encoders.template_denoising import WAYS
 from dcpcse.inference.adapters import Adapters
-from dcpcse.interop.folder_contents import describe
+from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import METHODS
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_io import DTYPES
@@ -28,7 +28,7 @@ READERS = {
     "dcpcse.load": dcpcse.load,
     "adapters": lambda folder: Adapters.load({"a": folder}),
     "push, pull and card": trained_digest,
-    "info": lambda folder: describe(folder, print),
+    "info": lambda folder: describe_folder(folder, print),
 }
 
 

@@ -10,7 +10,7 @@ import yaml
 from dcpcse.cli.commands import search_hyperparameters
 from dcpcse.cli.commands.search_hyperparameters import search_hyperparameters_command
 from dcpcse.cli.parse import parse_training
-from dcpcse.experiments.hyperparameter_search import SEARCHES, Tries, TryFailedError, finer_learning_rates
+from dcpcse.experiments.hyperparameter_search import SEARCHES, TrialFailedError, Trials, finer_learning_rates
 from dcpcse.utils.errors import UserError
 
 pytest.importorskip("optuna")
@@ -39,7 +39,7 @@ def fake(monkeypatch):
         tried.append(options)
         return score(options)
 
-    monkeypatch.setattr(Tries, "_train", train)
+    monkeypatch.setattr(Trials, "_train", train)
     return tried
 
 
@@ -97,31 +97,31 @@ def test_a_search_goes_on_where_it_was_cut_off(fake, tmp_path):
 def test_a_failed_try_is_shown_and_the_others_go_on(monkeypatch, tmp_path, capsys):
     def train(self, number, options):
         if options["per_device_train_batch_size"] == 512:
-            raise TryFailedError("error: out of memory")
+            raise TrialFailedError("error: out of memory")
         return score(options)
 
-    monkeypatch.setattr(Tries, "_train", train)
+    monkeypatch.setattr(Trials, "_train", train)
     search_hyperparameters_command(argv(tmp_path, "dcpcse"))
     out = capsys.readouterr().out
     assert out.count(" fail |") == 3
 
 
 def test_a_search_in_which_everything_fails_is_an_error(monkeypatch, tmp_path):
-    monkeypatch.setattr(Tries, "_train", lambda *_: (_ for _ in ()).throw(TryFailedError("no")))
+    monkeypatch.setattr(Trials, "_train", lambda *_: (_ for _ in ()).throw(TrialFailedError("no")))
     with pytest.raises(UserError, match="all tries of the stage 'batch and learning rate' failed"):
         search_hyperparameters_command(argv(tmp_path, "dcpcse"))
 
 
 def test_an_interrupted_try_is_tried_again(monkeypatch, fake, tmp_path):
-    train = Tries._train
+    train = Trials._train
 
     def interrupt(self, number, options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Tries, "_train", interrupt)
+    monkeypatch.setattr(Trials, "_train", interrupt)
     with pytest.raises(KeyboardInterrupt):
         search_hyperparameters_command(argv(tmp_path, "dcpcse"))
-    monkeypatch.setattr(Tries, "_train", train)
+    monkeypatch.setattr(Trials, "_train", train)
     search_hyperparameters_command(argv(tmp_path, "dcpcse"))
     assert len({str(sorted(options.items())) for options in fake}) == 12
 
@@ -135,7 +135,7 @@ def _work(folder):
             file.write(f"{sorted(options.items())}\n")
         return score(options)
 
-    Tries._train = train
+    Trials._train = train
     search_hyperparameters_command(argv(folder, "dcpcse"))
 
 
@@ -226,12 +226,12 @@ def test_measuring_follows_a_file_of_options(tmp_path):
 def test_tries_of_a_dead_process_are_made_again_and_those_of_other_machines_on_request(fake, tmp_path, monkeypatch):
     search_hyperparameters_command(argv(tmp_path, "dcpcse", "--limit", "1"))
     given = search_hyperparameters._checked(["--model_name_or_path", "encoder", "--train_file", "data.txt"])
-    tries = Tries(tmp_path, "dcpcse", given, search_hyperparameters._by_name(given))
+    tries = Trials(tmp_path, "dcpcse", given, search_hyperparameters._by_name(given))
     dead = tries.study.ask()
     dead.set_user_attr("worker", [platform.node(), 2**22 - 1])
     elsewhere = tries.study.ask()
     elsewhere.set_user_attr("worker", ["another machine", 7])
-    monkeypatch.setattr(Tries, "_wait", lambda self, running: (_ for _ in ()).throw(TimeoutError(len(running))))
+    monkeypatch.setattr(Trials, "_wait", lambda self, running: (_ for _ in ()).throw(TimeoutError(len(running))))
     with pytest.raises(TimeoutError, match="1"):
         search_hyperparameters_command(argv(tmp_path, "dcpcse"))
     assert len(fake) == 11

@@ -13,7 +13,7 @@ from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.encoders.templates import Template
-from dcpcse.experiments.template_search import PREFIXES, RELATIONSHIPS, join
+from dcpcse.experiments.template_search import PREFIXES, RELATIONSHIPS, build_template
 
 CANDIDATES = {"relationships": ["", "means"], "prefixes": ["{sentence}", 'The "{sentence}"', "It : {sentence}"]}
 
@@ -34,10 +34,10 @@ def scores(tmp_path) -> dict[str, float]:
 def test_the_search_is_greedy_and_its_scores_are_those_of_a_plain_loop(words, tiny, sts_data, tmp_path, capsys):
     assert run(search_templates_command, words) == 0
     found = scores(tmp_path)
-    first = [join("{sentence}", words) for words in CANDIDATES["relationships"]]
+    first = [build_template("{sentence}", words) for words in CANDIDATES["relationships"]]
     best = max(first, key=lambda text: found[text])
     relationship = "means" if "means" in best else ""
-    assert set(found) == {*first, *(join(prefix, relationship) for prefix in CANDIDATES["prefixes"])}
+    assert set(found) == {*first, *(build_template(prefix, relationship) for prefix in CANDIDATES["prefixes"])}
     backbone = load_backbone(tiny("bert"))
     (pairs,) = load_pairs("STSBenchmark", sts_data, "dev", official=False)
     for text, score in found.items():
@@ -101,6 +101,6 @@ def test_candidates_that_make_no_template_are_one_line(content, named, words, tm
 
 
 def test_every_built_in_candidate_makes_a_template_and_those_of_table_4_are_among_them():
-    texts = {join(prefix, words) for prefix in PREFIXES for words in RELATIONSHIPS}
+    texts = {build_template(prefix, words) for prefix in PREFIXES for words in RELATIONSHIPS}
     assert all(Template.parse(text).masks == 1 for text in texts)
     assert {'This sentence : "{sentence}" means [MASK] .', "{sentence} [MASK] .", "{sentence} is [MASK] ."} <= texts

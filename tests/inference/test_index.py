@@ -14,9 +14,7 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.templates import Template
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
 from dcpcse.inference.file_encoding import encode_file
-from dcpcse.inference.index import exact as nearest
-from dcpcse.inference.index import index_folder, sources
-from dcpcse.inference.index import vector_store as rows
+from dcpcse.inference.index import exact, index_folder, sources, vector_store
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.inference.similarity import similarity
 from dcpcse.models import DeepPrompt, Encoder, PromptShape, SentenceEncoder, TanhMLP, plain_encoder
@@ -30,9 +28,9 @@ LIMITS = [(1, None), (5, None), (5, 0.2), (40, 0.1), (3, 0.999), (SIZE + 100, No
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """So that a few hundred rows stand in many blocks, and queries go in several rounds."""
-    for module in (rows, nearest, index_folder, sources):
+    for module in (vector_store, exact, index_folder, sources):
         monkeypatch.setattr(module, "BLOCK", 64)
-    monkeypatch.setattr(nearest, "QUERIES", 7)
+    monkeypatch.setattr(exact, "QUERY_BATCH", 7)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +132,7 @@ def test_a_saved_index_is_mapped_and_finds_the_same(backend, vectors, texts, que
     )
     for name in ("saved", "direct"):
         loaded = SentenceIndex.load(tmp_path / name)
-        assert isinstance(loaded._rows._parts[0]._vectors, np.memmap)
+        assert isinstance(loaded._rows._segments[0]._vectors, np.memmap)
         assert len(loaded) == SIZE and loaded.num_cells_in_search == built.num_cells_in_search
         assert [loaded.sentence(i) for i in range(SIZE)] == texts
         for limits in LIMITS:

@@ -8,7 +8,7 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.prompts import DeepPrompt, MixedPrefix, PromptShape, ShallowPrompt
-from dcpcse.inference.mixed_batch import Part, hidden_states
+from dcpcse.inference.mixed_batch import EncoderBatch, hidden_states
 from dcpcse.utils.errors import UserError
 
 HEADS, WIDTH, PROMPTS, SIZES = 2, 8, (3, 0, 1, 2), (5, 1, 9, 4)
@@ -107,7 +107,7 @@ def test_hidden_states_are_those_of_each_encoder_alone(kind, packed, all_layers,
         set_packed(encoder, packed)
         mask = mask_of(sizes)
         ids = torch.randint(5, encoder.backbone.config.vocab_size, mask.shape)
-        parts.append(Part(encoder, ids.where(mask.bool(), encoder.backbone.config.pad_token_id), mask))
+        parts.append(EncoderBatch(encoder, ids.where(mask.bool(), encoder.backbone.config.pad_token_id), mask))
     found = hidden_states(parts, all_layers=all_layers)
     for part, states in zip(parts, found, strict=True):
         real = part.attention_mask.bool()
@@ -121,7 +121,7 @@ def test_one_pass_serves_all_parts(tiny):
     calls = []
     own[0].backbone.register_forward_hook(lambda module, args, output: calls.append(1))
     ids = torch.randint(5, 40, (2, 7))
-    hidden_states([Part(encoder, ids, torch.ones_like(ids)) for encoder in own])
+    hidden_states([EncoderBatch(encoder, ids, torch.ones_like(ids)) for encoder in own])
     assert len(calls) == 1
 
 
@@ -129,4 +129,4 @@ def test_a_part_too_long_for_its_encoder_is_refused(tiny):
     own = encoders(tiny("bert"))
     ids = torch.randint(5, 40, (2, 17))
     with pytest.raises(UserError, match="room for 16"):
-        hidden_states([Part(encoder, ids, torch.ones_like(ids)) for encoder in own])
+        hidden_states([EncoderBatch(encoder, ids, torch.ones_like(ids)) for encoder in own])

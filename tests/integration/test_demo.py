@@ -19,7 +19,7 @@ from runs import ROOT, refused
 from transformers import AutoModel, AutoTokenizer
 
 import dcpcse
-from dcpcse.analysis.demo import models as sides
+from dcpcse.analysis.demo import models
 from dcpcse.cli.commands.demo import demo_command
 from dcpcse.cli.parse import parse_training
 from dcpcse.encoders.backbones import load_backbone
@@ -68,20 +68,20 @@ def mean_vectors(folder: str, texts: list[str]) -> np.ndarray:
     return np.stack([hidden.mean(0).detach().numpy() for hidden in outputs])
 
 
-def load(place: str | Path, corpus: list[str], file: Path, **options) -> sides.Side:
-    return sides.load_side("model", str(place), EncoderArguments(device="cpu", **options), corpus, file)
+def load(place: str | Path, corpus: list[str], file: Path, **options) -> models.DemoModel:
+    return models.load_demo_model("model", str(place), EncoderArguments(device="cpu", **options), corpus, file)
 
 
 @pytest.mark.parametrize("query", [QUERY, MARKED])
 def test_a_plain_encoder_finds_what_its_mean_vectors_say(query, tiny, corpus, file):
-    found = load(tiny("roberta"), corpus, file, pooler_type="avg").nearest(query, corpus, 5)
+    found = load(tiny("roberta"), corpus, file, pooler_type="avg").nearest_sentences(query, corpus, 5)
     wanted = expected(mean_vectors(tiny("roberta"), [*corpus, query]), corpus, query, 5)
     assert [one.sentence for one in found] == [text for text, _ in wanted]
     np.testing.assert_allclose([one.cosine for one in found], [cosine for _, cosine in wanted], atol=1e-5)
 
 
 def test_a_result_keeps_its_own_representation_beside_encoders_with_another(result, corpus, file):
-    found = load(result, corpus, file, pooler_type="avg").nearest(QUERY, corpus, 5)
+    found = load(result, corpus, file, pooler_type="avg").nearest_sentences(QUERY, corpus, 5)
     wanted = expected(dcpcse.load(str(result), device="cpu").encode([*corpus, QUERY]), corpus, QUERY, 5)
     assert [one.sentence for one in found] == [text for text, _ in wanted]
     np.testing.assert_allclose([one.cosine for one in found], [cosine for _, cosine in wanted], atol=1e-5)
@@ -104,9 +104,9 @@ def test_a_vector_of_zeros_is_no_ones_neighbour_and_has_none(tmp_path, caplog):
     with caplog.at_level("INFO", logger="dcpcse"):
         side = load(vectors, corpus, tmp_path / "file.txt")
     assert "1 sentences have a vector of zeros" in caplog.text
-    assert [one.sentence for one in side.nearest("snow sleet", corpus, 10)] == ["sleet", "snow", "rain"]
+    assert [one.sentence for one in side.nearest_sentences("snow sleet", corpus, 10)] == ["sleet", "snow", "rain"]
     with pytest.raises(dcpcse.UserError, match="its vector is zero"):
-        side.nearest("void void", corpus, 10)
+        side.nearest_sentences("void void", corpus, 10)
 
 
 REFUSED = {
@@ -125,7 +125,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_served_is_refused_before_a_model_is_loaded(name, tool, tiny, result, file, monkeypatch):
-    monkeypatch.setattr(sides, "load_side", lambda *_: pytest.fail("a model is loaded"))
+    monkeypatch.setattr(models, "load_demo_model", lambda *_: pytest.fail("a model is loaded"))
     words, message = REFUSED[name]
     with taken_port() as port:
         stands_for = {"MODEL": tiny("bert"), "RESULT": str(result), "FILE": str(file), "TAKEN": str(port)}

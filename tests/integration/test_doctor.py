@@ -179,7 +179,7 @@ def test_what_bytes_and_headers_tell(name, data, what, doctor, tmp_path):
 def test_line_ends_are_counted_alike_wherever_a_chunk_ends(doctor, tmp_path, monkeypatch):
     (path := tmp_path / "a.txt").write_bytes(b"one\r\ntwo\r\nthree\r\nfour\r\n")
     for size in range(3, 12):
-        monkeypatch.setattr(training_file, "CHUNK", size)
+        monkeypatch.setattr(training_file, "CHUNK_BYTES", size)
         assert list(doctor(path)[1]) == [("note", "line ends")]
 
 
@@ -204,8 +204,8 @@ def test_tokens_are_counted_by_the_tokenizer_that_is_given(tiny, doctor, tmp_pat
 def test_a_large_file_takes_little_memory(tmp_path, monkeypatch):
     path = tmp_path / "large.txt"
     path.write_text("".join(f"sentence number {i} of a large file\n" for i in range(30_000)), encoding="utf-8")
-    monkeypatch.setattr(training_file, "ROWS", 500)
-    monkeypatch.setattr(training_file, "CHUNK", 5000)
+    monkeypatch.setattr(training_file, "CHUNK_ROWS", 500)
+    monkeypatch.setattr(training_file, "CHUNK_BYTES", 5000)
     main(["doctor", str(path)])  # what is imported once
     tracemalloc.start()
     main(["doctor", str(path)])

@@ -29,9 +29,9 @@ from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.inference.file_encoding import ray_workers as on_ray
-from dcpcse.inference.file_encoding.chunk_encoder import Job
-from dcpcse.inference.file_encoding.workers import Facts, _serve
+from dcpcse.inference.file_encoding import ray_workers
+from dcpcse.inference.file_encoding.chunk_encoder import EncodeJob
+from dcpcse.inference.file_encoding.workers import ModelFacts, _serve
 from dcpcse.utils.errors import UserError
 
 LINES = 60
@@ -156,9 +156,7 @@ def test_a_trained_folder_needs_no_pooler(train, tiny, train_txt, text, texts, t
 def program(argv: list[str]) -> subprocess.Popen:
     path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.Popen(
-        [sys.executable, "-m", "dcpcse.cli.commands.encode", *argv], env=environment, stderr=subprocess.PIPE
-    )
+    return subprocess.Popen([sys.executable, "-m", "dcpcse", "encode", *argv], env=environment, stderr=subprocess.PIPE)
 
 
 @pytest.fixture(scope="module")
@@ -451,10 +449,10 @@ def test_a_worker_that_dies_ends_the_run_with_one_line_and_nothing_is_lost(tiny,
 
 
 @pytest.fixture
-def mistaken(tiny) -> Job:
+def mistaken(tiny) -> EncodeJob:
     """A job that was begun with another model than its workers find."""
-    job = Job(tiny("bert"), EncoderArguments(pooler_type="avg"), "float32", False, None, False)
-    return replace(job, identity=Facts.of(job.load("cpu"), job, "cpu").identity | {"trained": "0"})
+    job = EncodeJob(tiny("bert"), EncoderArguments(pooler_type="avg"), "float32", False, None, False)
+    return replace(job, identity=ModelFacts.of(job.load("cpu"), job, "cpu").identity | {"trained": "0"})
 
 
 MISTAKE = "is another model to one of the workers (trained differ)"
@@ -524,10 +522,10 @@ def test_more_workers_than_a_ray_cluster_has_room_for_are_refused(cluster, tiny,
 
 
 def test_a_ray_worker_sends_back_what_the_user_can_mend(mistaken, text):
-    row = on_ray._read({"number": 1}, TextFile.read(text, CHUNK))
-    answer = on_ray._Actor(mistaken, "cpu", None)(row)
+    row = ray_workers._read({"number": 1}, TextFile.read(text, CHUNK))
+    answer = ray_workers._Actor(mistaken, "cpu", None)(row)
     with pytest.raises(UserError, match=re.escape(MISTAKE)):
-        on_ray._as_vectors(1, answer, mistaken)
+        ray_workers._as_vectors(1, answer, mistaken)
 
 
 def test_a_file_that_changes_under_a_ray_run_is_noticed(mistaken, text, tmp_path):
@@ -535,4 +533,6 @@ def test_a_file_that_changes_under_a_ray_run_is_noticed(mistaken, text, tmp_path
     known = TextFile.read(changed, CHUNK)
     changed.write_text("another\n")
     with pytest.raises(UserError, match="was changed"):
-        on_ray._as_vectors(1, on_ray._Actor(mistaken, "cpu", None)(on_ray._read({"number": 1}, known)), mistaken)
+        ray_workers._as_vectors(
+            1, ray_workers._Actor(mistaken, "cpu", None)(ray_workers._read({"number": 1}, known)), mistaken
+        )

@@ -1,4 +1,4 @@
-"""`python -m dcpcse.analysis.plots`: from encoders, scores and runs to files, and what it answers to mistakes."""
+"""`dcpcse plot`: from encoders, scores and runs to files, and what it answers to mistakes."""
 
 import json
 import re
@@ -12,13 +12,15 @@ from runs import refused, words
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
-from dcpcse.analysis.plots import alignment_uniformity as plane
-from dcpcse.analysis.plots import cosine_by_score as cosines
-from dcpcse.analysis.plots import fewshot
-from dcpcse.analysis.plots import frequent_tokens as frequent
-from dcpcse.analysis.plots import pair_projection as pairs_map
-from dcpcse.analysis.plots import token_projection as tokens_map
-from dcpcse.analysis.plots import training_curves as curves
+from dcpcse.analysis.plots import (
+    alignment_uniformity,
+    cosine_by_score,
+    fewshot,
+    frequent_tokens,
+    pair_projection,
+    token_projection,
+    training_curves,
+)
 from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.plot import plot_command, plot_parser
 from dcpcse.utils.run_files import METRICS, read_metrics
@@ -48,7 +50,7 @@ def parsed(*argv):
 
 def test_cosines_are_those_of_the_encoder_with_the_gold_of_the_file(tiny, sts_data):
     args = parsed("cosines", f"tiny={tiny('bert')}", "--pooler", "avg", "--data_dir", sts_data, "--custom_data")
-    (scored,) = cosines.gather(args).values()
+    (scored,) = cosine_by_score.gather(args).values()
     file = Path(sts_data) / "downstream/STS/STSBenchmark/sts-test.csv"
     rows = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
     encoder, tokenizer = AutoModel.from_pretrained(tiny("bert")).eval(), AutoTokenizer.from_pretrained(tiny("bert"))
@@ -67,18 +69,18 @@ def test_cosines_are_those_of_the_encoder_with_the_gold_of_the_file(tiny, sts_da
 def test_an_encoder_lies_in_the_plane_where_its_evaluation_says(tiny, sts_data, geometry):
     places = [f"file={geometry}", f"measured={tiny('bert')}"]
     args = parsed("plane", *places, "--pooler", "avg", "--data_dir", sts_data, "--custom_data")
-    file, measured = plane.gather(args)
+    file, measured = alignment_uniformity.gather(args)
     assert (file.label, measured.label) == ("file", "measured")
     for name in ("alignment", "uniformity", "spearman"):
         assert getattr(file, name) == pytest.approx(getattr(measured, name), abs=1e-4)
 
 
 def test_a_run_is_measured_at_all_its_checkpoints(unsupervised, sts_data):
-    found = plane.checkpoints(unsupervised.folder)
+    found = alignment_uniformity.checkpoints(unsupervised.folder)
     assert found
     assert list(found) == sorted(int(p.name.split("-")[1]) for p in unsupervised.folder.glob("checkpoint-*"))
     args = parsed("plane", "--over_training", unsupervised.folder, "--data_dir", sts_data, "--custom_data")
-    points = plane.gather(args)
+    points = alignment_uniformity.gather(args)
     assert [point.step for point in points] == list(found)
     assert {point.label for point in points} == {unsupervised.folder.name}
     assert all(point.spearman is not None for point in points)
@@ -86,7 +88,7 @@ def test_a_run_is_measured_at_all_its_checkpoints(unsupervised, sts_data):
 
 def test_a_map_has_both_ends_of_every_drawn_pair(tiny, sts_data, sentences):
     common = ["--data_dir", sts_data, "--custom_data", "--pooler", "avg", "--count", "2"]
-    (projected,) = pairs_map.gather(parsed("pairs", tiny("bert"), *common)).values()
+    (projected,) = pair_projection.gather(parsed("pairs", tiny("bert"), *common)).values()
     assert projected.first.shape == projected.second.shape == (4, 2)
     assert projected.alike.sum() == 2
     # The places are those of unit vectors: centred, and no farther apart than these.
@@ -97,7 +99,7 @@ def test_a_map_has_both_ends_of_every_drawn_pair(tiny, sts_data, sentences):
 
 def test_token_classes_are_those_of_the_vocabulary(tiny, train_txt):
     for kind in ("bert", "roberta"):
-        tokens = tokens_map.gather(parsed("tokens", tiny(kind), "--text", train_txt))
+        tokens = token_projection.gather(parsed("tokens", tiny(kind), "--text", train_txt))
         tokenizer = AutoTokenizer.from_pretrained(tiny(kind))
         special = set(tokenizer.all_special_ids)
         vocabulary = sorted((i, token) for token, i in tokenizer.get_vocab().items() if i not in special)
@@ -114,14 +116,14 @@ def test_scores_are_read_from_the_files_of_evaluation(geometry, few):
     task = json.loads(geometry.read_text(encoding="utf-8"))["tasks"]["STSBenchmark-geometry"]
     expected = {0: task["spearman"], **{int(count): score for count, score in task["without_frequent"].items()}}
     assert len(expected) > 1
-    assert frequent.gather(parsed("frequent", geometry)) == {"geometry": expected}
+    assert frequent_tokens.gather(parsed("frequent", geometry)) == {"geometry": expected}
     assert fewshot.gather(parsed("fewshot", f"ours={few}")) == {"ours": {"MR": [60.0, 62.5]}}
 
 
 def test_curves_are_the_lines_of_the_run(unsupervised):
-    runs = curves.gather(parsed("curves", f"a={unsupervised.folder}"))
+    runs = training_curves.gather(parsed("curves", f"a={unsupervised.folder}"))
     assert runs == {"a": read_metrics(unsupervised.folder)}
-    assert {"loss", "learning_rate", "grad_norm", "eval_stsb_spearman"} <= set(curves.metric_names(runs))
+    assert {"loss", "learning_rate", "grad_norm", "eval_stsb_spearman"} <= set(training_curves.metric_names(runs))
 
 
 def test_a_picture_is_written_in_both_forms_and_said(

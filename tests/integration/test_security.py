@@ -23,10 +23,10 @@ from dcpcse.cli.main import main
 from dcpcse.data.corrupted_corpus import Corpus
 from dcpcse.encoders.backbones import load_backbone, load_masked_lm, load_tokenizer
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.inference.index.index_folder import read as read_index
-from dcpcse.inference.index.sources import Made
+from dcpcse.inference.index.index_folder import read_index
+from dcpcse.inference.index.sources import EncodedVectors
 from dcpcse.interop.convert import import_checkpoint
-from dcpcse.interop.folder_contents import describe
+from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.training.publish import Target, own_files, pull, push
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_header import MOST_HEADER, read_header
@@ -109,7 +109,7 @@ def test_an_encoder_of_pickled_weights_is_refused(name, encoder, attacked, tiny)
         load_backbone(str(encoder))
     with pytest.raises(UserError, match=r"pickled weights .* not opened"):
         load_masked_lm(str(encoder), LoadOptions())
-    assert describe(encoder, pytest.fail)["weights"].endswith("a pickle, not opened")
+    assert describe_folder(encoder, pytest.fail)["weights"].endswith("a pickle, not opened")
 
 
 def test_an_encoder_of_pickled_weights_on_the_hub_is_refused(encoder, attacked, server):
@@ -141,7 +141,7 @@ def test_arrays_are_read_without_pickles(attacked, tmp_path):
     (tmp_path / "bare.npy").write_bytes(pickle.dumps(Attack(attacked)))
     for name in ("vectors.npy", "archive.npy", "bare.npy"):
         with pytest.raises(UserError, match=name):
-            Made.read(tmp_path / name)
+            EncodedVectors.read(tmp_path / name)
     (tmp_path / "corpus.json").write_text('{"shape": [1]}', encoding="utf-8")
     with pytest.raises(UserError, match="damaged"):
         Corpus.read(tmp_path)
@@ -159,7 +159,7 @@ def test_an_array_that_claims_more_than_its_file_holds_takes_no_memory(tmp_path)
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (2**40, 768)})
     tracemalloc.start()
     with pytest.raises(UserError, match=r"vectors\.npy"):
-        Made.read(tmp_path / "vectors.npy")
+        EncodedVectors.read(tmp_path / "vectors.npy")
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
 

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, DynamicCache
 import dcpcse
 from dcpcse.cli.commands.import_ import import_command, import_parser
 from dcpcse.cli.runner import run
-from dcpcse.interop.convert import LAYOUTS, Choices, import_checkpoint, recognise
+from dcpcse.interop.convert import LAYOUTS, Choices, import_checkpoint, recognise_layout
 from dcpcse.utils.errors import UserError
 
 KINDS = ["bert", "roberta"]
@@ -735,6 +735,6 @@ def test_wrong_words_are_one_line(words, message, capsys):
 def test_every_layout_can_be_asked_for_and_recognises_nothing_of_the_others():
     action = next(action for action in import_parser()._actions if action.dest == "layout")
     assert set(action.choices) == set(LAYOUTS)
-    assert recognise(["lstm.weight"]) is None
-    assert recognise(["prompt_embeddings"]) is None
-    assert recognise(["prompt_embeddings"], adapter=True) == "peft"
+    assert recognise_layout(["lstm.weight"]) is None
+    assert recognise_layout(["prompt_embeddings"]) is None
+    assert recognise_layout(["prompt_embeddings"], adapter=True) == "peft"

@@ -44,7 +44,7 @@ from senteval.errors import DataError
 
 import dcpcse
 from dcpcse.cli import runner as cli
-from dcpcse.cli.commands.info import show
+from dcpcse.cli.commands.info import format_facts
 from dcpcse.data.corrupted_corpus import Corpus
 from dcpcse.data.text_file import TextFile
 from dcpcse.data.training_file import load_training_file
@@ -55,11 +55,11 @@ from dcpcse.encoders.untrained.word_vectors import load_word_vectors
 from dcpcse.evaluation.embedding_cache import EmbeddingCache
 from dcpcse.experiments.template_search import read_candidates
 from dcpcse.inference.index import index_folder
-from dcpcse.inference.index.sources import Made
+from dcpcse.inference.index.sources import EncodedVectors
 from dcpcse.inference.index.vector_store import BLOCK
 from dcpcse.interop.convert import import_checkpoint
 from dcpcse.interop.convert.read import load_pickle
-from dcpcse.interop.folder_contents import describe
+from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.training.run_history import read_run
 from dcpcse.utils.errors import UserError
@@ -375,7 +375,7 @@ def array_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
     np.save(scratch / "v.npy", vectors)
     journal = json.dumps({"model": {"base": "x"}, "text": {"sha256": "y"}}) + "\n"
     made = {"v.npy": (scratch / "v.npy").read_bytes(), "v.npy.journal": journal.encode()}
-    yield "vectors", Target([made], lambda folder: Made.read(folder / "v.npy"))
+    yield "vectors", Target([made], lambda folder: EncodedVectors.read(folder / "v.npy"))
     cache = EmbeddingCache(lambda texts: np.ones((len(texts), 4)), scratch / "kept", {"a": 1})
     cache(SENTENCES)
     cache.close()
@@ -383,7 +383,7 @@ def array_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
 
 
 def _read_index(folder: Path) -> None:
-    found = index_folder.read(folder)
+    found = index_folder.read_index(folder)
     for row in range(len(found.rows)):
         found.rows.sentence(row)
     for _ in found.rows.blocks():
@@ -441,7 +441,10 @@ def model_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
     )
     torch.save({"a": torch.ones(3), "b": torch.zeros(2, 2)}, scratch / "x.bin")
     yield "pickle", Target([{"x.bin": (scratch / "x.bin").read_bytes()}], lambda folder: load_pickle(folder / "x.bin"))
-    yield "info", Target(models, lambda folder: show(describe(folder, lambda line: None)), (*small, *words))
+    yield (
+        "info",
+        Target(models, lambda folder: format_facts(describe_folder(folder, lambda line: None)), (*small, *words)),
+    )
     yield (
         "load",
         Target(frozen, lambda folder: dcpcse.load(str(folder), base=str(base), device="cpu"), (*small, *words[:2])),

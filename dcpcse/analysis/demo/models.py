@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dcpcse.analysis.html_report.nearest_neighbours import Neighbour, closest
+from dcpcse.analysis.html_report.nearest_neighbours import Neighbour, top_neighbours
 from dcpcse.evaluation.embedding_cache import kept_in
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.console import say
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class DemoModel:
     """A model and the directions (C, H) of the sentences' vectors under it, float32; those of zero vectors are zero.
 
     about: which model it is, and what its representation is if that was chosen.
@@ -31,16 +31,16 @@ class Side:
     model: "SentenceEncoder"
     directions: np.ndarray
 
-    def nearest(self, query: str, sentences: Sequence[str], count: int) -> list[Neighbour]:
+    def nearest_sentences(self, query: str, sentences: Sequence[str], count: int) -> list[Neighbour]:
         """The nearest sentences, nearest first, without the query; UserError for a query without a direction."""
         direction = _directions(self.model.encode([query]))[0]
         if not (np.isfinite(direction).all() and direction.any()):
             raise UserError("it has no direction here: its vector is zero, or not finite")
         cosines = np.where(self.directions.any(axis=1), self.directions @ direction, -np.inf)
-        return closest(cosines, sentences, count, query)
+        return top_neighbours(cosines, sentences, count, query)
 
 
-def load_side(label: str, place: str, args: EncoderArguments, sentences: Sequence[str], file: Path) -> Side:
+def load_demo_model(label: str, place: str, args: EncoderArguments, sentences: Sequence[str], file: Path) -> DemoModel:
     """Load a model and encode the sentences of a file, each once; DataError for vectors that are not finite.
 
     An output folder has its own representation, another encoder that of the options; embeddings are kept in
@@ -65,7 +65,7 @@ def load_side(label: str, place: str, args: EncoderArguments, sentences: Sequenc
     without = len(sentences) - int(directions.any(axis=1).sum())
     if without:
         say(f"{label}: {without:,} sentences have a vector of zeros, and are no one's neighbours")
-    return Side(label, about, model, directions)
+    return DemoModel(label, about, model, directions)
 
 
 def _directions(vectors: np.ndarray) -> np.ndarray:

@@ -6,13 +6,13 @@ from functools import partial
 
 import gradio as gr
 
-from dcpcse.analysis.demo.models import Side
-from dcpcse.analysis.html_report.html import Markup, join, note, number, row, table, tag
+from dcpcse.analysis.demo.models import DemoModel
+from dcpcse.analysis.html_report.html import Markup, join, number, remark, row, table, tag
 from dcpcse.utils.console import say
 from dcpcse.utils.errors import UserError
 
 TITLE = "Nearest sentences"
-STYLE = """
+CSS = """
 .gradio-container { --soft: color-mix(in srgb, var(--body-text-color) 70%, transparent); }
 .gradio-container { max-width: 90rem !important; margin: 0 auto; }
 .about, .query, .sides .note { margin: 0 0 0.75rem; color: var(--soft); overflow-wrap: anywhere; }
@@ -34,7 +34,7 @@ STYLE = """
 """
 
 
-def build(sides: Sequence[Side], sentences: Sequence[str], file: str, count: int) -> gr.Blocks:
+def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str, count: int) -> gr.Blocks:
     """The page: a line to type into, and below it the nearest sentences under each model."""
     about = (
         f"The nearest of {len(sentences):,} different sentences of {file}, by cosine. Ranks of several models can be "
@@ -44,39 +44,39 @@ def build(sides: Sequence[Side], sentences: Sequence[str], file: str, count: int
         gr.HTML(join(tag("h1", TITLE), tag("p", about, class_="about")))
         sentence = gr.Textbox(label="Sentence", autofocus=True, submit_btn="Search", elem_id="sentence")
         found = gr.HTML(elem_id="found")
-        sentence.submit(partial(answer, sides, sentences, count), sentence, found, api_visibility="private")
+        sentence.submit(partial(results_html, models, sentences, count), sentence, found, api_visibility="private")
     return blocks
 
 
-def answer(sides: Sequence[Side], sentences: Sequence[str], count: int, typed: str) -> str:
+def results_html(models: Sequence[DemoModel], sentences: Sequence[str], count: int, typed: str) -> str:
     """The nearest sentences of what was typed, as HTML, under each model."""
     from senteval.lines import single_blanks
 
     query = single_blanks(typed)
     if not query:
-        return note("Type a sentence.")
+        return remark("Type a sentence.")
     asked = tag("p", "Nearest to: ", tag("strong", query, dir="auto"), class_="query")
-    return join(asked, tag("div", *(_side(side, query, sentences, count) for side in sides), class_="sides"))
+    return join(asked, tag("div", *(_column(model, query, sentences, count) for model in models), class_="sides"))
 
 
-def _side(side: Side, query: str, sentences: Sequence[str], count: int) -> Markup:
+def _column(model: DemoModel, query: str, sentences: Sequence[str], count: int) -> Markup:
     try:
-        nearest = side.nearest(query, sentences, count)
+        nearest = model.nearest_sentences(query, sentences, count)
     except UserError as error:
-        return tag("section", _head(side), note(str(error)))
+        return tag("section", _head(model), remark(str(error)))
     rows = [
         row(rank, [tag("td", one.sentence, dir="auto"), number(f"{one.cosine:.4f}")])
         for rank, one in enumerate(nearest, start=1)
     ]
-    caption = f"{side.label}, nearest to: {query}"  # for those who hear the page
-    return tag("section", _head(side), table(caption, ["rank", "sentence", "cosine"], rows))
+    caption = f"{model.label}, nearest to: {query}"  # for those who hear the page
+    return tag("section", _head(model), table(caption, ["rank", "sentence", "cosine"], rows))
 
 
-def _head(side: Side) -> Markup:
-    return join(tag("h2", side.label), tag("p", side.about, class_="note") if side.about != side.label else "")
+def _head(model: DemoModel) -> Markup:
+    return join(tag("h2", model.label), tag("p", model.about, class_="note") if model.about != model.label else "")
 
 
-def serve(blocks: gr.Blocks, host: str, port: int) -> None:
+def serve_page(blocks: gr.Blocks, host: str, port: int) -> None:
     """Serve the page until Ctrl-C."""
     # gradio looks for its own page before it says that it is there, which no proxy can do for it.
     for name in ("no_proxy", "NO_PROXY"):
@@ -85,7 +85,7 @@ def serve(blocks: gr.Blocks, host: str, port: int) -> None:
     blocks.queue(default_concurrency_limit=1)  # one at a time: models read texts by settings of their own
     blocks.launch(
         server_name=host, server_port=port, share=False, quiet=True, prevent_thread_lock=True, footer_links=[],
-        theme=theme, css=STYLE, enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False,
+        theme=theme, css=CSS, enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False,
         run_history=False, max_file_size=0,  # nothing is uploaded
     )  # fmt: skip
     say(f"the page is at {blocks.local_url} (Ctrl-C ends)")

@@ -20,24 +20,24 @@ def clean(text: str) -> str:
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def escaped(part: Any) -> Markup:
+def escape(part: Any) -> Markup:
     """HTML as it is, and anything else as text."""
     return part if isinstance(part, Markup) else Markup(html.escape(clean(str(part))))
 
 
 def join(*parts: Any) -> Markup:
     """Parts one after the other."""
-    return Markup("".join(map(escaped, parts)))
+    return Markup("".join(map(escape, parts)))
 
 
 def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
     """An element; `class_` is the attribute class, `aria_label` is aria-label; None leaves an attribute out."""
     given = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
-    words = "".join(f' {key}="{escaped(value)}"' for key, value in given.items())
+    words = "".join(f' {key}="{escape(value)}"' for key, value in given.items())
     return Markup(f"<{name}{words}>" if name in _VOID else f"<{name}{words}>{join(*children)}</{name}>")
 
 
-def note(text: str) -> Markup:
+def remark(text: str) -> Markup:
     """A line about what is not shown, and why."""
     return tag("p", text, class_="note")
 

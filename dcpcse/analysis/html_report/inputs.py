@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dcpcse.analysis.html_report.nearest_neighbours import QUERIES
+from dcpcse.analysis.html_report.nearest_neighbours import DEFAULT_QUERIES
+from dcpcse.analysis.plots.inputs import DATA_DIR, STS_TASK
 from dcpcse.data.text_file import read_sentences
 from dcpcse.utils.errors import UserError
 
@@ -14,13 +15,9 @@ if TYPE_CHECKING:
     from senteval import ScoredPairs
     from senteval.lines import Located
 
-TASK = "STSBenchmark"
-DATA_DIR = "SentEval/data"
-"""Where the data is looked for without --data_dir."""
-
 
 @dataclass(frozen=True)
-class Material:
+class ReportInputs:
     """Pairs of STS-B, queries and a corpus of different sentences; None and empty where they are not there.
 
     split: whose pairs they are. no_pairs, no_corpus: why there are none, as lines for the page.
@@ -46,24 +43,24 @@ class Material:
                     yield sentence, Line(Path(name), number, "")
 
 
-def nothing(reason: str) -> Material:
+def no_inputs(reason: str) -> ReportInputs:
     """Nothing to measure models on, for a reason."""
-    return Material(None, "", (), (), "", [reason], [reason])
+    return ReportInputs(None, "", (), (), "", [reason], [reason])
 
 
-def gather(args: argparse.Namespace) -> Material:
+def load_inputs(args: argparse.Namespace) -> ReportInputs:
     """What the options ask for; UserError or DataError where that is missing, lines for what was not asked for."""
     pairs, no_pairs = _pairs(args)
-    queries = read_sentences(Path(args.queries), "--queries") if args.queries else QUERIES
+    queries = read_sentences(Path(args.queries), "--queries") if args.queries else DEFAULT_QUERIES
     if args.corpus:
         corpus, name = read_sentences(Path(args.corpus), "--corpus"), args.corpus
     elif pairs is not None:
-        corpus, name = list(dict.fromkeys([*pairs.first, *pairs.second])), f"{TASK} {args.split}"
+        corpus, name = list(dict.fromkeys([*pairs.first, *pairs.second])), f"{STS_TASK} {args.split}"
     elif args.queries:
         raise UserError(f"--queries has nothing to search in: {no_pairs[0]} Give --data_dir or --corpus")
     else:
         corpus, name = [], ""
-    return Material(pairs, args.split, queries, corpus, name, no_pairs, [] if corpus else no_pairs)
+    return ReportInputs(pairs, args.split, queries, corpus, name, no_pairs, [] if corpus else no_pairs)
 
 
 def _pairs(args: argparse.Namespace) -> "tuple[ScoredPairs | None, list[str]]":
@@ -73,7 +70,7 @@ def _pairs(args: argparse.Namespace) -> "tuple[ScoredPairs | None, list[str]]":
     if args.data_dir is None and not Path(DATA_DIR).is_dir():
         return None, [f"Left out: there is no data in {DATA_DIR}, and no --data_dir is given."]
     try:
-        (pairs,) = load_pairs(TASK, folder, args.split, official=not args.custom_data)
+        (pairs,) = load_pairs(STS_TASK, folder, args.split, official=not args.custom_data)
     except DataError as error:
         if args.data_dir is not None:
             raise

@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dcpcse.analysis.html_report.inputs import TASK, Material
-from dcpcse.analysis.html_report.nearest_neighbours import Neighbour, nearest
+from dcpcse.analysis.html_report.inputs import ReportInputs
+from dcpcse.analysis.html_report.nearest_neighbours import Neighbour, find_neighbours
+from dcpcse.analysis.plots.inputs import STS_TASK
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.console import say
 from dcpcse.utils.errors import UserError
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class OfModel:
+class ModelMeasurements:
     """What was measured of a model: on the pairs (None without any), and the neighbours of every query."""
 
     pairs: "PairGeometry | None"
     neighbours: list[list[Neighbour]]
 
 
-def measure_all(
-    folders: Mapping[str, Path], material: Material, encoder: EncoderArguments, count: int
-) -> tuple[dict[str, OfModel], dict[str, str]]:
+def measure_models(
+    folders: Mapping[str, Path], inputs: ReportInputs, encoder: EncoderArguments, count: int
+) -> tuple[dict[str, ModelMeasurements], dict[str, str]]:
     """What is measured of every model that can be loaded, and why the others cannot; both by label.
 
     One model after the other; count: neighbours of each query.
@@ -46,24 +47,26 @@ def measure_all(
         try:
             if not is_model_folder(folder):
                 raise UserError(f"no trained model is in {folder}: its training has not ended")
-            measured[label] = measure(label, load_model(str(folder), encoder), material, encoder.batch_size, count)
+            measured[label] = measure_model(label, load_model(str(folder), encoder), inputs, encoder.batch_size, count)
         except (UserError, DataError) as error:
             failed[label] = str(error)
             say(f"{label} is left out of pictures and neighbours: {error}")
     return measured, failed
 
 
-def measure(label: str, model: "SentenceEncoder", material: Material, batch_size: int, count: int) -> OfModel:
+def measure_model(
+    label: str, model: "SentenceEncoder", inputs: ReportInputs, batch_size: int, count: int
+) -> ModelMeasurements:
     """Encode each distinct sentence once; DataError for embeddings without a cosine."""
     from senteval.geometry import measure_pairs
 
-    embed = embed_all(label, partial(model.encode, batch_size=batch_size), material.located())
-    queries, corpus = material.queries, material.corpus
-    found = nearest(embed(queries), embed(corpus), corpus, count, queries) if queries and corpus else []
-    pairs = material.pairs
+    embed = embed_all(label, partial(model.encode, batch_size=batch_size), inputs.located())
+    queries, corpus = inputs.queries, inputs.corpus
+    found = find_neighbours(embed(queries), embed(corpus), corpus, count, queries) if queries and corpus else []
+    pairs = inputs.pairs
     if pairs is None:
-        return OfModel(None, found)
-    return OfModel(measure_pairs(TASK, pairs, embed(pairs.first), embed(pairs.second)), found)
+        return ModelMeasurements(None, found)
+    return ModelMeasurements(measure_pairs(STS_TASK, pairs, embed(pairs.first), embed(pairs.second)), found)
 
 
 def embed_all(label: str, encode: "Encode", located: "Iterable[Located]") -> "Embeddings":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-QUERIES = (
+DEFAULT_QUERIES = (
     "A child is feeding the ducks by the pond.",
     "The company has cut its forecast for the coming year.",
     "Nobody was hurt when the train left the rails.",
@@ -23,7 +23,7 @@ class Neighbour:
     cosine: float
 
 
-def nearest(
+def find_neighbours(
     queries: np.ndarray, corpus: np.ndarray, sentences: Sequence[str], count: int, own: Sequence[str]
 ) -> list[list[Neighbour]]:
     """The nearest sentences of each query, nearest first; a sentence that is the query itself is left out.
@@ -34,10 +34,10 @@ def nearest(
     from senteval.scores import unit_rows
 
     cosines = unit_rows(queries) @ unit_rows(corpus).T
-    return [closest(row, sentences, count, query) for query, row in zip(own, cosines, strict=True)]
+    return [top_neighbours(row, sentences, count, query) for query, row in zip(own, cosines, strict=True)]
 
 
-def closest(cosines: np.ndarray, sentences: Sequence[str], count: int, query: str) -> list[Neighbour]:
+def top_neighbours(cosines: np.ndarray, sentences: Sequence[str], count: int, query: str) -> list[Neighbour]:
     """The sentences of the largest cosines (C,), without the query and without those whose cosine is -inf."""
     # One more than asked for: the query itself may be among them.
     first = [int(place) for place in np.argsort(-cosines, kind="stable")[: count + 1] if sentences[place] != query]

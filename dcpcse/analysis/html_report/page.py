@@ -6,12 +6,12 @@ from pathlib import Path
 
 from dcpcse.analysis.html_report.html import Markup, join, tag
 from dcpcse.analysis.html_report.sections import Section
-from dcpcse.analysis.html_report.svg import greys
+from dcpcse.analysis.html_report.svg import grey_variables
 
-STYLE = Path(__file__).with_name("style.css")
+STYLESHEET = Path(__file__).with_name("style.css")
 
 
-def page(title: str, sections: Sequence[Section], made: datetime) -> str:
+def render_page(title: str, sections: Sequence[Section], made: datetime) -> str:
     """A whole HTML document."""
     contents = [tag("li", tag("a", section.title, href=f"#{section.name}")) for section in sections]
     body = join(
@@ -40,9 +40,9 @@ def _section(section: Section) -> Markup:
 
 
 def _rules(body: str) -> str:
-    light, dark = greys(body)
+    light, dark = grey_variables(body)
     of_pictures = f"{_variables(light)}\n@media screen and (prefers-color-scheme: dark) {{ {_variables(dark)} }}"
-    return f"\n{STYLE.read_text(encoding='utf-8')}\n{of_pictures}\n"
+    return f"\n{STYLESHEET.read_text(encoding='utf-8')}\n{of_pictures}\n"
 
 
 def _variables(values: Mapping[str, str]) -> str:

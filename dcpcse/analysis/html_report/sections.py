@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcpcse.analysis import run_comparison as comparison
-from dcpcse.analysis.html_report.html import Markup, absent, clean, join, note, number, row, table, tag
-from dcpcse.analysis.html_report.inputs import TASK, Material
-from dcpcse.analysis.html_report.measurements import OfModel
+from dcpcse.analysis import run_comparison
+from dcpcse.analysis.html_report.html import Markup, absent, clean, join, number, remark, row, table, tag
+from dcpcse.analysis.html_report.inputs import ReportInputs
+from dcpcse.analysis.html_report.measurements import ModelMeasurements
 from dcpcse.analysis.html_report.nearest_neighbours import Neighbour
-from dcpcse.analysis.html_report.svg import picture
+from dcpcse.analysis.html_report.svg import captioned_figure
+from dcpcse.analysis.plots.inputs import STS_TASK
 from dcpcse.training.run_history import DevScore, Run
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import is_number
@@ -32,7 +33,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Scores:
+class EvaluationScores:
     """The file of an evaluation, under the name of its run or its own."""
 
     label: str
@@ -40,7 +41,7 @@ class Scores:
     report: Mapping[str, Any]
 
 
-def overview(runs: Mapping[str, Run]) -> Section:
+def overview_section(runs: Mapping[str, Run]) -> Section:
     """Where each run stands."""
     header = ("run", "method", "encoder", "steps", "state", "dev score", "last", "best", "written", "folder")
     rows = [_overview_row(label, run) for label, run in runs.items()]
@@ -51,8 +52,8 @@ def _overview_row(label: str, run: Run) -> Markup:
     score = run.dev_score
     planned = "?" if run.steps_planned is None else run.steps_planned
     cells = [
-        comparison.shown(run.options.get("method")),
-        comparison.shown(run.options.get("model_name_or_path")),
+        run_comparison.format_value(run.options.get("method")),
+        run_comparison.format_value(run.options.get("model_name_or_path")),
         number(f"{run.steps_done} of {planned}"),
         "finished" if run.finished else "unfinished",
         *(_dev_cells(score) if score else [NO_NUMBER] * 3),
@@ -66,22 +67,24 @@ def _dev_cells(score: DevScore) -> list[Any]:
     return [score.metric, number(f"{score.last:.4f}"), number(f"{score.best:.4f} (step {score.best_step})")]
 
 
-def settings(runs: Mapping[str, Run]) -> Section:
+def settings_section(runs: Mapping[str, Run]) -> Section:
     """All options of run.yaml, those that differ first."""
-    body = _compared("Settings", list(runs), comparison.settings([*runs.values()]), "setting", "not given")
+    body = _compared("Settings", list(runs), run_comparison.compare_settings([*runs.values()]), "setting", "not given")
     return Section("settings", "Settings", body)
 
 
-def environment(runs: Mapping[str, Run]) -> Section:
+def environment_section(runs: Mapping[str, Run]) -> Section:
     """Versions, hardware and commit of every run."""
-    rows = comparison.environments([*runs.values()])
+    rows = run_comparison.compare_environments([*runs.values()])
     missing = [label for label, run in runs.items() if not run.environment]
-    notes = [note(f"{label} has no environment.json: what it ran on is not on record.") for label in missing]
+    notes = [remark(f"{label} has no environment.json: what it ran on is not on record.") for label in missing]
     body = _compared("What the runs were trained on", list(runs), rows, "what", "not on record") if rows else join()
     return Section("environment", "Environment", join(*notes, body))
 
 
-def _compared(caption: str, labels: Sequence[str], rows: Sequence[comparison.Row], what: str, missing: str) -> Markup:
+def _compared(
+    caption: str, labels: Sequence[str], rows: Sequence[run_comparison.RunRow], what: str, missing: str
+) -> Markup:
     """A table with a column a run; where there are several, rows that differ come first, and are marked.
 
     what: heads the names of the rows; missing: stands where a run has no value.
@@ -93,57 +96,57 @@ def _compared(caption: str, labels: Sequence[str], rows: Sequence[comparison.Row
     return table(caption, [what, *labels], [_compared_row(one, missing) for one in ordered])
 
 
-def _compared_row(one: comparison.Row, missing: str) -> Markup:
-    cells = [absent(missing) if value is None else comparison.shown(value) for value in one.values]
+def _compared_row(one: run_comparison.RunRow, missing: str) -> Markup:
+    cells = [absent(missing) if value is None else run_comparison.format_value(value) for value in one.values]
     if not one.differs:
         return row(one.name, cells)
     mark = tag("span", "≠", class_="mark", title="differs", role="img", aria_label="differs:")
     return row(join(mark, " ", one.name), cells, class_="differs")
 
 
-def curves(runs: Mapping[str, Run]) -> Section:
+def curves_section(runs: Mapping[str, Run]) -> Section:
     """What every run logged over its steps."""
     logged = {label: run.metrics for label, run in runs.items() if run.metrics}
-    notes = [note(f"{label} has logged nothing: no curves.") for label in runs if label not in logged]
+    notes = [remark(f"{label} has logged nothing: no curves.") for label in runs if label not in logged]
     drawn = _drawn_curves(logged) if logged else join()
     return Section("curves", "Curves of training", join(drawn, *notes))
 
 
 def _drawn_curves(logged: Mapping[str, Sequence[Mapping[str, Any]]]) -> Markup:
-    from dcpcse.analysis.plots import training_curves as curves
+    from dcpcse.analysis.plots import training_curves
 
-    names = _listed(curves.metric_names(logged))
+    names = _listed(training_curves.metric_names(logged))
     description = f"Lines over the steps of training, one for each of {_listed(logged)}, in a panel each for {names}."
-    return _picture(lambda: curves.draw(logged), "curves", "What was logged over the steps", description)
+    return _picture(lambda: training_curves.draw(logged), "curves", "What was logged over the steps", description)
 
 
 def _picture(draw: Any, name: str, caption: str, description: str) -> Markup:
     """A picture, or a line why there is none."""
     try:
         figure: Figure = draw()
-        return picture(figure, name, caption, description)
+        return captioned_figure(figure, name, caption, description)
     except UserError as error:
-        return note(f"{caption}: left out, {error}")
+        return remark(f"{caption}: left out, {error}")
 
 
 def _listed(names: Any) -> str:
     return ", ".join(clean(name) for name in names)
 
 
-def scores(runs: Mapping[str, Run], files: Sequence[Scores], problems: Sequence[str]) -> Section:
+def scores_section(runs: Mapping[str, Run], files: Sequence[EvaluationScores], problems: Sequence[str]) -> Section:
     """Dev scores from the logs, then a table for each mode of the evaluations."""
-    by_mode: dict[str, list[Scores]] = {}
+    by_mode: dict[str, list[EvaluationScores]] = {}
     for one in files:
         by_mode.setdefault(str(one.report.get("mode", "unknown")), []).append(one)
     tables = [_mode_table(mode, of_mode) for mode, of_mode in by_mode.items()]
-    missing = [] if files else [note("No file of evaluation.py --output_file was given, or lies in a run's folder.")]
-    return Section("scores", "Scores", join(_dev_table(runs), *tables, *missing, *map(note, problems)))
+    missing = [] if files else [remark("No file of evaluation.py --output_file was given, or lies in a run's folder.")]
+    return Section("scores", "Scores", join(_dev_table(runs), *tables, *missing, *map(remark, problems)))
 
 
 def _dev_table(runs: Mapping[str, Run]) -> Markup:
     names = list(dict.fromkeys(name for run in runs.values() for name in run.dev_scores))
     if not names:
-        return note("No dev score was measured in training (--eval_strategy).")
+        return remark("No dev score was measured in training (--eval_strategy).")
     columns = {f"{name}, {kind}": (name, kind) for name in names for kind in ("last", "best")}
     values = {
         label: {title: getattr(run.dev_scores.get(name), kind, None) for title, (name, kind) in columns.items()}
@@ -153,7 +156,7 @@ def _dev_table(runs: Mapping[str, Run]) -> Markup:
     return _numbers(caption, ["run"], [([label], own) for label, own in values.items()], list(columns), 4)
 
 
-def _mode_table(mode: str, files: Sequence[Scores]) -> Markup:
+def _mode_table(mode: str, files: Sequence[EvaluationScores]) -> Markup:
     tasks = list(dict.fromkeys(task for one in files for task in one.report["scores_x100"]))
     families = list(dict.fromkeys(name for one in files for name in one.report.get("averages_x100", ())))
     rows = []
@@ -165,14 +168,16 @@ def _mode_table(mode: str, files: Sequence[Scores]) -> Markup:
     return join(_numbers(f"Scores x 100, mode {mode}", ["model", "file"], rows, columns, 2), *_warnings(files))
 
 
-def _warnings(files: Sequence[Scores]) -> list[Markup]:
+def _warnings(files: Sequence[EvaluationScores]) -> list[Markup]:
     """Lines about what makes the numbers of a table hard to compare."""
     lines = []
     if any(set(one.report["scores_x100"]) != set(files[0].report["scores_x100"]) for one in files):
-        lines.append(note("The files hold different tasks, so their averages are not of the same tasks."))
-    differing = [one.name for one in comparison.rows([one.report.get("protocol", {}) for one in files]) if one.differs]
+        lines.append(remark("The files hold different tasks, so their averages are not of the same tasks."))
+    differing = [
+        one.name for one in run_comparison.align_rows([one.report.get("protocol", {}) for one in files]) if one.differs
+    ]
     if differing:
-        lines.append(note(f"The files were measured by different protocols: {', '.join(differing)} differ."))
+        lines.append(remark(f"The files were measured by different protocols: {', '.join(differing)} differ."))
     return lines
 
 
@@ -207,26 +212,29 @@ def _number(value: float | None, digits: int, best: str | None) -> Markup:
     return number(text, text == best)
 
 
-def similarities(measured: Mapping[str, OfModel], material: Material, notes: Sequence[str]) -> Section:
+def similarities_section(
+    measured: Mapping[str, ModelMeasurements], inputs: ReportInputs, notes: Sequence[str]
+) -> Section:
     """Cosines against gold scores, and alignment against uniformity, of the pairs of STS-B."""
     on_pairs = {label: one.pairs for label, one in measured.items() if one.pairs is not None}
-    body = _pictures(on_pairs, f"{TASK} {material.split}") if on_pairs else join()
-    return Section("similarities", "Similarities", join(body, *map(note, notes)))
+    body = _pictures(on_pairs, f"{STS_TASK} {inputs.split}") if on_pairs else join()
+    return Section("similarities", "Similarities", join(body, *map(remark, notes)))
 
 
 def _pictures(on_pairs: Mapping[str, "PairGeometry"], split: str) -> Markup:
-    from dcpcse.analysis.plots import alignment_uniformity as plane
-    from dcpcse.analysis.plots import cosine_by_score as cosines
+    from dcpcse.analysis.plots import alignment_uniformity, cosine_by_score
 
-    scored = {label: cosines.Scored(one.gold, one.cosines, one.spearman) for label, one in on_pairs.items()}
+    scored = {
+        label: cosine_by_score.PairScores(one.gold, one.cosines, one.spearman) for label, one in on_pairs.items()
+    }
     points = [
-        plane.Point(label, one.alignment, one.uniformity, one.spearman)
+        alignment_uniformity.Point(label, one.alignment, one.uniformity, one.spearman)
         for label, one in on_pairs.items()
         if one.alignment is not None
     ]
     shown = [
         _picture(
-            lambda: cosines.draw(scored),
+            lambda: cosine_by_score.draw(scored),
             "cosines",
             f"Cosine of each pair of {split} against its gold score",
             f"Densities of pairs over gold score and cosine, and of cosines in each bin of gold scores, for "
@@ -236,7 +244,7 @@ def _pictures(on_pairs: Mapping[str, "PairGeometry"], split: str) -> Markup:
     if points:
         shown.append(
             _picture(
-                lambda: plane.draw(points),
+                lambda: alignment_uniformity.draw(points),
                 "plane",
                 f"Alignment and uniformity on {split}; both are better the lower they are",
                 f"Points in the plane of uniformity and alignment for {_listed(p.label for p in points)}; the table "
@@ -265,21 +273,23 @@ def _pairs(on_pairs: Mapping[str, "PairGeometry"]) -> int:
     return len(next(iter(on_pairs.values())).gold)
 
 
-def neighbours(measured: Mapping[str, OfModel], material: Material, notes: Sequence[str]) -> Section:
+def neighbours_section(
+    measured: Mapping[str, ModelMeasurements], inputs: ReportInputs, notes: Sequence[str]
+) -> Section:
     """For each query a table with the nearest sentences of every model beside each other."""
     shown = {label: one.neighbours for label, one in measured.items() if one.neighbours}
     if not shown:
-        return Section("neighbours", "Nearest neighbours", join(*map(note, notes)))
+        return Section("neighbours", "Nearest neighbours", join(*map(remark, notes)))
     about = tag(
         "p",
-        f"Corpus: {material.corpus_name}, {len(material.corpus):,} different sentences. A query that is in it is no "
+        f"Corpus: {inputs.corpus_name}, {len(inputs.corpus):,} different sentences. A query that is in it is no "
         "neighbour of its own.",
     )
     tables = [
         _of_query(query, {label: found[place] for label, found in shown.items()})
-        for place, query in enumerate(material.queries)
+        for place, query in enumerate(inputs.queries)
     ]
-    return Section("neighbours", "Nearest neighbours", join(about, *tables, *map(note, notes)))
+    return Section("neighbours", "Nearest neighbours", join(about, *tables, *map(remark, notes)))
 
 
 def _of_query(query: str, found: Mapping[str, Sequence[Neighbour]]) -> Markup:

@@ -4,7 +4,7 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from dcpcse.analysis.html_report.html import Markup, clean, escaped, tag
+from dcpcse.analysis.html_report.html import Markup, clean, escape, tag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _NAMESPACE = re.compile(r"\{[^}]*\}")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 _GREY = re.compile(r"#([0-9a-fA-F]{2})\1\1\b")
-ENLARGED = 1.7
+SCREEN_SCALE = 1.7
 _DROPPED = ("metadata", "style")  # links to vocabularies; rules that would hold for the whole page
 _DARKEST, _LIGHTEST = 0x1A, 0xE9
 """What white and black become on a dark page."""
@@ -38,7 +38,7 @@ def as_svg(figure: "Figure", name: str, description: str) -> Markup:
     # What matplotlib leaves unsaid is black. Larger than on paper where there is room, never smaller.
     width = float(root.attrib.pop("width").removesuffix("pt"))
     root.attrib.pop("height")
-    root.set("style", f"fill: {_themed('#000000')}; width: clamp({width:g}pt, 100%, {ENLARGED * width:g}pt)")
+    root.set("style", f"fill: {_themed('#000000')}; width: clamp({width:g}pt, 100%, {SCREEN_SCALE * width:g}pt)")
     return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
@@ -72,7 +72,7 @@ def _themed(value: str) -> str:
     return _GREY.sub(lambda found: f"var(--grey-{found[1].lower()})", value)
 
 
-def greys(page: str) -> tuple[dict[str, str], dict[str, str]]:
+def grey_variables(page: str) -> tuple[dict[str, str], dict[str, str]]:
     """The variables that pictures of a page use: their values on a light page, and on a dark one."""
     used = sorted(set(re.findall(r"var\(--grey-([0-9a-f]{2})\)", page)))
     light = {f"--grey-{level}": f"#{level * 3}" for level in used}
@@ -84,9 +84,9 @@ def _inverse(level: int) -> int:
     return round(_LIGHTEST + (_DARKEST - _LIGHTEST) * level / 255)
 
 
-def picture(figure: "Figure", name: str, caption: str, description: str) -> Markup:
+def captioned_figure(figure: "Figure", name: str, caption: str, description: str) -> Markup:
     """A figure with its caption; it scrolls sideways where it is too wide."""
     drawn = tag(
         "div", as_svg(figure, name, description), class_="wide", role="region", aria_label=caption, tabindex="0"
     )
-    return tag("figure", drawn, tag("figcaption", escaped(caption)))
+    return tag("figure", drawn, tag("figcaption", escape(caption)))

@@ -1,1 +1,1 @@
-"""Pictures for papers: one module a picture, each with a pure `draw` from plain data, and what gathers that data."""
+"""Pictures for papers, a module each: `gather` reads its data, `draw` is pure, `KIND` is for the command."""

@@ -10,17 +10,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcpcse.analysis.plots import inputs as sources
-from dcpcse.analysis.plots import style
-from dcpcse.analysis.plots.base import Kind
+from dcpcse.analysis.plots import inputs, style
+from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from senteval import ScoredPairs
-
-TASK = "STSBenchmark"
 
 
 @dataclass(frozen=True)
@@ -47,9 +44,9 @@ def draw(points: Sequence[Point]) -> "Figure":
     handles = []
     for place, label in enumerate(labels):
         own = [point for point in points if point.label == label]
-        _path(axes, [point for point in own if point.step is not None], style.look(place))
-        _marks(axes, own, style.look(place).marker, norm)
-        handles.append(_handle(style.look(place), own))
+        _path(axes, [point for point in own if point.step is not None], style.series_style(place))
+        _marks(axes, own, style.series_style(place).marker, norm)
+        handles.append(_handle(style.series_style(place), own))
     axes.set_xlabel("uniformity (lower is better)")
     axes.set_ylabel("alignment (lower is better)")
     axes.margins(0.12)
@@ -69,7 +66,7 @@ def _norm(scores: Sequence[float]) -> Any:
     return Normalize(low - 0.5, high + 0.5) if high - low < 1e-9 else Normalize(low, high)
 
 
-def _path(axes: "Axes", points: Sequence[Point], look: style.Look) -> None:
+def _path(axes: "Axes", points: Sequence[Point], look: style.SeriesStyle) -> None:
     """Arrows from each checkpoint to the next, and the steps of the first and the last."""
     ordered = sorted(points, key=lambda point: point.step)
     for start, end in pairwise(ordered):
@@ -101,7 +98,7 @@ def _places(points: Sequence[Point]) -> tuple[list[float], list[float]]:
     return [point.uniformity for point in points], [point.alignment for point in points]
 
 
-def _handle(look: style.Look, points: Sequence[Point]) -> Any:
+def _handle(look: style.SeriesStyle, points: Sequence[Point]) -> Any:
     from matplotlib.lines import Line2D
 
     joined = sum(point.step is not None for point in points) > 1
@@ -127,9 +124,9 @@ def gather(args: argparse.Namespace) -> list[Point]:
     """Points of score files, of encoders, and of the checkpoints of runs; all of one split."""
     if not (args.sources or args.over_training):
         raise UserError("nothing to draw: give files of scores, encoders, or --over_training RUN")
-    places = sources.labelled(args.sources)
+    places = inputs.labelled(args.sources)
     files = {label: Path(place) for label, place in places.items() if place.endswith(".json")}
-    runs = sources.labelled(args.over_training)
+    runs = inputs.labelled(args.over_training)
     _require_own_labels([*places, *runs])
     points = [_of_scores(label, path, args.split) for label, path in files.items()]
     steps = {label: checkpoints(Path(place)) for label, place in runs.items()}
@@ -143,9 +140,9 @@ def gather(args: argparse.Namespace) -> list[Point]:
 
 def _refuse_unused(args: argparse.Namespace) -> None:
     """UserError for options that say how to measure, where everything is measured already."""
-    changed = sources.encoder_arguments(args).changed()
+    changed = inputs.encoder_arguments(args).changed()
     changed |= {"custom_data"} if args.custom_data else set()
-    changed |= {"data_dir"} if args.data_dir != sources.DATA_DIR else set()
+    changed |= {"data_dir"} if args.data_dir != inputs.DATA_DIR else set()
     if changed:
         raise UserError(f"--{min(changed)} only counts where an encoder is measured, and none is; leave it out")
 
@@ -157,12 +154,12 @@ def _require_own_labels(labels: Sequence[str]) -> None:
 
 
 def _of_scores(label: str, path: Path, split: str) -> Point:
-    (task,) = sources.read_family(path, "geometry")
+    (task,) = inputs.read_family(path, "geometry")
     if task["split"] != split:
         raise UserError(f"{path} measures the {task['split']} split, not {split}; give --split {task['split']}")
     values = [task[name] for name in ("alignment", "uniformity", "spearman")]
-    sources.say(f"{label}: {task['sentences']:,} sentences of {TASK} {split}, measured in {path}")
-    return Point(label, *sources.numbers(values, str(path)))
+    inputs.say(f"{label}: {task['sentences']:,} sentences of {inputs.STS_TASK} {split}, measured in {path}")
+    return Point(label, *inputs.numbers(values, str(path)))
 
 
 def _of_encoders(
@@ -172,7 +169,7 @@ def _of_encoders(
     from senteval.geometry import GEOMETRY
 
     settings = settings_of_mode(args.split, official=not args.custom_data)
-    pairs = GEOMETRY[f"{TASK}-geometry"].load(Path(args.data_dir), settings).pairs
+    pairs = GEOMETRY[f"{inputs.STS_TASK}-geometry"].load(Path(args.data_dir), settings).pairs
     for label, place in encoders.items():
         yield _measured(label, None, place, args, pairs)
     for label, steps in runs.items():
@@ -183,8 +180,8 @@ def _of_encoders(
 def _measured(label: str, step: int | None, place: str, args: argparse.Namespace, pairs: "ScoredPairs") -> Point:
     from senteval.geometry import measure_pairs
 
-    ((_, encoded),) = sources.encode_by_each({label: place}, args, TASK, [pairs])
-    measured = measure_pairs(TASK, pairs, encoded.first, encoded.second)
+    ((_, encoded),) = inputs.encode_by_each({label: place}, args, inputs.STS_TASK, [pairs])
+    measured = measure_pairs(inputs.STS_TASK, pairs, encoded.first, encoded.second)
     return Point(label, measured.alignment, measured.uniformity, measured.spearman, step)
 
 
@@ -206,7 +203,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sources", nargs="*", metavar="SCORES_OR_MODEL", help=help)
     help = "Folder of a run: its checkpoints, joined by arrows; several may be given."
     parser.add_argument("--over_training", action="append", default=[], metavar="RUN", help=help)
-    sources.add_data(parser, task=False)
+    inputs.add_data(parser, task=False)
 
 
-KIND = Kind("plane of alignment and uniformity", _add_options, lambda args: draw(gather(args)), of_encoders=True)
+KIND = PlotKind("plane of alignment and uniformity", _add_options, lambda args: draw(gather(args)), of_encoders=True)

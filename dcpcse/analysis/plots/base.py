@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kind:
+class PlotKind:
     """Help, options, and what makes the picture of them; `of_encoders`: it takes the options of encoders too."""
 
     help: str

@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dcpcse.analysis.plots import inputs as sources
-from dcpcse.analysis.plots import style
-from dcpcse.analysis.plots.base import Kind
+from dcpcse.analysis.plots import inputs, style
+from dcpcse.analysis.plots.base import PlotKind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure
 
-BESIDE = 3
-"""Panels beside each other, at most."""
-
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class PairScores:
     """Gold scores and cosines of all pairs, both (N,), and their Spearman × 100."""
 
     gold: np.ndarray
@@ -31,10 +27,10 @@ class Scored:
 
 
 @style.styled
-def draw(models: Mapping[str, Scored]) -> "Figure":
+def draw(models: Mapping[str, PairScores]) -> "Figure":
     """Two panels a model, one above the other: counts of pairs in hexagons, and a violin for each gold bin."""
-    whole, axes = style.grid(len(models), BESIDE, 1.9, rows_each=2, sharey=True)
-    columns = min(len(models), BESIDE)
+    whole, axes = style.panel_grid(len(models), 1.9, rows_each=2, sharey=True)
+    columns = min(len(models), style.PANELS_PER_ROW)
     extent = _extent(models)
     hexagons = []
     for place, (label, scored) in enumerate(models.items()):
@@ -48,14 +44,14 @@ def draw(models: Mapping[str, Scored]) -> "Figure":
     return whole
 
 
-def _extent(models: Mapping[str, Scored]) -> tuple[float, float, float, float]:
+def _extent(models: Mapping[str, PairScores]) -> tuple[float, float, float, float]:
     """Ends of gold scores and of cosines, over all models: their panels compare."""
     gold = np.concatenate([scored.gold for scored in models.values()])
     low = min(float(scored.cosine.min()) for scored in models.values())
     return float(np.floor(gold.min())), float(np.ceil(gold.max())), float(np.floor(10 * low) / 10), 1.0
 
 
-def _hexagons(axes: "Axes", scored: Scored, extent: tuple[float, ...]) -> "PolyCollection":
+def _hexagons(axes: "Axes", scored: PairScores, extent: tuple[float, ...]) -> "PolyCollection":
     axes.set_xlabel("gold score")
     return axes.hexbin(
         scored.gold, scored.cosine, gridsize=(22, 10), extent=extent, mincnt=1, cmap=f"{style.SEQUENTIAL}_r",
@@ -75,7 +71,7 @@ def _count_bar(whole: "Figure", axes: np.ndarray, hexagons: "list[PolyCollection
     bar.set_label("pairs a hexagon")
 
 
-def _violins(axes: "Axes", scored: Scored, extent: tuple[float, ...]) -> None:
+def _violins(axes: "Axes", scored: PairScores, extent: tuple[float, ...]) -> None:
     """Density of the cosines of every gold bin; a bar at the median, a box from 25 to 75 %."""
     bins = binned(scored)
     centres = [(low + high) / 2 for low, high in bins]
@@ -91,7 +87,7 @@ def _violins(axes: "Axes", scored: Scored, extent: tuple[float, ...]) -> None:
     axes.set_xlabel(f"bin of gold; its pairs (n = {len(scored.gold)})", fontsize=7)
 
 
-def binned(scored: Scored) -> dict[tuple[float, float], np.ndarray]:
+def binned(scored: PairScores) -> dict[tuple[float, float], np.ndarray]:
     """Cosines by gold bin, from its low end to below its high one (the last includes it); empty ones are left out."""
     from senteval.geometry import BINS
 
@@ -100,17 +96,17 @@ def binned(scored: Scored) -> dict[tuple[float, float], np.ndarray]:
     return {ends: scored.cosine[place == i] for i, ends in enumerate(pairwise(BINS)) if (place == i).any()}
 
 
-def gather(args: argparse.Namespace) -> dict[str, Scored]:
+def gather(args: argparse.Namespace) -> dict[str, PairScores]:
     """Encode and score the pairs of a split by every model."""
-    places = sources.labelled(args.models)
-    task, sets = sources.load_sets(args)
-    encoded = sources.encode_by_each(places, args, task, sets)
-    return {label: Scored(pairs.gold, pairs.cosine, pairs.spearman) for label, pairs in encoded}
+    places = inputs.labelled(args.models)
+    task, sets = inputs.load_sets(args)
+    encoded = inputs.encode_by_each(places, args, task, sets)
+    return {label: PairScores(pairs.gold, pairs.cosine, pairs.spearman) for label, pairs in encoded}
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    sources.add_models(parser)
-    sources.add_data(parser)
+    inputs.add_models(parser)
+    inputs.add_data(parser)
 
 
-KIND = Kind("cosine of every pair against gold", _add_options, lambda args: draw(gather(args)), of_encoders=True)
+KIND = PlotKind("cosine of every pair against gold", _add_options, lambda args: draw(gather(args)), of_encoders=True)

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dcpcse.analysis.plots import inputs as sources
-from dcpcse.analysis.plots import style
-from dcpcse.analysis.plots.base import Kind
+from dcpcse.analysis.plots import inputs, style
+from dcpcse.analysis.plots.base import PlotKind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GROUP = 0.84
+GROUP_WIDTH = 0.84
 """Width that the violins of a task share, of the distance of two tasks."""
 
 
@@ -31,23 +30,23 @@ def draw(models: Mapping[str, Mapping[str, Sequence[float]]]) -> "Figure":
     tasks = list(dict.fromkeys(task for of_task in models.values() for task in of_task))
     whole = style.figure(style.PAGE if len(tasks) * len(models) > 4 else style.COLUMN, 2.6)
     axes = whole.subplots()
-    width = GROUP / len(models)
+    width = GROUP_WIDTH / len(models)
     for i, of_task in enumerate(models.values()):
         shift = (i - (len(models) - 1) / 2) * width
         for task, draws in of_task.items():
-            _violin(axes, tasks.index(task) + shift, np.asarray(draws), 0.92 * width, style.look(i))
+            _violin(axes, tasks.index(task) + shift, np.asarray(draws), 0.92 * width, style.series_style(i))
     axes.set_xticks(range(len(tasks)), [style.plain(task) for task in tasks])
     axes.set_xlim(-0.5, len(tasks) - 0.5)
     axes.set_ylabel("accuracy, %")
     axes.grid(False, axis="x")
-    looks = [style.look(i) for i in range(len(models))]
+    looks = [style.series_style(i) for i in range(len(models))]
     handles = [Patch(facecolor=f"{look.color}55", edgecolor=look.color, hatch=look.hatch) for look in looks]
     mean = Line2D([], [], color="black", linewidth=1.4)
     style.legend_below(whole, [*handles, mean], [*models, "mean of the draws (marks)"])
     return whole
 
 
-def _violin(axes: "Axes", place: float, draws: np.ndarray, width: float, look: style.Look) -> None:
+def _violin(axes: "Axes", place: float, draws: np.ndarray, width: float, look: style.SeriesStyle) -> None:
     if len(draws) > 1:  # of one draw there is no density
         (body,) = axes.violinplot([draws], [place], widths=width, showextrema=False)["bodies"]
         body.set(facecolor=f"{look.color}55", edgecolor=look.color, linewidth=0.7, alpha=None, hatch=look.hatch)
@@ -63,15 +62,15 @@ def _violin(axes: "Axes", place: float, draws: np.ndarray, width: float, look: s
 def gather(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """Accuracies of every draw, of files of scores."""
     models = {}
-    for label, path in sources.labelled(args.scores).items():
-        tasks = sources.read_family(Path(path), "fewshot")
+    for label, path in inputs.labelled(args.scores).items():
+        tasks = inputs.read_family(Path(path), "fewshot")
         models[label] = {
-            task["task"].removesuffix("-fewshot"): sources.numbers(task["draws"], f"{path}, {task['task']}")
+            task["task"].removesuffix("-fewshot"): inputs.numbers(task["draws"], f"{path}, {task['task']}")
             for task in tasks
         }
         draws = sorted({len(values) for values in models[label].values()})
         shots = sorted({task["shots"] for task in tasks})
-        sources.say(
+        inputs.say(
             f"{label}: {', '.join(models[label])}; {' or '.join(map(str, draws))} draws of "
             f"{' or '.join(map(str, shots))} examples a class ({path})"
         )
@@ -83,4 +82,4 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scores", nargs="+", metavar="SCORES.json", help=help)
 
 
-KIND = Kind("few-shot accuracies over the draws", _add_options, lambda args: draw(gather(args)))
+KIND = PlotKind("few-shot accuracies over the draws", _add_options, lambda args: draw(gather(args)))

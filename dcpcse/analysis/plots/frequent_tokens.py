@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dcpcse.analysis.plots import inputs as sources
-from dcpcse.analysis.plots import style
-from dcpcse.analysis.plots.base import Kind
+from dcpcse.analysis.plots import inputs, style
+from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def draw(models: Mapping[str, Mapping[int, float]]) -> "Figure":
     handles = []
     for i, of_count in enumerate(models.values()):
         counts = sorted(of_count)
-        handles += axes.plot(counts, [of_count[count] for count in counts], **style.look(i).line())
+        handles += axes.plot(counts, [of_count[count] for count in counts], **style.series_style(i).line())
     counts = sorted({count for of_count in models.values() for count in of_count})
     # Logarithmic, but with a place for 0.
     axes.set_xscale("symlog", linthresh=1, linscale=0.5)
@@ -37,14 +36,14 @@ def draw(models: Mapping[str, Mapping[int, float]]) -> "Figure":
 def gather(args: argparse.Namespace) -> dict[str, dict[int, float]]:
     """Scores by number of left-out tokens, of files of scores; all of one split."""
     models, splits = {}, {}
-    for label, path in sources.labelled(args.scores).items():
-        (task,) = sources.read_family(Path(path), "geometry")
+    for label, path in inputs.labelled(args.scores).items():
+        (task,) = inputs.read_family(Path(path), "geometry")
         if not task.get("without_frequent"):
             raise UserError(f"{path} holds no scores without frequent tokens; measure again by --task_set geometry")
         of_count = {0: task["spearman"], **{int(count): value for count, value in task["without_frequent"].items()}}
-        models[label] = dict(zip(of_count, sources.numbers(list(of_count.values()), path), strict=True))
+        models[label] = dict(zip(of_count, inputs.numbers(list(of_count.values()), path), strict=True))
         splits[path] = task["split"]
-        sources.say(f"{label}: {task['task']} {task['split']}, {len(of_count)} counts up to {max(of_count)} ({path})")
+        inputs.say(f"{label}: {task['task']} {task['split']}, {len(of_count)} counts up to {max(of_count)} ({path})")
     if len(set(splits.values())) > 1:
         listed = ", ".join(f"{path} {split}" for path, split in splits.items())
         raise UserError(f"the files are of different splits, which do not compare: {listed}")
@@ -56,4 +55,4 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scores", nargs="+", metavar="SCORES.json", help=help)
 
 
-KIND = Kind("Spearman without the most frequent tokens", _add_options, lambda args: draw(gather(args)))
+KIND = PlotKind("Spearman without the most frequent tokens", _add_options, lambda args: draw(gather(args)))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
 DATA_DIR = "SentEval/data"
+STS_TASK = "STSBenchmark"
 
 
 def labelled(words: Sequence[str]) -> dict[str, str]:
@@ -142,7 +143,7 @@ def add_data(parser: argparse.ArgumentParser, task: bool = True) -> None:
     parser.add_argument("--data_dir", default=DATA_DIR, help="Folder that holds downstream/.")
     parser.add_argument("--custom_data", action="store_true", help="Do not ask for the official counts.")
     if task:
-        parser.add_argument("--task", default="STSBenchmark", help="STS task (default: %(default)s).")
+        parser.add_argument("--task", default=STS_TASK, help="STS task (default: %(default)s).")
     splits = ("train", "dev", "test") if task else ("dev", "test")
     parser.add_argument("--split", default="test", choices=splits, help="default: %(default)s")
 

@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dcpcse.analysis.plots import inputs as sources
-from dcpcse.analysis.plots import style
-from dcpcse.analysis.plots.base import Kind
+from dcpcse.analysis.plots import inputs, style
+from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BESIDE = 3
 UNLIKE_UP_TO = 1.0
 """Gold score up to which a pair counts as unlike; like ones lie above senteval.geometry.POSITIVE_ABOVE."""
 
 
 @dataclass(frozen=True, eq=False)
-class Projected:
+class ProjectedPairs:
     """Places (N, 2) of the first and the second sentence of every pair, and which pairs are alike (N,).
 
     axes: what the two directions are.
@@ -35,18 +33,18 @@ class Projected:
 
 
 @style.styled
-def draw(models: Mapping[str, Projected]) -> "Figure":
+def draw(models: Mapping[str, ProjectedPairs]) -> "Figure":
     """One panel a model."""
-    whole, axes = style.grid(len(models), BESIDE, 2.3)
+    whole, axes = style.panel_grid(len(models), 2.3)
     handles: dict[str, object] = {}
     for panel, (label, projected) in zip(axes[0], models.items(), strict=True):
-        style.title(panel, label, min(len(models), BESIDE))
+        style.title(panel, label, min(len(models), style.PANELS_PER_ROW))
         handles = _panel(panel, projected)
     style.legend_below(whole, list(handles.values()), list(handles))
     return whole
 
 
-def _panel(axes: "Axes", projected: Projected) -> dict[str, object]:
+def _panel(axes: "Axes", projected: ProjectedPairs) -> dict[str, object]:
     looks = {
         f"gold above {_like_above():g}": (projected.alike, style.COLOURS[0], "o", "-"),
         f"gold at most {UNLIKE_UP_TO:g}": (~projected.alike, style.COLOURS[1], "^", "--"),
@@ -69,7 +67,7 @@ def _like_above() -> float:
     return POSITIVE_ABOVE
 
 
-def choose(gold: np.ndarray, count: int, seed: int) -> np.ndarray:
+def sample_pairs(gold: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Row numbers, in order, of so many pairs drawn of the like and of the unlike ones; of fewer all."""
     random = np.random.default_rng(seed)
     kinds = {f"above {_like_above():g}": gold > _like_above(), f"up to {UNLIKE_UP_TO:g}": gold <= UNLIKE_UP_TO}
@@ -108,32 +106,32 @@ def _tsne(vectors: np.ndarray, seed: int) -> tuple[np.ndarray, tuple[str, str]]:
 PROJECTIONS = {"pca": _pca, "tsne": _tsne}
 
 
-def gather(args: argparse.Namespace) -> dict[str, Projected]:
+def gather(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
     """Encode by every model, draw the pairs (the same of all models), and project what was drawn."""
     from senteval.scores import unit_rows
 
     if args.count < 2:
         raise UserError(f"--count {args.count}: must be at least 2")
-    places = sources.labelled(args.models)
-    task, sets = sources.load_sets(args)
-    rows = choose(np.concatenate([pairs.gold for pairs in sets]), args.count, args.seed)
+    places = inputs.labelled(args.models)
+    task, sets = inputs.load_sets(args)
+    rows = sample_pairs(np.concatenate([pairs.gold for pairs in sets]), args.count, args.seed)
     projected = {}
-    for label, encoded in sources.encode_by_each(places, args, task, sets):
+    for label, encoded in inputs.encode_by_each(places, args, task, sets):
         both = unit_rows(np.concatenate([encoded.first[rows], encoded.second[rows]]))
         where, names = project(both, args.projection, args.seed)
         alike = encoded.gold[rows] > _like_above()
-        projected[label] = Projected(where[: len(rows)], where[len(rows) :], alike, names)
-        sources.say(f"{label}: {len(rows)} pairs drawn, {alike.sum()} of them alike; {args.projection} of these alone")
+        projected[label] = ProjectedPairs(where[: len(rows)], where[len(rows) :], alike, names)
+        inputs.say(f"{label}: {len(rows)} pairs drawn, {alike.sum()} of them alike; {args.projection} of these alone")
     return projected
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    sources.add_models(parser)
-    sources.add_data(parser)
+    inputs.add_models(parser)
+    inputs.add_data(parser)
     help = "default: %(default)s"
     parser.add_argument("--projection", choices=list(PROJECTIONS), default="pca", help=help)
     parser.add_argument("--count", type=int, default=30, help="Pairs of each kind, drawn at random; " + help)
     parser.add_argument("--seed", type=int, default=0, help="Of the draw and of t-SNE; " + help)
 
 
-KIND = Kind("labelled pairs, projected to 2-D", _add_options, lambda args: draw(gather(args)), of_encoders=True)
+KIND = PlotKind("labelled pairs, projected to 2-D", _add_options, lambda args: draw(gather(args)), of_encoders=True)

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcpcse.analysis.plots import inputs as sources
-from dcpcse.analysis.plots import style
-from dcpcse.analysis.plots.base import Kind
+from dcpcse.analysis.plots import inputs, style
+from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ROW = re.compile(r"(?P<study>.*)/length-(?P<length>\d+)")
+LENGTH_ROW = re.compile(r"(?P<study>.*)/length-(?P<length>\d+)")
 """Name of a row that says of which length it is."""
 
-ASIDE = 0.12
+SEED_OFFSET = 0.12
 """How far right of its length a seed stands, so that the bar does not hide it."""
 
 
@@ -37,7 +36,7 @@ def draw(
     place = {length: i for i, length in enumerate(lengths)}
     handles: dict[str, Any] = {}
     measured = [length for length in lengths if length in points]
-    seeds = [(place[length] + ASIDE, value) for length in measured for value in points[length]]
+    seeds = [(place[length] + SEED_OFFSET, value) for length in measured for value in points[length]]
     (handles["one seed"],) = axes.plot(*zip(*seeds, strict=True), linestyle="none", marker="x", color=style.GREY)
     bars = axes.errorbar(
         [place[length] for length in measured],
@@ -46,7 +45,7 @@ def draw(
         [np.std(points[length], ddof=1) if len(points[length]) > 1 else np.nan for length in measured],
         capsize=3,
         markersize=5,
-        **style.look(0).line(),
+        **style.series_style(0).line(),
     )
     handles["mean ± s.d."] = bars
     if published:
@@ -55,7 +54,7 @@ def draw(
             [place[length] for length in known],
             [published[length] for length in known],
             markerfacecolor="white",
-            **style.look(1).line(),
+            **style.series_style(1).line(),
         )
     axes.set_xticks(range(len(lengths)), lengths)
     axes.margins(x=0.08)
@@ -65,11 +64,11 @@ def draw(
     return whole
 
 
-def read(path: Path, study: str | None, cell: str) -> tuple[dict[int, list[float]], dict[int, float]]:
+def read_points(path: Path, study: str | None, cell: str) -> tuple[dict[int, list[float]], dict[int, float]]:
     """Scores over seeds by length, and published ones, of the rows named STUDY/length-P."""
-    content = sources.read_json(path)
+    content = inputs.read_json(path)
     rows = content.get("rows") if isinstance(content, dict) else None
-    found = [(named, row) for row in rows or () if (named := ROW.fullmatch(row["name"]))]
+    found = [(named, row) for row in rows or () if (named := LENGTH_ROW.fullmatch(row["name"]))]
     studies = dict.fromkeys(named["study"] for named, _ in found)
     if not studies:
         raise UserError(f"{path} holds no rows named .../length-P; give an answer about prompt lengths")
@@ -83,20 +82,20 @@ def read(path: Path, study: str | None, cell: str) -> tuple[dict[int, list[float
         owner = f"{path}, length {length}"
         if cell not in cells:
             raise UserError(f"--cell {cell}: {owner} holds {', '.join(cells) or 'none'}")
-        points[length] = sources.numbers(cells[cell]["values"], owner)
+        points[length] = inputs.numbers(cells[cell]["values"], owner)
         if cells[cell].get("published") is not None:
-            (published[length],) = sources.numbers([cells[cell]["published"]], f"{owner}, published")
+            (published[length],) = inputs.numbers([cells[cell]["published"]], f"{owner}, published")
     return points, published
 
 
 def _picture(args: argparse.Namespace) -> "Figure":
-    points, published = read(Path(args.answer), args.study, args.cell)
+    points, published = read_points(Path(args.answer), args.study, args.cell)
     for length, values in points.items():
-        sources.say(f"length {length}: {np.mean(values):.2f}, n = {len(values)} ({args.answer})")
-    return draw(points, published, SCORES.get(args.cell, args.cell))
+        inputs.say(f"length {length}: {np.mean(values):.2f}, n = {len(values)} ({args.answer})")
+    return draw(points, published, AXIS_LABELS.get(args.cell, args.cell))
 
 
-SCORES = {"avg": "STS average, Spearman × 100"}
+AXIS_LABELS = {"avg": "STS average, Spearman × 100"}
 """What the axis calls a cell."""
 
 
@@ -106,4 +105,4 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--study", help="Whose lengths, where the file holds several.")
 
 
-KIND = Kind("score against prompt length", _add_options, _picture)
+KIND = PlotKind("score against prompt length", _add_options, _picture)

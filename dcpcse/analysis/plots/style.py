@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 COLUMN, PAGE = 3.3, 6.3
 """Widths of a column and of a page of a two-column paper, in inches."""
 
+PANELS_PER_ROW = 3
+"""Panels beside each other, at most."""
+
 DPI = 240
 GREY = "#6e6e6e"
 SEQUENTIAL = "cividis"
@@ -62,7 +65,7 @@ CHARACTERS_PER_INCH = 17
 
 
 @dataclass(frozen=True)
-class Look:
+class SeriesStyle:
     """What tells one series from the others, by more than its colour."""
 
     color: str
@@ -75,9 +78,9 @@ class Look:
         return {"color": self.color, "marker": self.marker, "linestyle": self.linestyle, **changes}
 
 
-def look(index: int) -> Look:
+def series_style(index: int) -> SeriesStyle:
     """The look of the i-th series; no two among the first 280 share colour, marker and line."""
-    return Look(*(values[index % len(values)] for values in (COLOURS, MARKERS, LINES, HATCHES)))
+    return SeriesStyle(*(values[index % len(values)] for values in (COLOURS, MARKERS, LINES, HATCHES)))
 
 
 def require_matplotlib() -> None:
@@ -116,12 +119,12 @@ def figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def grid(count: int, most: int, height: float, rows_each: int = 1, **options: Any) -> "tuple[Figure, np.ndarray]":
-    """A figure for so many panels, at most `most` beside each other, and its axes (rows_each, count).
+def panel_grid(count: int, height: float, rows_each: int = 1, **options: Any) -> "tuple[Figure, np.ndarray]":
+    """A figure for so many panels, at most `PANELS_PER_ROW` beside each other, and its axes (rows_each, count).
 
     height: of a panel, in inches. Places that stay empty are switched off.
     """
-    columns = min(count, most)
+    columns = min(count, PANELS_PER_ROW)
     rows = -(-count // columns)
     # Column width for one panel, so that type keeps its size whatever the number of panels.
     whole = figure(COLUMN if columns == 1 else PAGE, height * rows * rows_each + 0.2)

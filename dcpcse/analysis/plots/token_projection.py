@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcpcse.analysis.plots import inputs as sources
-from dcpcse.analysis.plots import style
-from dcpcse.analysis.plots.base import Kind
+from dcpcse.analysis.plots import inputs, style
+from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.text_lines import decode_line
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import PreTrainedTokenizerBase
 
-CHUNK = 4096
+LINES_AT_ONCE = 4096
 """Lines that are tokenized at once."""
-DOT = {"s": 1.6, "linewidths": 0, "rasterized": True, "antialiased": False}
+DOT_OPTIONS = {"s": 1.6, "linewidths": 0, "rasterized": True, "antialiased": False}
 """Tens of thousands of dots: an image inside the SVG, whose text stays text; far smaller without smooth edges."""
 
 
@@ -66,12 +65,12 @@ def _by_rank(whole: "Figure", axes: "Axes", below: "Axes", tokens: Tokens) -> No
     from matplotlib.colors import BoundaryNorm
 
     seen = tokens.rank > 0
-    absent = axes.scatter(*tokens.places[~seen].T, color="#cccccc", marker="x", **{**DOT, "linewidths": 0.3})
+    absent = axes.scatter(*tokens.places[~seen].T, color="#cccccc", marker="x", **{**DOT_OPTIONS, "linewidths": 0.3})
     order = np.argsort(-tokens.rank[seen], kind="stable")  # the frequent ones on top
     places, rank = tokens.places[seen][order], tokens.rank[seen][order]
     ends = [10**power for power in range(len(str(rank.max(initial=1))) + 1)]
     norm = BoundaryNorm(ends, 256)
-    shown = axes.scatter(*places.T, c=rank, cmap=style.SEQUENTIAL, norm=norm, **DOT)
+    shown = axes.scatter(*places.T, c=rank, cmap=style.SEQUENTIAL, norm=norm, **DOT_OPTIONS)
     _legend(below, {f"not in the text ({(~seen).sum():,})": absent}, "lower center")
     bar = whole.colorbar(shown, cax=below.inset_axes([0.0, 0.88, 1.0, 0.12]), orientation="horizontal")
     bar.set_ticks(ends, labels=[_short(end) for end in ends])
@@ -91,7 +90,7 @@ def _by_class(axes: "Axes", below: "Axes", places: np.ndarray, member: np.ndarra
     for name, (rows, color, marker) in zip(names, looks, strict=True):
         share = rows.mean()
         handles[f"{name} ({rows.sum():,})"] = axes.scatter(
-            *places[rows].T, color=color, marker=marker, zorder=2 - share, **DOT
+            *places[rows].T, color=color, marker=marker, zorder=2 - share, **DOT_OPTIONS
         )
     _legend(below, handles, "upper center")
 
@@ -107,7 +106,7 @@ def frequency_ranks(tokenizer: "PreTrainedTokenizerBase", lines: Iterable[str], 
     """Rank (V,) of every token among those that occur, the most frequent 1, ties by id; 0 for those that do not."""
     counts: Counter[int] = Counter()
     rest = iter(lines)
-    while chunk := list(islice(rest, CHUNK)):
+    while chunk := list(islice(rest, LINES_AT_ONCE)):
         for ids in tokenizer(chunk, add_special_tokens=False, verbose=False)["input_ids"]:
             counts.update(ids)
     ranks = np.zeros(size, dtype=np.int64)
@@ -141,7 +140,7 @@ def gather(args: argparse.Namespace) -> Tokens:
         raise UserError(f"--lines {args.lines}: must be at least 1")
     text = Path(args.text)
     lines = read_lines(text, args.lines)
-    ((label, place),) = sources.labelled([args.model]).items()
+    ((label, place),) = inputs.labelled([args.model]).items()
     # The embedding matrix is the same whatever the pooling; this one asks nothing of an encoder as it is.
     encoder = EncoderArguments(base=args.base, cache_dir=args.cache_dir)
     pooler = None if is_trained(place, encoder) else "cls_before_pooler"
@@ -154,7 +153,7 @@ def gather(args: argparse.Namespace) -> Tokens:
     classes = {name: np.zeros(len(matrix), dtype=bool) for name in ("subword", "case")}
     for name, member in classes.items():
         member[list(biased_tokens(model.tokenizer, [name]))] = True
-    sources.say(
+    inputs.say(
         f"{label}: {len(kept):,} tokens of {place}; {(ranks > 0).sum():,} occur in {len(lines):,} lines of {text}"
     )
     return Tokens(
@@ -169,11 +168,11 @@ def gather(args: argparse.Namespace) -> Tokens:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    sources.add_models(parser, many=False)
+    inputs.add_models(parser, many=False)
     parser.add_argument("--text", required=True, metavar="FILE", help="UTF-8 text, in which tokens are counted.")
     parser.add_argument("--lines", type=int, default=100_000, help="Lines of it, at most (default: %(default)s).")
     parser.add_argument("--base", help="Where the frozen encoder of the output folder is now.")
     parser.add_argument("--cache_dir", help="Folder for downloads.")
 
 
-KIND = Kind("token embeddings by frequency, subword and case", _add_options, lambda args: draw(gather(args)))
+KIND = PlotKind("token embeddings by frequency, subword and case", _add_options, lambda args: draw(gather(args)))

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcpcse.analysis.plots import inputs as sources
-from dcpcse.analysis.plots import style
-from dcpcse.analysis.plots.base import Kind
+from dcpcse.analysis.plots import inputs, style
+from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.utils.errors import UserError, counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BESIDE = 3
 NOT_DRAWN = ("step", "epoch", "total_flos")
 """Of each line: its place, and what says nothing about training."""
 TOTALS = "train_"
@@ -41,16 +39,16 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
     names = metric_names(runs)
     if not names:
         raise UserError("the runs have logged nothing that can be drawn; lower --logging_steps")
-    whole, axes = style.grid(len(names), BESIDE, 1.5, sharex=True)
+    whole, axes = style.panel_grid(len(names), 1.5, sharex=True)
     handles: dict[str, Any] = {}
     for place, (panel, name) in enumerate(zip(axes[0], names, strict=True)):
-        style.title(panel, TITLES.get(name, name.replace("eval_", "dev: ", 1)), min(len(names), BESIDE))
+        style.title(panel, TITLES.get(name, name.replace("eval_", "dev: ", 1)), min(len(names), style.PANELS_PER_ROW))
         for i, (label, lines) in enumerate(runs.items()):
             steps, values = series(lines, name)
             if len(steps):
-                handles[label] = _line(panel, steps, values, style.look(i))
+                handles[label] = _line(panel, steps, values, style.series_style(i))
         panel.tick_params(labelbottom=True)  # of all: the lowest of a column may be empty
-        if place + BESIDE >= len(names):
+        if place + style.PANELS_PER_ROW >= len(names):
             panel.set_xlabel("step")
         panel.locator_params(nbins=5)
         panel.xaxis.get_major_locator().set_params(integer=True)
@@ -60,7 +58,7 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
     return whole
 
 
-def _line(axes: "Axes", steps: np.ndarray, values: np.ndarray, look: style.Look) -> Any:
+def _line(axes: "Axes", steps: np.ndarray, values: np.ndarray, look: style.SeriesStyle) -> Any:
     # Marks on all points of a long curve would be one thick line: some eight of them tell the runs apart.
     return axes.plot(steps, values, markersize=3.5, markevery=max(1, len(steps) // 8), **look.line())[0]
 
@@ -90,7 +88,7 @@ def gather(args: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     from dcpcse.utils.run_files import METRICS, read_metrics
 
     runs = {}
-    for label, place in sources.labelled(args.runs).items():
+    for label, place in inputs.labelled(args.runs).items():
         path = Path(place) / METRICS
         runs[label] = read_metrics(Path(place))
         if not runs[label]:
@@ -98,7 +96,7 @@ def gather(args: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
         last = max(line["step"] for line in runs[label])
         unknown = sum(value is None for line in runs[label] for value in line.values())
         said = f"; {unknown} numbers were not finite and are gaps" if unknown else ""
-        sources.say(f"{label}: {counted(len(runs[label]), 'line')} up to step {last} ({path}){said}")
+        inputs.say(f"{label}: {counted(len(runs[label]), 'line')} up to step {last} ({path}){said}")
     return runs
 
 
@@ -107,4 +105,4 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help=help)
 
 
-KIND = Kind("what runs logged over their steps", _add_options, lambda args: draw(gather(args)))
+KIND = PlotKind("what runs logged over their steps", _add_options, lambda args: draw(gather(args)))

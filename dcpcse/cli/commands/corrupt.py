@@ -1,14 +1,12 @@
 """dcpcse corrupt: replaces tokens of a training file once, ahead of training (D2CSE, footnote 1)."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
-from dcpcse.cli.runner import run
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import say
 from dcpcse.utils.errors import UserError
@@ -122,7 +120,3 @@ def corrupt_parser() -> CommandParser:
     parser.add_argument("--device", help="cpu, cuda, ... (default: cuda if there is one).")
     parser.add_argument("--cache_dir", help="Downloads, and the training data as read.")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(run(corrupt_command))

@@ -30,16 +30,16 @@ def demo_command(argv: Sequence[str]) -> None:
     if args.cache_dir:
         require_writable(kept_in(args.cache_dir), f"--cache_dir {args.cache_dir}")
     require_gradio()
-    from dcpcse.analysis.demo.models import load_side
-    from dcpcse.analysis.demo.page import build, serve
+    from dcpcse.analysis.demo.models import load_demo_model
+    from dcpcse.analysis.demo.page import build_page, serve_page
 
     encoder = EncoderArguments(
         pooler_type=args.pooler, base=args.base, device=args.device, batch_size=args.batch_size,
         cache_dir=args.cache_dir,
     )  # fmt: skip
     file = Path(args.sentences)
-    sides = [load_side(label, place, encoder, sentences, file) for label, place in places.items()]
-    serve(build(sides, sentences, file.name, args.top_k), args.host, args.port)
+    models = [load_demo_model(label, place, encoder, sentences, file) for label, place in places.items()]
+    serve_page(build_page(models, sentences, file.name, args.top_k), args.host, args.port)
     say("the page is closed")
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from dcpcse.doctor.checks import examine, expand
-from dcpcse.doctor.findings import MARKS, Examined, Finding
-from dcpcse.doctor.settings import Asked
+from dcpcse.doctor.checks import expand_path, run_checks
+from dcpcse.doctor.findings import MARKS, CheckReport, Finding
+from dcpcse.doctor.settings import CheckSettings
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import answer
 from dcpcse.utils.errors import UserError
 
-FAULTY = 3
+EXIT_FAULTS = 3
 """Exit code where faults were found; 1 is Python's own for a crash, 2 that of a wrong request."""
 
 
@@ -26,29 +26,29 @@ def doctor_command(argv: Sequence[str]) -> int:
     for name, least in (("max_seq_length", 3), ("batch_size", 2)):
         if getattr(args, name) < least:
             raise UserError(f"--{name} {getattr(args, name)}: {least} or more is needed")
-    asked = Asked(
+    settings = CheckSettings(
         max_seq_length=args.max_seq_length,
         tokenizer=_tokenizer(args.tokenizer),
         batch=args.batch_size,
         base=args.base,
-        watched=_watched,
+        progress=_progress,
     )
-    places = [found for path in args.paths for found in expand(Path(path))] or [(Path(), "environment")]
+    places = [found for path in args.paths for found in expand_path(Path(path))] or [(Path(), "environment")]
     examined = []
     for path, kind in places:
-        examined.append(examine(path, kind, asked))
+        examined.append(run_checks(path, kind, settings))
         if not args.json:
-            answer(show(examined[-1]))
+            answer(format_report(examined[-1]))
     counts = Counter(finding.level for one in examined for finding in one.findings)
     if args.json:
         content = {"places": [one.as_dict() for one in examined], "counts": {name: counts[name] for name in MARKS}}
         answer(json.dumps(content, indent=2, ensure_ascii=False))
     else:
         answer(", ".join(f"{counts[name]} {_plural(name, counts[name])}" for name in ("fault", "warning", "note")))
-    return FAULTY if counts["fault"] else 0
+    return EXIT_FAULTS if counts["fault"] else 0
 
 
-def show(examined: Examined) -> str:
+def format_report(examined: CheckReport) -> str:
     """A place and its findings, a line each."""
     title = "environment" if examined.kind == "environment" else f"{examined.place}: {examined.kind}"
     width = max((len(finding.what) for finding in examined.findings), default=0)
@@ -67,7 +67,7 @@ def _plural(name: str, count: int) -> str:
     return name if count == 1 else f"{name}s"
 
 
-def _watched(steps: Iterable[Any], total: int | None, name: str) -> Iterable[Any]:
+def _progress(steps: Iterable[Any], total: int | None, name: str) -> Iterable[Any]:
     return tqdm(steps, desc=name, total=total, delay=2, leave=False, disable=not sys.stderr.isatty())
 
 

@@ -1,13 +1,11 @@
 """`dcpcse encode MODEL FILE --output OUT.npy`: a text file of any length to vectors, one for every line."""
 
-import sys
 from collections.abc import Sequence
 
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from dcpcse.cli.runner import run
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
-from dcpcse.inference.file_encoding import Written, encode_file
+from dcpcse.inference.file_encoding import EncodedFile, encode_file
 from dcpcse.utils.command_parser import Parser
 from dcpcse.utils.console import say
 
@@ -20,7 +18,7 @@ def encode_command(argv: Sequence[str]) -> None:
     _say_closing(written, args)
 
 
-def _say_closing(written: Written, args: EncodingArguments) -> None:
+def _say_closing(written: EncodedFile, args: EncodingArguments) -> None:
     size = f"{written.rows:,} x {written.dimension} {args.dtype}"
     if not written.encoded:
         say(f"{written.output} is whole already ({size}); nothing was left to do")
@@ -40,7 +38,3 @@ def encode_parser() -> Parser:
     parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
     parser.add_argument("file", metavar="FILE", help="UTF-8 text, one sentence a line, no line blank.")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(run(encode_command))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dcpcse.interop.export import TARGETS, TOLERANCE
+from dcpcse.interop.export import EXPORT_FORMATS, TOLERANCE
 from dcpcse.interop.export import export as export_folder
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import say
@@ -23,8 +23,8 @@ def export_parser() -> CommandParser:
         description="Write a trained folder in the format of another library, and compare the vectors it gives.",
     )
     parser.add_argument("folder", metavar="FOLDER", help="Output folder of train.py, or its hub id.")
-    formats = "; ".join(f"{name}: {target.help}" for name, target in TARGETS.items())
-    parser.add_argument("--to", required=True, choices=TARGETS, help=f"Format. {formats}.")
+    formats = "; ".join(f"{name}: {target.help}" for name, target in EXPORT_FORMATS.items())
+    parser.add_argument("--to", required=True, choices=EXPORT_FORMATS, help=f"Format. {formats}.")
     parser.add_argument("--output", required=True, metavar="OUT", help="New folder; nothing is written over.")
     parser.add_argument("--base", help="Where the frozen encoder is now, if not where it was in training.")
     return parser

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpcse.encoders.pooling import POOLERS
-from dcpcse.interop.folder_contents import Facts, describe
+from dcpcse.interop.folder_contents import FolderFacts, describe_folder
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import answer, say
 
@@ -14,12 +14,12 @@ from dcpcse.utils.console import answer, say
 def info_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     args = info_parser().parse_args(list(argv))
-    facts = describe(Path(args.folder), say)
-    answer(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else show(facts))
+    facts = describe_folder(Path(args.folder), say)
+    answer(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else format_facts(facts))
 
 
-def show(facts: Facts) -> str:
-    """The facts of `describe`: a line each, then the files, then the scores."""
+def format_facts(facts: FolderFacts) -> str:
+    """The facts of `describe_folder`: a line each, then the files, then the scores."""
     told = {name.replace("_", " "): _words(name, value) for name, value in facts.items() if name not in _SECTIONS}
     told = {name: words for name, words in told.items() if words}
     sizes = {name: _bytes(size) for name, size in facts["files"].items()}

@@ -7,33 +7,37 @@ from pathlib import Path
 
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from dcpcse.analysis.plots import alignment_uniformity as plane
-from dcpcse.analysis.plots import cosine_by_score as cosines
-from dcpcse.analysis.plots import fewshot, prompt_length, style
-from dcpcse.analysis.plots import frequent_tokens as frequent
-from dcpcse.analysis.plots import pair_projection as pairs_map
-from dcpcse.analysis.plots import token_projection as tokens_map
-from dcpcse.analysis.plots import training_curves as curves
-from dcpcse.analysis.plots.base import Kind
+from dcpcse.analysis.plots import (
+    alignment_uniformity,
+    cosine_by_score,
+    fewshot,
+    frequent_tokens,
+    pair_projection,
+    prompt_length,
+    style,
+    token_projection,
+    training_curves,
+)
+from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import CommandParser, Parser
 from dcpcse.utils.console import say
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output
 
-KINDS: Mapping[str, Kind] = {
-    "cosines": cosines.KIND,
-    "plane": plane.KIND,
-    "pairs": pairs_map.KIND,
-    "tokens": tokens_map.KIND,
+PLOTS: Mapping[str, PlotKind] = {
+    "cosines": cosine_by_score.KIND,
+    "plane": alignment_uniformity.KIND,
+    "pairs": pair_projection.KIND,
+    "tokens": token_projection.KIND,
     "prompt-length": prompt_length.KIND,
     "fewshot": fewshot.KIND,
-    "frequent": frequent.KIND,
-    "curves": curves.KIND,
+    "frequent": frequent_tokens.KIND,
+    "curves": training_curves.KIND,
 }
 
-WRITTEN = (".png", ".svg")
-NOT_WRITTEN = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".webp")
+WRITTEN_SUFFIXES = (".png", ".svg")
+OTHER_SUFFIXES = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".webp")
 
 
 def plot_command(argv: Sequence[str]) -> None:
@@ -45,20 +49,20 @@ def plot_command(argv: Sequence[str]) -> None:
     stem = _stem(args.output or args.kind, args.overwrite)
     style.require_matplotlib()
     with logging_redirect_tqdm():
-        whole = KINDS[args.kind].picture(args)
+        whole = PLOTS[args.kind].picture(args)
     written = style.save(whole, stem)
     say(f"written: {' and '.join(map(str, written))}")
 
 
 def _require_known(argv: Sequence[str]) -> None:
     """UserError with the nearest name for a kind that does not exist; argparse would only list all."""
-    kinds = ", ".join(KINDS)
+    kinds = ", ".join(PLOTS)
     if not argv:
         raise UserError(f"give a kind of picture: {kinds}")
     kind = argv[0]
-    if kind in KINDS or kind in ("-h", "--help"):
+    if kind in PLOTS or kind in ("-h", "--help"):
         return
-    near = difflib.get_close_matches(kind, KINDS, n=1)
+    near = difflib.get_close_matches(kind, PLOTS, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise UserError(f"unknown picture {kind!r}{hint} (there are {kinds})")
 
@@ -66,12 +70,12 @@ def _require_known(argv: Sequence[str]) -> None:
 def _stem(output: str, overwrite: bool) -> Path:
     """The path without its ending, which the two files get; UserError where they cannot or must not be written."""
     path = Path(output)
-    if path.suffix.lower() in NOT_WRITTEN:
+    if path.suffix.lower() in OTHER_SUFFIXES:
         raise UserError(f"--output {output}: OUT.png and OUT.svg are written; give no {path.suffix}")
-    stem = path.with_suffix("") if path.suffix.lower() in WRITTEN else path
-    if path.is_dir() and path.suffix.lower() not in WRITTEN:
+    stem = path.with_suffix("") if path.suffix.lower() in WRITTEN_SUFFIXES else path
+    if path.is_dir() and path.suffix.lower() not in WRITTEN_SUFFIXES:
         raise UserError(f"--output {output} is a folder; give a name in it, such as {path / 'picture'}")
-    for ending in WRITTEN:
+    for ending in WRITTEN_SUFFIXES:
         require_output(stem.with_name(f"{stem.name}{ending}"), "--output", overwrite)
     return stem
 
@@ -83,7 +87,7 @@ def plot_parser() -> CommandParser:
         description="Pictures for papers, as OUT.png and OUT.svg.",
     )
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND", parser_class=Parser)
-    for name, kind in KINDS.items():
+    for name, kind in PLOTS.items():
         dataclass_types = (EncoderArguments,) if kind.of_encoders else ()
         own: argparse.ArgumentParser = kinds.add_parser(
             name, dataclass_types=dataclass_types, help=kind.help, description=kind.help

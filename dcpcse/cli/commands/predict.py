@@ -3,13 +3,11 @@
 As PromptBERT's Table 7: the most probable tokens with and without template denoising, beside each other.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from prettytable import PrettyTable
 
-from dcpcse.cli.runner import run
 from dcpcse.encoders.templates import Template
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import answer
@@ -42,10 +40,10 @@ def predict_command(argv: Sequence[str]) -> None:
     if args.top_k > backbone.lm_head.vocab_size:
         raise UserError(f"--top_k {args.top_k}: the head knows {backbone.lm_head.vocab_size} tokens; give fewer")
     model = plain_encoder(backbone, "mask", template)
-    answer(show(model, backbone.lm_head, args.sentences, args.top_k))
+    answer(format_predictions(model, backbone.lm_head, args.sentences, args.top_k))
 
 
-def show(model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], k: int) -> str:
+def format_predictions(model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], k: int) -> str:
     """A table: of each sentence the k most probable tokens as they are, and denoised."""
     from dcpcse.encoders.untrained.top_k import predict_tokens
 
@@ -68,7 +66,3 @@ def predict_parser() -> CommandParser:
     parser.add_argument("--lm_head", default="checkpoint", help="checkpoint, or a folder or hub id with a head.")
     parser.add_argument("--top_k", type=int, default=5)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(run(predict_command))

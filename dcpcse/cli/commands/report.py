@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dcpcse.analysis.html_report.html import clean
-from dcpcse.analysis.html_report.inputs import DATA_DIR, Material, gather, nothing
+from dcpcse.analysis.html_report.inputs import ReportInputs, load_inputs, no_inputs
+from dcpcse.analysis.plots.inputs import DATA_DIR
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.training.run_history import Run, find_scores, labels, require_run
 from dcpcse.utils.command_parser import CommandParser
@@ -17,9 +18,9 @@ from dcpcse.utils.files import require_output, write_whole
 from dcpcse.utils.run_files import require_scores
 
 if TYPE_CHECKING:
-    from dcpcse.analysis.html_report.sections import Scores, Section
+    from dcpcse.analysis.html_report.sections import EvaluationScores, Section
 
-OF_MODELS = ("data_dir", "custom_data", "split", "queries", "corpus", "top_k", "base", "device", "batch_size")
+MODEL_OPTIONS = ("data_dir", "custom_data", "split", "queries", "corpus", "top_k", "base", "device", "batch_size")
 """Options that only matter where models are loaded."""
 
 
@@ -29,20 +30,20 @@ def report_command(argv: Sequence[str]) -> None:
     _require_fitting(args)
     runs = _read_runs([Path(folder) for folder in args.runs])
     files, problems = _scores(runs, [Path(path) for path in args.scores])
-    material = nothing("Left out by --no_models.") if args.no_models else gather(args)
+    inputs = no_inputs("Left out by --no_models.") if args.no_models else load_inputs(args)
     from dcpcse.analysis.html_report import sections
-    from dcpcse.analysis.html_report.page import page
+    from dcpcse.analysis.html_report.page import render_page
 
     parts = [
-        sections.overview(runs),
-        sections.settings(runs),
-        sections.environment(runs),
-        sections.curves(runs),
-        sections.scores(runs, files, problems),
-        *_of_models(args, runs, material),
+        sections.overview_section(runs),
+        sections.settings_section(runs),
+        sections.environment_section(runs),
+        sections.curves_section(runs),
+        sections.scores_section(runs, files, problems),
+        *_of_models(args, runs, inputs),
     ]
     title = args.title or f"Training report: {', '.join(runs)}"
-    write_whole(Path(args.output), page(title, parts, datetime.now().astimezone()))
+    write_whole(Path(args.output), render_page(title, parts, datetime.now().astimezone()))
     say(f"the report is in {args.output}")
 
 
@@ -50,7 +51,7 @@ def _require_fitting(args: argparse.Namespace) -> None:
     """UserError for options that do not go together, and for an output that cannot be written."""
     defaults = report_parser().parse_args([args.runs[0], "--output", "-"])
     if args.no_models:
-        for name in OF_MODELS:
+        for name in MODEL_OPTIONS:
             if getattr(args, name) != getattr(defaults, name):
                 raise UserError(f"--{name} has no effect with --no_models; leave one of them out")
     for name in ("top_k", "batch_size"):
@@ -67,35 +68,35 @@ def _read_runs(folders: Sequence[Path]) -> dict[str, Run]:
     return dict(zip(map(clean, labels(folders)), runs, strict=True))
 
 
-def _scores(runs: Mapping[str, Run], given: Sequence[Path]) -> "tuple[list[Scores], list[str]]":
+def _scores(runs: Mapping[str, Run], given: Sequence[Path]) -> "tuple[list[EvaluationScores], list[str]]":
     """Files of evaluations in the runs' folders and of --scores, and lines about damaged ones."""
-    from dcpcse.analysis.html_report.sections import Scores
+    from dcpcse.analysis.html_report.sections import EvaluationScores
 
     problems: list[str] = []
     found = {
-        path.resolve(): Scores(label, path, content)
+        path.resolve(): EvaluationScores(label, path, content)
         for label, run in runs.items()
         for path, content in find_scores(run.folder, problems.append).items()
     }
     for path in given:
-        found.setdefault(path.resolve(), Scores(clean(path.stem), path, require_scores(path)))
+        found.setdefault(path.resolve(), EvaluationScores(clean(path.stem), path, require_scores(path)))
     return [*found.values()], [f"A file of scores is left out: {line}" for line in problems]
 
 
-def _of_models(args: argparse.Namespace, runs: Mapping[str, Run], material: Material) -> "list[Section]":
+def _of_models(args: argparse.Namespace, runs: Mapping[str, Run], inputs: ReportInputs) -> "list[Section]":
     """The parts that take the models themselves, with a line for each model that cannot be had."""
     from dcpcse.analysis.html_report import sections
-    from dcpcse.analysis.html_report.measurements import measure_all
+    from dcpcse.analysis.html_report.measurements import measure_models
 
     measured, failed = {}, {}
-    if material.pairs is not None or material.corpus:
+    if inputs.pairs is not None or inputs.corpus:
         folders = {label: run.folder for label, run in runs.items()}
         encoder = EncoderArguments(base=args.base, device=args.device, batch_size=args.batch_size)
-        measured, failed = measure_all(folders, material, encoder, args.top_k)
+        measured, failed = measure_models(folders, inputs, encoder, args.top_k)
     lines = [f"{label} is left out: {why}" for label, why in failed.items()]
     return [
-        sections.similarities(measured, material, [*material.no_pairs, *lines]),
-        sections.neighbours(measured, material, [*material.no_corpus, *lines]),
+        sections.similarities_section(measured, inputs, [*inputs.no_pairs, *lines]),
+        sections.neighbours_section(measured, inputs, [*inputs.no_corpus, *lines]),
     ]
 
 

@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING
 
 from prettytable import PrettyTable
 
-from dcpcse.experiments.reproduction.published_rows import Row, all_rows, find
-from dcpcse.experiments.reproduction.units import Setting, Unit, looked_at, obstacle, plan, seeds_of
+from dcpcse.experiments.reproduction.published_rows import PublishedRow, all_rows, find_rows
+from dcpcse.experiments.reproduction.units import (
+    ReproductionConfig,
+    RunUnit,
+    obstacle,
+    parse_seeds,
+    plan,
+    relevant_options,
+)
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import say
 from dcpcse.utils.errors import UserError, counted
 from dcpcse.utils.files import require_writable, write_whole
 
 if TYPE_CHECKING:
-    from dcpcse.experiments.reproduction.results import Answer
+    from dcpcse.experiments.reproduction.results import RowResult
 
 DESCRIPTION = """Rows of the papers' tables, trained, measured and set beside the published figures. What is
 finished is never run again: the same command goes on after an interruption."""
@@ -29,30 +36,30 @@ def reproduce_command(argv: Sequence[str]) -> None:
     args = reproduce_parser().parse_args(list(argv))
     if args.limit is not None and args.limit < 1:
         raise UserError(f"--limit {args.limit}: must be at least 1")
-    setting = _setting(args)
+    config = _config(args)
     if args.list or not args.rows:
-        from dcpcse.experiments.reproduction.result_tables import listing
+        from dcpcse.experiments.reproduction.result_tables import row_listing
 
-        rows = find(args.rows) if args.rows else list(all_rows().values())
-        no_data = _no_data(setting)
-        print(listing(rows, {row.name: obstacle(row, setting) or no_data for row in rows}))
+        rows = find_rows(args.rows) if args.rows else list(all_rows().values())
+        no_data = _no_data(config)
+        print(row_listing(rows, {row.name: obstacle(row, config) or no_data for row in rows}))
         return
-    rows = find([*args.rows, *([args.baseline] if args.baseline else [])])
-    if args.baseline and len(find([args.baseline])) > 1:
+    rows = find_rows([*args.rows, *([args.baseline] if args.baseline else [])])
+    if args.baseline and len(find_rows([args.baseline])) > 1:
         raise UserError(f"--baseline {args.baseline} names a table; give one row of it")
     _require_use(args, rows)
-    obstacles = {row.name: obstacle(row, setting) for row in rows}
-    units = plan(rows, seeds_of(args.seeds or "0"), setting, args.output_dir)
+    obstacles = {row.name: obstacle(row, config) for row in rows}
+    units = plan(rows, parse_seeds(args.seeds or "0"), config, args.output_dir)
     _require_something(rows, units, obstacles)
     if args.dry_run:
-        print(planned(units, obstacles))
-        if no_data := _no_data(setting):
+        print(plan_table(units, obstacles))
+        if no_data := _no_data(config):
             print(f"before any of it: {no_data}")
         return
     require_writable(args.output_dir, f"--output_dir {args.output_dir}")
-    _require_data(units, setting)
+    _require_data(units, config)
     failures = _work(units, args.ray)
-    _answer(rows, units, obstacles | failures, setting, args)
+    _write_results(rows, units, obstacles | failures, config, args)
     if failures:
         of = counted(len(rows), "row")
         raise UserError(f"{len(failures)} of {of} did not come to an end: {'; '.join(failures.values())}")
@@ -82,7 +89,7 @@ def reproduce_parser() -> CommandParser:
     return parser
 
 
-def _setting(args: argparse.Namespace) -> Setting:
+def _config(args: argparse.Namespace) -> ReproductionConfig:
     # Whole paths, since a unit may be done on another machine, from another folder.
     args.output_dir, args.data_dir = args.output_dir.resolve(), args.data_dir.resolve()
     for option in ("unsup_file", "sup_file", "vectors"):
@@ -102,42 +109,44 @@ def _setting(args: argparse.Namespace) -> Setting:
             raise UserError(f"--set {name}: give it by {taken[name.lstrip('-')]}")
     changes = {name.lstrip("-"): value for name, value in args.set}
     given = ("data_dir", "base", "generator", "unsup_file", "sup_file", "vectors", "limit", "custom_data")
-    return Setting(**{name: getattr(args, name) for name in given}, changes=changes)
+    return ReproductionConfig(**{name: getattr(args, name) for name in given}, changes=changes)
 
 
-def _require_use(args: argparse.Namespace, rows: Sequence[Row]) -> None:
+def _require_use(args: argparse.Namespace, rows: Sequence[PublishedRow]) -> None:
     """UserError for an option that no row looks at; rows that cannot be run say themselves why."""
     options = ("base", "generator", "unsup_file", "sup_file", "vectors", "limit", "set", "seeds")
-    used = set().union(*map(looked_at, rows))
+    used = set().union(*map(relevant_options, rows))
     unused = [name for name in options if getattr(args, name) and name not in used]
     if unused and used:
         raise UserError(f"--{unused[0]} has no part in {', '.join(row.name for row in rows)}; leave it out")
 
 
-def _require_something(rows: Sequence[Row], units: Sequence[Unit], obstacles: Mapping[str, str | None]) -> None:
+def _require_something(
+    rows: Sequence[PublishedRow], units: Sequence[RunUnit], obstacles: Mapping[str, str | None]
+) -> None:
     if not units:
         reasons = "; ".join(f"{row.name}: {obstacles[row.name]}" for row in rows)
         raise UserError(f"none of the rows can be run: {reasons}")
 
 
-def _no_data(setting: Setting) -> str | None:
+def _no_data(config: ReproductionConfig) -> str | None:
     """What a row needs where there are no evaluation data; None where there are some, which are not read here."""
-    folder = setting.data_dir / "downstream"
+    folder = config.data_dir / "downstream"
     return None if folder.is_dir() else f"needs the evaluation data (--data_dir): there is no folder {folder}"
 
 
-def _require_data(units: Sequence[Unit], setting: Setting) -> None:
+def _require_data(units: Sequence[RunUnit], config: ReproductionConfig) -> None:
     """Read the evaluation data once ahead of all units; DataError for what the last of them would stumble over."""
     from senteval import load_suite, settings_of_mode
 
-    official = not setting.custom_data
+    official = not config.custom_data
     tasks = dict.fromkeys(task for unit in units for task in unit.row.measured)
-    load_suite(list(tasks), setting.data_dir, settings_of_mode("test", official=official))
+    load_suite(list(tasks), config.data_dir, settings_of_mode("test", official=official))
     if any(unit.train for unit in units):
-        load_suite(["STSBenchmark", "SICKRelatedness"], setting.data_dir, settings_of_mode("dev", official=official))
+        load_suite(["STSBenchmark", "SICKRelatedness"], config.data_dir, settings_of_mode("dev", official=official))
 
 
-def planned(units: Sequence[Unit], obstacles: Mapping[str, str | None]) -> str:
+def plan_table(units: Sequence[RunUnit], obstacles: Mapping[str, str | None]) -> str:
     """The plan as a table, the commands of each row's first unit, and what cannot be run."""
     from dcpcse.experiments.reproduction.cost_estimate import estimate
     from dcpcse.experiments.reproduction.run_unit import is_finished
@@ -164,38 +173,38 @@ def _duration(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _work(units: Sequence[Unit], ray: str | None) -> dict[str, str]:
+def _work(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:
     """Do what is not finished; row → why it did not come to an end."""
     from dcpcse.experiments.reproduction.run_unit import is_finished
-    from dcpcse.experiments.reproduction.scheduler import on_ray, one_after_another
+    from dcpcse.experiments.reproduction.scheduler import run_on_ray, run_sequentially
 
     todo = [unit for unit in units if not is_finished(unit)]
     say(f"{counted(len(units), 'unit')}, {len(units) - len(todo)} of them finished")
-    return (on_ray(todo, ray) if ray else one_after_another(todo)) if todo else {}
+    return (run_on_ray(todo, ray) if ray else run_sequentially(todo)) if todo else {}
 
 
-def _answer(
-    rows: Sequence[Row],
-    units: Sequence[Unit],
+def _write_results(
+    rows: Sequence[PublishedRow],
+    units: Sequence[RunUnit],
     obstacles: Mapping[str, str | None],
-    setting: Setting,
+    config: ReproductionConfig,
     args: argparse.Namespace,
 ) -> None:
     """Print the tables, and write them beside the units."""
-    from dcpcse.experiments.reproduction import result_tables as show
+    from dcpcse.experiments.reproduction import result_tables
     from dcpcse.experiments.reproduction.run_unit import is_finished
     from dcpcse.utils.environment import environment
 
     done = {row.name: [unit for unit in units if unit.row == row and is_finished(unit)] for row in rows}
-    answers = [_answer_of(row, done, obstacles[row.name], setting, args.baseline) for row in rows]
+    results = [_result_of(row, done, obstacles[row.name], config, args.baseline) for row in rows]
     commands = {f"{unit.name}: {name}": line for unit in units for name, line in _lines(unit)}
     here = environment()
-    content = {"rows": show.as_json(answers, args.baseline), "commands": commands, "environment": here}
-    text = f"{show.table(answers, args.baseline)}\n\n{show.surroundings(here)}"
+    content = {"rows": result_tables.as_json(results, args.baseline), "commands": commands, "environment": here}
+    text = f"{result_tables.result_table(results, args.baseline)}\n\n{result_tables.environment_line(here)}"
     files = {
         "answer.txt": text + "\n",
-        "answer.md": show.markdown(answers, args.baseline, commands, here),
-        "answer.csv": show.as_csv(answers),
+        "answer.md": result_tables.markdown(results, args.baseline, commands, here),
+        "answer.csv": result_tables.as_csv(results),
         "answer.json": json.dumps(content, indent=2, ensure_ascii=False) + "\n",
     }
     for name, written in files.items():
@@ -204,22 +213,26 @@ def _answer(
     say(f"{args.output_dir}/answer.txt, .md, .csv and .json hold this, with the commands and the environment")
 
 
-def _answer_of(
-    row: Row, done: Mapping[str, Sequence[Unit]], problem: str | None, setting: Setting, baseline: str | None
-) -> "Answer":
+def _result_of(
+    row: PublishedRow,
+    done: Mapping[str, Sequence[RunUnit]],
+    problem: str | None,
+    config: ReproductionConfig,
+    baseline: str | None,
+) -> "RowResult":
     """What came out of a row's finished units, and how sure its gain over the baseline is."""
-    from dcpcse.experiments.reproduction.results import collect, compare
+    from dcpcse.experiments.reproduction.results import collect_result, gain_over_baseline
 
-    answer = replace(collect(row, done[row.name], setting.comparable), obstacle=problem)
+    result = replace(collect_result(row, done[row.name], config.comparable), obstacle=problem)
     if baseline in (None, row.name) or not (done[row.name] and done[baseline]):
-        return answer
+        return result
     say(f"{row.name}: resampling pairs for its gain over {baseline}")
     try:
-        return replace(answer, over_baseline=compare(done[row.name], done[baseline]))
+        return replace(result, over_baseline=gain_over_baseline(done[row.name], done[baseline]))
     except ValueError as error:
-        return replace(answer, obstacle=f"not compared with the baseline: {error}")
+        return replace(result, obstacle=f"not compared with the baseline: {error}")
 
 
-def _lines(unit: Unit) -> list[tuple[str, str]]:
+def _lines(unit: RunUnit) -> list[tuple[str, str]]:
     """A unit's commands, as one types them in its folder."""
     return [(name, f"dcpcse {name} {shlex.join(words)}") for name, words in unit.commands.items()]

@@ -4,15 +4,13 @@ import argparse
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prettytable import PrettyTable
 
-from dcpcse.analysis import run_comparison as comparison
-from dcpcse.cli.runner import run
+from dcpcse.analysis import run_comparison
 from dcpcse.training.run_history import Run, find_runs, find_scores, labels, read_run
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import answer, say
@@ -24,7 +22,7 @@ DEFAULT_FOLDER = "result"
 DEFAULT_SORT = "written"
 ABSENT = "-"
 
-FACTS: Mapping[str, Callable[[Run], Any]] = {
+RUN_FACTS: Mapping[str, Callable[[Run], Any]] = {
     "run": lambda run: str(run.folder),
     "method": lambda run: run.options.get("method"),
     "encoder": lambda run: run.options.get("model_name_or_path"),
@@ -41,7 +39,7 @@ FACTS: Mapping[str, Callable[[Run], Any]] = {
 }
 """What is told of a run; None where its files do not say."""
 
-Fact = dict[str, Any]
+RunFacts = dict[str, Any]
 
 
 class _Problems:
@@ -77,10 +75,10 @@ def _list(args: argparse.Namespace, problems: _Problems) -> None:
     found = _read(find_runs(roots, problems), problems)
     if not found:
         raise UserError(f"no run of train.py (a folder with {RUN_FILE}) in {', '.join(map(str, roots))}")
-    facts = [{name: tell(one) for name, tell in FACTS.items()} for one in found]
-    facts = sort(facts, args.sort or DEFAULT_SORT, args.reverse)
-    answer(table(facts))
-    _write(args, facts, [*FACTS], [tuple(fact.values()) for fact in facts])
+    facts = [{name: tell(one) for name, tell in RUN_FACTS.items()} for one in found]
+    facts = sort_runs(facts, args.sort or DEFAULT_SORT, args.reverse)
+    answer(runs_table(facts))
+    _write(args, facts, [*RUN_FACTS], [tuple(fact.values()) for fact in facts])
 
 
 def _compare(args: argparse.Namespace, problems: _Problems) -> None:
@@ -90,11 +88,11 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
     reports = [find_scores(folder, problems) for folder in folders]
     names = labels(folders)
     sections = {
-        "settings that differ": [row for row in comparison.settings(found) if row.differs],
-        "last logged values": comparison.last_values(found),
-        "dev scores": comparison.dev_scores(found),
-        "scores x 100": comparison.test_scores(reports),
-        "environments that differ": [row for row in comparison.environments(found) if row.differs],
+        "settings that differ": [row for row in run_comparison.compare_settings(found) if row.differs],
+        "last logged values": run_comparison.compare_last_values(found),
+        "dev scores": run_comparison.compare_dev_scores(found),
+        "scores x 100": run_comparison.compare_test_scores(reports),
+        "environments that differ": [row for row in run_comparison.compare_environments(found) if row.differs],
     }
     for title, rows in sections.items():
         answer(_section(title, names, rows))
@@ -136,7 +134,7 @@ def _require_runs(folders: Sequence[Path]) -> None:
         raise UserError("--compare: a run is given twice; give each once")
 
 
-def sort(facts: Sequence[Fact], key: str, reverse: bool) -> list[Fact]:
+def sort_runs(facts: Sequence[RunFacts], key: str, reverse: bool) -> list[RunFacts]:
     """Facts of runs in the order of one of them; runs that do not have it come last in any case."""
     having = sorted((fact for fact in facts if fact[key] is not None), key=lambda fact: _rank(fact[key]))
     return [*(reversed(having) if reverse else having), *(fact for fact in facts if fact[key] is None)]
@@ -147,7 +145,7 @@ def _rank(value: Any) -> tuple[int, float, str]:
     return (0, value, "") if isinstance(value, (int, float)) else (1, 0, str(value))
 
 
-def table(facts: Sequence[Fact]) -> str:
+def runs_table(facts: Sequence[RunFacts]) -> str:
     """The list for the terminal."""
     shown = PrettyTable(_COLUMNS, align="l")
     for fact in facts:
@@ -173,7 +171,7 @@ _COLUMNS = [
 ]
 
 
-def _section(title: str, names: Sequence[str], rows: Sequence[comparison.Row]) -> str:
+def _section(title: str, names: Sequence[str], rows: Sequence[run_comparison.RunRow]) -> str:
     if not rows:
         return f"{title}: none"
     shown = PrettyTable([title, *names], align="l")
@@ -185,7 +183,7 @@ def _section(title: str, names: Sequence[str], rows: Sequence[comparison.Row]) -
 def _cell(value: Any, digits: str = ".6g") -> str:
     if value is None:
         return ABSENT
-    return format(value, digits) if isinstance(value, float) else comparison.shown(value)
+    return format(value, digits) if isinstance(value, float) else run_comparison.format_value(value)
 
 
 def _short(commit: str | None) -> str:
@@ -204,7 +202,9 @@ def _write(args: argparse.Namespace, as_json: Any, header: Sequence[str], lines:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(header)
-        writer.writerows([comparison.shown(v) if isinstance(v, list) else v for v in line] for line in lines)
+        writer.writerows(
+            [run_comparison.format_value(v) if isinstance(v, list) else v for v in line] for line in lines
+        )
         write_whole(Path(args.csv), text.getvalue())
 
 
@@ -215,7 +215,7 @@ def runs_parser() -> CommandParser:
         description="Lists the training runs below some folders, or compares some of them.",
     )
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help=f"Default: {DEFAULT_FOLDER}")
-    parser.add_argument("--sort", choices=[*FACTS], help=f"Order of the list; without it {DEFAULT_SORT}.")
+    parser.add_argument("--sort", choices=[*RUN_FACTS], help=f"Order of the list; without it {DEFAULT_SORT}.")
     parser.add_argument("--reverse", action="store_true", help="The other way round; runs without a value stay last.")
     parser.add_argument(
         "--compare",
@@ -228,7 +228,3 @@ def runs_parser() -> CommandParser:
     parser.add_argument("--csv", metavar="FILE", help="Write what is shown to this file too.")
     parser.add_argument("--overwrite", action="store_true", help="Replace such a file that is there.")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(run(runs_command))

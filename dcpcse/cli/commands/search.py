@@ -1,13 +1,11 @@
 """`dcpcse search MODEL QUERY … --sentences FILE`: the sentences of a file, or of a saved index, nearest to a query."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcpcse.cli.runner import run
 from dcpcse.data.text_file import TextFile
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.backends import BACKENDS
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from dcpcse.inference.index.exact import Hit
     from dcpcse.inference.index.sentence_index import SentenceIndex
 
-QUERIES = 1_024
+QUERY_CHUNK = 1_024
 """Queries that are encoded and looked up at once."""
 
 
@@ -91,7 +89,7 @@ def search_command(argv: Sequence[str]) -> None:
 
     require_backend(args.backend)
     _require_files(args)
-    file = TextFile.read(args.queries, QUERIES) if args.queries else None
+    file = TextFile.read(args.queries, QUERY_CHUNK) if args.queries else None
     model = load_model(places.model, encoder)
     with logging_redirect_tqdm():
         index = _index(model, args, encoder.batch_size)
@@ -105,22 +103,22 @@ def search_command(argv: Sequence[str]) -> None:
 
 def _require_files(args: SearchArguments) -> None:
     """UserError, before the encoder is loaded, for files that cannot be read, and for an index that is not there."""
-    from dcpcse.inference.index.index_folder import holds_index
+    from dcpcse.inference.index.index_folder import is_index_folder
 
     if args.vectors and not Path(args.vectors).is_file():
         raise UserError(f"--vectors {args.vectors}: there is no such file; dcpcse encode makes one of --sentences")
     if args.sentences:
-        TextFile.read(args.sentences, QUERIES)
-    elif not holds_index(args.index):
+        TextFile.read(args.sentences, QUERY_CHUNK)
+    elif not is_index_folder(args.index):
         raise UserError(f"--index {args.index} holds no index yet; give --sentences FILE to build it of")
 
 
 def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int) -> "SentenceIndex":
     """The saved index, or a new one."""
-    from dcpcse.inference.index.index_folder import holds_index
+    from dcpcse.inference.index.index_folder import is_index_folder
     from dcpcse.inference.index.sentence_index import SentenceIndex
 
-    if args.index and holds_index(args.index) and not args.overwrite:
+    if args.index and is_index_folder(args.index) and not args.overwrite:
         return _as_asked(SentenceIndex.load(args.index, model, args.backend), args)
     cells = {name: getattr(args, name) for name in ("num_cells", "num_cells_in_search")}
     given = {name: value for name, value in cells.items() if value is not None}
@@ -142,7 +140,7 @@ def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int) -> 
 def _as_asked(index: "SentenceIndex", args: SearchArguments) -> "SentenceIndex":
     """The index of an earlier call; UserError where it is not what this call asks for."""
     remedy = "leave that out, give another folder, or --overwrite"
-    if args.sentences and TextFile.read(args.sentences, QUERIES).sha256 != index.text:
+    if args.sentences and TextFile.read(args.sentences, QUERY_CHUNK).sha256 != index.text:
         raise UserError(f"--index {args.index} was not built of {args.sentences} as it is now; {remedy}")
     if args.num_cells not in (None, index.num_cells):
         has = f"the index in {args.index} has {index.num_cells or 'none'}"
@@ -179,7 +177,3 @@ def search_parser() -> Parser:
     parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
     parser.add_argument("query", nargs="*", metavar="QUERY", help="What is looked up.")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(run(search_command))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dcpcse.cli.parse import parse_training
-from dcpcse.experiments.hyperparameter_search import MEASURING, SEARCHES, Options, Tries, import_optuna
+from dcpcse.experiments.hyperparameter_search import SEARCHES, TRIAL_DEFAULTS, TrainingOptions, Trials, import_optuna
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import say
 from dcpcse.utils.errors import UserError
@@ -16,7 +16,7 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
     """The whole of the command; raises UserError for what the user can mend."""
     argv = list(argv)
     split = argv.index("--") if "--" in argv else len(argv)
-    args = search_parser().parse_args(argv[:split])
+    args = search_hyperparameters_parser().parse_args(argv[:split])
     known, folder = SEARCHES[args.search], Path(args.output_dir)
     if unknown := set(args.stages or ()) - set(known):
         raise UserError(f"--stages {sorted(unknown)}: choose among {', '.join(known)}")
@@ -26,15 +26,15 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
     given = _checked(argv[split + 1 :])
     import_optuna()
     folder.mkdir(parents=True, exist_ok=True)
-    tries = Tries(folder, args.search, given, _by_name(given), args.limit, args.retake)
+    trials = Trials(folder, args.search, given, _by_name(given), args.limit, args.retake)
     try:
         for name in args.stages or known:
             before = list(known)[: list(known).index(name)]
-            tries.finish(name, known[name](tries.best_after(before)))
+            trials.finish(name, known[name](trials.best_after(before)))
     except StopIteration:
         say(f"--limit {args.limit}: that many tries are done; the same command goes on")
-    print(tries.table())
-    tries.write_best()
+    print(trials.table())
+    trials.write_best()
 
 
 def _checked(words: Sequence[str]) -> list[str]:
@@ -52,18 +52,18 @@ def _checked(words: Sequence[str]) -> list[str]:
     fill_defaults(model, ["anchor"])
     reader_of(Path(data.train_file))  # is it there, and of a known kind?
     load_dev_tasks(data)
-    measuring = {name: value for name, value in MEASURING.items() if name not in names}
+    measuring = {name: value for name, value in TRIAL_DEFAULTS.items() if name not in names}
     return [*words, *(word for name, value in measuring.items() for word in (f"--{name}", value))]
 
 
-def _by_name(words: Sequence[str]) -> Options:
+def _by_name(words: Sequence[str]) -> TrainingOptions:
     """Options of train.py as a file of options holds them."""
     parts, names = parse_training([*words, "--output_dir", "unused"])
     values = {name: value for part in parts for name, value in vars(part).items() if name in names}
     return {name: getattr(value, "value", value) for name, value in values.items() if name != "output_dir"}
 
 
-def search_parser() -> CommandParser:
+def search_hyperparameters_parser() -> CommandParser:
     """The parser of the command; what follows -- is of train.py."""
     parser = CommandParser(
         prog="dcpcse search-hyperparameters",

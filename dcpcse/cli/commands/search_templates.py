@@ -9,7 +9,7 @@ from dcpcse.utils.errors import UserError
 
 def search_templates_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError or DataError for what the user can mend."""
-    args = search_parser().parse_args(argv)
+    args = search_templates_parser().parse_args(argv)
     for name in ("keep", "batch_size", "generate"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
@@ -20,7 +20,7 @@ def search_templates_command(argv: Sequence[str]) -> None:
     search_templates(args, *read_candidates(args.candidates))
 
 
-def search_parser() -> CommandParser:
+def search_templates_parser() -> CommandParser:
     """The parser of the command."""
     parser = CommandParser(prog="dcpcse search-templates", description="Greedy search for a template.")
     parser.add_argument("--model_name_or_path", required=True, help="Encoder: Hugging Face folder or hub id.")

@@ -1,12 +1,10 @@
 """`dcpcse similarity MODEL SENTENCE SENTENCE …`: the cosines of a sentence to others, or of the pairs of a file."""
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dcpcse.cli.runner import run
 from dcpcse.data.text_file import TextFile
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import Parser
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 PAIRS = 4_096
 """Pairs that are encoded at once."""
 
-Scored = tuple[str, str, float]
+ScoredPair = tuple[str, str, float]
 
 
 @dataclass
@@ -68,15 +66,17 @@ def _pairs(file: "TextFile", number: int) -> list[tuple[str, str]]:
     return pairs
 
 
-def _scored(model: "SentenceEncoder", chunks: Iterable[list[tuple[str, str]]], batch_size: int) -> Iterator[Scored]:
-    from dcpcse.inference.index.unit_vectors import row_cosines, unit
+def _scored(
+    model: "SentenceEncoder", chunks: Iterable[list[tuple[str, str]]], batch_size: int
+) -> Iterator[ScoredPair]:
+    from dcpcse.inference.index.unit_vectors import normalize_rows, pairwise_cosines
 
     for pairs in chunks:
         sentences = list(dict.fromkeys(sentence for pair in pairs for sentence in pair))
         row = {sentence: number for number, sentence in enumerate(sentences)}
-        vectors = unit(model.encode(sentences, batch_size=batch_size))
+        vectors = normalize_rows(model.encode(sentences, batch_size=batch_size))
         first, second = ([row[pair[side]] for pair in pairs] for side in (0, 1))
-        for pair, score in zip(pairs, row_cosines(vectors[first], vectors[second]).tolist(), strict=True):
+        for pair, score in zip(pairs, pairwise_cosines(vectors[first], vectors[second]).tolist(), strict=True):
             yield *pair, score
 
 
@@ -90,7 +90,3 @@ def similarity_parser() -> Parser:
     parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
     parser.add_argument("sentence", nargs="*", metavar="SENTENCE")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(run(similarity_command))

@@ -14,11 +14,11 @@ import torch
 
 from dcpcse.data.labels import Columns
 from dcpcse.data.training_file import load_training_file
-from dcpcse.experiments.reproduction.units import Unit
+from dcpcse.experiments.reproduction.units import RunUnit
 from dcpcse.methods import arguments_class, fill_defaults, model_arguments
 from dcpcse.utils.errors import UserError
 
-SHAPES: Mapping[str, tuple[int, int, int]] = {
+ENCODER_SHAPES: Mapping[str, tuple[int, int, int]] = {
     "bert-base-uncased": (12, 768, 30_522),
     "roberta-base": (12, 768, 50_265),
     "bert-large-uncased": (24, 1024, 30_522),
@@ -26,7 +26,7 @@ SHAPES: Mapping[str, tuple[int, int, int]] = {
 }
 """Layers, hidden size and vocabulary of the papers' encoders, which need not be here for a plan."""
 
-MEASURED_TOKENS: Mapping[str, int] = {
+EVALUATION_TOKENS: Mapping[str, int] = {
     "sts": 373_000,
     "transfer": 1_781_000,
     "clustering": 2_072_000,
@@ -39,14 +39,14 @@ MEASURED_TOKENS: Mapping[str, int] = {
 DEV_TOKENS = 59_000
 """Of the dev sets of STS-B and SICK-R."""
 
-BESIDE_PRODUCTS = 1.4
+STEP_OVERHEAD = 1.4
 """A step takes so many times its matrix products (docs/results.md, "A training step")."""
 
 BYTES_PER_TOKEN, LIBRARIES_MB = 32 * 4, 500
 """Activations of a layer for each number of a token's hidden state, by measured peaks; libraries when idle."""
 
 
-class Shape(NamedTuple):
+class EncoderShape(NamedTuple):
     """What an encoder's costs follow from."""
 
     layers: int
@@ -68,15 +68,15 @@ class Estimate:
     megabytes: float | None
 
 
-def estimate(unit: Unit) -> Estimate:
+def estimate(unit: RunUnit) -> Estimate:
     """What a unit will cost on this machine, within a factor of two or so."""
     shape = _shape(unit)
     options = unit.options
     steps = _steps(options) if unit.train else 0
     if shape is None:
         return Estimate(steps, None, None)
-    per_second = products_per_second() / BESIDE_PRODUCTS
-    measuring = 2 * shape.linear * sum(MEASURED_TOKENS[family] for family in unit.row.tasks)
+    per_second = flops_per_second() / STEP_OVERHEAD
+    measuring = 2 * shape.linear * sum(EVALUATION_TOKENS[family] for family in unit.row.tasks)
     if not unit.train:
         return Estimate(0, measuring / per_second, _megabytes(shape, 2_048, full=False))
     tokens, full = _tokens_of_a_step(options), _is_full(options)
@@ -88,29 +88,29 @@ def estimate(unit: Unit) -> Estimate:
 def _is_full(options: Mapping[str, Any]) -> bool:
     """Whether the encoder itself is trained, as the method settles it."""
     known = {field.name for field in fields(arguments_class())}
-    columns = _text(str(options["train_file"])).columns
+    columns = _file_stats(str(options["train_file"])).columns
     given = model_arguments(**{name: value for name, value in options.items() if name in known})
     return fill_defaults(given, columns).tuning == "full"
 
 
-def _megabytes(shape: Shape, tokens: int, full: bool) -> float:
+def _megabytes(shape: EncoderShape, tokens: int, full: bool) -> float:
     weights = 4 * (shape.linear + shape.vocabulary * shape.hidden)
     activations = tokens * shape.layers * shape.hidden * BYTES_PER_TOKEN
     # Trained weights have a gradient and two moments; frozen ones are laid out twice more for a CPU.
     return LIBRARIES_MB + ((4 if full else 3) * weights + activations) / 1e6
 
 
-def _shape(unit: Unit) -> Shape | None:
+def _shape(unit: RunUnit) -> EncoderShape | None:
     words = unit.evaluate if not unit.train else ()
     name = str(unit.options.get("model_name_or_path") or words[words.index("--model_name_or_path") + 1])
-    if name in SHAPES:
-        return Shape(*SHAPES[name])
+    if name in ENCODER_SHAPES:
+        return EncoderShape(*ENCODER_SHAPES[name])
     path = Path(name) / "config.json"
     if not path.is_file():
         return None
     config = json.loads(path.read_text(encoding="utf-8"))
     try:
-        return Shape(config["num_hidden_layers"], config["hidden_size"], config["vocab_size"])
+        return EncoderShape(config["num_hidden_layers"], config["hidden_size"], config["vocab_size"])
     except KeyError as error:
         raise UserError(f"{path} does not say the {error} of the encoder") from error
 
@@ -118,19 +118,19 @@ def _shape(unit: Unit) -> Shape | None:
 def _steps(options: Mapping[str, Any]) -> int:
     if options.get("max_steps"):
         return int(options["max_steps"])
-    rows = _text(str(options["train_file"])).rows
+    rows = _file_stats(str(options["train_file"])).rows
     return math.ceil(rows / int(options["per_device_train_batch_size"])) * int(options["num_train_epochs"])
 
 
 def _tokens_of_a_step(options: Mapping[str, Any]) -> int:
     """Tokens that go through the encoder in a step; passes of other losses count like the contrastive one."""
-    text = _text(str(options["train_file"]))
+    text = _file_stats(str(options["train_file"]))
     length = min(int(options["max_seq_length"]), 1.35 * text.words + 2) + (12 if options.get("template") else 0)
     passes = 1 + bool(options.get("do_mlm")) + 2 * bool(options.get("generator_name"))
     return int(int(options["per_device_train_batch_size"]) * max(2, len(text.columns.sentences)) * length * passes)
 
 
-class Text(NamedTuple):
+class TrainingFileStats(NamedTuple):
     """A training file: its rows, its columns, and the mean words of its first sentences."""
 
     rows: int
@@ -139,16 +139,16 @@ class Text(NamedTuple):
 
 
 @functools.cache
-def _text(path: str) -> Text:
+def _file_stats(path: str) -> TrainingFileStats:
     data = load_training_file(path)
     rows, columns = len(data.dataset), data.roles
     first = data.dataset[: min(1_000, rows)]
     sentences = list(itertools.chain.from_iterable(first[name] for name in columns.sentences))
-    return Text(rows, columns, sum(len(sentence.split()) for sentence in sentences) / len(sentences))
+    return TrainingFileStats(rows, columns, sum(len(sentence.split()) for sentence in sentences) / len(sentences))
 
 
 @functools.cache
-def products_per_second() -> float:
+def flops_per_second() -> float:
     """Multiplications and additions a second in the products of a feed-forward layer, on the device that trains."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     first, second = torch.randn(2_048, 768, device=device), torch.randn(768, 3_072, device=device)

@@ -16,12 +16,12 @@ from senteval.names import TASK_SETS
 
 from dcpcse.utils.errors import UserError
 
-AVERAGE = "avg"
+AVERAGE_COLUMN = "avg"
 """The column of the average over a table's tasks."""
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """A row of a table. published, deviation: column → figure, × 100 as printed; empty where none is printed.
 
     One of these says how it is got: preset (of train.py) with options on top; plain, the options of evaluation.py for
@@ -67,9 +67,9 @@ class Row:
 
 
 @functools.cache
-def all_rows() -> Mapping[str, Row]:
+def all_rows() -> Mapping[str, PublishedRow]:
     """Every row by its name, in the papers' order."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, PublishedRow] = {}
     for path in sorted((Path(__file__).parent / "tables").glob("*.yaml")):
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         for table, described in content["tables"].items():
@@ -77,21 +77,21 @@ def all_rows() -> Mapping[str, Row]:
     return rows
 
 
-def _rows_of(table: str, described: Mapping[str, Any]) -> list[Row]:
+def _rows_of(table: str, described: Mapping[str, Any]) -> list[PublishedRow]:
     columns = tuple(described["columns"])
     shared = {"shows": described["shows"], "tasks": tuple(described["tasks"].split()), "columns": columns}
     rows = []
     for name, given in described["rows"].items():
         figures = {key: dict(zip(columns, given.get(key, []), strict=False)) for key in ("published", "deviation")}
         others = {key: value for key, value in given.items() if key not in figures}
-        rows.append(Row(f"{table}/{name}", **shared, **figures, **others))
+        rows.append(PublishedRow(f"{table}/{name}", **shared, **figures, **others))
     return rows
 
 
-def find(asked: Sequence[str]) -> list[Row]:
+def find_rows(asked: Sequence[str]) -> list[PublishedRow]:
     """The rows that names, whole tables (d2cse/table1), papers or patterns with * mean; UserError for none."""
     rows = all_rows()
-    found: dict[str, Row] = {}
+    found: dict[str, PublishedRow] = {}
     for name in asked:
         hits = [
             known for known in rows if known == name or known.startswith(f"{name}/") or fnmatch.fnmatch(known, name)

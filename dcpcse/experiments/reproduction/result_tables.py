@@ -8,11 +8,11 @@ from typing import Any
 
 from prettytable import PrettyTable, TableStyle
 
-from dcpcse.experiments.reproduction.published_rows import Row
-from dcpcse.experiments.reproduction.results import Answer, Cell
+from dcpcse.experiments.reproduction.published_rows import PublishedRow
+from dcpcse.experiments.reproduction.results import Cell, RowResult
 
 
-def listing(rows: Iterable[Row], obstacles: Mapping[str, str | None]) -> str:
+def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None]) -> str:
     """All rows by table, with what is printed and whether they can be run."""
     parts = []
     for table, members in groupby(rows, key=lambda row: row.table):
@@ -26,38 +26,38 @@ def listing(rows: Iterable[Row], obstacles: Mapping[str, str | None]) -> str:
     return "\n".join(parts)
 
 
-def table(answers: Sequence[Answer], baseline: str | None, style: TableStyle = TableStyle.DEFAULT) -> str:
+def result_table(results: Sequence[RowResult], baseline: str | None, style: TableStyle = TableStyle.DEFAULT) -> str:
     """All answers, a table of the papers at a time; a row without a figure says why."""
     return "\n\n".join(
         _one_table(name, list(members), baseline, style)
-        for name, members in groupby(answers, key=lambda answer: answer.row.table)
+        for name, members in groupby(results, key=lambda result: result.row.table)
     )
 
 
-def _one_table(name: str, answers: Sequence[Answer], baseline: str | None, style: TableStyle) -> str:
-    columns = answers[0].row.columns
+def _one_table(name: str, results: Sequence[RowResult], baseline: str | None, style: TableStyle) -> str:
+    columns = results[0].row.columns
     last = columns[-1]
     head = ["row", "n", *columns, f"best {last}", f"worst {last}", f"published {last}", "difference"]
-    compared = any(answer.over_baseline for answer in answers)
+    compared = any(result.over_baseline for result in results)
     view = PrettyTable([*head, *([f"over {baseline}"] if compared else [])], align="r")
     view.align["row"] = "l"
     view.set_style(style)
-    for answer in answers:
-        short = answer.row.name.removeprefix(f"{name}/")
-        view.add_row([short, *_words(answer, last), *([_gain(answer)] if compared else [])])
-    seeds = sorted({seed for answer in answers for seed in answer.seeds if seed is not None})
-    title = f"{name}: {answers[0].row.shows}{'; seeds ' if seeds else ''}{', '.join(map(str, seeds))}"
-    reasons = [f"{answer.row.name}: {answer.obstacle}" for answer in answers if answer.obstacle]
+    for result in results:
+        short = result.row.name.removeprefix(f"{name}/")
+        view.add_row([short, *_words(result, last), *([_gain(result)] if compared else [])])
+    seeds = sorted({seed for result in results for seed in result.seeds if seed is not None})
+    title = f"{name}: {results[0].row.shows}{'; seeds ' if seeds else ''}{', '.join(map(str, seeds))}"
+    reasons = [f"{result.row.name}: {result.obstacle}" for result in results if result.obstacle]
     return "\n".join([title, "", view.get_string(), *([""] if reasons else []), *reasons])
 
 
-def _words(answer: Answer, last: str) -> list[str]:
-    if not answer.cells:
-        return ["0", *["-"] * (len(answer.row.columns) + 4)]
-    total = answer.cells[last]
+def _words(result: RowResult, last: str) -> list[str]:
+    if not result.cells:
+        return ["0", *["-"] * (len(result.row.columns) + 4)]
+    total = result.cells[last]
     return [
         str(len(total.values)),
-        *(_with_deviation(answer.cells[column]) for column in answer.row.columns),
+        *(_with_deviation(result.cells[column]) for column in result.row.columns),
         _number(total.best, total),
         _number(total.worst, total),
         _published(total),
@@ -80,15 +80,15 @@ def _number(value: float, cell: Cell, sign: str = "") -> str:
     return f"{value:{sign}.4f}" if cell.lower_is_better else f"{value:{sign}.2f}"
 
 
-def _gain(answer: Answer) -> str:
-    found = answer.over_baseline
+def _gain(result: RowResult) -> str:
+    found = result.over_baseline
     if found is None:
         return "-"
     value, low, high = (100 * part for part in (found.value, found.low, found.high))
     return f"{value:+.2f} [{low:+.2f}, {high:+.2f}], p = {found.p:.4f}"
 
 
-def surroundings(environment: Mapping[str, Any]) -> str:
+def environment_line(environment: Mapping[str, Any]) -> str:
     """Versions, hardware and commit in a line."""
     versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     hardware = environment["hardware"]
@@ -97,38 +97,38 @@ def surroundings(environment: Mapping[str, Any]) -> str:
 
 
 def markdown(
-    answers: Sequence[Answer], baseline: str | None, commands: Mapping[str, str], environment: Mapping[str, Any]
+    results: Sequence[RowResult], baseline: str | None, commands: Mapping[str, str], environment: Mapping[str, Any]
 ) -> str:
     """The tables, what they were made on, and the commands of each unit."""
     lines = [f"- `{name}`: `{command}`" for name, command in commands.items()]
-    tables = table(answers, baseline, TableStyle.MARKDOWN)
-    return "\n".join([tables, "", surroundings(environment), "", "Commands:", "", *lines, ""])
+    tables = result_table(results, baseline, TableStyle.MARKDOWN)
+    return "\n".join([tables, "", environment_line(environment), "", "Commands:", "", *lines, ""])
 
 
-def as_csv(answers: Sequence[Answer]) -> str:
+def as_csv(results: Sequence[RowResult]) -> str:
     """A line for every cell."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["row", "column", "n", "mean", "deviation", "best", "worst", "published", "difference", "seeds"])
-    for answer in answers:
-        seeds = " ".join("none" if seed is None else str(seed) for seed in answer.seeds)
-        for column, cell in answer.cells.items():
+    for result in results:
+        seeds = " ".join("none" if seed is None else str(seed) for seed in result.seeds)
+        for column, cell in result.cells.items():
             values = cell.as_dict()
             names = ("n", "mean", "deviation", "best", "worst", "published", "difference")
-            writer.writerow([answer.row.name, column, *("" if values[n] is None else values[n] for n in names), seeds])
+            writer.writerow([result.row.name, column, *("" if values[n] is None else values[n] for n in names), seeds])
     return file.getvalue()
 
 
-def as_json(answers: Sequence[Answer], baseline: str | None) -> list[dict[str, Any]]:
+def as_json(results: Sequence[RowResult], baseline: str | None) -> list[dict[str, Any]]:
     """JSON-ready rows."""
     return [
         {
-            "name": answer.row.name,
-            "shows": answer.row.shows,
-            "seeds": list(answer.seeds),
-            "cells": {column: cell.as_dict() for column, cell in answer.cells.items()},
-            "not_run": answer.obstacle,
-            "over_baseline": answer.over_baseline and {"baseline": baseline, **vars(answer.over_baseline)},
+            "name": result.row.name,
+            "shows": result.row.shows,
+            "seeds": list(result.seeds),
+            "cells": {column: cell.as_dict() for column, cell in result.cells.items()},
+            "not_run": result.obstacle,
+            "over_baseline": result.over_baseline and {"baseline": baseline, **vars(result.over_baseline)},
         }
-        for answer in answers
+        for result in results
     ]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from senteval.bootstrap import Gain, Scored, gain
 
-from dcpcse.experiments.reproduction.published_rows import AVERAGE, Row
-from dcpcse.experiments.reproduction.units import SCORES, SIMILARITIES, Unit
+from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, PublishedRow
+from dcpcse.experiments.reproduction.units import UNIT_SCORES, UNIT_SIMILARITIES, RunUnit
 
 LOWER_IS_BETTER = ("alignment", "uniformity")
 
@@ -56,22 +56,22 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RowResult:
     """What is known of a row: its cells by column, of which seeds, and its gain over the row it is compared with.
 
     obstacle: why it was not run, not to its end, or not compared.
     """
 
-    row: Row
+    row: PublishedRow
     cells: Mapping[str, Cell]
     seeds: tuple[int | None, ...] = ()
     obstacle: str | None = None
     over_baseline: Gain | None = None
 
 
-def collect(row: Row, units: Sequence[Unit], comparable: bool) -> Answer:
+def collect_result(row: PublishedRow, units: Sequence[RunUnit], comparable: bool) -> RowResult:
     """The answer of a row from its finished units."""
-    found = [figures(unit.folder / SCORES, row) for unit in units]
+    found = [read_figures(unit.folder / UNIT_SCORES, row) for unit in units]
     cells = {
         column: Cell(
             tuple(one[column] for one in found), row.published.get(column), comparable, column in LOWER_IS_BETTER
@@ -79,26 +79,26 @@ def collect(row: Row, units: Sequence[Unit], comparable: bool) -> Answer:
         for column in row.columns
         if found
     }
-    return Answer(row, cells, tuple(unit.seed for unit in units))
+    return RowResult(row, cells, tuple(unit.seed for unit in units))
 
 
-def figures(path: Path, row: Row) -> dict[str, float]:
+def read_figures(path: Path, row: PublishedRow) -> dict[str, float]:
     """The columns of a row in the scores of one unit; KeyError for one that was not measured."""
     scores = json.loads(path.read_text(encoding="utf-8"))
     values: dict[str, float] = dict(scores["scores_x100"])
     for task in scores["tasks"].values():
         values |= {name: task[name] for name in LOWER_IS_BETTER if name in task}
     if row.family in scores["averages_x100"]:
-        values[AVERAGE] = scores["averages_x100"][row.family]
+        values[AVERAGE_COLUMN] = scores["averages_x100"][row.family]
     return {column: values[column] for column in row.columns}
 
 
-def compare(units: Sequence[Unit], baseline: Sequence[Unit]) -> Gain:
+def gain_over_baseline(units: Sequence[RunUnit], baseline: Sequence[RunUnit]) -> Gain:
     """Gain in the mean STS score over a baseline's, pairs resampled and seeds averaged.
 
     ValueError, with the reason, where there are no STS pairs, or too few.
     """
-    if not all((unit.folder / SIMILARITIES).is_file() for unit in (*units, *baseline)):
+    if not all((unit.folder / UNIT_SIMILARITIES).is_file() for unit in (*units, *baseline)):
         raise ValueError("there are no STS pairs of both")
     ours, theirs = ([_similarities(unit) for unit in side] for side in (units, baseline))
     tasks = [name.removesuffix("/gold") for name in ours[0] if name.endswith("/gold")]
@@ -113,6 +113,6 @@ def compare(units: Sequence[Unit], baseline: Sequence[Unit]) -> Gain:
     return gain(sets)
 
 
-def _similarities(unit: Unit) -> dict[str, np.ndarray]:
-    with np.load(unit.folder / SIMILARITIES) as file:
+def _similarities(unit: RunUnit) -> dict[str, np.ndarray]:
+    with np.load(unit.folder / UNIT_SIMILARITIES) as file:
         return dict(file)

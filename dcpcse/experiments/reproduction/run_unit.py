@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpcse.encoders.storage.manifest import is_model_folder
-from dcpcse.experiments.reproduction.units import SCORES, Unit
+from dcpcse.experiments.reproduction.units import UNIT_SCORES, RunUnit
 from dcpcse.utils.environment import environment
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_whole
@@ -21,11 +21,11 @@ from dcpcse.utils.parsing import parse_json
 RECORD, LOG = "unit.json", "log.txt"
 
 
-class FailedUnit(UserError):
+class UnitFailedError(UserError):
     """A unit's command has ended with an error; the message holds its last line and the place of its log."""
 
 
-def is_finished(unit: Unit) -> bool:
+def is_finished(unit: RunUnit) -> bool:
     """Whether its scores are there, whole, and of these options; UserError where they are of others."""
     record = _read(unit.folder / RECORD)
     if record and record["digest"] != unit.digest:
@@ -33,14 +33,14 @@ def is_finished(unit: Unit) -> bool:
             f"{unit.folder} holds {unit.name} with other options ({unit.folder / RECORD} says which); give another "
             "--output_dir, or the same options"
         )
-    scores = _read(unit.folder / SCORES)
+    scores = _read(unit.folder / UNIT_SCORES)
     return bool(record and scores and scores["complete"])
 
 
-def run_unit(unit: Unit) -> None:
+def run_unit(unit: RunUnit) -> None:
     """Train and measure, from where an earlier try was cut off; nothing for a unit that is finished.
 
-    Raises FailedUnit where a command fails, and UserError where another process is at work on this unit.
+    Raises UnitFailedError where a command fails, and UserError where another process is at work on this unit.
     """
     if is_finished(unit):
         return
@@ -58,7 +58,7 @@ def run_unit(unit: Unit) -> None:
         _write(unit.folder / RECORD, {**facts, "seconds_of_last_try": time.monotonic() - started})
 
 
-def _call(unit: Unit, words: Sequence[str]) -> None:
+def _call(unit: RunUnit, words: Sequence[str]) -> None:
     """A command of this package in a process that ends when this one does."""
     command = [sys.executable, "-m", "dcpcse.cli.child", str(os.getpid()), *words]
     with (unit.folder / LOG).open("a", encoding="utf-8") as log:
@@ -66,10 +66,10 @@ def _call(unit: Unit, words: Sequence[str]) -> None:
         log.flush()
         done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
-        raise FailedUnit(f"{unit.name}: {words[0]} ended with {done.returncode}: {_last_line(unit)}")
+        raise UnitFailedError(f"{unit.name}: {words[0]} ended with {done.returncode}: {_last_line(unit)}")
 
 
-def _last_line(unit: Unit) -> str:
+def _last_line(unit: RunUnit) -> str:
     """What a command said at last, its error if it named one, and where all that it said is."""
     text = (unit.folder / LOG).read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from dcpcse.experiments.reproduction.run_unit import LOG, FailedUnit, run_unit
-from dcpcse.experiments.reproduction.units import Unit
+from dcpcse.experiments.reproduction.run_unit import LOG, UnitFailedError, run_unit
+from dcpcse.experiments.reproduction.units import RunUnit
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.ray_cluster import connected, machines
 
@@ -17,7 +17,7 @@ RETRIES = 3
 """A unit whose worker is gone is begun again on another, from its last checkpoint; so often at most."""
 
 
-def one_after_another(units: Sequence[Unit]) -> dict[str, str]:
+def run_sequentially(units: Sequence[RunUnit]) -> dict[str, str]:
     """Do units here; row → why a unit of it failed. The others go on."""
     failures: dict[str, str] = {}
     with logging_redirect_tqdm(), tqdm(units, unit="unit") as bar:
@@ -26,13 +26,13 @@ def one_after_another(units: Sequence[Unit]) -> dict[str, str]:
             logger.info("%s: %s tells how it goes", unit.name, unit.folder / LOG)
             try:
                 run_unit(unit)
-            except FailedUnit as error:
+            except UnitFailedError as error:
                 logger.warning("%s", error)
                 failures[unit.row.name] = str(error)
     return failures
 
 
-def on_ray(units: Sequence[Unit], address: str) -> dict[str, str]:
+def run_on_ray(units: Sequence[RunUnit], address: str) -> dict[str, str]:
     """Do units on a Ray cluster, one a machine at a time (or a GPU), which all see the output folder at one path."""
     failures: dict[str, str] = {}
     with connected(address) as ray, logging_redirect_tqdm(), tqdm(total=len(units), unit="unit") as bar:
@@ -55,7 +55,7 @@ def on_ray(units: Sequence[Unit], address: str) -> dict[str, str]:
     return failures
 
 
-def _outcome(unit: Unit) -> str:
+def _outcome(unit: RunUnit) -> str:
     """Why a unit failed, in a worker; empty where it did not. Raised, Ray would bury it in its own."""
     try:
         run_unit(unit)

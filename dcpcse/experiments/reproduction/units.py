@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dcpcse.experiments.reproduction.published_rows import Row
+from dcpcse.experiments.reproduction.published_rows import PublishedRow
 from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
 
-SCORES, SIMILARITIES = "scores.json", "similarities.npz"
+UNIT_SCORES, UNIT_SIMILARITIES = "scores.json", "similarities.npz"
 
 
 @dataclass(frozen=True)
-class Setting:
+class ReproductionConfig:
     """What a user has, and how far a reproduction goes.
 
     base: another encoder than the rows'. unsup_file, sup_file: training data, instead of the presets' paths.
@@ -40,13 +40,13 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Unit:
+class RunUnit:
     """A row with one seed: the words of its commands, and the folder that it lies in.
 
     options: of its training, those of the preset among them.
     """
 
-    row: Row
+    row: PublishedRow
     seed: int | None
     folder: Path
     train: tuple[str, ...] | None
@@ -76,33 +76,33 @@ class Unit:
         return hashlib.sha256(json.dumps(self.commands, sort_keys=True).encode()).hexdigest()
 
 
-def plan(rows: Sequence[Row], seeds: Sequence[int], setting: Setting, root: Path) -> list[Unit]:
+def plan(rows: Sequence[PublishedRow], seeds: Sequence[int], config: ReproductionConfig, root: Path) -> list[RunUnit]:
     """The units of the rows that can be run; a row that nothing is drawn at random in has one, without a seed."""
     return [
-        _unit(row, seed, setting, root)
+        _unit(row, seed, config, root)
         for row in rows
-        if obstacle(row, setting) is None
+        if obstacle(row, config) is None
         for seed in (seeds if row.trained else [None])
     ]
 
 
-def obstacle(row: Row, setting: Setting) -> str | None:
+def obstacle(row: PublishedRow, config: ReproductionConfig) -> str | None:
     """Why a row cannot be run: cited only, or what a user has to give; None where it can."""
     if row.cited:
         return f"cited only: {row.cited}"
     if row.glove:
-        return _missing(setting.vectors, "word vectors (--vectors GloVe's file)")
-    if row.needs and setting.base is None:
+        return _missing(config.vectors, "word vectors (--vectors GloVe's file)")
+    if row.needs and config.base is None:
         return f"needs {row.needs}"
     if row.preset and row.preset not in presets.names():
         return f"cited only: the paper gives no settings for it (no preset {row.preset})"
     if row.preset or row.fitted:
         where = f"--{option}" if (option := _text_option(row)) else "where its preset says"
-        return _missing(_text_of(row, setting), f"training data ({where})")
+        return _missing(_text_of(row, config), f"training data ({where})")
     return None
 
 
-def looked_at(row: Row) -> set[str]:
+def relevant_options(row: PublishedRow) -> set[str]:
     """The options of the command that a row's commands are made from, beside those that every row has."""
     if row.cited:
         return set()
@@ -126,76 +126,76 @@ def _missing(path: str | None, what: str) -> str | None:
     return None if Path(path).is_file() else f"needs your {what}: there is no file {path}"
 
 
-INSTEAD_OF = {"data/wiki1m_for_simcse.txt": "unsup_file", "data/nli_for_simcse.csv": "sup_file"}
+REPLACEABLE_FILES = {"data/wiki1m_for_simcse.txt": "unsup_file", "data/nli_for_simcse.csv": "sup_file"}
 """Training files of presets, and the options for others of their kind; a preset of other data keeps its own."""
 
 
-def _text_of(row: Row, setting: Setting) -> str:
+def _text_of(row: PublishedRow, config: ReproductionConfig) -> str:
     """The text that a row is trained on, or fitted to."""
     option = _text_option(row)
-    given = setting.changes.get("train_file") if option is None else getattr(setting, option)
+    given = config.changes.get("train_file") if option is None else getattr(config, option)
     return given or _named_text(row)
 
 
-def _text_option(row: Row) -> str | None:
-    return INSTEAD_OF.get(_named_text(row))
+def _text_option(row: PublishedRow) -> str | None:
+    return REPLACEABLE_FILES.get(_named_text(row))
 
 
-def _named_text(row: Row) -> str:
+def _named_text(row: PublishedRow) -> str:
     """The training file that the row's preset names; whitening and flow are fitted to NLI sentences, as published."""
     return presets.load_preset(row.preset or "simcse/sup-bert-base").options["train_file"]
 
 
-def _unit(row: Row, seed: int | None, setting: Setting, root: Path) -> Unit:
+def _unit(row: PublishedRow, seed: int | None, config: ReproductionConfig, root: Path) -> RunUnit:
     folder = root / row.name / ("once" if seed is None else f"seed-{seed}")
-    evaluate = _evaluation(row, seed, setting, folder)
+    evaluate = _evaluation(row, seed, config, folder)
     if not row.preset:
-        return Unit(row, seed, folder, None, evaluate)
-    preset, own = presets.load_preset(row.preset), _training(row, seed, setting, folder / "model")
-    train = ("--preset", row.preset, *words(own))
-    return Unit(row, seed, folder, train, evaluate, {**preset.options, **own})
+        return RunUnit(row, seed, folder, None, evaluate)
+    preset, own = presets.load_preset(row.preset), _training(row, seed, config, folder / "model")
+    train = ("--preset", row.preset, *command_words(own))
+    return RunUnit(row, seed, folder, train, evaluate, {**preset.options, **own})
 
 
-def _training(row: Row, seed: int, setting: Setting, output: Path) -> dict[str, Any]:
+def _training(row: PublishedRow, seed: int, config: ReproductionConfig, output: Path) -> dict[str, Any]:
     """Options of train.py beside the preset's."""
     options: dict[str, Any] = dict(row.options)
-    if setting.base:
-        options["model_name_or_path"] = setting.base
-    if setting.generator and "generator_name" in presets.load_preset(row.preset).options:
-        options["generator_name"] = setting.generator
-    options |= {"train_file": Path(_text_of(row, setting)).resolve(), "eval_data_dir": setting.data_dir}
-    if setting.custom_data:
+    if config.base:
+        options["model_name_or_path"] = config.base
+    if config.generator and "generator_name" in presets.load_preset(row.preset).options:
+        options["generator_name"] = config.generator
+    options |= {"train_file": Path(_text_of(row, config)).resolve(), "eval_data_dir": config.data_dir}
+    if config.custom_data:
         options["custom_eval_data"] = True
-    if setting.limit:
-        options |= {"max_steps": setting.limit, "eval_steps": max(1, setting.limit // 2)}
-    return {**options, **setting.changes, "seed": seed, "output_dir": output}
+    if config.limit:
+        options |= {"max_steps": config.limit, "eval_steps": max(1, config.limit // 2)}
+    return {**options, **config.changes, "seed": seed, "output_dir": output}
 
 
-def _evaluation(row: Row, seed: int | None, setting: Setting, folder: Path) -> tuple[str, ...]:
+def _evaluation(row: PublishedRow, seed: int | None, config: ReproductionConfig, folder: Path) -> tuple[str, ...]:
     trained = {"model_name_or_path": folder / "model", **row.evaluation}
-    options = trained if row.preset else _untrained(row, seed, setting)
-    options |= {"mode": "test", "task_set": "na", "tasks": row.measured, "data_dir": setting.data_dir}
-    options["output_file"] = folder / SCORES
-    if setting.custom_data:
+    options = trained if row.preset else _untrained(row, seed, config)
+    options |= {"mode": "test", "task_set": "na", "tasks": row.measured, "data_dir": config.data_dir}
+    options["output_file"] = folder / UNIT_SCORES
+    if config.custom_data:
         options["custom_data"] = True
     if "sts" in row.tasks:
-        options["similarities_file"] = folder / SIMILARITIES
-    return tuple(words(options))
+        options["similarities_file"] = folder / UNIT_SIMILARITIES
+    return tuple(command_words(options))
 
 
-def _untrained(row: Row, seed: int | None, setting: Setting) -> dict[str, Any]:
+def _untrained(row: PublishedRow, seed: int | None, config: ReproductionConfig) -> dict[str, Any]:
     if row.glove:
-        return {"model_name_or_path": setting.vectors}
-    options = {"model_name_or_path": setting.base or row.plain["model"]}
+        return {"model_name_or_path": config.vectors}
+    options = {"model_name_or_path": config.base or row.plain["model"]}
     options |= {name: value for name, value in row.plain.items() if name != "model"}
     if row.fitted:
-        options |= {"postprocess": row.fitted, "fit_on": Path(_text_of(row, setting)).resolve()}
+        options |= {"postprocess": row.fitted, "fit_on": Path(_text_of(row, config)).resolve()}
     if row.fitted == "flow":
         options["flow_seed"] = seed
     return options
 
 
-def words(options: Mapping[str, Any]) -> list[str]:
+def command_words(options: Mapping[str, Any]) -> list[str]:
     """A command line; lists give several values."""
     line: list[str] = []
     for name, value in options.items():
@@ -204,17 +204,19 @@ def words(options: Mapping[str, Any]) -> list[str]:
     return line
 
 
-MOST = 1_000
+MAX_SEEDS = 1_000
 """Seeds of a reproduction; the papers take ten."""
 
 
-def seeds_of(text: str) -> list[int]:
+def parse_seeds(text: str) -> list[int]:
     """`0..9`, `0,3,5` or one number; UserError for anything else."""
     first, dots, last = text.partition("..")
     try:
         seeds = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
     except ValueError:
         seeds = []
-    if not seeds or seeds[-1] >= 2**32 or min(seeds[:MOST]) < 0 or len(set(seeds[:MOST])) < len(seeds):
-        raise UserError(f"--seeds {text}: give 0..9, or 0,1,2: different whole numbers from 0 on, {MOST:,} at most")
+    if not seeds or seeds[-1] >= 2**32 or min(seeds[:MAX_SEEDS]) < 0 or len(set(seeds[:MAX_SEEDS])) < len(seeds):
+        raise UserError(
+            f"--seeds {text}: give 0..9, or 0,1,2: different whole numbers from 0 on, {MAX_SEEDS:,} at most"
+        )
     return list(seeds)

@@ -1,5 +1,5 @@
 """A text file of any length to vectors on disk: chunk by chunk, by several processes or machines, resumable."""
 
-from dcpcse.inference.file_encoding.encode_file import Written, encode_file
+from dcpcse.inference.file_encoding.encode_file import EncodedFile, encode_file
 
-__all__ = ["Written", "encode_file"]
+__all__ = ["EncodedFile", "encode_file"]

@@ -18,7 +18,7 @@ from dcpcse.utils.devices import release_memory
 from dcpcse.utils.errors import UserError
 
 
-class Vectors(NamedTuple):
+class EncodedChunk(NamedTuple):
     """Of one chunk: rows (n, H) in the type of the file, and how many of its texts had to be cut."""
 
     rows: np.ndarray
@@ -26,7 +26,7 @@ class Vectors(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Job:
+class EncodeJob:
     """All that a process must know to encode as every other one does.
 
     identity: of the model, so that another machine does not take another one; None before it is known.
@@ -45,13 +45,13 @@ class Job:
 
 
 class ChunkEncoder:
-    """Sentences of a chunk → `Vectors`."""
+    """Sentences of a chunk → `EncodedChunk`."""
 
-    def __init__(self, model: SentenceEncoder, job: Job) -> None:
+    def __init__(self, model: SentenceEncoder, job: EncodeJob) -> None:
         self.model, self.job = model, job
 
     @classmethod
-    def load(cls, job: Job, device: str, threads: int | None) -> "ChunkEncoder":
+    def load(cls, job: EncodeJob, device: str, threads: int | None) -> "ChunkEncoder":
         """In a process of its own; UserError where the model is not the one that the job was begun with."""
         if threads is not None:
             torch.set_num_threads(threads)
@@ -61,7 +61,7 @@ class ChunkEncoder:
             raise UserError(f"{job.name} is another model to one of the workers ({', '.join(others)} differ)")
         return cls(model, job)
 
-    def __call__(self, sentences: Sequence[str]) -> Vectors:
+    def __call__(self, sentences: Sequence[str]) -> EncodedChunk:
         job, device = self.job, self.model.device
         autocast = torch.autocast(device.type, torch.bfloat16) if job.bf16 else contextlib.nullcontext()
         with _cuts_counted() as counter, autocast:
@@ -70,7 +70,7 @@ class ChunkEncoder:
             )
         release_memory()
         with np.errstate(over="ignore"):  # the infinity that comes of it is found, and named by its line
-            return Vectors(vectors.astype(job.dtype, copy=False), counter.cut)
+            return EncodedChunk(vectors.astype(job.dtype, copy=False), counter.cut)
 
 
 class _CutCounter(logging.Filter):

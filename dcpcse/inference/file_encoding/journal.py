@@ -31,7 +31,7 @@ class _Record:
     length: int  # bytes of the journal without a line that was torn off
 
 
-class GrowingFile:
+class ResumableFile:
     """OUT while it is made. Every chunk is on the disk before the journal says so; close it after use.
 
     finished: chunks on record; cut: texts cut in them. Raises UserError for what cannot be gone on with or written.
@@ -144,7 +144,7 @@ class GrowingFile:
             if file is not None:
                 file.close()
 
-    def __enter__(self) -> "GrowingFile":
+    def __enter__(self) -> "ResumableFile":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from dcpcse.data.text_file import TextFile
-from dcpcse.inference.file_encoding.chunk_encoder import ChunkEncoder, Job, Vectors
-from dcpcse.inference.file_encoding.workers import Facts
+from dcpcse.inference.file_encoding.chunk_encoder import ChunkEncoder, EncodedChunk, EncodeJob
+from dcpcse.inference.file_encoding.workers import ModelFacts
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.ray_cluster import connected, machines
 
 
-class RayCluster(contextlib.AbstractContextManager):
+class RayWorkers(contextlib.AbstractContextManager):
     """The cluster at an address; `local` is one of this machine alone, which ends with the work."""
 
     def __init__(self, address: str, workers: int | None, device: str | None) -> None:
@@ -44,10 +44,10 @@ class RayCluster(contextlib.AbstractContextManager):
         least = int(min(node["CPU"] for node in nodes))
         self.cores = 1 if self.type == "cuda" else max(1, least // math.ceil(self.workers / len(nodes)))
 
-    def facts(self, job: Job) -> Facts:
-        return Facts.of(job.load("cpu"), job, self.type)
+    def facts(self, job: EncodeJob) -> ModelFacts:
+        return ModelFacts.of(job.load("cpu"), job, self.type)
 
-    def vectors(self, job: Job, text: TextFile, numbers: range) -> Iterator[Vectors]:
+    def vectors(self, job: EncodeJob, text: TextFile, numbers: range) -> Iterator[EncodedChunk]:
         if not numbers:  # all are on record; Ray has no empty data
             return
         data = self._ray.data
@@ -96,7 +96,7 @@ def _read(row: Mapping[str, Any], text: TextFile) -> dict[str, Any]:
 class _Actor:
     """A worker of the cluster: lines of a chunk → its vectors as bytes, of which a table has room for any length."""
 
-    def __init__(self, job: Job, device: str, threads: int) -> None:
+    def __init__(self, job: EncodeJob, device: str, threads: int) -> None:
         self._problem = ""
         try:
             self._encode = ChunkEncoder.load(job, device, threads)
@@ -114,8 +114,8 @@ class _Actor:
         return {**answer, "vectors": rows.tobytes(), "dimension": rows.shape[1], "cut": cut, "problem": ""}
 
 
-def _as_vectors(number: int, row: Mapping[str, Any], job: Job) -> Vectors:
+def _as_vectors(number: int, row: Mapping[str, Any], job: EncodeJob) -> EncodedChunk:
     if row["problem"]:
         raise UserError(row["problem"])
     assert row["number"] == number, "Ray Data did not keep the order"
-    return Vectors(np.frombuffer(row["vectors"], dtype=job.dtype).reshape(-1, row["dimension"]), int(row["cut"]))
+    return EncodedChunk(np.frombuffer(row["vectors"], dtype=job.dtype).reshape(-1, row["dimension"]), int(row["cut"]))

@@ -1,4 +1,4 @@
-"""Where chunks are encoded on one machine: in this process, or in several. (Past one machine: `on_ray`.)
+"""Where chunks are encoded on one machine: in this process, or in several. (Past one machine: `ray_workers`.)
 
 A place tells the facts of the model and gives the vectors of chunks in their order.
 """
@@ -19,35 +19,35 @@ from tqdm import tqdm
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.inference.file_encoding.chunk_encoder import ChunkEncoder, Job, Vectors
+from dcpcse.inference.file_encoding.chunk_encoder import ChunkEncoder, EncodedChunk, EncodeJob
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError
 
 
-class Facts(NamedTuple):
+class ModelFacts(NamedTuple):
     """What the record of a run needs of the model: its identity where it will run, and the length of its vectors."""
 
     identity: dict[str, Any]
     dimension: int
 
     @classmethod
-    def of(cls, model: SentenceEncoder, job: Job, device_type: str) -> "Facts":
+    def of(cls, model: SentenceEncoder, job: EncodeJob, device_type: str) -> "ModelFacts":
         """UserError for a length that the model does not take, before anything is begun."""
         model.encode([], max_length=job.max_length)
         return cls({**identity(model), "device": device_type}, model.dimension)
 
 
-class Here(contextlib.AbstractContextManager):
+class InProcess(contextlib.AbstractContextManager):
     """This process."""
 
     def __init__(self, device: str | None) -> None:
         self.device = pick_device(device)
 
-    def facts(self, job: Job) -> Facts:
+    def facts(self, job: EncodeJob) -> ModelFacts:
         self.model = job.load(self.device)
-        return Facts.of(self.model, job, self.device.type)
+        return ModelFacts.of(self.model, job, self.device.type)
 
-    def vectors(self, job: Job, text: TextFile, numbers: range) -> Iterator[Vectors]:
+    def vectors(self, job: EncodeJob, text: TextFile, numbers: range) -> Iterator[EncodedChunk]:
         encode = ChunkEncoder(self.model, job)
         for number in numbers:
             yield encode(text.chunk(number))
@@ -56,7 +56,7 @@ class Here(contextlib.AbstractContextManager):
         pass
 
 
-class Processes(contextlib.AbstractContextManager):
+class WorkerProcesses(contextlib.AbstractContextManager):
     """Several processes of this machine. On CUDA they are dealt out over the devices, on a CPU they share the cores.
 
     They are started by spawn: a script that comes here needs its `if __name__ == "__main__":`.
@@ -71,11 +71,11 @@ class Processes(contextlib.AbstractContextManager):
             self._devices = [f"cuda:{i % torch.cuda.device_count()}" for i in range(count)]
         self._workers: list[_Worker] = []
 
-    def facts(self, job: Job) -> Facts:
+    def facts(self, job: EncodeJob) -> ModelFacts:
         # On the CPU, and let go again: the workers hold the model.
-        return Facts.of(job.load("cpu"), job, self.type)
+        return ModelFacts.of(job.load("cpu"), job, self.type)
 
-    def vectors(self, job: Job, text: TextFile, numbers: range) -> Iterator[Vectors]:
+    def vectors(self, job: EncodeJob, text: TextFile, numbers: range) -> Iterator[EncodedChunk]:
         count = min(len(self._devices), len(numbers))
         self._workers = [_Worker.start(job, text, device, self._threads) for device in self._devices[:count]]
         waiting, done = deque(numbers), {}
@@ -89,10 +89,10 @@ class Processes(contextlib.AbstractContextManager):
     def _hand_out(self, waiting: deque[int], stop: int) -> None:
         """Give every worker a chunk, and one for afterwards, of those before `stop`."""
         for worker in self._workers:
-            while waiting and waiting[0] < stop and len(worker.given) < AHEAD:
+            while waiting and waiting[0] < stop and len(worker.given) < MAX_QUEUED:
                 worker.give(waiting.popleft())
 
-    def _receive(self) -> Iterator[tuple[int, Vectors]]:
+    def _receive(self) -> Iterator[tuple[int, EncodedChunk]]:
         """Wait for at least one chunk; yields those that are there."""
         busy = {worker.connection: worker for worker in self._workers if worker.given}
         for connection in wait(list(busy)):
@@ -105,7 +105,7 @@ class Processes(contextlib.AbstractContextManager):
             worker.process.join()
 
 
-AHEAD = 2
+MAX_QUEUED = 2
 """Chunks that a worker has at most, the one in work included."""
 
 
@@ -118,7 +118,7 @@ class _Worker:
     given: deque[int] = field(default_factory=deque)
 
     @classmethod
-    def start(cls, job: Job, text: TextFile, device: str, threads: int) -> "_Worker":
+    def start(cls, job: EncodeJob, text: TextFile, device: str, threads: int) -> "_Worker":
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, job, text, device, threads), daemon=True)
@@ -131,7 +131,7 @@ class _Worker:
         with contextlib.suppress(ConnectionError):  # a worker that has ended is found where its answer is missing
             self.connection.send(number)
 
-    def receive(self) -> tuple[int, Vectors]:
+    def receive(self) -> tuple[int, EncodedChunk]:
         """The number and the vectors of its next chunk; UserError if it has failed or ended."""
         try:
             answer = self.connection.recv()
@@ -146,7 +146,7 @@ class _Worker:
         return self.given.popleft(), answer
 
 
-def _serve(connection: Connection, job: Job, text: TextFile, device: str, threads: int | None) -> None:
+def _serve(connection: Connection, job: EncodeJob, text: TextFile, device: str, threads: int | None) -> None:
     """The whole of a worker: chunks by number until the line is cut."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of them; the first process ends the others
     tqdm.set_lock(threading.RLock())  # its own is a semaphore, of which Python complains when the worker is ended

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dcpcse.inference.index.unit_vectors import row_cosines
-from dcpcse.inference.index.vector_store import BLOCK, Rows
+from dcpcse.inference.index.unit_vectors import pairwise_cosines
+from dcpcse.inference.index.vector_store import BLOCK, VectorStore
 from dcpcse.utils.errors import UserError
 
-QUERIES = 1_024
+QUERY_BATCH = 1_024
 """Queries that go over the rows together."""
 
-SPARE = 16
+EXTRA_ROWS = 16
 """Rows that faiss is asked for beyond the wanted ones, where there may be ties."""
 
 FEW_QUERIES = 8
@@ -32,10 +32,10 @@ class Hit(NamedTuple):
     row: int
 
 
-Found = Sequence[tuple[np.ndarray, np.ndarray]]
+Candidates = Sequence[tuple[np.ndarray, np.ndarray]]
 """For every query: rows, and their cosines in float32."""
 
-Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+KnnSearch = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 """Queries (n, H) and k → cosines and rows (n, k), best first; row -1 where there is none."""
 
 
@@ -56,16 +56,16 @@ def has_faiss() -> bool:
     return True
 
 
-def slack(dimension: int) -> float:
+def rounding_slack(dimension: int) -> float:
     """More than rounding takes off two cosines of float32 unit vectors, whatever the order of the sums."""
     return (dimension + 16) * float(np.finfo(np.float32).eps)
 
 
-class Pool:
+class TopK:
     """The rows that may be among the k best of one query, rounding considered."""
 
     def __init__(self, k: int, dimension: int, threshold: float | None) -> None:
-        self._k, self._slack = k, slack(dimension)
+        self._k, self._slack = k, rounding_slack(dimension)
         self.bound = -np.inf if threshold is None else threshold - self._slack
         self.rows, self._cosines = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
 
@@ -82,7 +82,7 @@ class Pool:
         self.rows, self._cosines = self.rows[stays], self._cosines[stays]
 
 
-def by_numpy(queries: np.ndarray, block: np.ndarray, k: int, bounds: Sequence[float]) -> Found:
+def by_numpy(queries: np.ndarray, block: np.ndarray, k: int, bounds: Sequence[float]) -> Candidates:
     """All rows of the block at or above each query's bound."""
     # In this order: with the queries first it takes half as long again.
     cosines = np.ascontiguousarray((block @ queries.T).T)
@@ -90,30 +90,32 @@ def by_numpy(queries: np.ndarray, block: np.ndarray, k: int, bounds: Sequence[fl
     return [(found, own[found]) for found, own in zip(rows, cosines, strict=True)]
 
 
-def by_faiss(queries: np.ndarray, block: np.ndarray, k: int, bounds: Sequence[float]) -> Found:
+def by_faiss(queries: np.ndarray, block: np.ndarray, k: int, bounds: Sequence[float]) -> Candidates:
     """The k best rows of the block for each query, and all that tie with the last of them."""
     faiss = load_faiss()
 
     def search(some: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
         return faiss.knn(some, block, wanted, metric=faiss.METRIC_INNER_PRODUCT)
 
-    return with_ties(search, queries, k, len(block), bounds)
+    return search_with_ties(search, queries, k, len(block), bounds)
 
 
-def by_either(queries: np.ndarray, block: np.ndarray, k: int, bounds: Sequence[float]) -> Found:
+def by_either(queries: np.ndarray, block: np.ndarray, k: int, bounds: Sequence[float]) -> Candidates:
     """By the faster of both; the result is the same."""
     engine = by_faiss if len(queries) <= FEW_QUERIES and k <= len(block) // 8 else by_numpy
     return engine(queries, block, k, bounds)
 
 
-def with_ties(search: Search, queries: np.ndarray, k: int, available: int, bounds: Sequence[float]) -> Found:
+def search_with_ties(
+    search: KnnSearch, queries: np.ndarray, k: int, available: int, bounds: Sequence[float]
+) -> Candidates:
     """Of each query the k best rows, and all that tie with the k-th, rounding considered, unless below its bound."""
     found: list[tuple[np.ndarray, np.ndarray]] = [None] * len(queries)
-    left, wanted, bounds = np.arange(len(queries)), k + SPARE, np.asarray(bounds)
+    left, wanted, bounds = np.arange(len(queries)), k + EXTRA_ROWS, np.asarray(bounds)
     while len(left):
         wanted = min(wanted, available)
         cosines, rows = search(queries[left], wanted)
-        least = np.maximum(cosines[:, min(k, wanted) - 1] - slack(queries.shape[1]), bounds[left])
+        least = np.maximum(cosines[:, min(k, wanted) - 1] - rounding_slack(queries.shape[1]), bounds[left])
         cut = (cosines[:, -1] >= least) & (rows[:, -1] >= 0) & (wanted < available)
         for place in np.flatnonzero(~cut):
             real = rows[place] >= 0
@@ -122,27 +124,27 @@ def with_ties(search: Search, queries: np.ndarray, k: int, available: int, bound
     return found
 
 
-Engine = Callable[[np.ndarray, np.ndarray, int, Sequence[float]], Found]
+Engine = Callable[[np.ndarray, np.ndarray, int, Sequence[float]], Candidates]
 
 
-def nearest(
-    rows: Rows, queries: np.ndarray, top_k: int, threshold: float | None, engine: Engine
+def exact_search(
+    rows: VectorStore, queries: np.ndarray, top_k: int, threshold: float | None, engine: Engine
 ) -> list[list[tuple[int, float]]]:
     """For every query (unit length) the `top_k` best rows at or above the threshold with their cosines, best first."""
     found = []
-    for start in range(0, len(queries), QUERIES):
-        some = queries[start : start + QUERIES]
-        pools = [Pool(top_k, rows.dimension, threshold) for _ in some]
+    for start in range(0, len(queries), QUERY_BATCH):
+        some = queries[start : start + QUERY_BATCH]
+        pools = [TopK(top_k, rows.dimension, threshold) for _ in some]
         for first, block in rows.blocks():
             candidates = engine(some, block, top_k, [pool.bound for pool in pools])
             for pool, (own, cosines) in zip(pools, candidates, strict=True):
                 pool.add(own + first, cosines)
-        found += [rescored(rows, q, pool.rows, top_k, threshold) for q, pool in zip(some, pools, strict=True)]
+        found += [rescore(rows, q, pool.rows, top_k, threshold) for q, pool in zip(some, pools, strict=True)]
     return found
 
 
-def rescored(
-    rows: Rows, query: np.ndarray, candidates: np.ndarray, top_k: int, threshold: float | None
+def rescore(
+    rows: VectorStore, query: np.ndarray, candidates: np.ndarray, top_k: int, threshold: float | None
 ) -> list[tuple[int, float]]:
     """The best of the candidates by cosines in float64; of equal ones the earlier rows."""
     candidates = np.sort(candidates)
@@ -153,7 +155,7 @@ def rescored(
         best = np.concatenate([best, own])
         vectors = rows.take(own)
         # A copy for each row: numpy lays a broadcast one out in another way, and sums it in another order.
-        scores = np.concatenate([scores, row_cosines(vectors, np.tile(query, (len(own), 1)))])
+        scores = np.concatenate([scores, pairwise_cosines(vectors, np.tile(query, (len(own), 1)))])
         order = np.lexsort((best, -scores))[:top_k]
         best, scores = best[order], scores[order]
     kept = np.ones(len(best), dtype=bool) if threshold is None else scores >= threshold

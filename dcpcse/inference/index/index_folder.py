@@ -27,7 +27,7 @@ from dcpcse.utils.files import require_writable, write_json
 from dcpcse.utils.npy import open_array
 from dcpcse.utils.parsing import parse_json
 
-FORMAT = 1
+INDEX_FORMAT = 1
 RECORD, VECTORS, SENTENCES, ENDS = "dcpcse_index.json", "vectors.npy", "sentences.txt", "ends.npy"
 CENTROIDS, ASSIGNED = "cells.npy", "assigned.npy"
 _REQUIRED = {"rows", "dimension", "block", "model", "text", "cells", "checksums"}
@@ -35,7 +35,7 @@ _REQUIRED = {"rows", "dimension", "block", "model", "text", "cells", "checksums"
 Chunk = tuple[list[str], np.ndarray]
 
 
-class Stored:
+class DiskStore:
     """Rows in a folder: mapped into memory, and checked block by block when they are first used."""
 
     def __init__(self, folder: Path, record: Mapping[str, Any]) -> None:
@@ -45,7 +45,7 @@ class Stored:
         self._ends = _small(folder / ENDS, (count,), np.int64, self._sums[ENDS])
         size = (folder / SENTENCES).stat().st_size
         if size != self._ends[-1]:
-            raise damaged(folder / SENTENCES, f"{size} bytes instead of {self._ends[-1]}")
+            raise damaged_error(folder / SENTENCES, f"{size} bytes instead of {self._ends[-1]}")
         # A file without a byte cannot be mapped.
         self._text = np.memmap(folder / SENTENCES, np.uint8, "r") if size else np.empty(0, np.uint8)
         self._checked: set[tuple[str, int]] = set()
@@ -82,27 +82,27 @@ class Stored:
         if (name, number) in self._checked:
             return
         if zlib.crc32(content) != self._sums[name][number]:
-            raise damaged(self._folder / name, f"rows from {number * BLOCK} on are not those that were written")
+            raise damaged_error(self._folder / name, f"rows from {number * BLOCK} on are not those that were written")
         self._checked.add((name, number))
 
 
 @dataclass(frozen=True)
-class Contents:
+class IndexContents:
     """An index folder as read; cells: centroids, the cell of every row and how many a search looks into."""
 
     record: Mapping[str, Any]
-    rows: Stored
+    rows: DiskStore
     cells: tuple[np.ndarray, np.ndarray, int] | None
 
 
-def holds_index(folder: str | Path) -> bool:
+def is_index_folder(folder: str | Path) -> bool:
     """Whether a path is a folder that this program wrote an index into."""
     return (Path(folder) / RECORD).is_file()
 
 
 def require_place(folder: Path, overwrite: bool) -> None:
     """UserError unless an index can be written there; only another index is replaced, and only if asked."""
-    if holds_index(folder):
+    if is_index_folder(folder):
         if not overwrite:
             raise UserError(f"{folder} holds an index already; give another folder, or overwrite it")
     elif folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -111,7 +111,7 @@ def require_place(folder: Path, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def written_whole(folder: Path, overwrite: bool) -> Iterator[Path]:
+def atomic_index_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
     """A folder beside the given one to write into, which takes its place at the end, or goes if anything fails."""
     require_place(folder, overwrite)
     aside = folder.with_name(f"{folder.name}.part-{os.getpid()}")
@@ -128,7 +128,7 @@ def written_whole(folder: Path, overwrite: bool) -> Iterator[Path]:
 
 def _replace(folder: Path, aside: Path) -> None:
     """Put what was written in the place of the old index, of which only its own files are removed."""
-    if holds_index(folder):
+    if is_index_folder(folder):
         old = folder.with_name(f"{folder.name}.old-{os.getpid()}")
         os.replace(folder, old)
         os.replace(aside, folder)
@@ -178,10 +178,10 @@ def _write_small(path: Path, array: np.ndarray) -> int:
 
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     """The last file of an index."""
-    write_json(folder / RECORD, {"format": FORMAT, "block": BLOCK, **record})
+    write_json(folder / RECORD, {"format": INDEX_FORMAT, "block": BLOCK, **record})
 
 
-def read(folder: str | Path) -> Contents:
+def read_index(folder: str | Path) -> IndexContents:
     """Open an index folder; UserError for one that is foreign, not whole or damaged.
 
     Vectors and sentences are read, and checked, as they are used.
@@ -190,19 +190,19 @@ def read(folder: str | Path) -> Contents:
     record = _read_record(folder)
     count, sums = record["rows"], record["checksums"]
     try:
-        rows, cells = Stored(folder, record), None
+        rows, cells = DiskStore(folder, record), None
         if record["cells"] is not None:
             shape = (record["cells"]["num_cells"], record["dimension"])
             centroids = _small(folder / CENTROIDS, shape, np.float32, sums[CENTROIDS])
             assigned = _small(folder / ASSIGNED, (count,), np.int32, sums[ASSIGNED])
             if assigned.min() < 0 or assigned.max() >= len(centroids):
-                raise damaged(folder / ASSIGNED, f"there are {len(centroids)} cells, and it names others")
+                raise damaged_error(folder / ASSIGNED, f"there are {len(centroids)} cells, and it names others")
             cells = centroids, assigned, int(record["cells"]["num_cells_in_search"])
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise damaged(folder / RECORD, f"{type(error).__name__}: {error}") from error
+        raise damaged_error(folder / RECORD, f"{type(error).__name__}: {error}") from error
     except OSError as error:
-        raise damaged(folder, error.strerror or str(error)) from error
-    return Contents(record, rows, cells)
+        raise damaged_error(folder, error.strerror or str(error)) from error
+    return IndexContents(record, rows, cells)
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
@@ -213,12 +213,12 @@ def _read_record(folder: Path) -> dict[str, Any]:
     try:
         record = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise damaged(path, str(error)) from error
+        raise damaged_error(path, str(error)) from error
     found = record.get("format") if isinstance(record, dict) else None
-    if found != FORMAT:
-        raise UserError(f"{path} has format {found!r}; this version reads format {FORMAT}")
+    if found != INDEX_FORMAT:
+        raise UserError(f"{path} has format {found!r}; this version reads format {INDEX_FORMAT}")
     if missing := _REQUIRED - set(record):
-        raise damaged(path, f"it lacks {sorted(missing)}")
+        raise damaged_error(path, f"it lacks {sorted(missing)}")
     _require_counts(path, record)
     return record
 
@@ -226,29 +226,29 @@ def _read_record(folder: Path) -> dict[str, Any]:
 def _require_counts(path: Path, record: Mapping[str, Any]) -> None:
     counts = {name: record[name] for name in ("rows", "dimension", "block")}
     if not all(isinstance(value, int) and value > 0 for value in counts.values()) or record["block"] != BLOCK:
-        raise damaged(path, f"{counts} cannot be")
+        raise damaged_error(path, f"{counts} cannot be")
     blocks, sums = -(-record["rows"] // BLOCK), record["checksums"]
     if not isinstance(sums, dict) or any(len(sums.get(name) or ()) != blocks for name in (VECTORS, SENTENCES)):
-        raise damaged(path, f"there is not a checksum for each of {blocks} blocks")
+        raise damaged_error(path, f"there is not a checksum for each of {blocks} blocks")
 
 
 def _mapped(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
     try:
         array = open_array(path)
     except (OSError, ValueError) as error:
-        raise damaged(path, str(error)) from error
+        raise damaged_error(path, str(error)) from error
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
-        raise damaged(path, f"{array.dtype} {array.shape}; {np.dtype(dtype)} {shape} is expected")
+        raise damaged_error(path, f"{array.dtype} {array.shape}; {np.dtype(dtype)} {shape} is expected")
     return array
 
 
 def _small(path: Path, shape: tuple[int, ...], dtype: type, checksum: int) -> np.ndarray:
     array = np.array(_mapped(path, shape, dtype))
     if zlib.crc32(np.ascontiguousarray(array)) != checksum:
-        raise damaged(path, "its numbers are not those that were written")
+        raise damaged_error(path, "its numbers are not those that were written")
     return array
 
 
-def damaged(path: Path, problem: str) -> UserError:
+def damaged_error(path: Path, problem: str) -> UserError:
     """The complaint about a file of an index."""
     return UserError(f"{path} is damaged ({problem}); build the index again")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dcpcse.inference.index.exact import Found, load_faiss, rescored, with_ties
-from dcpcse.inference.index.vector_store import Rows
+from dcpcse.inference.index.exact import Candidates, load_faiss, rescore, search_with_ties
+from dcpcse.inference.index.vector_store import VectorStore
 from dcpcse.utils.errors import UserError
 
 TRAINING_ROWS = 256
@@ -14,7 +14,7 @@ TRAINING_ROWS = 256
 SEED = 1234
 
 
-class Cells:
+class IVFIndex:
     """faiss's IVF over unit vectors; the metric is the inner product, in the cells and between them.
 
     centroids (C, H); num_cells_in_search: cells that a query looks into.
@@ -32,7 +32,7 @@ class Cells:
         self._index.is_trained = True  # the centroids are there already
 
     @classmethod
-    def train(cls, rows: Rows, num_cells: int, num_cells_in_search: int) -> "Cells":
+    def train(cls, rows: VectorStore, num_cells: int, num_cells_in_search: int) -> "IVFIndex":
         """Cells of the rows, at most one for each row, without any row in them yet."""
         count = min(num_cells, len(rows))
         drawn = np.random.default_rng(SEED).choice(len(rows), min(len(rows), count * TRAINING_ROWS), replace=False)
@@ -57,16 +57,16 @@ class Cells:
         self._index.add_core(len(vectors), faiss.swig_ptr(vectors), None, faiss.swig_ptr(cells))
         self._assigned.append(cells.astype(np.int32))
 
-    def nearest(
-        self, rows: Rows, queries: np.ndarray, top_k: int, threshold: float | None
+    def search(
+        self, rows: VectorStore, queries: np.ndarray, top_k: int, threshold: float | None
     ) -> list[list[tuple[int, float]]]:
-        """As `nearest.nearest`, of the rows in the cells that are looked into."""
+        """As `exact.exact_search`, of the rows in the cells that are looked into."""
         self._index.nprobe = min(self.num_cells_in_search, len(self.centroids))
         bounds = [-np.inf] * len(queries)
-        found: Found = with_ties(self._search, queries, min(top_k, len(rows)), len(rows), bounds)
-        return [rescored(rows, query, own, top_k, threshold) for query, (own, _) in zip(queries, found, strict=True)]
+        found: Candidates = search_with_ties(self._faiss_search, queries, min(top_k, len(rows)), len(rows), bounds)
+        return [rescore(rows, query, own, top_k, threshold) for query, (own, _) in zip(queries, found, strict=True)]
 
-    def _search(self, queries: np.ndarray, wanted: int) -> Sequence[np.ndarray]:
+    def _faiss_search(self, queries: np.ndarray, wanted: int) -> Sequence[np.ndarray]:
         return self._index.search(np.ascontiguousarray(queries), wanted)
 
 

@@ -10,16 +10,16 @@ import numpy as np
 from dcpcse.encoders.fingerprint import current_identity, differences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.inference.index import index_folder
-from dcpcse.inference.index.backends import BACKENDS, EXACT
-from dcpcse.inference.index.exact import Hit, by_either, by_faiss, by_numpy, has_faiss, load_faiss, nearest
+from dcpcse.inference.index.backends import BACKENDS, EXACT_BACKENDS
+from dcpcse.inference.index.exact import Hit, by_either, by_faiss, by_numpy, exact_search, has_faiss, load_faiss
 from dcpcse.inference.index.index_folder import Chunk
-from dcpcse.inference.index.ivf import Cells, require_cells
-from dcpcse.inference.index.sources import Encode, Made, Source
-from dcpcse.inference.index.unit_vectors import unit
-from dcpcse.inference.index.vector_store import Held, Rows
+from dcpcse.inference.index.ivf import IVFIndex, require_cells
+from dcpcse.inference.index.sources import EncodedVectors, EncodeFn, SentenceSource
+from dcpcse.inference.index.unit_vectors import normalize_rows
+from dcpcse.inference.index.vector_store import MemoryStore, VectorStore
 from dcpcse.utils.errors import UserError
 
-ENGINES = dict(zip(EXACT, (by_either, by_numpy, by_faiss), strict=True))
+ENGINES = dict(zip(EXACT_BACKENDS, (by_either, by_numpy, by_faiss), strict=True))
 
 
 class SentenceIndex:
@@ -32,12 +32,12 @@ class SentenceIndex:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: VectorStore,
         identity: Mapping[str, Any] | None = None,
         *,
         model: Any = None,
         backend: str = "auto",
-        cells: Cells | None = None,
+        cells: IVFIndex | None = None,
         text: str | None = None,
     ) -> None:
         """backend `ivf` takes cells, in which the rows are already."""
@@ -55,7 +55,7 @@ class SentenceIndex:
         texts: Sequence[str] | str | Path,
         folder: str | Path | None = None,
         *,
-        vectors: Encode | np.ndarray | str | Path | None = None,
+        vectors: EncodeFn | np.ndarray | str | Path | None = None,
         batch_size: int = 128,
         backend: str = "auto",
         num_cells: int = 100,
@@ -77,16 +77,16 @@ class SentenceIndex:
         require_cells(num_cells, num_cells_in_search)
         if folder is not None:
             index_folder.require_place(Path(folder), overwrite)
-        source = Source.of(texts)
+        source = SentenceSource.of(texts)
         encode = partial(model.encode, batch_size=batch_size) if vectors is None else vectors
         vectors, identity = _checked(encode, source, _identity(model))
         chunks = source.chunks(vectors, show_progress)
 
-        def cells_of(rows: Rows) -> Cells | None:
-            return _filled(Cells.train(rows, num_cells, num_cells_in_search), rows) if backend == "ivf" else None
+        def cells_of(rows: VectorStore) -> IVFIndex | None:
+            return _fill(IVFIndex.train(rows, num_cells, num_cells_in_search), rows) if backend == "ivf" else None
 
         if folder is None:
-            rows = _held(source.count, chunks)
+            rows = _in_memory(source.count, chunks)
             cells = cells_of(rows)
             return cls(rows, identity, model=model, backend=backend, cells=cells, text=source.sha256)
         _write(Path(folder), overwrite, source.count, chunks, cells_of, model=identity, text=source.sha256)
@@ -102,15 +102,15 @@ class SentenceIndex:
         used, and checked then. Cells (ivf) hold theirs in memory. backend: auto is what it was built with.
         """
         require_backend(backend)
-        contents = index_folder.read(folder)
+        contents = index_folder.read_index(folder)
         record = contents.record
-        rows = Rows(record["dimension"], [contents.rows])
+        rows = VectorStore(record["dimension"], [contents.rows])
         if backend == "ivf" and contents.cells is None:
             raise UserError(f"{folder} was built without cells; build it with the backend ivf, or choose another one")
         cells = None
         if backend in ("auto", "ivf") and contents.cells is not None:
             centroids, assigned, in_search = contents.cells
-            cells, backend = _filled(Cells(centroids, in_search), rows, assigned), "ivf"
+            cells, backend = _fill(IVFIndex(centroids, in_search), rows, assigned), "ivf"
         if model is not None:
             _require_maker(record["model"], model, str(folder))
         return cls(rows, record["model"], model=model, backend=backend, cells=cells, text=record["text"])
@@ -152,7 +152,7 @@ class SentenceIndex:
 
     def add(self, sentences: Sequence[str] | str | Path, *, batch_size: int = 128) -> None:
         """Add a list of sentences, or the lines of a text file, in memory; `save` writes them with the others."""
-        encode, source = self._encode(batch_size), Source.of(sentences)
+        encode, source = self._encode(batch_size), SentenceSource.of(sentences)
         # All or nothing: a sentence that cannot be encoded shows before the first one is added.
         for chunk, vectors in list(source.chunks(encode, False)):
             self.add_vectors(chunk, vectors)
@@ -163,7 +163,7 @@ class SentenceIndex:
             raise UserError(f"{len(vectors)} vectors for {len(sentences)} sentences")
         if not len(sentences):
             return
-        found = unit(vectors, len(self))
+        found = normalize_rows(vectors, len(self))
         self._require_dimension(found)
         self._rows.append(list(sentences), found)
         if self._cells is not None:
@@ -197,9 +197,9 @@ class SentenceIndex:
         require_limits(top_k, threshold)
         if not len(vectors):
             return []
-        queries = unit(vectors)
+        queries = normalize_rows(vectors)
         self._require_dimension(queries)
-        search = partial(nearest, engine=self._engine) if self._cells is None else self._cells.nearest
+        search = partial(exact_search, engine=self._engine) if self._cells is None else self._cells.search
         found = search(self._rows, queries, top_k=min(top_k, len(self)), threshold=threshold)
         return [[Hit(self._rows.sentence(row), score, row) for row, score in hits] for hits in found]
 
@@ -210,7 +210,7 @@ class SentenceIndex:
             Path(folder), overwrite, len(self), chunks, lambda rows: self._cells, model=self.identity, text=self.text
         )
 
-    def _encode(self, batch_size: int) -> Encode:
+    def _encode(self, batch_size: int) -> EncodeFn:
         """How the model encodes; UserError where there is none, or another one by now."""
         if self.model is None:
             raise UserError("the index has no model to encode with; build or load it with one, or give vectors")
@@ -253,32 +253,32 @@ def _require_maker(identity: Mapping[str, Any] | None, model: Any, name: str) ->
 
 
 def _checked(
-    vectors: Encode | np.ndarray | str | Path, source: Source, identity: Mapping[str, Any] | None
-) -> tuple[Encode | np.ndarray, Mapping[str, Any] | None]:
+    vectors: EncodeFn | np.ndarray | str | Path, source: SentenceSource, identity: Mapping[str, Any] | None
+) -> tuple[EncodeFn | np.ndarray, Mapping[str, Any] | None]:
     """What gives the vectors of the source, and the identity of the model that made them."""
     if callable(vectors):
         return vectors, identity
     if isinstance(vectors, str | Path):
-        made = Made.read(vectors)
-        made.require_of(source)
-        if identity is not None and (others := differences(made.model, identity)):
+        encoded = EncodedVectors.read(vectors)
+        encoded.require_same_text(source)
+        if identity is not None and (others := differences(encoded.model, identity)):
             raise UserError(f"{vectors} was made by another model ({', '.join(others)} differ); encode the text anew")
-        vectors, identity = made.array, made.model
+        vectors, identity = encoded.array, encoded.model
     if np.ndim(vectors) != 2 or len(vectors) != source.count:
         raise UserError(f"vectors of shape {np.shape(vectors)} for {source.count} sentences; a row for each is needed")
     return vectors, identity
 
 
-def _held(count: int, chunks: Iterable[Chunk]) -> Rows:
+def _in_memory(count: int, chunks: Iterable[Chunk]) -> VectorStore:
     """All rows in memory."""
     held = None
     for sentences, vectors in chunks:
-        held = held or Held(vectors.shape[1], count)
+        held = held or MemoryStore(vectors.shape[1], count)
         held.append(sentences, vectors)
-    return Rows(vectors.shape[1], [held])
+    return VectorStore(vectors.shape[1], [held])
 
 
-def _filled(cells: Cells, rows: Rows, assigned: np.ndarray | None = None) -> Cells:
+def _fill(cells: IVFIndex, rows: VectorStore, assigned: np.ndarray | None = None) -> IVFIndex:
     """The cells with all rows in them."""
     for first, block in rows.blocks():
         cells.add(block, None if assigned is None else assigned[first : first + len(block)])
@@ -290,13 +290,13 @@ def _write(
     overwrite: bool,
     count: int,
     chunks: Iterable[Chunk],
-    cells_of: Callable[[Rows], Cells | None],
+    cells_of: Callable[[VectorStore], IVFIndex | None],
     **facts: Any,
 ) -> None:
     """Write an index folder; cells_of: its cells, given the rows as they were written."""
-    with index_folder.written_whole(folder, overwrite) as aside:
+    with index_folder.atomic_index_folder(folder, overwrite) as aside:
         record = {"rows": count, "cells": None, **facts, **index_folder.write_rows(aside, count, chunks)}
-        cells = cells_of(Rows(record["dimension"], [index_folder.Stored(aside, record)]))
+        cells = cells_of(VectorStore(record["dimension"], [index_folder.DiskStore(aside, record)]))
         if cells is not None:
             numbers = {"num_cells": len(cells.centroids), "num_cells_in_search": cells.num_cells_in_search}
             sums = index_folder.write_cells(aside, cells.centroids, cells.assigned)

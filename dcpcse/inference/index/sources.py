@@ -10,17 +10,17 @@ from tqdm.auto import tqdm
 
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.tokenization import require_sentences
-from dcpcse.inference.index.unit_vectors import unit
+from dcpcse.inference.index.unit_vectors import normalize_rows
 from dcpcse.inference.index.vector_store import BLOCK
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.npy import open_array
 from dcpcse.utils.parsing import parse_json
 
-Encode = Callable[[list[str]], np.ndarray]
+EncodeFn = Callable[[list[str]], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Source:
+class SentenceSource:
     """Sentences in chunks of `BLOCK`; sha256 of the text file, None for a list."""
 
     count: int
@@ -28,7 +28,7 @@ class Source:
     sha256: str | None
 
     @classmethod
-    def of(cls, sentences: Sequence[str] | str | Path) -> "Source":
+    def of(cls, sentences: Sequence[str] | str | Path) -> "SentenceSource":
         """A list of sentences, or the lines of a text file; UserError for what holds none, or cannot be encoded."""
         if isinstance(sentences, str | Path):
             file = TextFile.read(sentences, BLOCK)
@@ -38,18 +38,18 @@ class Source:
             raise UserError("there is no sentence to build an index of; give at least one")
         return cls(len(sentences), lambda i: list(sentences[i * BLOCK : (i + 1) * BLOCK]), None)
 
-    def chunks(self, vectors: Encode | np.ndarray, show_progress: bool) -> Iterator[tuple[list[str], np.ndarray]]:
+    def chunks(self, vectors: EncodeFn | np.ndarray, show_progress: bool) -> Iterator[tuple[list[str], np.ndarray]]:
         """Sentences with unit vectors, `BLOCK` at a time but for the last ones."""
         with tqdm(total=self.count, desc="index", unit=" sentences", mininterval=1, disable=not show_progress) as bar:
             for start in range(0, self.count, BLOCK):
                 sentences = self.chunk(start // BLOCK)
                 found = vectors(sentences) if callable(vectors) else vectors[start : start + len(sentences)]
-                yield sentences, unit(found, start)
+                yield sentences, normalize_rows(found, start)
                 bar.update(len(sentences))
 
 
 @dataclass(frozen=True)
-class Made:
+class EncodedVectors:
     """Vectors (N, H) that `dcpcse encode` wrote, mapped into memory, and the model and text that they are of."""
 
     array: np.ndarray
@@ -57,7 +57,7 @@ class Made:
     sha256: str
 
     @classmethod
-    def read(cls, path: str | Path) -> "Made":
+    def read(cls, path: str | Path) -> "EncodedVectors":
         """UserError unless it is a whole .npy file with the journal that says what it is made of beside it."""
         path = Path(path)
         if path.suffix != ".npy":
@@ -77,7 +77,7 @@ class Made:
                 "the vectors, or encode the text again"
             ) from error
 
-    def require_of(self, source: Source) -> None:
+    def require_same_text(self, source: SentenceSource) -> None:
         """UserError unless they are of this very text."""
         if source.sha256 != self.sha256:
             raise UserError("the vectors are of another text than the one that is given; give that one")

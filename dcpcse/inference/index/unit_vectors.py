@@ -6,7 +6,7 @@ from senteval.scores import cosine, unit_rows
 from dcpcse.utils.errors import UserError
 
 
-def unit(vectors: np.ndarray, first: int = 0) -> np.ndarray:
+def normalize_rows(vectors: np.ndarray, first: int = 0) -> np.ndarray:
     """Rows (n, H) at unit length, float32; UserError for one without a direction, numbered from `first`."""
     rows = np.asarray(vectors)
     if rows.ndim != 2:
@@ -18,11 +18,11 @@ def unit(vectors: np.ndarray, first: int = 0) -> np.ndarray:
     return unit_rows(rows).astype(np.float32)
 
 
-def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def cosine_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Cosines (N, M), float32, of all rows a (N, H) with all rows b (M, H); UserError for one without a direction."""
-    return np.clip(unit(a) @ unit(b).T, -1, 1)
+    return np.clip(normalize_rows(a) @ normalize_rows(b).T, -1, 1)
 
 
-def row_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def pairwise_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Cosine (N,), float64, of each row of a (N, H) with the same row of b, as evaluation has it; 1 of equal rows."""
     return np.clip(cosine(a, b), -1, 1)

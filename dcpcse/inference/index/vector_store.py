@@ -9,7 +9,7 @@ BLOCK = 8_192
 """Rows that are encoded, written, checked and searched at once."""
 
 
-class Part(Protocol):
+class StoreSegment(Protocol):
     """Some rows that follow each other."""
 
     def __len__(self) -> int: ...
@@ -24,7 +24,7 @@ class Part(Protocol):
         """The sentence of a row."""
 
 
-class Held:
+class MemoryStore:
     """Rows in memory."""
 
     def __init__(self, dimension: int, capacity: int = 0) -> None:
@@ -57,27 +57,27 @@ class Held:
         return self._sentences[row]
 
 
-class Rows:
+class VectorStore:
     """The parts of an index as one sequence."""
 
-    def __init__(self, dimension: int, parts: Sequence[Part] = ()) -> None:
+    def __init__(self, dimension: int, segments: Sequence[StoreSegment] = ()) -> None:
         self.dimension = dimension
-        self._parts = list(parts)
+        self._segments = list(segments)
 
     def __len__(self) -> int:
-        return sum(map(len, self._parts))
+        return sum(map(len, self._segments))
 
     def append(self, sentences: Sequence[str], vectors: np.ndarray) -> None:
         """Add rows in memory; those of a folder stay as they are."""
-        if not self._parts or not isinstance(self._parts[-1], Held):
-            self._parts.append(Held(self.dimension))
-        self._parts[-1].append(sentences, vectors)
+        if not self._segments or not isinstance(self._segments[-1], MemoryStore):
+            self._segments.append(MemoryStore(self.dimension))
+        self._segments[-1].append(sentences, vectors)
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """All vectors in order with the number of their first row, at most `BLOCK` rows at a time."""
         first = 0
-        for part in self._parts:
-            for block in part.blocks():
+        for segment in self._segments:
+            for block in segment.blocks():
                 yield first, block
                 first += len(block)
 
@@ -85,19 +85,19 @@ class Rows:
         """The vectors (n, H) of these rows, float32."""
         vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
         start = 0
-        for part in self._parts:
-            inside = (rows >= start) & (rows < start + len(part))
+        for segment in self._segments:
+            inside = (rows >= start) & (rows < start + len(segment))
             if inside.any():
-                vectors[inside] = part.take(rows[inside] - start)
-            start += len(part)
+                vectors[inside] = segment.take(rows[inside] - start)
+            start += len(segment)
         return vectors
 
     def sentence(self, row: int) -> str:
         """The sentence of a row."""
-        for part in self._parts:
-            if row < len(part):
-                return part.sentence(row)
-            row -= len(part)
+        for segment in self._segments:
+            if row < len(segment):
+                return segment.sentence(row)
+            row -= len(segment)
         raise IndexError(row)
 
     def chunks(self) -> Iterator[tuple[list[str], np.ndarray]]:

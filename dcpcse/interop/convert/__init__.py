@@ -2,21 +2,21 @@
 
     dcpcse.import_checkpoint("promcse-bert", "imported/promcse", base="bert-base-uncased")
 
-`layouts` is the table of formats, `arguments` what they do not hold, `files` reads them, `building` makes the model.
+`layouts` is the table of formats, `choices` what they do not hold, `read` reads them, `build` makes the model.
 """
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dcpcse.interop.convert.choices import Choices
-from dcpcse.interop.convert.layouts import LAYOUTS, Imported, Layout, recognise
+from dcpcse.interop.convert.layouts import LAYOUTS, Imported, Layout, recognise_layout
 
 if TYPE_CHECKING:
     from dcpcse.encoders.storage.load_options import LoadOptions
 
-__all__ = ["LAYOUTS", "Choices", "Imported", "Layout", "import_checkpoint", "recognise"]
+__all__ = ["LAYOUTS", "Choices", "Imported", "Layout", "import_checkpoint", "recognise_layout"]
 
-PUBLISHED = Choices()
+PUBLISHED_CHOICES = Choices()
 """All as the published evaluation has it."""
 
 
@@ -27,7 +27,7 @@ def import_checkpoint(
     *,
     tokenizer: str | None = None,
     layout: str | None = None,
-    choices: Choices = PUBLISHED,
+    choices: Choices = PUBLISHED_CHOICES,
     overwrite: bool = False,
     options: "LoadOptions | None" = None,
 ) -> Imported:
@@ -38,10 +38,10 @@ def import_checkpoint(
     model in `output`. Raises UserError for a folder that is none, for tensors that are missing, unknown, damaged or of
     another encoder, and for a pickle that holds more than tensors.
     """
-    from dcpcse.interop.convert.build import load_checkpoint, require_room_for, write  # takes torch
+    from dcpcse.interop.convert.build import load_checkpoint, require_room_for, write_model_folder  # takes torch
 
     path, output = Path(path), Path(output)
     require_room_for(path, output, overwrite)
     model, imported = load_checkpoint(path, base, tokenizer=tokenizer, layout=layout, choices=choices, options=options)
-    write(model, output)
+    write_model_folder(model, output)
     return imported

@@ -16,9 +16,9 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
-from dcpcse.interop.convert.choices import HEADED, Choices, Settled, settle
-from dcpcse.interop.convert.layouts import LAYOUTS, Imported, Layout, choose
-from dcpcse.interop.convert.read import Checkpoint, is_sentence_transformer, read_checkpoint
+from dcpcse.interop.convert.choices import POOLERS_WITH_HEAD, Choices, ResolvedChoices, resolve_choices
+from dcpcse.interop.convert.layouts import LAYOUTS, Imported, Layout, find_layout
+from dcpcse.interop.convert.read import ForeignCheckpoint, is_sentence_transformer, read_checkpoint
 from dcpcse.utils.console import say
 from dcpcse.utils.errors import UserError, counted
 from dcpcse.utils.files import folder_whole, require_writable
@@ -45,7 +45,9 @@ def load_checkpoint(
 ) -> tuple[SentenceEncoder, Imported]:
     """The model of a checkpoint, in eval mode, and what became of its tensors; arguments as of `import_checkpoint`."""
     checkpoint = read_checkpoint(path)
-    name = choose(sorted(checkpoint.tensors), layout, adapter=checkpoint.adapter is not None, where=checkpoint.file)
+    name = find_layout(
+        sorted(checkpoint.tensors), layout, adapter=checkpoint.adapter is not None, where=checkpoint.file
+    )
     kind = LAYOUTS[name]
     if kind.ambiguous and layout is None and is_sentence_transformer(path):
         raise UserError(
@@ -55,17 +57,17 @@ def load_checkpoint(
     used, left_out = _sorted_out(checkpoint, kind)
     parts = _parts(checkpoint.tensors, used)
     backbone = (_frozen if kind.frozen else _trained)(checkpoint, kind, parts, base, tokenizer, options)
-    model, settled = _build(checkpoint, name, parts, backbone, choices)
+    model, resolved = _build(checkpoint, name, parts, backbone, choices)
     # Once nothing can be wrong any more: before an error these lines would only hide it.
     say(f"{checkpoint.file}: a {kind.title} checkpoint, {counted(len(used), 'tensor')} used, {len(left_out)} left out")
     for line in _said_of(left_out):
         say(line)
-    for option, value in settled.assumed.items():
-        say(f"--{option} {value}: the checkpoint does not say; taken from {settled.source[option]}")
-    return model, Imported(name, checkpoint.file, used, left_out, settled.assumed)
+    for option, value in resolved.assumed.items():
+        say(f"--{option} {value}: the checkpoint does not say; taken from {resolved.source[option]}")
+    return model, Imported(name, checkpoint.file, used, left_out, resolved.assumed)
 
 
-def _sorted_out(checkpoint: Checkpoint, layout: Layout) -> tuple[dict[str, str], dict[str, str]]:
+def _sorted_out(checkpoint: ForeignCheckpoint, layout: Layout) -> tuple[dict[str, str], dict[str, str]]:
     try:
         return layout.sort(checkpoint.tensors)
     except UserError as error:
@@ -87,7 +89,7 @@ def _parts(tensors: Mapping[str, Tensor], used: Mapping[str, str]) -> Parts:
 
 
 def _trained(
-    checkpoint: Checkpoint,
+    checkpoint: ForeignCheckpoint,
     layout: Layout,
     parts: Parts,
     base: str | None,
@@ -106,7 +108,7 @@ def _trained(
     return build_backbone(folder, parts["encoder"], tokenizer=tokenizer, options=options)
 
 
-def _require_root(checkpoint: Checkpoint) -> None:
+def _require_root(checkpoint: ForeignCheckpoint) -> None:
     """UserError where tensors and config.json speak of different encoders; their shapes alone may agree."""
     kind = checkpoint.config.get("model_type")
     if kind not in _ROOTS:
@@ -117,7 +119,7 @@ def _require_root(checkpoint: Checkpoint) -> None:
 
 
 def _frozen(
-    checkpoint: Checkpoint,
+    checkpoint: ForeignCheckpoint,
     layout: Layout,
     parts: Parts,
     base: str | None,
@@ -151,7 +153,7 @@ def _frozen(
     return backbone
 
 
-def _require_prefix_tuning(checkpoint: Checkpoint) -> None:
+def _require_prefix_tuning(checkpoint: ForeignCheckpoint) -> None:
     adapter = checkpoint.adapter
     for name, known in (("peft_type", ("PREFIX_TUNING",)), ("num_transformer_submodules", (1, None))):
         if adapter.get(name) not in known:
@@ -161,7 +163,7 @@ def _require_prefix_tuning(checkpoint: Checkpoint) -> None:
             )
 
 
-def _require_same_settings(checkpoint: Checkpoint, where: str, backbone: Backbone) -> None:
+def _require_same_settings(checkpoint: ForeignCheckpoint, where: str, backbone: Backbone) -> None:
     """UserError where the checkpoint's files say that its encoder computes in another way, or has another size."""
     config = backbone.model.config
     said = {name: (checkpoint.config.get(name), getattr(config, name, None)) for name in _SAME}
@@ -173,7 +175,7 @@ def _require_same_settings(checkpoint: Checkpoint, where: str, backbone: Backbon
         _require_same(checkpoint, where, name, theirs, ours)
 
 
-def _require_same(checkpoint: Checkpoint, where: str, name: str, theirs: Any, ours: Any) -> None:
+def _require_same(checkpoint: ForeignCheckpoint, where: str, name: str, theirs: Any, ours: Any) -> None:
     if theirs is not None and theirs != ours:
         raise UserError(
             f"{checkpoint.folder} was trained on an encoder with {name} {theirs}, {where} has {ours}; give with "
@@ -181,7 +183,9 @@ def _require_same(checkpoint: Checkpoint, where: str, name: str, theirs: Any, ou
         )
 
 
-def _require_same_encoder(checkpoint: Checkpoint, found: Mapping[str, Tensor], where: str, backbone: Backbone) -> None:
+def _require_same_encoder(
+    checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], where: str, backbone: Backbone
+) -> None:
     """UserError unless the encoder inside the checkpoint is the given one, number by number."""
     expected = backbone.model.state_dict()
     require_same_tensors(f"{checkpoint.file}, beside {where}: the encoder inside", expected, found)
@@ -196,12 +200,12 @@ def _require_same_encoder(checkpoint: Checkpoint, found: Mapping[str, Tensor], w
 
 
 def _build(
-    checkpoint: Checkpoint, name: str, parts: Parts, backbone: Backbone, choices: Choices
-) -> tuple[SentenceEncoder, Settled]:
+    checkpoint: ForeignCheckpoint, name: str, parts: Parts, backbone: Backbone, choices: Choices
+) -> tuple[SentenceEncoder, ResolvedChoices]:
     layout, config = LAYOUTS[name], backbone.model.config
     head = _head(checkpoint, parts["head"], config)
     prompt = _deep_prompt(checkpoint, parts["prompt"], backbone, dropout=0.0 if layout.adapter else None)
-    settled = settle(
+    resolved = resolve_choices(
         choices,
         layout,
         str(checkpoint.folder),
@@ -209,7 +213,7 @@ def _build(
         head=head is not None,
         prompt_length=None if prompt is None else prompt.shape.length,
     )
-    read = settled.choices
+    read = resolved.choices
     template = None
     if layout.templated:
         template = Template.parse(read.template, continuous=bool(parts["shallow"]))
@@ -225,18 +229,18 @@ def _build(
         backbone.source,
         pooling=read.pooler_type,
         head=head,
-        head_at_inference=head is not None and read.pooler_type in HEADED and not read.mlp_only_train,
+        head_at_inference=head is not None and read.pooler_type in POOLERS_WITH_HEAD and not read.mlp_only_train,
         templates=[] if template is None else [template],
         denoising=Denoising(inference=read.denoise_at_inference) if read.denoise_at_inference else NO_DENOISING,
         final_period=bool(read.final_period),
         method=layout.method,
         arguments={"imported_from": layout.title},
     )
-    return model.requires_grad_(False).eval(), settled
+    return model.requires_grad_(False).eval(), resolved
 
 
 def _deep_prompt(
-    checkpoint: Checkpoint, found: Mapping[str, Tensor], backbone: Backbone, dropout: float | None
+    checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], backbone: Backbone, dropout: float | None
 ) -> DeepPrompt | None:
     """Prompts of the size that their tensors have; dropout: None for that of the encoder's hidden states."""
     if not found:
@@ -261,7 +265,7 @@ def _deep_prompt(
 
 
 def _shallow_prompt(
-    checkpoint: Checkpoint, found: Mapping[str, Tensor], template: Template | None, backbone: Backbone
+    checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], template: Template | None, backbone: Backbone
 ) -> ShallowPrompt | None:
     """Vectors in the places of the template's words, as the public code of OptiPrompt has them.
 
@@ -286,7 +290,7 @@ def _shallow_prompt(
     )
 
 
-def _head(checkpoint: Checkpoint, found: Mapping[str, Tensor], config: Any) -> nn.Module | None:
+def _head(checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], config: Any) -> nn.Module | None:
     """The head of which a checkpoint has all tensors; None where it has none of any."""
     if not found:
         return None
@@ -320,7 +324,7 @@ def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
         raise UserError(f"--output {output} holds no model that --overwrite could replace; give another folder")
 
 
-def write(model: SentenceEncoder, output: Path) -> None:
+def write_model_folder(model: SentenceEncoder, output: Path) -> None:
     """Write the model folder: whole, or not at all where there was none."""
     if output.is_dir() and any(output.iterdir()):
         from dcpcse.training.output_folder import (

@@ -11,7 +11,7 @@ from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import flag, option, require
 
-HEADED = ("cls", "mask")
+POOLERS_WITH_HEAD = ("cls", "mask")
 """Poolers whose vectors published heads were trained on."""
 
 
@@ -46,7 +46,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Settled:
+class ResolvedChoices:
     """Choices with nothing open; assumed: those that were filled in, and source: from what, by their names."""
 
     choices: Choices
@@ -54,9 +54,9 @@ class Settled:
     source: Mapping[str, str]
 
 
-def settle(
+def resolve_choices(
     choices: Choices, layout: Layout, path: str, model_type: str, *, head: bool, prompt_length: int | None
-) -> Settled:
+) -> ResolvedChoices:
     """Fill in what is open. UserError for a choice that nothing in this checkpoint hangs on.
 
     path: where the checkpoint lies, as the user wrote it: `unsup` in it means an unsupervised one, as in the published
@@ -83,7 +83,7 @@ def settle(
         if given is None:
             assumed[name] = values[name]
     sources = dict.fromkeys(assumed, source) | {"position_offset": "the prompt length, as in the public code"}
-    return Settled(Choices(**values), assumed, sources)
+    return ResolvedChoices(Choices(**values), assumed, sources)
 
 
 def _published(layout: Layout, path: str, model_type: str) -> tuple[dict[str, Any], str]:
@@ -107,7 +107,7 @@ def _published(layout: Layout, path: str, model_type: str) -> tuple[dict[str, An
 def _no_head(head: bool, pooling: str) -> str | None:
     if not head:
         return "it has no head"
-    return None if pooling in HEADED else f"its head stands on the pooler cls or mask, not on {pooling}"
+    return None if pooling in POOLERS_WITH_HEAD else f"its head stands on the pooler cls or mask, not on {pooling}"
 
 
 def _not_templated(layout: Layout) -> str:

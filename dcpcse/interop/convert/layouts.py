@@ -45,7 +45,7 @@ class Layout:
     adapter: bool = False
     ambiguous: bool = False
 
-    def recognises(self, names: Collection[str]) -> bool:
+    def matches(self, names: Collection[str]) -> bool:
         """Whether tensors of these names are of this format."""
         return all(any(re.fullmatch(mark, name) for name in names) for mark in self.marks)
 
@@ -89,9 +89,9 @@ class Imported:
     assumed: Mapping[str, object]
 
 
-def recognise(names: Collection[str], *, adapter: bool = False) -> str | None:
+def recognise_layout(names: Collection[str], *, adapter: bool = False) -> str | None:
     """The format of tensors of these names, as a name of `LAYOUTS`; adapter: they lie in a folder of peft's."""
-    return next((n for n, one in LAYOUTS.items() if one.adapter == adapter and one.recognises(names)), None)
+    return next((n for n, one in LAYOUTS.items() if one.adapter == adapter and one.matches(names)), None)
 
 
 _ROOT = r"(?:(?:bert|roberta)\.)?"
@@ -190,9 +190,9 @@ LAYOUTS: Mapping[str, Layout] = {
 """Formats by name; the first that recognises the tensors is taken, so the narrower ones stand first."""
 
 
-def choose(names: Sequence[str], asked: str | None, *, adapter: bool, where: Path) -> str:
+def find_layout(names: Sequence[str], asked: str | None, *, adapter: bool, where: Path) -> str:
     """The format that is asked for, or else recognised; UserError where there is none."""
-    found = asked or recognise(names, adapter=adapter)
+    found = asked or recognise_layout(names, adapter=adapter)
     if found is None or LAYOUTS[found].adapter != adapter:
         known = ", ".join(name for name, layout in LAYOUTS.items() if layout.adapter == adapter)
         what = "is of another kind" if asked is None else f"is not of the kind {asked}"

@@ -23,7 +23,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_io import BROKEN_PICKLE, load_tensors, require_finite
 
 PICKLE = "pytorch_model.bin"
-FILES = {False: (WEIGHTS, PICKLE), True: (PEFT_PROMPTS, "adapter_model.bin")}
+WEIGHT_FILES = {False: (WEIGHTS, PICKLE), True: (PEFT_PROMPTS, "adapter_model.bin")}
 """Names of the weights, the first one there is taken; True: in a folder of peft's."""
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
@@ -33,7 +33,7 @@ _WEIGHTS_OF_OTHERS = (".bin", ".ckpt", ".h5", ".index.json", ".msgpack", ".onnx"
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class ForeignCheckpoint:
     """A checkpoint as read. config: config.json, empty without one; adapter: peft's adapter_config.json, or None."""
 
     folder: Path
@@ -48,7 +48,7 @@ class Checkpoint:
         return any((self.folder / name).is_file() for name in TOKENIZERS)
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
+def read_checkpoint(folder: Path) -> ForeignCheckpoint:
     """All that lies in a checkpoint's folder; UserError names the file and what is wrong with it."""
     _require_checkpoint(folder)
     adapter = read_object(folder / PEFT_CONFIG) if (folder / PEFT_CONFIG).is_file() else None
@@ -57,7 +57,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     tensors = load_tensors(file) if file.suffix == ".safetensors" else load_pickle(file)
     if not tensors:
         raise UserError(f"{file} holds no tensors")
-    return Checkpoint(folder, file, tensors, config, adapter)
+    return ForeignCheckpoint(folder, file, tensors, config, adapter)
 
 
 def _require_checkpoint(folder: Path) -> None:
@@ -70,7 +70,7 @@ def _require_checkpoint(folder: Path) -> None:
 
 
 def _weights_in(folder: Path, adapter: bool) -> Path:
-    names = FILES[adapter]
+    names = WEIGHT_FILES[adapter]
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is None:
         others = sorted(path.name for path in folder.iterdir() if path.name.endswith(_WEIGHTS_OF_OTHERS))

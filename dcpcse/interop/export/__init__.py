@@ -25,7 +25,7 @@ TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Target:
+class ExportFormat:
     """A format: its module here, what it is, and the packages that it takes, of one of the extras in setup.py.
 
     The module has `obstacles(model)`, reasons why the format cannot hold a model; `write(model, folder)`; and
@@ -44,15 +44,15 @@ class Target:
             raise UserError(f"this format needs {', '.join(missing)}: pip install -e .[{self.extra}]")
 
 
-TARGETS = {
-    "peft": Target("peft", "an adapter that PeftModel opens on the frozen encoder", "peft", ("peft",)),
-    "sentence-transformers": Target(
+EXPORT_FORMATS = {
+    "peft": ExportFormat("peft", "an adapter that PeftModel opens on the frozen encoder", "peft", ("peft",)),
+    "sentence-transformers": ExportFormat(
         "sentence_transformers", "a folder that SentenceTransformer opens", "st", ("sentence_transformers",)
     ),
-    "onnx": Target(
+    "onnx": ExportFormat(
         "onnx", "one graph for onnxruntime, the encoder inside", "onnx", ("onnx", "onnxscript", "onnxruntime")
     ),
-    "huggingface": Target("huggingface", "the trained encoder as AutoModel opens it"),
+    "huggingface": ExportFormat("huggingface", "the trained encoder as AutoModel opens it"),
 }
 """Formats by the name that the command line gives them."""
 
@@ -73,9 +73,9 @@ def export(folder: str | Path, to: str, output: str | Path, *, base: str | None 
     UserError for an unknown format, one that cannot hold the model (with all reasons), a place where something is,
     missing packages, and vectors that differ by more than `TOLERANCE` when read back.
     """
-    if to not in TARGETS:
-        raise UserError(f"unknown format {to!r}; choose one of {', '.join(TARGETS)}")
-    target, output = TARGETS[to], Path(output)
+    if to not in EXPORT_FORMATS:
+        raise UserError(f"unknown format {to!r}; choose one of {', '.join(EXPORT_FORMATS)}")
+    target, output = EXPORT_FORMATS[to], Path(output)
     require_new_folder(output, "--output")
     target.require_packages()
     # Once what was given is right: these take seconds.
@@ -109,7 +109,9 @@ def _probes(model: "SentenceEncoder") -> list[str]:
 
 def _others(model: "SentenceEncoder", refused: str) -> str:
     """The formats that can hold a model."""
-    modules = {name: importlib.import_module(f".{target.module}", __package__) for name, target in TARGETS.items()}
+    modules = {
+        name: importlib.import_module(f".{target.module}", __package__) for name, target in EXPORT_FORMATS.items()
+    }
     fitting = [name for name, module in modules.items() if name != refused and not module.obstacles(model)]
     return f"what can: {', '.join(fitting)}"
 

@@ -10,7 +10,7 @@ from transformers import AutoModel
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.interop.export.usage_page import embed, needs_other_pooler, pooling_of, write_page
 
-NOTE = "A trained sentence encoder; sentence-transformers reads how it is pooled from `modules.json`."
+ENCODER_NOTE = "A trained sentence encoder; sentence-transformers reads how it is pooled from `modules.json`."
 
 
 def obstacles(model: SentenceEncoder) -> list[str]:
@@ -27,7 +27,7 @@ def write(model: SentenceEncoder, folder: Path) -> None:
     model.tokenizer.save_pretrained(folder)
     imports = ("import torch", "from transformers import AutoModel, AutoTokenizer")
     load = "AutoModel.from_pretrained(FOLDER, dtype=torch.float32)"
-    write_page(model, folder, "transformers", imports, load, NOTE)
+    write_page(model, folder, "transformers", imports, load, ENCODER_NOTE)
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:

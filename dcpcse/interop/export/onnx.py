@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Slots, TokenTemplate
-from dcpcse.interop.onnx_encoder import FORMAT, GRAPH, INPUTS, OUTPUT, SETTINGS, TOKENIZER, OnnxEncoder
+from dcpcse.interop.onnx_encoder import GRAPH, INPUTS, ONNX_FORMAT, OUTPUT, SETTINGS, TOKENIZER, OnnxEncoder
 from dcpcse.utils.files import write_json, write_whole
 
 MOST_IN_ONE_FILE = 2**31 - 2**24
 """Bytes of weights from which on they lie beside the graph: one file of this format holds 2 GB at most."""
 
-PAGE = """# Sentence embeddings ({method}) as an ONNX graph
+ONNX_README = """# Sentence embeddings ({method}) as an ONNX graph
 
 `{graph}` holds the encoder and all that was trained. Its inputs are `input_ids` and `attention_mask`, int64, both
 (batch, length) with pads at the end; its output `embeddings` is float32, (batch, {dimension}), not normalised.
@@ -54,7 +54,7 @@ def write(model: SentenceEncoder, folder: Path) -> None:
     _write_graph(model, folder / GRAPH)
     write_json(folder / SETTINGS, _settings(model))
     names = {"graph": GRAPH, "tokenizer": TOKENIZER, "settings": SETTINGS}
-    page = PAGE.format(method=model.method or "DCPCSE", dimension=model.dimension, **names)
+    page = ONNX_README.format(method=model.method or "DCPCSE", dimension=model.dimension, **names)
     write_whole(folder / "README.md", page)
 
 
@@ -143,7 +143,7 @@ def _settings(model: SentenceEncoder) -> dict[str, object]:
     """What `OnnxEncoder` has to know besides graph and tokenizer, JSON-ready."""
     template = model.template
     return {
-        "format": FORMAT,
+        "format": ONNX_FORMAT,
         "method": model.method,
         "dimension": model.dimension,
         "max_tokens": model.encoder.max_tokens,

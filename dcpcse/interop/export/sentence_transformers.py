@@ -8,7 +8,7 @@ import numpy as np
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.utils.files import write_whole
 
-PAGE = """---
+README_PAGE = """---
 library_name: sentence-transformers
 ---
 # Sentence embeddings ({method})
@@ -23,7 +23,7 @@ model = SentenceTransformer(FOLDER{options})
 embeddings = model.encode(["A man is playing a flute.", "Rain fell."])
 ```
 """
-OWN = """The folder holds {what}. `modules.json` names the module `dcpcse.st.DeepPromptTransformer`, so the package
+WRAPPED = """The folder holds {what}. `modules.json` names the module `dcpcse.st.DeepPromptTransformer`, so the package
 `dcpcse` has to be installed, and sentence-transformers has to be told to trust it; otherwise it refuses the folder."""
 PLAIN = "A trained encoder; sentence-transformers needs nothing else to open it."
 
@@ -49,9 +49,9 @@ def write(model: SentenceEncoder, folder: Path) -> None:
         )
     frozen = f"what was trained on the frozen encoder `{model.source.name_or_path}`, which is loaded from there"
     what = "its trained encoder" if model.encoder.tuned else frozen
-    page = PAGE.format(
+    page = README_PAGE.format(
         method=model.method or "DCPCSE",
-        note=PLAIN if plain else OWN.format(what=what),
+        note=PLAIN if plain else WRAPPED.format(what=what),
         options="" if plain else ", trust_remote_code=True",
     )
     write_whole(folder / "README.md", page)

@@ -23,7 +23,7 @@ class Pooling:
     of: Callable[[Any, Tensor], Tensor]
 
 
-POOLINGS = {
+POOLING_CODE = {
     "cls": Pooling("output.last_hidden_state[:, 0]", lambda output, mask: output.last_hidden_state[:, 0]),
     "mean": Pooling(
         "(output.last_hidden_state * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)",
@@ -35,7 +35,7 @@ POOLINGS = {
 
 def pooling_of(model: SentenceEncoder) -> Pooling:
     """The one by which a model that has no obstacles is pooled; its MLP stands where transformers has the pooler."""
-    return POOLINGS["pooler" if model.head_at_inference else TunedBackbone.POOLINGS[model.pooling]]
+    return POOLING_CODE["pooler" if model.head_at_inference else TunedBackbone.POOLINGS[model.pooling]]
 
 
 def needs_other_pooler(model: SentenceEncoder) -> bool:
