@@ -37,7 +37,7 @@ from interleaved import in_turn, table
 from torch import Tensor, nn
 from transformers import AutoTokenizer, BertConfig, BertModel, DynamicCache, PreTrainedTokenizerBase
 
-from dcpcse.encoders.backbones import Backbone, Source
+from dcpcse.encoders.backbones import Backbone, EncoderSource
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.packing import Packing
@@ -197,7 +197,7 @@ def _own(method: str, packed: bool = True, cached: bool = False, prepack: bool =
 
     def build(args: argparse.Namespace, batch: dict, tokenizer: PreTrainedTokenizerBase) -> Callable[[], None]:
         encoder = _encoder(args, "sdpa")
-        source = Source("random", None, "bert", args.hidden, "")
+        source = EncoderSource("random", None, "bert", args.hidden, "")
         prompts = {"pre_seq_len": args.prompt} if method == "dcpcse" and args.prompt else {}
         tuning = "deep" if prompts else "full"
         settled = fill_defaults(model_arguments(method=method, tuning=tuning, **prompts), ["anchor"])

@@ -5,7 +5,7 @@ import zlib
 import torch
 
 from dcpcse.data.collator import ViewCollator
-from dcpcse.data.indexed_dataset import EPOCH, ROW, without_numbers
+from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, without_index
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.methods import build_method, model_arguments
@@ -66,5 +66,5 @@ class Collator(ViewCollator):
 
     def __call__(self, examples):
         rows = [zlib.crc32(repr(sorted(example.items())).encode()) for example in examples]
-        numbered = [{**example, ROW: row, EPOCH: 0} for example, row in zip(examples, rows, strict=True)]
-        return without_numbers(super().__call__(numbered))[0]
+        numbered = [{**example, ROW_KEY: row, EPOCH_KEY: 0} for example, row in zip(examples, rows, strict=True)]
+        return without_index(super().__call__(numbered))[0]

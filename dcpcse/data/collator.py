@@ -9,19 +9,19 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dcpcse.data.corrupted_corpus import stack_corrupted
-from dcpcse.data.indexed_dataset import EPOCH, ROW, stack_numbers
+from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, stack_indices
 from dcpcse.data.labels import CLASSES, LABEL, SCORE
-from dcpcse.data.views import View, growth
-from dcpcse.encoders.embedding_edits import Altered
+from dcpcse.data.views import View, max_added_tokens
+from dcpcse.encoders.embedding_edits import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.templates import Slots, TokenTemplate, frame
 from dcpcse.encoders.tokenization import pad, tokenize
 
-SLOTS = "slots_"
+SLOTS_PREFIX = "slots_"
 """Prefix of the batch's tensors that say what stands where in templates: the fields of `Slots`."""
 
-ALTERED = "altered_"
-"""Prefix of those that say what is changed behind the embedding layer: the fields of `Altered`."""
+EDITS_PREFIX = "altered_"
+"""Prefix of those that say what is changed behind the embedding layer: the fields of `EmbeddingEdits`."""
 
 
 class ViewCollator:
@@ -58,17 +58,17 @@ class ViewCollator:
         # Special tokens around a sentence alone; only where they are asked for, as it takes a pass of the tokenizer.
         self.frame = tuple(map(len, frame(tokenizer))) if self.augmented and not self.templated else (0, 0)
         longest = max((template.length for template in self.templates), default=0)
-        longest += growth(self.views, max_length - sum(self.frame))
+        longest += max_added_tokens(self.views, max_length - sum(self.frame))
         self.length = max_length + longest if pad_to_max_length else None
         self.seed = seed
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Examples (column → text) → input_ids and attention_mask, each (B, V, L), packing, slots, labels and rows.
 
-        Examples of augmented views know their row and epoch (`NumberedRows`).
+        Examples of augmented views know their row and epoch (`IndexedDataset`).
         """
         batch = self._in_templates(examples) if self.templated else self._as_they_are(examples)
-        return batch | _stack_labels(examples) | stack_numbers(examples)
+        return batch | _stack_labels(examples) | stack_indices(examples)
 
     def _as_they_are(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
         columns = dict.fromkeys(view.column for view in self.views)
@@ -84,7 +84,7 @@ class ViewCollator:
             rows = [[*row[:first], *content, *row[len(row) - last :]] for row, content in parts]
         batch = self._stack(rows, len(examples))
         length = batch["input_ids"].shape[2]
-        return batch | self._altered(cuts, [self.frame[0]] * len(cuts), length) | stack_corrupted(examples, length)
+        return batch | self._edits(cuts, [self.frame[0]] * len(cuts), length) | stack_corrupted(examples, length)
 
     def _in_templates(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
         texts = [example[view.column] for example in examples for view in self.views]
@@ -95,9 +95,9 @@ class ViewCollator:
         rows = [self.templates[number].wrap(content) for number, content in zip(numbers, contents, strict=True)]
         slots = vars(Slots.of(rows, numbers))
         shape = (len(examples), len(self.views))
-        placed = {f"{SLOTS}{name}": tensor.view(*shape, *tensor.shape[1:]) for name, tensor in slots.items()}
+        placed = {f"{SLOTS_PREFIX}{name}": tensor.view(*shape, *tensor.shape[1:]) for name, tensor in slots.items()}
         batch = self._stack([row.ids for row in rows], len(examples))
-        return batch | placed | self._altered(cuts, [row.start for row in rows], batch["input_ids"].shape[2])
+        return batch | placed | self._edits(cuts, [row.start for row in rows], batch["input_ids"].shape[2])
 
     def _contents(self, texts: Sequence[str], numbers: Sequence[int]) -> list[list[int]]:
         """Ids of the sentences alone; each is tokenised once for all templates that begin it alike."""
@@ -118,14 +118,14 @@ class ViewCollator:
         for (example, view), ids in zip(product(examples, self.views), contents, strict=True):
             cut = None
             if view.augmentation and ids:  # nothing can be drawn of a text without tokens
-                random = view.random(self.seed, example[EPOCH], example[ROW])
+                random = view.random(self.seed, example[EPOCH_KEY], example[ROW_KEY])
                 ids = view.augmentation.edit(ids, random)
                 cut = view.augmentation.cut(len(ids), self.width, random)
             edited.append(ids)
             cuts.append(cut)
         return edited, cuts
 
-    def _altered(self, cuts: Sequence[Tensor | None], starts: Sequence[int], length: int) -> dict[str, Tensor]:
+    def _edits(self, cuts: Sequence[Tensor | None], starts: Sequence[int], length: int) -> dict[str, Tensor]:
         """What is cut of the sentences that begin at `starts` of their rows, as a batch; nothing where nothing is."""
         there = [cut for cut in cuts if cut is not None]
         if not there:
@@ -134,7 +134,7 @@ class ViewCollator:
         for row, cut, start in zip(zeroed, cuts, starts, strict=True):
             if cut is not None:
                 row[start : start + len(cut)] = cut
-        return {f"{ALTERED}zeroed": zeroed.unflatten(0, (-1, len(self.views)))}
+        return {f"{EDITS_PREFIX}zeroed": zeroed.unflatten(0, (-1, len(self.views)))}
 
     def _stack(self, rows: Sequence[Sequence[int]], examples: int) -> dict[str, Tensor | Packing]:
         input_ids, mask = pad(rows, self.tokenizer.pad_token_id, self.length)
@@ -155,14 +155,14 @@ def _stack_labels(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
 
 def slots_of(batch: Mapping[str, Tensor]) -> Slots | None:
     """The slots in a batch of `ViewCollator`, views flattened: (B·V, ...); None without templates."""
-    found = _of(batch, SLOTS)
+    found = _of(batch, SLOTS_PREFIX)
     return Slots(**found) if found else None
 
 
-def altered_of(batch: Mapping[str, Tensor]) -> Altered | None:
+def edits_of(batch: Mapping[str, Tensor]) -> EmbeddingEdits | None:
     """What such a batch changes behind the embedding layer, views flattened: (B·V, ...); None where it is nothing."""
-    found = _of(batch, ALTERED)
-    return Altered(**found) if found else None
+    found = _of(batch, EDITS_PREFIX)
+    return EmbeddingEdits(**found) if found else None
 
 
 def _of(batch: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -17,11 +17,11 @@ from torch.utils.data import Dataset
 
 from dcpcse.data.fingerprint import data_fingerprint
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import write_json
+from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.npy import open_array
 from dcpcse.utils.parsing import parse_json
 
-RECORD = "corpus.json"
+CORPUS = "corpus.json"
 IDS = "corrupted.npy"
 CORRUPTED = "corrupted_ids"
 """Name of the corrupted ids among an example's columns and a batch's tensors."""
@@ -44,30 +44,30 @@ class Corpus:
     @staticmethod
     def finish(folder: Path, record: Mapping[str, Any]) -> None:
         """Write the record, by which a folder is known to be whole."""
-        write_json(folder / RECORD, dict(record))
+        write_json_atomic(folder / CORPUS, dict(record))
 
     @classmethod
     def read(cls, folder: str | Path) -> "Corpus":
         """Open a corpus; UserError for a folder that is none, or not a whole one."""
         folder = Path(folder)
-        if not (folder / RECORD).is_file():
+        if not (folder / CORPUS).is_file():
             raise UserError(
-                f"--corrupted_corpus {folder} is no whole corpus ({RECORD} is missing); write one with dcpcse corrupt"
+                f"--corrupted_corpus {folder} is no whole corpus ({CORPUS} is missing); write one with dcpcse corrupt"
             )
         try:
-            record = parse_json((folder / RECORD).read_text(encoding="utf-8"))
+            record = parse_json((folder / CORPUS).read_text(encoding="utf-8"))
             ids = open_array(folder / IDS)
             whole = list(ids.shape) == record["shape"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"--corrupted_corpus {folder} is damaged ({error}); write it again") from error
         if not whole:
-            raise UserError(f"--corrupted_corpus {folder}: {IDS} has another shape than {RECORD} says; write it again")
+            raise UserError(f"--corrupted_corpus {folder}: {IDS} has another shape than {CORPUS} says; write it again")
         return cls(folder, record, ids)
 
     def fingerprint(self) -> str:
         """sha256 of record and ids."""
         return hashlib.sha256(
-            b"".join(data_fingerprint(self.folder / name).encode() for name in (RECORD, IDS))
+            b"".join(data_fingerprint(self.folder / name).encode() for name in (CORPUS, IDS))
         ).hexdigest()
 
     def require(self, **wanted: Any) -> None:
@@ -80,7 +80,7 @@ class Corpus:
                 )
 
 
-class CorruptedRows(Dataset):
+class CorruptedDataset(Dataset):
     """Examples of a table with their corrupted ids (V, L) beside the texts."""
 
     def __init__(self, rows: Any, corpus: Corpus) -> None:

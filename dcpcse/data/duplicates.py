@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-SHOWN = 5
+LINES_SHOWN = 5
 """Line numbers that are kept of each kind."""
 
 
 @dataclass(frozen=True)
-class Found:
+class Occurrences:
     """How many rows there are of a kind, and where the first of them are."""
 
     count: int = 0
@@ -22,7 +22,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class RepeatsFound:
+class DuplicateCounts:
     """What repeats in a file.
 
     duplicates: rows that occurred before, in all their columns. identical: anchor and positive are the same.
@@ -32,10 +32,10 @@ class RepeatsFound:
     are not told from each other.
     """
 
-    duplicates: Found
-    identical: Found
-    contradictory: Found
-    relabelled: Found
+    duplicates: Occurrences
+    identical: Occurrences
+    contradictory: Occurrences
+    relabelled: Occurrences
     rows: int
     pairs: int
 
@@ -56,14 +56,14 @@ class RepeatsFound:
         return asdict(self)
 
     @classmethod
-    def of(cls, saved: Mapping[str, Any]) -> "RepeatsFound":
+    def of(cls, saved: Mapping[str, Any]) -> "DuplicateCounts":
         """From what `as_dict` gave."""
         kinds = ("duplicates", "identical", "contradictory", "relabelled")
-        found = {kind: Found(saved[kind]["count"], tuple(saved[kind]["lines"])) for kind in kinds}
+        found = {kind: Occurrences(saved[kind]["count"], tuple(saved[kind]["lines"])) for kind in kinds}
         return cls(**found, rows=saved["rows"], pairs=saved["pairs"])
 
 
-class Repeats:
+class Duplicates:
     """Counts while a file is read."""
 
     def __init__(self, columns: int, *, labelled: bool = False) -> None:
@@ -73,7 +73,7 @@ class Repeats:
         self._labelled = array("q") if labelled else None  # the pairs without their labels
         # The anchors' and the positives'; of a file of one column, rows are anchors.
         self._sides = [array("q"), array("q")] if columns > 1 and not labelled else []
-        self._identical, self._contradictory = Counter(), Counter()
+        self._identical, self._contradictory = LineCounter(), LineCounter()
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
         """Take in rows: the number of the line on which each starts, and its cells."""
@@ -90,9 +90,9 @@ class Repeats:
                 if cells[0] == cells[-1] and len(cells) == 3:
                     self._contradictory.add(number)
 
-    def found(self) -> RepeatsFound:
+    def found(self) -> DuplicateCounts:
         """The counts of all rows so far."""
-        return RepeatsFound(
+        return DuplicateCounts(
             duplicates=self._duplicates(),
             identical=self._identical.found(),
             contradictory=self._contradictory.found(),
@@ -101,27 +101,27 @@ class Repeats:
             pairs=0 if self._labelled is not None else sum(_pairs(side) for side in self._sides or [self._rows]),
         )
 
-    def _relabelled(self) -> Found:
+    def _relabelled(self) -> Occurrences:
         import numpy as np
 
         if not self._labelled:
-            return Found()
+            return Occurrences()
         pairs, rows = np.frombuffer(self._labelled, np.int64), np.frombuffer(self._rows, np.int64)
         _, first, group = np.unique(pairs, return_index=True, return_inverse=True)
         return _found_at(np.frombuffer(self._numbers, np.int64)[rows != rows[first][group]])
 
-    def _duplicates(self) -> Found:
+    def _duplicates(self) -> Occurrences:
         import numpy as np  # here: `dcpcse --help` does not need it
 
         if not self._rows:
-            return Found()
+            return Occurrences()
         hashes, numbers = np.frombuffer(self._rows, np.int64), np.frombuffer(self._numbers, np.int64)
         order = np.argsort(hashes, kind="stable")
         again = hashes[order][1:] == hashes[order][:-1]
         return _found_at(np.sort(numbers[order[1:][again]]))
 
 
-class Counter:
+class LineCounter:
     """Counts rows by the numbers of their lines, which never fall, and keeps the first of them."""
 
     def __init__(self) -> None:
@@ -132,16 +132,16 @@ class Counter:
         if number == self._last:
             return
         self._count, self._last = self._count + 1, number
-        if len(self._lines) < SHOWN:
+        if len(self._lines) < LINES_SHOWN:
             self._lines.append(number)
 
-    def found(self) -> Found:
-        return Found(self._count, tuple(self._lines))
+    def found(self) -> Occurrences:
+        return Occurrences(self._count, tuple(self._lines))
 
 
-def _found_at(lines: Sequence[int]) -> Found:
+def _found_at(lines: Sequence[int]) -> Occurrences:
     """Rows by the numbers of their lines, in order."""
-    return Found(len(lines), tuple(map(int, lines[:SHOWN])))
+    return Occurrences(len(lines), tuple(map(int, lines[:LINES_SHOWN])))
 
 
 def _pairs(hashes: array) -> int:

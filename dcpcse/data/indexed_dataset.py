@@ -5,17 +5,17 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-ROW = "row"
+ROW_KEY = "row"
 """Name of the number among an example's columns."""
 
-EPOCH = "epoch"
+EPOCH_KEY = "epoch"
 """Name of the epoch's number among an example's columns."""
 
-ROWS = "rows"
+ROWS_KEY = "rows"
 """Name of the numbers in a batch: plain ones, which are never sent to a device."""
 
 
-class NumberedRows(Dataset):
+class IndexedDataset(Dataset):
     """Examples of a table with their row, and the epoch, beside the texts."""
 
     def __init__(self, rows: Any) -> None:
@@ -34,14 +34,14 @@ class NumberedRows(Dataset):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         examples = self.rows.__getitems__(list(indices))
-        return [{**example, ROW: i, EPOCH: self.epoch} for example, i in zip(examples, indices, strict=True)]
+        return [{**example, ROW_KEY: i, EPOCH_KEY: self.epoch} for example, i in zip(examples, indices, strict=True)]
 
 
-def stack_numbers(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+def stack_indices(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
     """The rows of a batch, where its examples know theirs."""
-    return {ROWS: [example[ROW] for example in examples]} if ROW in examples[0] else {}
+    return {ROWS_KEY: [example[ROW_KEY] for example in examples]} if ROW_KEY in examples[0] else {}
 
 
-def without_numbers(batch: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
+def without_index(batch: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
     """A batch as the model takes it, and the rows of its examples; none where they do not know theirs."""
-    return {name: value for name, value in batch.items() if name != ROWS}, batch.get(ROWS, [])
+    return {name: value for name, value in batch.items() if name != ROWS_KEY}, batch.get(ROWS_KEY, [])

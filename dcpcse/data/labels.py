@@ -11,7 +11,7 @@ CLASSES = ("contradiction", "entailment", "neutral")
 """Their numbers are the places in here, which are those of SBERT's reader."""
 
 LABEL, SCORE = "label", "score"
-PLACE = 2
+LABEL_INDEX = 2
 """A label stands third, behind its two sentences."""
 
 
@@ -46,21 +46,21 @@ class Columns(tuple[str, ...]):
         return tuple(name for name in self if name != self.label)
 
 
-def kind_of(names: Sequence[str]) -> str | None:
+def label_kind(names: Sequence[str]) -> str | None:
     """`label` or `score` where the third of a file's columns is named so, in capitals or not; None for sentences."""
-    return _kind(names[PLACE]) if len(names) > PLACE else None
+    return _kind(names[LABEL_INDEX]) if len(names) > LABEL_INDEX else None
 
 
-def misplaced(names: Sequence[str]) -> str | None:
+def misplaced_label(names: Sequence[str]) -> str | None:
     """A column of a file that is named as a label and does not stand third, behind two sentences; None without."""
-    return next((name for i, name in enumerate(names) if len(names) > 1 and i != PLACE and _kind(name)), None)
+    return next((name for i, name in enumerate(names) if len(names) > 1 and i != LABEL_INDEX and _kind(name)), None)
 
 
 def _kind(name: str) -> str | None:
     return name.lower() if name.lower() in (LABEL, SCORE) else None
 
 
-def checked(kind: str, cell: str) -> str:
+def normalize_label(kind: str, cell: str) -> str:
     """A label as it is kept: a class in small letters, a score as Python writes it; ValueError for anything else."""
     if kind == LABEL:
         if cell.lower() not in CLASSES:
@@ -81,7 +81,7 @@ def checked(kind: str, cell: str) -> str:
     return repr(score)
 
 
-class Tally:
+class LabelCounter:
     """Counts the labels of a file while it is read."""
 
     def __init__(self, kind: str | None) -> None:
@@ -91,7 +91,7 @@ class Tally:
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
         """Take in rows: the number of the line on which each starts, and its cells."""
-        cells = [cells[PLACE] for _, cells in rows if self.kind]
+        cells = [cells[LABEL_INDEX] for _, cells in rows if self.kind]
         if self.kind == LABEL:
             self._classes.update(cells)
         elif cells:
@@ -109,7 +109,7 @@ class Tally:
         return self._scores
 
 
-def described(classes: Mapping[str, int], scores: Sequence[float]) -> str:
-    """What `Tally` has counted, in a few words; empty for nothing."""
+def describe_labels(classes: Mapping[str, int], scores: Sequence[float]) -> str:
+    """What `LabelCounter` has counted, in a few words; empty for nothing."""
     counts = ", ".join(f"{number:,} {name}" for name, number in classes.items())
     return counts or (f"scores from {scores[0]:g} to {scores[1]:g}" if scores else "")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dcpcse.data.labels import checked, kind_of, misplaced
+from dcpcse.data.labels import label_kind, misplaced_label, normalize_label
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.text_lines import decode_line
 
@@ -19,11 +19,11 @@ ROLES = ("anchor", "positive", "negative")
 
 DROPPED_SHOWN = 5
 
-Row = tuple[int, list[str]]  # number of the line on which it starts, cells; a blank line has no cells
+FileRow = tuple[int, list[str]]  # number of the line on which it starts, cells; a blank line has no cells
 
 
 @dataclass
-class Source:
+class DataSource:
     """A file while it is read: says where an error is, and keeps account of the dropped rows.
 
     A reader hands every fault to `refuse`, which raises it; where it returns instead (`dcpcse.doctor`), the reader
@@ -56,7 +56,7 @@ class Source:
         }
 
 
-Reader = Callable[[Source], Iterator[Row]]
+Reader = Callable[[DataSource], Iterator[FileRow]]
 
 
 def reader_of(path: Path) -> Reader:
@@ -72,14 +72,14 @@ def reader_of(path: Path) -> Reader:
     return READERS[path.suffix.lower()]
 
 
-def read_rows(source: Source) -> tuple[list[str], Iterator[Row]]:
+def read_table(source: DataSource) -> tuple[list[str], Iterator[FileRow]]:
     """The names of a file's columns, and its rows: the stripped cells of each that has no blank one."""
     rows = reader_of(source.path)(source)
     columns = take_columns(source, rows)
     return columns, complete_rows(source, columns, rows)
 
 
-def take_columns(source: Source, rows: Iterator[Row]) -> list[str]:
+def take_columns(source: DataSource, rows: Iterator[FileRow]) -> list[str]:
     """The names in the first row that is not a blank line, 1 to 3 of them and none empty."""
     for number, cells in rows:
         if not cells:
@@ -92,7 +92,7 @@ def take_columns(source: Source, rows: Iterator[Row]) -> list[str]:
     raise UserError(f"training file {source.path} is empty: it holds {found}; give at least one sentence")
 
 
-def _check_columns(source: Source, number: int, columns: list[str]) -> None:
+def _check_columns(source: DataSource, number: int, columns: list[str]) -> None:
     if not all(columns):
         raise source.error(number, f"the header {columns} has an empty name; name every column")
     if len(columns) > len(ROLES):
@@ -101,7 +101,7 @@ def _check_columns(source: Source, number: int, columns: list[str]) -> None:
             f"found {len(columns)} columns {columns}; leave 1 (sentence), 2 (anchor, positive) or "
             "3 (anchor, positive, negative; or two sentences and a column label or score)",
         )
-    if name := misplaced(columns):
+    if name := misplaced_label(columns):
         raise source.error(
             number,
             f"the column {name!r} of {columns} does not stand third; a label or a score stands behind its two "
@@ -115,9 +115,9 @@ def _check_columns(source: Source, number: int, columns: list[str]) -> None:
         raise source.error(number, f"{problem}; columns are separated by commas (csv) or tabs (tsv)")
 
 
-def complete_rows(source: Source, columns: list[str], rows: Iterable[Row]) -> Iterator[Row]:
+def complete_rows(source: DataSource, columns: list[str], rows: Iterable[FileRow]) -> Iterator[FileRow]:
     """Yield the stripped cells of each row that has no blank one; a ragged row, or a wrong label, is refused."""
-    kind = kind_of(columns)
+    kind = label_kind(columns)
     for number, cells in rows:
         sentences = [_clean(cell) for cell in cells]
         if any(sentences) and len(sentences) != len(columns):
@@ -134,10 +134,10 @@ def complete_rows(source: Source, columns: list[str], rows: Iterable[Row]) -> It
             yield from _labelled(source, number, sentences, kind)
 
 
-def _labelled(source: Source, number: int, cells: list[str], kind: str) -> Iterator[Row]:
+def _labelled(source: DataSource, number: int, cells: list[str], kind: str) -> Iterator[FileRow]:
     """The row with its label as it is kept; none where that is refused."""
     try:
-        yield number, [*cells[:-1], checked(kind, cells[-1])]
+        yield number, [*cells[:-1], normalize_label(kind, cells[-1])]
     except ValueError as error:
         source.refuse(number, source.error(number, str(error)))
 
@@ -149,7 +149,7 @@ def _clean(cell: str) -> str:
     return cell.strip()
 
 
-def _numbered_lines(source: Source) -> Iterator[tuple[int, str]]:
+def _numbered_lines(source: DataSource) -> Iterator[tuple[int, str]]:
     r"""Yield (number from 1, text) of each line; only \n and \r\n end one.
 
     A line that is not UTF-8, or holds a NUL, is refused. Raises UserError where the file cannot be read.
@@ -168,7 +168,7 @@ def _numbered_lines(source: Source) -> Iterator[tuple[int, str]]:
         raise UserError(f"cannot read training file {source.path}: {error.strerror}") from error
 
 
-def _read_text(source: Source) -> Iterator[Row]:
+def _read_text(source: DataSource) -> Iterator[FileRow]:
     named = False
     for number, line in _numbered_lines(source):
         if not named:
@@ -177,7 +177,7 @@ def _read_text(source: Source) -> Iterator[Row]:
         yield number, [line]
 
 
-def _read_delimited(source: Source) -> Iterator[Row]:
+def _read_delimited(source: DataSource) -> Iterator[FileRow]:
     """Rows of a csv or tsv file, quoted as in RFC 4180; a row is numbered by the line on which it starts."""
     delimiter = "\t" if "tsv" in source.path.name.lower() else ","  # the published rule
     # A lone \r is white space here; the csv module would take it for the end of a row.
@@ -233,13 +233,13 @@ class _Replayed:
         self._again += reversed(self._since[1:])
 
 
-def _read_json(source: Source) -> Iterator[Row]:
+def _read_json(source: DataSource) -> Iterator[FileRow]:
     """Rows of a json file: an array if it opens with `[`, else JSON lines."""
     first = next((line for _, line in _numbered_lines(source) if line.strip()), "")
     return (_read_json_array if first.lstrip().startswith("[") else _read_json_lines)(source)
 
 
-def _read_json_array(source: Source) -> Iterator[Row]:
+def _read_json_array(source: DataSource) -> Iterator[FileRow]:
     """Rows of an array of objects, numbered as its items; the only format that is held in memory whole."""
     try:
         items = _parse_json("\n".join(line for _, line in _numbered_lines(source)))
@@ -250,7 +250,7 @@ def _read_json_array(source: Source) -> Iterator[Row]:
     return _object_rows(source, enumerate(items, start=1))
 
 
-def _read_json_lines(source: Source) -> Iterator[Row]:
+def _read_json_lines(source: DataSource) -> Iterator[FileRow]:
     def values() -> Iterator[tuple[int, Any]]:
         for number, line in _numbered_lines(source):
             try:
@@ -285,7 +285,7 @@ def _parse_json(text: str, first_line: int = 1) -> Any:
         raise _RowError(first_line, f"unreadable JSON: {error}; give objects that hold strings") from error
 
 
-def _object_rows(source: Source, values: Iterable[tuple[int, Any]]) -> Iterator[Row]:
+def _object_rows(source: DataSource, values: Iterable[tuple[int, Any]]) -> Iterator[FileRow]:
     """Yield the keys of the first object, then each object's cells in that order; None is a blank line."""
     keys: list[str] = []
     for number, value in values:
@@ -321,12 +321,12 @@ def _in_order(number: int, cells: dict[str, Any], keys: list[str]) -> list[str]:
         problem = f"expected the keys {keys}, as in the first row, but found {list(cells)}"
         raise _RowError(number, f"{problem}; give every row the same keys")
     # A score is a number in JSON; a label that is one is refused as such, not as a number.
-    numeric = keys[-1] if kind_of(keys) else None
+    numeric = keys[-1] if label_kind(keys) else None
     return [_as_text(number, key, cells[key], numeric=key == numeric) for key in keys]
 
 
 # What JSON can escape (\u0000, \ud800) but neither a tokenizer nor Arrow can take.
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+_NUL_OR_SURROGATE = re.compile("[\0\ud800-\udfff]")
 
 
 def _as_text(number: int, key: str, value: Any, *, numeric: bool = False) -> str:
@@ -336,7 +336,7 @@ def _as_text(number: int, key: str, value: Any, *, numeric: bool = False) -> str
         return repr(value)
     if not isinstance(value, str):
         raise _RowError(number, f"key {key!r}: expected a string but found {_describe(value)}; quote it")
-    if found := _NO_TEXT.search(value):
+    if found := _NUL_OR_SURROGATE.search(value):
         escape = f"\\u{ord(found[0]):04x}"
         raise _RowError(number, f"key {key!r}: found {escape}, which is no character; remove it")
     return value

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.data.arrow_cache import cache_folder, cache_key, memory_map, read_summary, write_cache
-from dcpcse.data.duplicates import RepeatsFound
+from dcpcse.data.duplicates import DuplicateCounts
 from dcpcse.data.labels import Columns
-from dcpcse.data.readers import Source, complete_rows, reader_of, take_columns
-from dcpcse.utils.errors import UserError, counted
+from dcpcse.data.readers import DataSource, complete_rows, reader_of, take_columns
+from dcpcse.utils.errors import UserError, plural
 
 if TYPE_CHECKING:  # importing these takes over a second, which `train.py --help` should not wait for
     from datasets import Dataset
@@ -44,7 +44,7 @@ class TrainingData:
     columns: tuple[str, ...]
     dropped: int
     dropped_lines: tuple[int, ...]
-    repeats: RepeatsFound
+    repeats: DuplicateCounts
     classes: Mapping[str, int] = field(default_factory=dict)
     scores: tuple[float, ...] = ()
 
@@ -67,20 +67,20 @@ def load_training_file(
     path = Path(path)
     reader_of(path)  # before anything else: is it there, and of a known kind?
     cached = cache_folder(cache_dir) / f"{cache_key(path)}.arrow"
-    summary = (None if refresh else read_summary(cached)) or write_cache(cached, Source(path))
+    summary = (None if refresh else read_summary(cached)) or write_cache(cached, DataSource(path))
     _warn_of_dropped(path, **summary)
     return TrainingData(
         dataset=memory_map(cached),
         columns=tuple(summary["columns"]),
         dropped=summary["dropped"],
         dropped_lines=tuple(summary["dropped_lines"]),
-        repeats=RepeatsFound.of(summary["repeats"]),
+        repeats=DuplicateCounts.of(summary["repeats"]),
         classes=summary["classes"],
         scores=tuple(summary["scores"]),
     )
 
 
-def located(path: str | Path, data: Dataset, rows: Sequence[int]) -> list[dict[str, Any]]:
+def locate_rows(path: str | Path, data: Dataset, rows: Sequence[int]) -> list[dict[str, Any]]:
     """Where rows of a training file stand in it (`line` from 1, `item` of a JSON array), with number and sentences.
 
     data: what `load_training_file` made of the file, which is read again; the place is left out where it cannot be.
@@ -88,7 +88,7 @@ def located(path: str | Path, data: Dataset, rows: Sequence[int]) -> list[dict[s
     texts = data.select(list(rows)).to_list()
     places: dict[int, dict[str, int]] = {}
     with contextlib.suppress(UserError):
-        source = Source(Path(path))
+        source = DataSource(Path(path))
         lines = reader_of(source.path)(source)
         complete = complete_rows(source, take_columns(source, lines), lines)
         wanted = set(rows)
@@ -106,7 +106,7 @@ def distinct_sentences(path: str | Path) -> tuple[str, ...]:
 def _warn_of_dropped(path: Path, *, dropped: int, dropped_lines: list[int], unit: str, **_: Any) -> None:
     if dropped:
         shown = ", ".join(map(str, dropped_lines)) + (", ..." if dropped > len(dropped_lines) else "")
-        logger.warning("%s: dropped %s, blank or partly blank (%s %s)", path, counted(dropped, "row"), unit, shown)
+        logger.warning("%s: dropped %s, blank or partly blank (%s %s)", path, plural(dropped, "row"), unit, shown)
 
 
 # The checks that hold for every format

@@ -32,7 +32,7 @@ class View:
         return Random(f"{seed} {epoch} {row} {self.name}")
 
 
-def growth(views: Iterable[View], tokens: int) -> int:
+def max_added_tokens(views: Iterable[View], tokens: int) -> int:
     """Tokens that augmentations add at most to a sentence of so many."""
     return max((view.augmentation.longest(tokens) - tokens for view in views if view.augmentation), default=0)
 

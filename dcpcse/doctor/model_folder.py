@@ -30,7 +30,7 @@ def check(path: Path, settings: CheckSettings) -> Findings:
 
 
 def _checksums(path: Path, record: dict) -> Findings:
-    changed = list(manifest.changed(path, record))
+    changed = list(manifest.changed_files(path, record))
     for text in changed:
         yield fault("checksum", text)
     if "sha256" not in record:
@@ -43,7 +43,7 @@ def _tensors(path: Path, record: dict) -> Findings:
     names = [name for name in (record["prompts_file"], manifest.TRAINED) if name]
     files = [path / name for name in names if (path / name).is_file() or name != manifest.TRAINED]
     if record["backbone"] is not None:
-        files.append(manifest.place_of(path, record["backbone"]) / manifest.WEIGHTS)
+        files.append(manifest.backbone_path(path, record["backbone"]) / manifest.WEIGHTS)
     for file in files:
         yield from tensor_files.check_tensors(file, "weights")
     try:

@@ -7,7 +7,7 @@ from safetensors import SafetensorError, safe_open
 
 from dcpcse.doctor.findings import Findings, fault, ok
 from dcpcse.utils.errors import UserError, first_line
-from dcpcse.utils.safetensors_header import DTYPES, read_header
+from dcpcse.utils.safetensors_header import HEADER_DTYPES, read_header
 
 _BY_NUMPY = {"F64", "F32", "F16"}
 _WHOLE = {"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
@@ -29,7 +29,7 @@ def check_tensors(path: Path, what: str) -> Findings:
         yield fault(what, f"{path.name} holds NaN or infinite numbers in {name!r}; the training that wrote it failed")
     if not bad:
         numbers = sum(int(np.prod(shape)) for shape, _ in tensors.values())
-        kinds = ", ".join(sorted({DTYPES.get(kind, kind.lower()) for _, kind in tensors.values()}))
+        kinds = ", ".join(sorted({HEADER_DTYPES.get(kind, kind.lower()) for _, kind in tensors.values()}))
         looked = (
             "all finite" if {kind for _, kind in tensors.values()} <= _BY_NUMPY | _WHOLE else "values not looked at"
         )

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dcpcse.data.duplicates import Counter, Found, Repeats
-from dcpcse.data.labels import Tally, described, kind_of
-from dcpcse.data.readers import ROLES, Source, read_rows
+from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
+from dcpcse.data.labels import LabelCounter, describe_labels, label_kind
+from dcpcse.data.readers import ROLES, DataSource, read_table
 from dcpcse.doctor.findings import Finding, Findings, fault, note, ok, warning
 from dcpcse.doctor.settings import CheckSettings
 from dcpcse.utils.errors import UserError
@@ -37,7 +37,7 @@ def check(path: Path, settings: CheckSettings) -> Findings:
 def _rows(source: "_FaultCollector", settings: CheckSettings) -> Findings:
     rows, path = _RowCounts(settings), source.path
     try:
-        columns, complete = read_rows(source)
+        columns, complete = read_table(source)
         megabytes = os.path.getsize(path) / 1e6
         for batch in settings.progress(_batches(complete), None, f"{path.name} ({megabytes:.0f} MB)"):
             rows.add(batch, columns)
@@ -63,19 +63,19 @@ def _batches(rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[tuple[int, 
         yield batch
 
 
-class _FaultCollector(Source):
+class _FaultCollector(DataSource):
     """Keeps account of every fault instead of raising the first."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.faults: dict[str, tuple[str, Counter]] = {}
-        self.blank = Counter()
+        self.faults: dict[str, tuple[str, LineCounter]] = {}
+        self.blank = LineCounter()
 
     def refuse(self, number: int, error: UserError) -> None:
         text = _without_path(str(error), self.path)
         # Alike but for numbers and what is quoted: one finding, however many rows have it.
         kind = re.sub(r"\d+|'[^']*'|\"[^\"]*\"|\[.*?\]|0x\w+", "", text)
-        self.faults.setdefault(kind, (text, Counter()))[1].add(number)
+        self.faults.setdefault(kind, (text, LineCounter()))[1].add(number)
 
     def drop(self, number: int) -> None:
         super().drop(number)
@@ -96,7 +96,7 @@ def _table(path: Path, columns: Sequence[str], rows: "_RowCounts", source: _Faul
     if not rows.repeats or not (number := rows.count):
         yield fault("no rows", f"no row is left to train on (columns {', '.join(columns)}); add some")
         return
-    kind = kind_of(columns)
+    kind = label_kind(columns)
     named = zip((name[:40] for name in columns), (*ROLES[:2], kind) if kind else ROLES, strict=False)
     roles = ", ".join(f"{name} ({role})" if name != role else name for name, role in named)
     yield ok("rows", f"{number:,} rows to train on; columns: {roles}")
@@ -109,7 +109,7 @@ def _table(path: Path, columns: Sequence[str], rows: "_RowCounts", source: _Faul
         yield warning("header", text)
 
 
-def _found(counter: Counter) -> Found | None:
+def _found(counter: LineCounter) -> Occurrences | None:
     found = counter.found()
     return found if found.count else None
 
@@ -149,17 +149,17 @@ class _RowCounts:
 
     def __init__(self, settings: CheckSettings) -> None:
         self.settings = settings
-        self.repeats: Repeats | None = None
-        self.labels = Tally(None)
+        self.repeats: Duplicates | None = None
+        self.labels = LabelCounter(None)
         self.count = 0
-        self.counters: Mapping[str, Counter] = {name: Counter() for name in _SENTENCE_FINDINGS}
+        self.counters: Mapping[str, LineCounter] = {name: LineCounter() for name in _SENTENCE_FINDINGS}
         self.words, self.characters, self.tokens = Histogram(), Histogram(), Histogram()
         self._special = re.compile("|".join(map(re.escape, settings.special)) or r"(?!)")
 
     def add(self, batch: Sequence[tuple[int, list[str]]], columns: Sequence[str]) -> None:
         if self.repeats is None:
-            self.labels = Tally(kind_of(columns))
-            self.repeats = Repeats(len(columns), labelled=self.labels.kind is not None)
+            self.labels = LabelCounter(label_kind(columns))
+            self.repeats = Duplicates(len(columns), labelled=self.labels.kind is not None)
         self.repeats.add(batch)
         self.labels.add(batch)
         self.count += len(batch)
@@ -215,7 +215,7 @@ class _RowCounts:
             same = next(iter(classes or scores))
             yield fault("labels", f"all rows have the {self.labels.kind} {same}: there is nothing to tell apart")
         elif self.labels.kind:
-            yield ok("labels", described(classes, scores))
+            yield ok("labels", describe_labels(classes, scores))
 
     def _repeats(self, columns: Sequence[str]) -> Findings:
         found = self.repeats.found()

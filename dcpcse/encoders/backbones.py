@@ -30,7 +30,7 @@ from dcpcse.utils.safetensors_io import require_same_tensors
 
 
 @dataclass(frozen=True)
-class Source:
+class EncoderSource:
     """Where a frozen encoder came from, and how to know it again."""
 
     name_or_path: str
@@ -49,7 +49,7 @@ class Backbone:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    source: Source
+    source: EncoderSource
     pooler: nn.Module | None = None
     lm_head: nn.Module | None = None
 
@@ -61,7 +61,7 @@ def load_backbone(
     config: str | None = None,
     lm_head: str | None = None,
     options: LoadOptions | None = None,
-    require: Callable[[Source], None] = lambda source: None,
+    require: Callable[[EncoderSource], None] = lambda source: None,
 ) -> Backbone:
     """Load an encoder in float32, all weights from the checkpoint.
 
@@ -79,7 +79,7 @@ def load_backbone(
         model, pooler = _load_encoder(name_or_path, settings, options)
         head = None if lm_head is None else _other_lm_head(lm_head, model, options)
     local = Path(name_or_path).is_dir()
-    source = Source(
+    source = EncoderSource(
         name_or_path=str(Path(name_or_path).resolve()) if local else name_or_path,
         revision=None if local else getattr(settings, "_commit_hash", None) or options.revision,
         model_type=settings.model_type,
@@ -107,7 +107,7 @@ def build_backbone(
     require_same_tensors(f"{place}: the encoder", model.state_dict(), weights)
     model.load_state_dict(weights)
     name = str(Path(place).resolve())
-    source = Source(name, None, settings.model_type, settings.hidden_size, fingerprint(model))
+    source = EncoderSource(name, None, settings.model_type, settings.hidden_size, fingerprint(model))
     return Backbone(model.eval(), fitting_tokenizer(tokenizer or place, place, model, options), source)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Altered:
+class EmbeddingEdits:
     """What rows find changed behind the embedding layer.
 
     zeroed (N, L, 1 or H), boolean: elements that become zero. shift (N, L, H): is added then.

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from dcpcse.encoders.attention import Prefix
 from dcpcse.encoders.backbones import LMHead
-from dcpcse.encoders.embedding_edits import Altered
+from dcpcse.encoders.embedding_edits import EmbeddingEdits
 from dcpcse.encoders.flex_attention import TextsInOneRow
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.positions import positions_of
@@ -88,7 +88,7 @@ class Encoder(nn.Module):
         prefix: Prefix | None = None,
         index: Tensor | None = None,
         condition: Tensor | None = None,
-        altered: Altered | None = None,
+        edits: EmbeddingEdits | None = None,
         as_encoder: bool = True,
         all_layers: bool = False,
         packing: Packing | None = None,
@@ -100,7 +100,7 @@ class Encoder(nn.Module):
         input_ids, attention_mask (N, L). slots: where shallow prompts stand. prefix: one drawn before, for a second
         pass that must see the same prompts; drawn here by default. index (N, L): where in its text each token stands,
         for texts of which a part is left out. condition (N, H): stands at index 0 in the place of what the embedding
-        layer gives, no position or type added (DiffCSE). altered: what is changed there besides. as_encoder: False
+        layer gives, no position or type added (DiffCSE). edits: what is changed there besides. as_encoder: False
         for a discriminator's pass, whose [CLS] is the static one. packing: that of the mask, made before; made here by
         default. pads: compute pads as well, as an encoder that is not packed does. Raises UserError if L exceeds the
         positions.
@@ -109,7 +109,7 @@ class Encoder(nn.Module):
         prompts = {}
         if self.prompt is not None:
             prompts["prefix"] = self.draw_prefix(input_ids.shape[0]) if prefix is None else prefix
-        behind = {"condition": condition, "altered": altered}
+        behind = {"condition": condition, "edits": edits}
         how = {**behind, "all_layers": all_layers, "packing": packing, "pads": pads}
         return self.states(given, attention_mask, prompts, **how)
 
@@ -130,7 +130,7 @@ class Encoder(nn.Module):
         prompts: Mapping[str, Any],
         *,
         condition: Tensor | None = None,
-        altered: Altered | None = None,
+        edits: EmbeddingEdits | None = None,
         all_layers: bool = False,
         packing: Packing | None = None,
         pads: bool = False,
@@ -140,7 +140,7 @@ class Encoder(nn.Module):
         laid_out, first = self._laid_out(given, attention_mask, packing)
         if all_layers:
             laid_out["output_hidden_states"] = True
-        changes = _changes(condition, first, altered, packing)
+        changes = _changes(condition, first, edits, packing)
         with self._changed(changes) if changes else contextlib.nullcontext():
             output = self.backbone(**laid_out, **prompts)
         states = tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
@@ -277,7 +277,7 @@ Change = Callable[[Tensor], Tensor]
 
 
 def _changes(
-    condition: Tensor | None, first: Tensor, altered: Altered | None, packing: Packing | None
+    condition: Tensor | None, first: Tensor, edits: EmbeddingEdits | None, packing: Packing | None
 ) -> Sequence[Change]:
     """What is done to the output of the embedding layer.
 
@@ -286,10 +286,10 @@ def _changes(
     changes: list[Change] = []
     if condition is not None:
         changes.append(lambda given: given.flatten(0, 1).index_copy(0, first, condition.to(given)).view_as(given))
-    if altered is not None:
+    if edits is not None:
         zeroed, shift = (
             tensor if tensor is None or packing is None else packing.pack(tensor)
-            for tensor in (altered.zeroed, altered.shift)
+            for tensor in (edits.zeroed, edits.shift)
         )
         if zeroed is not None:
             changes.append(lambda given: given.masked_fill(zeroed, 0))

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from dcpcse.encoders.storage import model_folder
 from dcpcse.encoders.storage.backbone_folder import read_backbone
 
-OF_THE_PLACE = ("device", "torch", "transformers")
+ROUNDING_ONLY_KEYS = ("device", "torch", "transformers")
 """Facts that move vectors by rounding only."""
 
 _KNOWN: WeakKeyDictionary[torch.nn.Module, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()
@@ -32,7 +32,7 @@ def identity(model: torch.nn.Module) -> dict[str, Any]:
         "pooling": model.pooling,
         "head_at_inference": model.head_at_inference,
         "position_offset": model.encoder.position_offset,
-        "reading": model.reading(),
+        "reading": model.preprocessing_record(),
         "trained": _digest({name: tensor for part in _trained(model) for name, tensor in part.items()}),
         "tokenizer": _tokenizer_digest(model.tokenizer.backend_tokenizer),
         "max_tokens": model.encoder.max_tokens,
@@ -52,7 +52,7 @@ def current_identity(model: torch.nn.Module) -> dict[str, Any]:
 
 def trained_digest(folder: str | Path) -> str:
     """`identity(model)["trained"]` of the model in a folder, from its files alone: no encoder is loaded."""
-    contents = model_folder.read(folder)
+    contents = model_folder.read_contents(folder)
     tensors = {
         # A projection lies in the file without the name of the table that it computes.
         f"prompt.table.{rest}" if part == "prompt" else f"{part}.{rest}": tensor
@@ -69,7 +69,7 @@ def trained_digest(folder: str | Path) -> str:
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of the facts by which the embeddings of two identities differ, more than by rounding."""
-    return [name for name in sorted({*one, *other} - set(OF_THE_PLACE)) if one.get(name) != other.get(name)]
+    return [name for name in sorted({*one, *other} - set(ROUNDING_ONLY_KEYS)) if one.get(name) != other.get(name)]
 
 
 def _state(model: Any) -> Any:
@@ -78,7 +78,7 @@ def _state(model: Any) -> Any:
     if any(tensor.is_inference() for tensor in tensors):
         return object()  # these keep no account of changes: equal to nothing
     versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
-    return versions, model.pooling, model.head_at_inference, model.reading(), id(model.tokenizer)
+    return versions, model.pooling, model.head_at_inference, model.preprocessing_record(), id(model.tokenizer)
 
 
 def _tokenizer_digest(tokenizer: Tokenizer) -> str:

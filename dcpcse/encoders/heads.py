@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from dcpcse.encoders.backbones import LMHead
-from dcpcse.utils.distributed import joint_sum, world_size
+from dcpcse.utils.distributed import all_reduce_sum, world_size
 from dcpcse.utils.errors import UserError
 
 
@@ -45,10 +45,10 @@ class JointBatchNorm(nn.BatchNorm1d):
 
     def _normalized(self, rows: Tensor) -> Tensor:
         number = rows.new_full((1,), len(rows))
-        count, total = joint_sum(torch.cat([number, rows.sum(0)])).split([1, rows.shape[1]])
+        count, total = all_reduce_sum(torch.cat([number, rows.sum(0)])).split([1, rows.shape[1]])
         mean = total / count
         # From the mean, not from a sum of squares, which loses the digits of a small variance.
-        variance = joint_sum((rows - mean).square().sum(0)) / count
+        variance = all_reduce_sum((rows - mean).square().sum(0)) / count
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
             self.running_mean.lerp_(mean, self.momentum)

@@ -95,7 +95,7 @@ class DeepPrompt(nn.Module):
             "dropout": self.dropout.p,
         }
 
-    def settled(self) -> "DeepPrompt":
+    def without_projection(self) -> "DeepPrompt":
         """The same prompts as a table of their own, without the MLP that computes it."""
         if self.projection is None:
             return self

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dcpcse.encoders.backbones import Backbone, Source, load_backbone
+from dcpcse.encoders.backbones import Backbone, EncoderSource, load_backbone
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.storage.manifest import place_of
+from dcpcse.encoders.storage.manifest import backbone_path
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import BASE
 
@@ -28,16 +28,18 @@ def load_recorded(
         return _load_base(folder, record["base"], base, options)
     if base is not None:
         raise UserError(f"{folder} holds its own encoder, which was trained; leave {BASE} out")
-    place = place_of(Path(folder), record["backbone"])
+    place = backbone_path(Path(folder), record["backbone"])
 
-    def require_same(source: Source) -> None:
+    def require_same(source: EncoderSource) -> None:
         if source.fingerprint != record["backbone"]["fingerprint"]:
             raise UserError(f"the encoder in {place} is not the one that was trained; copy the folder again")
 
     return load_backbone(str(place), tokenizer=str(folder), options=options, require=require_same)
 
 
-def require_recorded(folder: str | Path, recorded: Mapping[str, Any], source: Source, where: str, remedy: str) -> None:
+def require_recorded(
+    folder: str | Path, recorded: Mapping[str, Any], source: EncoderSource, where: str, remedy: str
+) -> None:
     """UserError, with what to do, unless the encoder that lies at `where` is the one recorded as the folder's base."""
     if source.fingerprint != recorded["fingerprint"]:
         raise _OtherEncoderError(
@@ -55,7 +57,7 @@ def _load_base(
     if base is None and options.revision is None:
         options = replace(options, revision=recorded["revision"])
 
-    def require_same(source: Source) -> None:
+    def require_same(source: EncoderSource) -> None:
         require_recorded(folder, recorded, source, where, f"give that one with {BASE}")
 
     try:

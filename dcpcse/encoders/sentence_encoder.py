@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.encoders.backbones import Backbone, Source, fingerprint, vocabulary_fingerprint
+from dcpcse.encoders.backbones import Backbone, EncoderSource, fingerprint, vocabulary_fingerprint
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.heads import (
@@ -33,12 +33,19 @@ from dcpcse.encoders.recorded_backbone import load_recorded
 from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.backbone_folder import TunedBackbone, plain_obstacles, read_backbone
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, own_tokens, template_only
+from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_template_only, template_tokens
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate
-from dcpcse.encoders.tokenization import CUT_WARNING, Rows, batches, read_rows, require_batch_size, require_sentences
-from dcpcse.utils.devices import each, pick_device, release_memory
+from dcpcse.encoders.tokenization import (
+    CUT_WARNING,
+    TokenizedTexts,
+    batches,
+    require_batch_size,
+    require_sentences,
+    tokenize_texts,
+)
+from dcpcse.utils.devices import pick_device, release_memory, run_jobs
 from dcpcse.utils.errors import UserError, first_line
-from dcpcse.utils.safetensors_io import DTYPES, require_same_tensors, set_dtype
+from dcpcse.utils.safetensors_io import TORCH_DTYPES, require_same_tensors, set_dtype
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +65,7 @@ class SentenceEncoder(nn.Module):
         self,
         encoder: Encoder,
         tokenizer: PreTrainedTokenizerBase,
-        source: Source,
+        source: EncoderSource,
         *,
         pooling: str,
         head: nn.Module | None = None,
@@ -121,24 +128,24 @@ class SentenceEncoder(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **drawn: Any) -> Tensor:
         """Embeddings (N, H) of token ids and mask (N, L), with the templates' slots where there are templates.
 
-        drawn: what was drawn and made before: prefix, packing, altered (`Encoder.forward`).
+        drawn: what was drawn and made before: prefix, packing, edits (`Encoder.forward`).
         """
-        return self.pooled_and_embeddings(input_ids, attention_mask, slots, **drawn)[1]
+        return self.pool_and_embed(input_ids, attention_mask, slots, **drawn)[1]
 
-    def pooled_and_embeddings(
+    def pool_and_embed(
         self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **drawn: Any
     ) -> tuple[Tensor, Tensor]:
         """What is pooled (and denoised), before a head that stands after it, and the embeddings; both (N, H).
 
-        drawn: what was drawn and made before: prefix, packing, altered (`Encoder.forward`).
+        drawn: what was drawn and made before: prefix, packing, edits (`Encoder.forward`).
         """
         hidden = self._hidden(input_ids, attention_mask, slots, **drawn)
-        return self.from_hidden(hidden, input_ids, attention_mask, slots)
+        return self.pool_and_embed_hidden(hidden, input_ids, attention_mask, slots)
 
-    def from_hidden(
+    def pool_and_embed_hidden(
         self, hidden: Sequence[Tensor], input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None
     ) -> tuple[Tensor, Tensor]:
-        """What `pooled_and_embeddings` gives, from the hidden states (N, L, H) that the encoder gave of these rows."""
+        """What `pool_and_embed` gives, from the hidden states (N, L, H) that the encoder gave of these rows."""
         head = self.head if self.head is not None and (self.training or self.head_at_inference) else nn.Identity()
         on_both = isinstance(head, MLMTransform)  # PromptBERT's org_mlp: before subtracting, all others after
         vector = self.pooler(hidden, attention_mask, slots)
@@ -154,7 +161,7 @@ class SentenceEncoder(nn.Module):
         """The part of the templates alone in each row's pooled vector (N, H)."""
         if self.denoising.by == "template":
             return self.template_bias(slots.content, slots.template)
-        return self._pool(input_ids, own_tokens(self.templates, slots, attention_mask), slots)
+        return self._pool(input_ids, template_tokens(self.templates, slots, attention_mask), slots)
 
     def template_bias(self, content: Tensor, template: Tensor | None = None) -> Tensor:
         """What templates alone give at their [MASK] (N, H), for sentences of `content` tokens (N,).
@@ -164,7 +171,7 @@ class SentenceEncoder(nn.Module):
         """
         which = torch.zeros_like(content) if template is None else template
         cases, place = torch.stack([which, content], 1).unique(dim=0, return_inverse=True)
-        alone = template_only(
+        alone = render_template_only(
             self.templates, *cases.unbind(1), self.tokenizer.pad_token_id, shifted=self.denoising.shifted
         )
         return self._pool(alone.input_ids, alone.attention_mask, alone.slots, index=alone.index)[place]
@@ -197,21 +204,23 @@ class SentenceEncoder(nn.Module):
         """
         require_batch_size(batch_size)
         require_sentences(sentences)
-        texts = self.read(sentences, max_length, without)
+        texts = self.tokenize(sentences, max_length, without)
 
         def encode_batch(rows: Sequence[int]) -> np.ndarray:
             return self._encode_batch(texts, rows, normalize)
 
         return encode_in_batches(self, list(map(len, texts.ids)), encode_batch, batch_size, show_progress)
 
-    def read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
+    def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
         """Sentences as ids, as `encode` reads them; UserError for a length that leaves no room."""
         limit = self.encoder.max_tokens
         wanted = limit if max_length is None else max_length
         self.require_length(wanted)
         if not len(sentences):
-            return Rows([], 0)
-        texts = read_rows(self.tokenizer, self.template, sentences, wanted, without, final_period=self.final_period)
+            return TokenizedTexts([], 0)
+        texts = tokenize_texts(
+            self.tokenizer, self.template, sentences, wanted, without, final_period=self.final_period
+        )
         if texts.cut and max_length is None:
             logger.warning(CUT_WARNING, texts.cut, len(texts), wanted)
         return texts
@@ -222,7 +231,7 @@ class SentenceEncoder(nn.Module):
         if not least <= max_length <= limit:
             raise UserError(f"max_length {max_length} is not between {least} and the {limit} tokens of this encoder")
 
-    def _encode_batch(self, texts: Rows, rows: Sequence[int], normalize: bool) -> np.ndarray:
+    def _encode_batch(self, texts: TokenizedTexts, rows: Sequence[int], normalize: bool) -> np.ndarray:
         input_ids, mask, slots = texts.batch(rows, self.tokenizer.pad_token_id)
         packing = Packing.of(mask).to(self.device)
         slots = None if slots is None else slots.to(self.device)
@@ -238,7 +247,7 @@ class SentenceEncoder(nn.Module):
         finally:
             self.denoising = before
 
-    def reading(self) -> dict[str, Any]:
+    def preprocessing_record(self) -> dict[str, Any]:
         """How texts are read and templates taken away, JSON-ready: as `dcpcse.json` holds it."""
         if self.template is None:
             return {"template": None, "denoising": None}
@@ -253,7 +262,7 @@ class SentenceEncoder(nn.Module):
             raise UserError(
                 "nothing was trained in this encoder; only encoders with prompts or trained ones are saved"
             )
-        model_folder.write(
+        model_folder.write_contents(
             folder,
             self.record(),
             None if prompt is None else prompt.table(),
@@ -274,7 +283,7 @@ class SentenceEncoder(nn.Module):
             "pooling": self.pooling,
             "head": head,
             **self.encoder.record(),
-            **self.reading(),
+            **self.preprocessing_record(),
             "base": self.source.as_dict(),
             "vocabulary": vocabulary_fingerprint(self.tokenizer),
         }
@@ -294,17 +303,17 @@ class SentenceEncoder(nn.Module):
         device: default cuda if there is one. Raises UserError for another base, damaged files, NaN weights,
         missing or extra tensors.
         """
-        folder, options = hub.require(folder, options)
-        contents = model_folder.read(folder)
+        folder, options = hub.require_model_folder(folder, options)
+        contents = model_folder.read_contents(folder)
         backbone = load_recorded(folder, contents.record, base, options)
         model = cls.restore(folder, contents, backbone, vocabulary_fingerprint(backbone.tokenizer))
         if not model.encoder.tuned:
-            set_dtype(backbone.model, DTYPES[dtype_of(contents.record)])
+            set_dtype(backbone.model, TORCH_DTYPES[dtype_of(contents.record)])
         return model.to(pick_device(device))
 
     @classmethod
     def restore(
-        cls, folder: str | Path, contents: model_folder.Contents, backbone: Backbone, vocabulary: str
+        cls, folder: str | Path, contents: model_folder.FolderContents, backbone: Backbone, vocabulary: str
     ) -> "SentenceEncoder":
         """The model of a folder as read, around its encoder, in eval mode and without gradients.
 
@@ -328,7 +337,7 @@ class SentenceEncoder(nn.Module):
         return cls(
             Encoder.build(backbone.model, record),
             backbone.tokenizer,
-            backbone.source if record["backbone"] is None else Source(**record["base"]),
+            backbone.source if record["backbone"] is None else EncoderSource(**record["base"]),
             pooling=record["pooling"],
             head=None if record["head"] is None else build_head(record["head"], backbone.source.hidden_size),
             head_at_inference=record["head"] is not None and record["head"]["at_inference"],
@@ -339,9 +348,9 @@ class SentenceEncoder(nn.Module):
             arguments=record.get("arguments"),
         )
 
-    def load_trained(self, folder: str | Path, contents: model_folder.Contents | None = None) -> None:
+    def load_trained(self, folder: str | Path, contents: model_folder.FolderContents | None = None) -> None:
         """Copy the trained weights of a folder into this model, which must have been built alike."""
-        contents = contents or model_folder.read(folder)
+        contents = contents or model_folder.read_contents(folder)
         prompt = self.encoder.prompt
         if (prompt is None) != (contents.prompts is None):
             theirs, ours = ("no deep prompts", "some") if prompt else ("deep prompts", "none")
@@ -447,7 +456,7 @@ def encode_in_batches(
         bar.update(len(rows))
 
     with bar, _evaluating(model), torch.no_grad(), prepacked(model, sum(lengths) > WORTH_PREPACKING):
-        each(jobs, work, finished, in_threads=kind == "cpu")
+        run_jobs(jobs, work, finished, in_threads=kind == "cpu")
     return embeddings
 
 

@@ -46,7 +46,7 @@ NO_DENOISING = Denoising()
 
 
 @dataclass(frozen=True)
-class Alone:
+class TemplateOnly:
     """Templates without a sentence: ids and mask (K, T), index (K, T) in the full input of each token, and slots."""
 
     input_ids: Tensor
@@ -55,9 +55,9 @@ class Alone:
     slots: Slots
 
 
-def template_only(
+def render_template_only(
     templates: Sequence[TokenTemplate], which: Tensor, lengths: Tensor, pad_id: int, *, shifted: bool = True
-) -> Alone:
+) -> TemplateOnly:
     """Template which[k] without a sentence, as it stands in an input with a sentence of lengths[k] tokens; both (K,).
 
     With `shifted` everything after the sentence keeps its place, so that the positions are those of the full input
@@ -70,7 +70,7 @@ def template_only(
         starts = torch.tensor([[row.start] for row in rows], device=device)[which]
         index = index + torch.where(index >= starts, lengths.unsqueeze(1), 0) * mask
     slots = Slots.of(rows, range(len(rows))).to(device).map(lambda tensor: tensor[which])
-    return Alone(ids, mask, index, slots)
+    return TemplateOnly(ids, mask, index, slots)
 
 
 def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, attention_mask: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, attention_
     return (place >= start) & (place < start + slots.content.unsqueeze(1))
 
 
-def own_tokens(templates: Sequence[TokenTemplate], slots: Slots, attention_mask: Tensor) -> Tensor:
+def template_tokens(templates: Sequence[TokenTemplate], slots: Slots, attention_mask: Tensor) -> Tensor:
     """Mask (N, L) of the templates' own tokens: without the sentence, without [CLS] and [SEP] (ConPVP's code)."""
     first, last = templates[0].frame  # of the tokeniser, the same in all
     place = torch.arange(attention_mask.shape[1], device=attention_mask.device)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SENTENCE = "{sentence}"
 MASK = "[MASK]"
 PROMPT = "[PROMPT]"
-ENDS = (".", "?", '"', "'")
+SENTENCE_ENDS = (".", "?", '"', "'")
 """What a sentence may end in without a full stop being put to it."""
 
 _SLOT = re.compile(rf"({re.escape(MASK)}|{re.escape(PROMPT)})")
@@ -187,9 +187,9 @@ class TokenTemplate:
 
 
 def with_final_period(sentence: str) -> str:
-    """The sentence with a full stop, unless it ends in one of `ENDS` (PromptBERT's evaluation)."""
+    """The sentence with a full stop, unless it ends in one of `SENTENCE_ENDS` (PromptBERT's evaluation)."""
     text = sentence.strip()
-    return f"{text}." if text and text[-1] not in ENDS else text
+    return f"{text}." if text and text[-1] not in SENTENCE_ENDS else text
 
 
 def token_ids(

@@ -18,7 +18,7 @@ CUT_WARNING = "%d of %d texts are longer than the %d tokens that the encoder has
 
 
 @dataclass(frozen=True)
-class Rows:
+class TokenizedTexts:
     """Texts as ids, in their template where there is one; cut counts those that did not fit whole."""
 
     ids: list[list[int]]
@@ -34,7 +34,7 @@ class Rows:
         return input_ids, mask, None if self.slots is None else Slots.of([self.slots[row] for row in rows])
 
 
-def read_rows(
+def tokenize_texts(
     tokenizer: PreTrainedTokenizerBase,
     template: TokenTemplate | None,
     sentences: Sequence[str],
@@ -42,7 +42,7 @@ def read_rows(
     without: Collection[int] = (),
     *,
     final_period: bool = False,
-) -> Rows:
+) -> TokenizedTexts:
     """Sentences as ids, cut at `max_length` tokens, template and special ones included.
 
     without: token ids that are taken out of every sentence; special tokens and the template stay.
@@ -51,12 +51,12 @@ def read_rows(
     taken_out = set(without) - set(tokenizer.all_special_ids)
     if template is None:
         ids, cut = tokenize(tokenizer, sentences, max_length)
-        return Rows([_drop(row, taken_out) for row in ids], cut)
+        return TokenizedTexts([_drop(row, taken_out) for row in ids], cut)
     if final_period:
         sentences = [with_final_period(sentence) for sentence in sentences]
     contents, cut = template.contents(sentences, max_length - template.length)
     rendered = [template.wrap(_drop(content, taken_out)) for content in contents]
-    return Rows([row.ids for row in rendered], cut, rendered)
+    return TokenizedTexts([row.ids for row in rendered], cut, rendered)
 
 
 def _drop(ids: list[int], taken_out: Collection[int]) -> list[int]:
@@ -83,7 +83,7 @@ def require_batch_size(batch_size: int) -> None:
         raise UserError(f"batch_size {batch_size} is not at least 1")
 
 
-_NO_TEXT = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 """What Python's strings can hold, but no tokenizer can take."""
 
 
@@ -96,7 +96,7 @@ def require_sentences(sentences: Sequence[str]) -> None:
     for i, sentence in enumerate(sentences):
         if not isinstance(sentence, str):
             raise UserError(f"sentence {i} is a {type(sentence).__name__} ({sentence!r:.60}); a string is needed")
-        if not sentence.isascii() and _NO_TEXT.search(sentence):
+        if not sentence.isascii() and _SURROGATE.search(sentence):
             raise UserError(f"sentence {i} holds half a character (a surrogate, {sentence!r:.60}), which is no text")
 
 

@@ -7,15 +7,15 @@ from typing import Any, TypeVar
 import numpy as np
 import torch.distributed as dist
 
-from dcpcse.utils.distributed import cpu_group, is_first, world_size
+from dcpcse.utils.distributed import cpu_group, is_main_process, world_size
 
-Encode = Callable[..., np.ndarray]
+EncodeFunction = Callable[..., np.ndarray]
 """Sentences, and options by name → embeddings (n, H)."""
 
 T = TypeVar("T")
 
 
-def led_by_first(encode: Encode, work: Callable[[Encode], T]) -> T:
+def run_on_rank_zero(encode: EncodeFunction, work: Callable[[EncodeFunction], T]) -> T:
     """The result of `work`, which the first process alone does, with an encode function that all carry out.
 
     All processes call this with an `encode` that gives the same vectors, and all get the result: there is one, so
@@ -23,17 +23,17 @@ def led_by_first(encode: Encode, work: Callable[[Encode], T]) -> T:
     """
     if world_size() == 1:
         return work(encode)
-    if not is_first():
-        return _serve(encode)
+    if not is_main_process():
+        return _encode_shares(encode)
     result = work(lambda sentences, **options: _share_out(encode, sentences, options))
-    _tell({"result": result})
+    _broadcast({"result": result})
     return result
 
 
-def _share_out(encode: Encode, sentences: list[str], options: dict[str, Any]) -> np.ndarray:
+def _share_out(encode: EncodeFunction, sentences: list[str], options: dict[str, Any]) -> np.ndarray:
     if len(sentences) < world_size():
         return encode(sentences, **options)
-    _tell({"sentences": sentences, "options": options})
+    _broadcast({"sentences": sentences, "options": options})
     own = _share(encode, sentences, options)
     shares: list[Any] = [None] * world_size()
     dist.gather_object(own, shares, group=cpu_group())
@@ -43,14 +43,14 @@ def _share_out(encode: Encode, sentences: list[str], options: dict[str, Any]) ->
     return vectors
 
 
-def _serve(encode: Encode) -> Any:
+def _encode_shares(encode: EncodeFunction) -> Any:
     """Encode shares until the first process is done; its result."""
-    while "result" not in (told := _tell(None)):
+    while "result" not in (told := _broadcast(None)):
         dist.gather_object(_share(encode, told["sentences"], told["options"]), group=cpu_group())
     return told["result"]
 
 
-def _share(encode: Encode, sentences: list[str], options: dict[str, Any]) -> np.ndarray:
+def _share(encode: EncodeFunction, sentences: list[str], options: dict[str, Any]) -> np.ndarray:
     # Every world-th: texts come sorted by length, and no process is to have all the long ones.
     share = sentences[dist.get_rank() :: world_size()]
     logger = logging.getLogger("dcpcse")
@@ -62,7 +62,7 @@ def _share(encode: Encode, sentences: list[str], options: dict[str, Any]) -> np.
         logger.setLevel(level)
 
 
-def _tell(content: Any) -> Any:
+def _broadcast(content: Any) -> Any:
     """What the first process says, in all."""
     box = [content]
     dist.broadcast_object_list(box, group=cpu_group())

@@ -20,10 +20,10 @@ from dcpcse.utils.errors import UserError
 QUERY = 500
 """Sentences asked for at once; SQLite allows some thousand."""
 
-Encode = Callable[[list[str]], np.ndarray]
+EncodeSentences = Callable[[list[str]], np.ndarray]
 
 
-def kept_in(cache_dir: str) -> Path:
+def embeddings_dir(cache_dir: str) -> Path:
     """Where the embeddings of a command's --cache_dir lie, beside its downloads."""
     return Path(cache_dir) / "embeddings"
 
@@ -35,7 +35,7 @@ class EmbeddingCache:
     that were read back. Raises UserError if the file cannot be read or written.
     """
 
-    def __init__(self, encode: Encode, folder: Path, identity: Mapping[str, Any]) -> None:
+    def __init__(self, encode: EncodeSentences, folder: Path, identity: Mapping[str, Any]) -> None:
         self._encode = encode
         text = json.dumps(identity, sort_keys=True)
         self.path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.sqlite"

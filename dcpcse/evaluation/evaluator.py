@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.evaluation.distributed_encoding import Encode, led_by_first
+from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
 from dcpcse.evaluation.embedding_cache import EmbeddingCache
 from dcpcse.evaluation.postprocessing import Fitting
 
@@ -27,7 +27,7 @@ METRIC_NAMES = {"STSBenchmark": "stsb_spearman", "SICKRelatedness": "sickr_spear
 """Similarity tasks with a dev set and the names that the papers' scripts select checkpoints by."""
 
 
-def measure(
+def evaluate_suite(
     model: SentenceEncoder,
     suite: Suite,
     *,
@@ -46,20 +46,20 @@ def measure(
     """
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
 
-    def work(encode: Encode) -> Evaluation:
-        with with_kept(encode, model, cache_dir) as kept, _Bars(show_progress) as bars:
+    def work(encode: EncodeFunction) -> Evaluation:
+        with cached_encode(encode, model, cache_dir) as kept, _Bars(show_progress) as bars:
             inside = _Inside(model, encode) if fitting is None else None
             finish = fitting.finish(kept) if fitting else None
             return suite.measure(kept, inside=inside, finish=finish, progress=bars, on_result=on_result)
 
-    return led_by_first(partial(model.encode, batch_size=batch_size), work)
+    return run_on_rank_zero(partial(model.encode, batch_size=batch_size), work)
 
 
 def evaluate(
     model: SentenceEncoder, tasks: Sequence[str], data_dir: str | Path, mode: str = "test", **changes: Any
 ) -> dict[str, Result]:
     """Results by task of a mode of the papers' scripts; changes: of its settings, such as official=False."""
-    return measure(model, load_suite(tasks, data_dir, settings_of_mode(mode, **changes))).results
+    return evaluate_suite(model, load_suite(tasks, data_dir, settings_of_mode(mode, **changes))).results
 
 
 def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
@@ -78,7 +78,7 @@ def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 @contextmanager
-def with_kept(encode: Callable, model: SentenceEncoder, cache_dir: Path | None) -> Iterator[Callable]:
+def cached_encode(encode: Callable, model: SentenceEncoder, cache_dir: Path | None) -> Iterator[Callable]:
     """The encode function, with embeddings kept in a folder if there is one."""
     if cache_dir is None:
         yield encode
@@ -100,7 +100,7 @@ def token_embeddings(model: SentenceEncoder) -> np.ndarray:
 class _Inside:
     """A model, opened for senteval's geometry."""
 
-    def __init__(self, model: SentenceEncoder, encode: Encode) -> None:
+    def __init__(self, model: SentenceEncoder, encode: EncodeFunction) -> None:
         self.model, self.encode = model, encode
 
     def token_embeddings(self) -> np.ndarray:

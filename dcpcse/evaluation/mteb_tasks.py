@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.evaluation.distributed_encoding import Encode, led_by_first
-from dcpcse.evaluation.evaluator import with_kept
+from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
+from dcpcse.evaluation.evaluator import cached_encode
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder, import_mteb
-from dcpcse.utils.distributed import is_first
+from dcpcse.utils.distributed import is_main_process
 from dcpcse.utils.errors import UserError, first_line
 
 PREFIX = "mteb/"
@@ -76,7 +76,7 @@ def load_tasks(names: Sequence[str], data_dir: str | Path | None = None) -> dict
     return tasks
 
 
-def measure_tasks(
+def evaluate_mteb_tasks(
     model: SentenceEncoder,
     tasks: Mapping[str, Any],
     *,
@@ -90,9 +90,9 @@ def measure_tasks(
     Of several processes, which all call this, the first measures and all encode. cache_dir: where embeddings are kept.
     """
 
-    def work(encode: Encode) -> tuple[dict[str, MtebResult], dict[str, float]]:
+    def work(encode: EncodeFunction) -> tuple[dict[str, MtebResult], dict[str, float]]:
         results, seconds = {}, {}
-        with with_kept(encode, model, cache_dir) as function:
+        with cached_encode(encode, model, cache_dir) as function:
             # All processes encode together, by the options that they know.
             encoder = MTEBEncoder(model, lambda texts, **options: function(texts))
             for name, task in tasks.items():
@@ -102,8 +102,8 @@ def measure_tasks(
                 on_result(results[name])
         return results, seconds
 
-    bars = show_progress and is_first()
-    return led_by_first(partial(model.encode, batch_size=batch_size, show_progress=bars), work)
+    bars = show_progress and is_main_process()
+    return run_on_rank_zero(partial(model.encode, batch_size=batch_size, show_progress=bars), work)
 
 
 def _measure(encoder: MTEBEncoder, name: str, task: Any) -> MtebResult:

@@ -13,7 +13,7 @@ from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.postprocessing import Fitting
 from dcpcse.utils.environment import versions
-from dcpcse.utils.files import write_whole
+from dcpcse.utils.files import write_atomic
 
 
 class Report:
@@ -23,7 +23,8 @@ class Report:
         self, path: str | Path, model: SentenceEncoder, mode: str, settings: Settings, fitting: Fitting | None = None
     ) -> None:
         self.path = Path(path)
-        self._head = {"mode": mode, "model": describe(model), "protocol": settings.as_dict(), "versions": versions()}
+        self._head = {"mode": mode, "model": describe_model(model), "protocol": settings.as_dict()}
+        self._head["versions"] = versions()
         if fitting is not None:
             self._head["postprocess"] = fitting.as_dict()
 
@@ -40,7 +41,7 @@ class Report:
             content["sentences"] = evaluation.sentences
             content["seconds"] = evaluation.seconds
             content["data"] = evaluation.files
-        write_whole(self.path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_atomic(self.path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
@@ -51,7 +52,7 @@ def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
             arrays |= {f"{task}/gold": result.gold, f"{task}/cosine": result.cosines}
     packed = io.BytesIO()
     np.savez_compressed(packed, **arrays)
-    write_whole(Path(path), packed.getvalue())
+    write_atomic(Path(path), packed.getvalue())
 
 
 def averages(results: Mapping[str, Result]) -> dict[str, float]:
@@ -63,7 +64,7 @@ def averages(results: Mapping[str, Result]) -> dict[str, float]:
     return {family: float(np.mean(points)) for family, points in families.items()}
 
 
-def describe(model: SentenceEncoder) -> dict[str, Any]:
+def describe_model(model: SentenceEncoder) -> dict[str, Any]:
     """What was measured: method, representation, base, and the digest of everything that vectors depend on."""
     return {
         "method": model.method,

@@ -13,16 +13,16 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from dcpcse.data.training_file import distinct_sentences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.arguments import EvaluationArguments
-from dcpcse.evaluation.embedding_cache import kept_in
-from dcpcse.evaluation.evaluator import measure
-from dcpcse.evaluation.mteb_tasks import MtebResult, load_tasks, measure_tasks
+from dcpcse.evaluation.embedding_cache import embeddings_dir
+from dcpcse.evaluation.evaluator import evaluate_suite
+from dcpcse.evaluation.mteb_tasks import MtebResult, evaluate_mteb_tasks, load_tasks
 from dcpcse.evaluation.postprocessing import POSTPROCESSORS, Fitting
 from dcpcse.evaluation.results_file import Report, write_similarities
 from dcpcse.evaluation.tables import headline, tables
 from dcpcse.inference.arguments import PublishedEvaluationArguments
 from dcpcse.inference.loading import load_model
-from dcpcse.utils.console import say
-from dcpcse.utils.distributed import is_first, join_launched, leave_launched, own_device
+from dcpcse.utils.console import notify
+from dcpcse.utils.distributed import destroy_process_group, init_process_group, is_main_process, local_device
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output, require_writable
 from dcpcse.utils.run_files import read_scores
@@ -36,33 +36,34 @@ NO_BENCHMARK: Mapping[str, Any] = MappingProxyType({})
 
 def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArguments) -> None:
     """What evaluation.py does once its options are read."""
-    settings = settings_of(args)
+    settings = protocol_settings(args)
     _require_places(args)
     for name in TRAINING_OPTIONS:
         if getattr(published, name) not in (None, False):
-            say(f"--{name} belongs to training and has no effect on a score")
+            notify(f"--{name} belongs to training and has no effect on a score")
     # Before the encoder is loaded: a missing file should not cost a minute.
     own = [PairsTask(Path(args.pairs))] if args.pairs else []
     chosen = args.chosen_tasks()
     suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
     benchmark = load_tasks(args.mteb, args.mteb_data_dir) if args.mteb else {}
-    join_launched()
-    args = replace(args, device=own_device(args.device))
-    fitting = fitting_of(args)
+    init_process_group()
+    args = replace(args, device=local_device(args.device))
+    fitting = build_fitting(args)
     model = load_model(args.model_name_or_path, args, published)
-    report = Report(args.output_file, model, args.mode, settings, fitting) if args.output_file and is_first() else None
-    measured = measure_and_say(args, model, suite, report, fitting, benchmark)
-    if is_first():
+    output = args.output_file if is_main_process() else None
+    report = Report(output, model, args.mode, settings, fitting) if output else None
+    measured = evaluate_and_report(args, model, suite, report, fitting, benchmark)
+    if is_main_process():
         print(tables(measured.results, args.mode))
-        _say_closing(measured)
+        _notify_summary(measured)
         if args.similarities_file:
             write_similarities(args.similarities_file, measured.results)
     if report:
         report.write(measured.results, measured)
-    leave_launched()
+    destroy_process_group()
 
 
-def fitting_of(args: EvaluationArguments) -> Fitting | None:
+def build_fitting(args: EvaluationArguments) -> Fitting | None:
     """The map of embeddings that is asked for, with the sentences that it is fitted to."""
     if args.postprocess is None:
         return None
@@ -74,14 +75,14 @@ def fitting_of(args: EvaluationArguments) -> Fitting | None:
     }
     postprocessor = POSTPROCESSORS[args.postprocess](**settings[args.postprocess])
     if args.fit_on is None:
-        say(f"{args.postprocess} is fitted to the sentences of each task, without their scores")
+        notify(f"{args.postprocess} is fitted to the sentences of each task, without their scores")
         return Fitting(postprocessor)
     sentences = distinct_sentences(args.fit_on)
-    say(f"{args.postprocess} is fitted to the {len(sentences):,} distinct sentences of {args.fit_on}")
+    notify(f"{args.postprocess} is fitted to the {len(sentences):,} distinct sentences of {args.fit_on}")
     return Fitting(postprocessor, sentences, args.fit_on)
 
 
-def measure_and_say(
+def evaluate_and_report(
     args: EvaluationArguments,
     model: SentenceEncoder,
     suite: Suite,
@@ -97,27 +98,27 @@ def measure_and_say(
 
     def on_result(result: Result | MtebResult) -> None:
         results[result.task] = result
-        say(f"{result.task}: {headline(result)}")
+        notify(f"{result.task}: {headline(result)}")
         if report:
             report.write(results)
 
     options = {
         "batch_size": args.batch_size,
-        "cache_dir": kept_in(args.cache_dir) if args.cache_dir else None,
+        "cache_dir": embeddings_dir(args.cache_dir) if args.cache_dir else None,
         "show_progress": True,
         "on_result": on_result,
     }
     with logging_redirect_tqdm():
         measured = Evaluation({}, suite.settings, 0)
         if suite.tasks:
-            measured = measure(model, suite, fitting=fitting, **options)
+            measured = evaluate_suite(model, suite, fitting=fitting, **options)
         if not benchmark:
             return measured
-        found, seconds = measure_tasks(model, benchmark, **options)
+        found, seconds = evaluate_mteb_tasks(model, benchmark, **options)
     return replace(measured, results=measured.results | found, seconds=measured.seconds | seconds)
 
 
-def settings_of(args: EvaluationArguments) -> Settings:
+def protocol_settings(args: EvaluationArguments) -> Settings:
     """The protocol of the mode with what the options change in it."""
     settings = settings_of_mode(
         args.mode,
@@ -139,7 +140,7 @@ def _require_places(args: EvaluationArguments) -> None:
         if (given := getattr(args, option)) is not None:
             require_output(Path(given), f"--{option}", args.overwrite or _is_unfinished(Path(given)))
     if args.cache_dir:
-        require_writable(kept_in(args.cache_dir), f"--cache_dir {args.cache_dir}")
+        require_writable(embeddings_dir(args.cache_dir), f"--cache_dir {args.cache_dir}")
 
 
 def _is_unfinished(path: Path) -> bool:
@@ -153,19 +154,19 @@ def _is_unfinished(path: Path) -> bool:
     return scores is not None and scores.get("complete") is False
 
 
-def _say_closing(measured: Evaluation) -> None:
+def _notify_summary(measured: Evaluation) -> None:
     """Time, and files that are not those whose figures are known."""
     if "encode" not in measured.seconds:  # mteb alone, which encodes task by task
-        say(f"tasks in {sum(measured.seconds.values()):.1f} s")
+        notify(f"tasks in {sum(measured.seconds.values()):.1f} s")
         return
     scoring = sum(seconds for name, seconds in measured.seconds.items() if name != "encode")
-    say(
+    notify(
         f"{measured.sentences:,} distinct sentences: encoded in {measured.seconds['encode']:.1f} s, "
         f"tasks in {scoring:.1f} s"
     )
     ours = [name for name in measured.files if name.startswith(("downstream/", "clustering/"))]
     if unknown := [name for name in ours if name in measured.unknown_files]:
-        say(
+        notify(
             f"{len(unknown)} of {len(ours)} data files pass every check but are not byte for byte the known "
             f"ones: {', '.join(unknown[:3])}{' ...' if len(unknown) > 3 else ''}"
         )

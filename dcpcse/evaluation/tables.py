@@ -19,7 +19,7 @@ def tables(results: Mapping[str, Result], mode: str) -> str:
     order = {name: place for place, name in enumerate(TASKS)}
     for result in sorted(results.values(), key=lambda result: order.get(result.task, len(order))):
         families.setdefault(result.family, []).append(result)
-    shown = [SHOW[family](of_family, mode) for family, of_family in families.items()]
+    shown = [FAMILY_TABLES[family](of_family, mode) for family, of_family in families.items()]
     return "\n".join([f"------ {mode} ------", *shown])
 
 
@@ -131,12 +131,12 @@ def _cosines(bins: Sequence[CosineBin]) -> str:
     table = PrettyTable(["gold", "pairs", "mean", "std", f"cosine {low:.1f} ... 1.0"], title="cosine by gold score")
     for one in bins:
         closed = "]" if one is bins[-1] else ")"
-        picture = box(one.quantiles, low, 1.0)
+        picture = box_plot(one.quantiles, low, 1.0)
         table.add_row([f"[{one.low:g}, {one.high:g}{closed}", one.pairs, f"{one.mean:.3f}", f"{one.std:.3f}", picture])
     return str(table)
 
 
-def box(quantiles: Mapping[int, float], low: float, high: float, width: int = PICTURE_WIDTH) -> str:
+def box_plot(quantiles: Mapping[int, float], low: float, high: float, width: int = PICTURE_WIDTH) -> str:
     """A box plot of 5, 25, 50, 75 and 95 % in a line of text, from low to high."""
     place = {
         share: round((min(max(value, low), high) - low) / (high - low) * (width - 1))
@@ -153,7 +153,7 @@ def _with_average(name: str, scores: Sequence[float]) -> list[str]:
     return [name, *(f"{score:.2f}" for score in [*scores, np.mean(scores)])]
 
 
-SHOW: Mapping[str, Callable[[Sequence[Result], str], str]] = {
+FAMILY_TABLES: Mapping[str, Callable[[Sequence[Result], str], str]] = {
     "sts": _points,
     "pairs": _pairs,
     "transfer": _points,

@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 from prettytable import PrettyTable
 
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import write_whole
+from dcpcse.utils.files import write_atomic
 
 TrainingOptions = dict[str, Any]
 
@@ -126,7 +126,7 @@ class Trials:
         if not done:
             raise UserError(f"all tries of the stage {stage!r} failed; see the logs in {self.folder}")
         best = max(done, key=lambda trial: trial.value)
-        say(f"{stage}: best {self._options(best)} ({100 * best.value:.2f})")
+        notify(f"{stage}: best {self._options(best)} ({100 * best.value:.2f})")
 
     def best_after(self, stages: Sequence[str]) -> list[TrainingOptions]:
         """What the latest of these stages that has results found, best first; nothing chosen yet without one."""
@@ -140,7 +140,7 @@ class Trials:
         """Other processes are at the last tries of a stage."""
         where = ", ".join(sorted({str(trial.user_attrs.get("worker", ["?"])[0]) for trial in running}))
         if where != self._waiting_for:
-            say(f"waiting for {len(running)} of the tries of other processes ({where}); --retake begins them again")
+            notify(f"waiting for {len(running)} of the tries of other processes ({where}); --retake begins them again")
         self._waiting_for = where
         time.sleep(2)
 
@@ -155,12 +155,12 @@ class Trials:
             return
         self.left = None if self.left is None else self.left - 1
         trial.set_user_attr("worker", [platform.node(), os.getpid()])
-        say(f"try {trial.number}: {options}")
+        notify(f"try {trial.number}: {options}")
         try:
             score = self._train(trial.number, options)
         except TrialFailedError as error:
             self.study.tell(trial, state=self._states.FAIL)
-            say(f"try {trial.number} failed: {error}")
+            notify(f"try {trial.number} failed: {error}")
         except BaseException:
             self.study.tell(trial, state=self._states.FAIL)
             raise
@@ -231,8 +231,8 @@ class Trials:
         done = [trial for trial in self._shown() if trial.state == self._states.COMPLETE]
         if done:
             text = yaml.safe_dump({**self.shared, **self._options(done[0])}, sort_keys=True)
-            write_whole(self.folder / "best.yaml", text)
-            say(f"best: try {done[0].number}, {100 * done[0].value:.2f}; options in {self.folder / 'best.yaml'}")
+            write_atomic(self.folder / "best.yaml", text)
+            notify(f"best: try {done[0].number}, {100 * done[0].value:.2f}; options in {self.folder / 'best.yaml'}")
 
 
 def _is_alive(process: int) -> bool:

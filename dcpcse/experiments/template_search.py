@@ -16,7 +16,7 @@ from prettytable import PrettyTable
 
 from dcpcse.encoders.templates import MASK, SENTENCE, Template
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_writable, write_whole
+from dcpcse.utils.files import require_writable, write_atomic
 from dcpcse.utils.parsing import parse_json, parse_yaml, read_text
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class TemplateScores:
         # A call that was killed while it wrote leaves half a line behind.
         whole = [line for line in lines if line.endswith("\n")]
         if whole != lines:
-            write_whole(self.path, "".join(whole))
+            write_atomic(self.path, "".join(whole))
         try:
             rows = [parse_json(line) for line in whole]
         except ValueError as error:
@@ -95,7 +95,7 @@ def search_templates(args: argparse.Namespace, relationships: Sequence[str], pre
 
     from dcpcse.encoders.backbones import load_backbone
     from dcpcse.encoders.sentence_encoder import plain_encoder
-    from dcpcse.evaluation.evaluator import measure
+    from dcpcse.evaluation.evaluator import evaluate_suite
     from dcpcse.experiments.template_generation import read_definitions
     from dcpcse.utils.devices import pick_device
 
@@ -113,7 +113,7 @@ def search_templates(args: argparse.Namespace, relationships: Sequence[str], pre
         for done, text in enumerate(texts, start=1):
             if text not in scores.by_template:
                 model.set_template(Template.parse(text))
-                result = measure(model, suite, batch_size=args.batch_size).results[DEV_TASK]
+                result = evaluate_suite(model, suite, batch_size=args.batch_size).results[DEV_TASK]
                 scores.add(text, result.points)
             print(f"{done}/{len(texts)}  {scores.by_template[text]:6.2f}  {text}", file=sys.stderr)
         return max(texts, key=lambda text: scores.by_template[text])
@@ -126,7 +126,7 @@ def search_templates(args: argparse.Namespace, relationships: Sequence[str], pre
         score(build_template(prefix, words) for prefix in prefixes)
     kept = scores.best(args.keep)
     print(score_table(kept))
-    write_whole(Path(args.output_dir) / BEST_FILE, "".join(f"{text}\n" for text, _ in kept))
+    write_atomic(Path(args.output_dir) / BEST_FILE, "".join(f"{text}\n" for text, _ in kept))
 
 
 def _generate(args: argparse.Namespace, examples: Sequence["Example"]) -> list[Template]:

@@ -26,12 +26,12 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder, as_numbers, dtype_
 from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import TOKENIZER_FILES, sha256_of
-from dcpcse.encoders.storage.model_folder import Contents
-from dcpcse.encoders.tokenization import Rows, require_batch_size, require_sentences
+from dcpcse.encoders.storage.model_folder import FolderContents
+from dcpcse.encoders.tokenization import TokenizedTexts, require_batch_size, require_sentences
 from dcpcse.inference.mixed_batch import EncoderBatch, hidden_states, joint_mask
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.safetensors_io import DTYPES, set_dtype
+from dcpcse.utils.safetensors_io import TORCH_DTYPES, set_dtype
 
 LOAD_ALONE_HINT = "adapters share one frozen encoder; load this folder by itself with dcpcse.load"
 
@@ -73,10 +73,10 @@ class Adapters:
         """
         if not isinstance(folders, Mapping) or not folders:
             raise UserError("Adapters.load takes names and their folders, one at least: {'name': 'folder'}")
-        first, reach = hub.require(next(iter(folders.values())), options)
+        first, reach = hub.require_model_folder(next(iter(folders.values())), options)
         record = _read_folder(first).record
         backbone = load_recorded(first, record, base, reach)
-        set_dtype(backbone.model, DTYPES[dtype_of(record)])
+        set_dtype(backbone.model, TORCH_DTYPES[dtype_of(record)])
         backbone.model.to(pick_device(device))
         adapters = cls(backbone, dtype_of(record), first, options)
         for name, folder in folders.items():
@@ -143,7 +143,7 @@ class Adapters:
         raise UserError(f"there is no adapter {name!r}; {hint}loaded: {len(self.names)} ({some})")
 
     def _model(self, folder: str | Path) -> SentenceEncoder:
-        folder, _ = hub.require(folder, self._options)
+        folder, _ = hub.require_model_folder(folder, self._options)
         contents = _read_folder(folder)
         self._require_of_base(folder, contents.record)
         tokenizer, vocabulary = self._tokenizer(folder)
@@ -177,11 +177,11 @@ class _Texts:
     """
 
     models: Sequence[SentenceEncoder]
-    rows: Sequence[Rows]
+    rows: Sequence[TokenizedTexts]
     places: Sequence[tuple[int, int]]
 
     @classmethod
-    def read(
+    def tokenize(
         cls,
         adapters: Adapters,
         sentences: Sequence[str],
@@ -206,7 +206,7 @@ class _Texts:
         rows = []
         for name, model, texts in zip(numbers, models, own, strict=True):
             with _errors_of(name):
-                rows.append(model.read(texts, max_length, without))
+                rows.append(model.tokenize(texts, max_length, without))
         return cls(models, rows, places)
 
     @property
@@ -239,7 +239,7 @@ def _embeddings(models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch]
     states = hidden_states(parts, packing=packing, all_layers=all_layers)
     return torch.cat(
         [
-            model.from_hidden(hidden, part.input_ids, part.attention_mask, part.slots)[1]
+            model.pool_and_embed_hidden(hidden, part.input_ids, part.attention_mask, part.slots)[1]
             for model, part, hidden in zip(models, parts, states, strict=True)
         ]
     )
@@ -266,8 +266,8 @@ def _require_a_name_each(sentences: Sequence[str], names: Sequence[str]) -> None
             raise UserError(f"name {i} is a {type(name).__name__} ({name!r:.60}); the name of an adapter is needed")
 
 
-def _read_folder(folder: str | Path) -> Contents:
-    contents = model_folder.read(folder)
+def _read_folder(folder: str | Path) -> FolderContents:
+    contents = model_folder.read_contents(folder)
     if contents.record["backbone"] is not None:
         raise UserError(f"{folder} holds an encoder of its own ({contents.record['method']}); {LOAD_ALONE_HINT}")
     return contents
@@ -285,5 +285,5 @@ def _for_inference(model: SentenceEncoder) -> SentenceEncoder:
     if not model.head_at_inference:
         model.head = None
     if model.encoder.prompt is not None:
-        model.encoder.prompt = model.encoder.prompt.settled()
+        model.encoder.prompt = model.encoder.prompt.without_projection()
     return model

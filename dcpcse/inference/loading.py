@@ -13,10 +13,10 @@ from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.devices import pick_device, require_flex_attention
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.run_files import RUN_FILE, last
+from dcpcse.utils.run_files import RUN_FILE, last_checkpoint
 
 NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
 """No option of the papers' evaluation scripts is given."""
@@ -37,10 +37,10 @@ def load_model(
 
 
 def _load(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:
-    options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
+    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     if Path(name).is_file():
         return _word_vectors(name, args, published)
-    given, (name, options) = name, hub.resolve(name, options)
+    given, (name, options) = name, hub.resolve_model_folder(name, options)
     if not is_model_folder(name):
         _refuse_unfinished(Path(name))
         _refuse_folder_options(name, args, published)
@@ -55,8 +55,8 @@ def _load(name: str, args: EncoderArguments, published: PublishedEvaluationArgum
 
 def is_trained(name: str, args: EncoderArguments) -> bool:
     """Whether a name means an output folder of train.py, here or on the hub."""
-    options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
-    return is_model_folder(hub.resolve(name, options)[0])
+    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
+    return is_model_folder(hub.resolve_model_folder(name, options)[0])
 
 
 def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
@@ -116,7 +116,7 @@ def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArgu
 
 
 def _refuse_unfinished(folder: Path) -> None:
-    newest = last(folder)
+    newest = last_checkpoint(folder)
     if newest and (folder / RUN_FILE).is_file():
         raise UserError(
             f"the training in {folder} has not ended; go on with --resume, or measure one of "
@@ -128,12 +128,14 @@ def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_
     head = " with its head" if model.head_at_inference else " before its head" if model.head else ""
     trained = f"{model.pooling}{head}"
     if mlp_only_train and model.head_at_inference:
-        say(f"representation: {model.pooling} before its head (--mlp_only_train) instead of the folder's ({trained})")
+        notify(
+            f"representation: {model.pooling} before its head (--mlp_only_train) instead of the folder's ({trained})"
+        )
         model.head_at_inference = False
     elif pooler in (None, "cls"):
-        say(f"representation: {trained}, as trained")
+        notify(f"representation: {trained}, as trained")
     else:
-        say(f"representation: {pooler} instead of the folder's ({trained})")
+        notify(f"representation: {pooler} instead of the folder's ({trained})")
         model.pooling, model.head_at_inference = pooler, False
         if not POOLERS[pooler].needs_template:  # there is no [MASK] vector to take the template's from
             model.denoising = replace(model.denoising, inference=False)

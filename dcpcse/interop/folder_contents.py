@@ -21,8 +21,8 @@ from dcpcse.encoders.storage.manifest import (
     PEFT_PROMPTS,
     TRAINED,
     WEIGHTS,
+    backbone_path,
     is_model_folder,
-    place_of,
     read_object,
     read_record,
     require_unchanged,
@@ -33,7 +33,7 @@ from dcpcse.training.run_history import find_scores, newest_checkpoint, read_run
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import BASE
 from dcpcse.utils.run_files import METRICS, RUN_FILE, STATE
-from dcpcse.utils.safetensors_header import DTYPES, Tensors, read_header
+from dcpcse.utils.safetensors_header import HEADER_DTYPES, TensorHeaders, read_header
 
 FolderFacts = dict[str, Any]
 
@@ -110,7 +110,7 @@ def _trained_parts(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
     for part in dict.fromkeys(name.split(".")[0] for name in trained):
         parts[part] = _count({name: of for name, of in trained.items() if name.split(".")[0] == part})
     if record["backbone"] is not None:
-        own = _parameters(place_of(folder, record["backbone"]) / WEIGHTS)
+        own = _parameters(backbone_path(folder, record["backbone"]) / WEIGHTS)
         # A pooler stands in the file for other libraries only.
         parts["backbone"] = _count({name: of for name, of in own.items() if not name.startswith("pooler.")})
     return parts
@@ -120,7 +120,7 @@ def find_base(folder: Path, record: Mapping[str, Any]) -> FolderFacts:
     """Whether the encoder of a model is where its record says, and the words for that."""
     if record["backbone"] is None:
         return _find_encoder(record["base"])
-    place = place_of(folder, record["backbone"])
+    place = backbone_path(folder, record["backbone"])
     return {"found": (place / WEIGHTS).is_file(), "where": f"trained, and in {place} itself"}
 
 
@@ -178,7 +178,7 @@ def _weights(folder: Path, name: str) -> FolderFacts:
     tensors = _parameters(path)
     layout = recognise_layout(tensors)
     public = {} if layout is None or LAYOUTS[layout].ambiguous else {"checkpoint_of": LAYOUTS[layout].title}
-    kinds = sorted({DTYPES.get(kind, kind) for _, kind in tensors.values()})
+    kinds = sorted({HEADER_DTYPES.get(kind, kind) for _, kind in tensors.values()})
     return {"parameters": {"in_all": _count(tensors)}, "dtype": ", ".join(kinds), **public}
 
 
@@ -197,11 +197,11 @@ def _run_without_model(folder: Path) -> FolderFacts:
     return {"kind": "run of train.py without a model yet", "newest_checkpoint": newest and newest.name}
 
 
-def _parameters(path: Path) -> Tensors:
+def _parameters(path: Path) -> TensorHeaders:
     return {name: of for name, of in read_header(path).items() if not _NO_PARAMETER.fullmatch(name)}
 
 
-def _count(tensors: Tensors) -> int:
+def _count(tensors: TensorHeaders) -> int:
     return sum(prod(shape) for shape, _ in tensors.values())
 
 

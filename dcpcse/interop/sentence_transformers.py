@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.templates import Slots
-from dcpcse.encoders.tokenization import read_rows
+from dcpcse.encoders.tokenization import tokenize_texts
 from dcpcse.utils.errors import UserError
 
 SLOT_KEY = "slots_"
@@ -51,7 +51,9 @@ class DeepPromptTransformer(InputModule):
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
         """Texts as ids, in the model's template; prompt: text that is put before every one of them."""
         model, texts = self.encoder, [f"{prompt or ''}{text}" for text in inputs]
-        rows = read_rows(model.tokenizer, model.template, texts, self.max_seq_length, final_period=model.final_period)
+        rows = tokenize_texts(
+            model.tokenizer, model.template, texts, self.max_seq_length, final_period=model.final_period
+        )
         input_ids, mask, slots = rows.batch(range(len(rows)), model.tokenizer.pad_token_id)
         found = {} if slots is None else {SLOT_KEY + name: tensor for name, tensor in vars(slots).items()}
         return {"input_ids": input_ids, "attention_mask": mask, **found}

@@ -5,7 +5,7 @@ from dcpcse.losses.contrastive import Contrastive
 from dcpcse.losses.masked_lm import MaskedLM
 from dcpcse.losses.pair_classification import Classification, Pair
 from dcpcse.losses.replaced_token_detection import ReplacedTokenDetection
-from dcpcse.utils.distributed import gather_own_first, joint_mean
+from dcpcse.utils.distributed import gather_own_first, global_mean
 
 __all__ = [
     "Classification",
@@ -18,5 +18,5 @@ __all__ = [
     "ReplacedTokenDetection",
     "Term",
     "gather_own_first",
-    "joint_mean",
+    "global_mean",
 ]

@@ -12,7 +12,7 @@ from dcpcse.encoders.attention import Prefix
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Slots
-from dcpcse.utils.distributed import joint_mean
+from dcpcse.utils.distributed import global_mean
 from dcpcse.utils.errors import UserError
 
 
@@ -113,7 +113,7 @@ class PerRowLoss(Loss):
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         sampled = self.sample(batch)
-        return joint_mean(self.mean(batch, sampled), self.num_items(batch, sampled))
+        return global_mean(self.mean(batch, sampled), self.num_items(batch, sampled))
 
 
 @dataclass(frozen=True)

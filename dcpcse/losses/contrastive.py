@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dcpcse.losses.base import EncodedBatch, Loss, Metrics
 from dcpcse.losses.functional import cosines, nt_xent
-from dcpcse.utils.distributed import gather_own_first, joint_mean, published_gradient
+from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
 
 
 class Contrastive(Loss):
@@ -52,7 +52,7 @@ class Contrastive(Loss):
             hard_negative_weight=self.hard_negative_weight,
             others=[*(candidates[name] for name in self.others), *self.extra_negatives()],
         )
-        loss = joint_mean(loss, len(views["anchor"]))
+        loss = global_mean(loss, len(views["anchor"]))
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
     def extra_negatives(self) -> Sequence[Tensor]:

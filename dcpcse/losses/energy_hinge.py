@@ -5,7 +5,7 @@ from torch import Tensor
 
 from dcpcse.losses.base import EncodedBatch, Loss
 from dcpcse.losses.functional import cosines
-from dcpcse.utils.distributed import gather_own_first, joint_mean, published_gradient
+from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
 
 
 class EnergyHinge(Loss):
@@ -23,7 +23,7 @@ class EnergyHinge(Loss):
         own, hardest = own_and_hardest(anchors, *gather_own_first([batch.embeddings[name] for name in names]))
         short = (self.margin - (own - hardest)).clamp(min=0)
         self._set_metrics(hardest, short)
-        loss = joint_mean(short.mean(), len(anchors))
+        loss = global_mean(short.mean(), len(anchors))
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
     @torch.no_grad()

@@ -10,7 +10,7 @@ from torch import Tensor
 from dcpcse.losses.base import EncodedBatch, Loss
 from dcpcse.losses.contrastive import cosine_metrics
 from dcpcse.losses.functional import cosines
-from dcpcse.utils.distributed import gather_own_first, joint_mean, published_gradient
+from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
 
 
 class NTXent(Loss):
@@ -35,7 +35,7 @@ class NTXent(Loss):
             two_way_nt_xent(*pair, *both, self.temperature)
             for pair, both in zip(copies, zip(everywhere[::2], everywhere[1::2], strict=True), strict=True)
         ]
-        loss = joint_mean(sum(losses), len(self.anchors))
+        loss = global_mean(sum(losses), len(self.anchors))
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:

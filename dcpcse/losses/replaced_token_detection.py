@@ -9,7 +9,7 @@ from dcpcse.encoders.encoder import Encoder
 from dcpcse.losses.base import EncodedBatch, PerRowLoss
 from dcpcse.losses.functional import replaced_token_ce, replaced_token_count
 from dcpcse.losses.generator import Corruption
-from dcpcse.utils.distributed import largest_of_all
+from dcpcse.utils.distributed import all_reduce_max
 
 
 class ReplacedTokenDetection(PerRowLoss):
@@ -95,5 +95,5 @@ class ReplacedTokenDetection(PerRowLoss):
 
 def _as_joined(ids: Tensor, corrupted: Tensor, mask: Tensor, pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
     """Ids (N, L), corrupted ones and mask, as long as in the joined batch: where pads count, so many count."""
-    pads = (0, largest_of_all(ids.shape[1]) - ids.shape[1])
+    pads = (0, all_reduce_max(ids.shape[1]) - ids.shape[1])
     return F.pad(ids, pads, value=pad_id), F.pad(corrupted, pads, value=pad_id), F.pad(mask, pads)

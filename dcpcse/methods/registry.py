@@ -22,7 +22,7 @@ from dcpcse.losses import Loss, Term
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import require_effect
-from dcpcse.utils.safetensors_io import DTYPES
+from dcpcse.utils.safetensors_io import TORCH_DTYPES
 
 
 @dataclass(frozen=True)
@@ -255,15 +255,15 @@ def build_resolved(backbone: Backbone, args: ModelArguments, columns: Sequence[s
     method = METHODS[args.method].build(backbone, args, columns)
     _require_whole(method, args.method, columns)
     if args.init_from:
-        options = LoadOptions.asked(args.cache_dir, args.use_auth_token)
+        options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
         try:
-            folder, _ = hub.require(args.init_from, options)
+            folder, _ = hub.require_model_folder(args.init_from, options)
             _require_begins_alike(method.model, folder)
             method.model.load_trained(folder)
         except UserError as error:
             raise UserError(f"--init_from {args.init_from}: {error}") from error
     for module in (method.model, *method.losses):
-        set_frozen_dtype(module, DTYPES[args.encoder_dtype])
+        set_frozen_dtype(module, TORCH_DTYPES[args.encoder_dtype])
     return method
 
 
@@ -290,7 +290,7 @@ def _require_whole(method: Any, name: str, columns: Sequence[str]) -> None:
 
 def _require_begins_alike(model: SentenceEncoder, folder: str | Path) -> None:
     """UserError for the folder of a model whose trained numbers mean something else."""
-    saved, ours = model_folder.read(folder).record, model.record()
+    saved, ours = model_folder.read_contents(folder).record, model.record()
     texts = [record["template"] and record["template"]["text"] for record in (saved, ours)]
     differing = {
         "the vocabulary": saved["vocabulary"] != ours["vocabulary"],

@@ -18,7 +18,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
 from dcpcse.utils.parsing import read_text
 
-OBJECTS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs")
+JSON_OPTIONS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs")
 """Options that take a JSON object, or a file with one."""
 
 
@@ -53,7 +53,7 @@ class DataArguments:
         require(self.max_seq_length >= 3, "--max_seq_length", self.max_seq_length, "at least 3")
 
 
-MOST_EPOCHS, MOST_LEARNING_RATE = 1_000_000, 1e38
+MAX_EPOCHS, MAX_LEARNING_RATE = 1_000_000, 1e38
 """Beyond them the numbers overflow somewhere in the middle of a run: float32 ends at 3.4e38."""
 
 
@@ -126,7 +126,7 @@ class RunArguments(TrainingArguments):
             self.max_steps == -1 or self.max_steps >= 1, "--max_steps", self.max_steps, "at least 1 (-1: by epochs)"
         )
         require(
-            self.max_steps > 0 or 0 < epochs <= MOST_EPOCHS, "--num_train_epochs", epochs, f"above 0, to {MOST_EPOCHS}"
+            self.max_steps > 0 or 0 < epochs <= MAX_EPOCHS, "--num_train_epochs", epochs, f"above 0, to {MAX_EPOCHS}"
         )
         if self.resume and self.resume_from_checkpoint is not None:
             raise UserError("--resume finds the checkpoint itself: leave --resume_from_checkpoint out, or --resume")
@@ -135,8 +135,8 @@ class RunArguments(TrainingArguments):
         for name in ("seed", "data_seed"):
             value = getattr(self, name)
             require(value is None or 0 <= value < 2**32, f"--{name}", value, "in 0 .. 2^32 - 1")
-        bounds = f"above 0, to {MOST_LEARNING_RATE:g}"
-        require(0 < self.learning_rate <= MOST_LEARNING_RATE, "--learning_rate", self.learning_rate, bounds)
+        bounds = f"above 0, to {MAX_LEARNING_RATE:g}"
+        require(0 < self.learning_rate <= MAX_LEARNING_RATE, "--learning_rate", self.learning_rate, bounds)
         for name in ("adam_beta1", "adam_beta2"):
             require(0 <= getattr(self, name) < 1, f"--{name}", getattr(self, name), "in [0, 1)")
         if self.dataloader_persistent_workers and not self.dataloader_num_workers:
@@ -167,7 +167,7 @@ class RunArguments(TrainingArguments):
             raise UserError(f"--optim {self.optim}: {hint}choose one of {', '.join(known)}")
         if self.optim_args and not re.fullmatch(r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", self.optim_args):
             raise UserError(f"--optim_args {self.optim_args}: must be NAME=VALUE, several with commas between them")
-        for name in OBJECTS:
+        for name in JSON_OPTIONS:
             if isinstance(getattr(self, name), str):
                 _require_object(name, getattr(self, name))
 

@@ -22,7 +22,7 @@ from typing import Any
 from dcpcse.encoders.storage import model_folder
 from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, WEIGHTS, read_object
 from dcpcse.utils.errors import UserError, first_line
-from dcpcse.utils.files import to_disk, write_json
+from dcpcse.utils.files import fsync, write_json_atomic
 from dcpcse.utils.locks import LOCK
 from dcpcse.utils.run_files import checkpoints_in
 
@@ -35,12 +35,12 @@ _LAST = (WEIGHTS, CONFIG, MODEL_FOLDER_FILE)
 """Files of a result in the order that they take their places in, after all others: half a result does not load."""
 
 
-def is_aside(path: Path) -> bool:
+def is_temporary(path: Path) -> bool:
     """Whether a path is the lock, or something that is only there while it is written or deleted."""
     return path.name in (LOCK, RESULT) or bool(_ASIDE.fullmatch(path.name))
 
 
-def tidy(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove what killed runs left aside; a checkpoint that was to be replaced, and was not, comes back."""
     for path in folder.iterdir():
         if path.name == RESULT:
@@ -52,14 +52,14 @@ def tidy(folder: Path) -> None:
                 shutil.rmtree(path)
 
 
-def delete(checkpoint: Path) -> None:
+def delete_checkpoint(checkpoint: Path) -> None:
     """Delete a checkpoint; cut off at any moment, it leaves none that looks whole."""
     aside = checkpoint.with_name(f".{checkpoint.name}.deleted")
     os.replace(checkpoint, aside)
     shutil.rmtree(aside)
 
 
-def rotate(folder: Path, limit: int | None, newest: int, best: int | None) -> None:
+def rotate_checkpoints(folder: Path, limit: int | None, newest: int, best: int | None) -> None:
     """Delete the oldest checkpoints up to the newest step, until `limit` are left; never the newest or the best.
 
     Later ones are not counted: they belong to a course that was left, by going on from an earlier checkpoint.
@@ -67,11 +67,11 @@ def rotate(folder: Path, limit: int | None, newest: int, best: int | None) -> No
     found = [step for step in checkpoints_in(folder) if step <= newest]
     spare = [step for step in found if step not in (newest, best)]
     for step in spare[: max(0, len(found) - limit)] if limit and limit > 0 else []:
-        delete(folder / f"checkpoint-{step}")
+        delete_checkpoint(folder / f"checkpoint-{step}")
 
 
 @contextlib.contextmanager
-def checkpoint_whole(
+def atomic_checkpoint(
     folder: Path, step: int, made_of: Mapping[str, Any], *, first: bool, meet: Callable[[], None]
 ) -> Iterator[Path]:
     """A folder to write a checkpoint into, which takes its place once all processes have written their part.
@@ -98,13 +98,13 @@ def _put(aside: Path, place: Path) -> None:
     if place.exists():
         os.replace(place, replaced)
     os.replace(aside, place)
-    to_disk(place.parent)
+    fsync(place.parent)
     if replaced.exists():
         shutil.rmtree(replaced)
 
 
 @contextlib.contextmanager
-def result_whole(folder: Path) -> Iterator[Path]:
+def atomic_result(folder: Path) -> Iterator[Path]:
     """A folder to write a result into, whose files take their places once all are written.
 
     Whatever fails before that leaves the earlier result. A kill while they are moved leaves none, rather than a
@@ -116,13 +116,13 @@ def result_whole(folder: Path) -> Iterator[Path]:
         aside.mkdir()
         yield aside
         for path in aside.rglob("*"):
-            to_disk(path)
+            fsync(path)
         model_folder.clear(folder)
         for path in sorted(aside.iterdir(), key=lambda path: _LAST.index(path.name) if path.name in _LAST else -1):
             if path.is_dir() and (folder / path.name).is_dir():
                 shutil.rmtree(folder / path.name)
             os.replace(path, folder / path.name)
-        to_disk(folder)
+        fsync(folder)
         aside.rmdir()
 
 
@@ -138,9 +138,9 @@ def _cleared_on_failure(aside: Path | None) -> Iterator[None]:
 
 
 def _seal(folder: Path, made_of: Mapping[str, Any]) -> None:
-    write_json(folder / SEAL, {"made_of": dict(made_of), "sha256": _digests(folder)})
+    write_json_atomic(folder / SEAL, {"made_of": dict(made_of), "sha256": _digests(folder)})
     for path in (*folder.rglob("*"), folder):
-        to_disk(path)
+        fsync(path)
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -167,33 +167,33 @@ def read_seal(folder: Path) -> Mapping[str, Any]:
     return seal["made_of"]
 
 
-_OF_PLACES = {
+_DISK_ERRORS = {
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EPERM", "EIO", "ENOENT", "ENOTDIR", "EFBIG", "ESTALE")
     if hasattr(errno, name)
 }
-_FULL = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name)}
+_DISK_FULL_ERRORS = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name)}
 
 
 @contextlib.contextmanager
-def told(folder: Path, how_to_go_on: Callable[[], str]) -> Iterator[None]:
+def explain_disk_errors(folder: Path, resume_hint: Callable[[], str]) -> Iterator[None]:
     """A disk that is full, read-only or gone gives a UserError: what failed, and from where to go on.
 
-    folder: that the run writes into. how_to_go_on: asked then only.
+    folder: that the run writes into. resume_hint: asked then only.
     """
     try:
         yield
     except OSError as error:
-        if error.errno not in _OF_PLACES:
+        if error.errno not in _DISK_ERRORS:
             raise
         place = error.filename or f"while a file in {folder} was written"  # which one, only opening a file tells
-        room = _room(folder) if error.errno in _FULL or not folder.is_dir() else ""
-        raise UserError(f"{error.strerror} ({place}); {room}{how_to_go_on()}") from error
+        room = _room(folder) if error.errno in _DISK_FULL_ERRORS or not folder.is_dir() else ""
+        raise UserError(f"{error.strerror} ({place}); {room}{resume_hint()}") from error
     except Exception as error:
         # torch's writer of pickles, and the tokenizers' own, have no OSError for it.
         if isinstance(error, UserError) or not any(mark in str(error) for mark in ("inline_container", "os error")):
             raise
-        raise UserError(f"cannot write into {folder}: {first_line(error)}; {_room(folder)}{how_to_go_on()}") from error
+        raise UserError(f"cannot write into {folder}: {first_line(error)}; {_room(folder)}{resume_hint()}") from error
 
 
 def _room(folder: Path) -> str:

@@ -16,7 +16,7 @@ from dcpcse.methods import Method
 from dcpcse.training.arguments import RunArguments
 from dcpcse.training.atomic_save import read_seal
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in, last, read_options, read_state
+from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in, last_checkpoint, read_options, read_state
 from dcpcse.utils.safetensors_io import BROKEN_PICKLE, listed, load_tensors, save_tensors
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ _MAY_BE_THERE = ("scaler.pt",)
 _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
 
 
-class Broken(UserError):
+class BrokenCheckpoint(UserError):
     """A checkpoint that is not whole; an earlier one may be."""
 
 
@@ -111,19 +111,19 @@ class Checkpoint:
         """UserError where the best checkpoint until now, which may become the result, is not to be found whole."""
         if self.best in (None, self.step):
             return
-        found = place_of(self.best, output_dir, self.folder)
+        found = find_best(self.best, output_dir, self.folder)
         if found is None:
             missing = output_dir / f"checkpoint-{self.best}"
             raise UserError(f"{self.folder}: its best step was {self.best}; copy that checkpoint to {missing}")
         read_seal(found)
-        model_folder.read(found)
+        model_folder.read_contents(found)
 
     def require_same_run(self, model: SentenceEncoder, losses: Mapping[str, Tensor] | None) -> None:
         """UserError unless a run that trains this model with these losses wrote the checkpoint.
 
         losses: None for a result, which holds none.
         """
-        saved, ours = model_folder.read(self.folder).record, model.record()
+        saved, ours = model_folder.read_contents(self.folder).record, model.record()
         for key in _SAME_IN_RECORDS:
             if saved.get(key) != ours[key]:
                 raise UserError(f"{self.folder} has {key} {saved.get(key)}, this run {ours[key]}; {_SAME_OPTIONS}")
@@ -167,7 +167,7 @@ def _read_loss_state(folder: Path, expected: Mapping[str, Tensor]) -> Mapping[st
     return saved
 
 
-def wanted(asked: str | None) -> bool:
+def asks_to_resume(asked: str | None) -> bool:
     """Whether `--resume_from_checkpoint` asks for a resumption at all."""
     return asked is not None and asked.lower() not in _NO
 
@@ -177,26 +177,26 @@ def asks_for_newest(asked: str | None) -> bool:
     return asked is not None and asked.lower() in _YES
 
 
-def place_of(best: int | None, output_dir: Path, checkpoint: Path) -> Path | None:
+def find_best(best: int | None, output_dir: Path, checkpoint: Path) -> Path | None:
     """Where the best checkpoint of a run lies, now: in its folder, or beside the checkpoint that it goes on from."""
     places = [folder / f"checkpoint-{best}" for folder in (output_dir, checkpoint.parent)]
     return next((place for place in places if place.is_dir()), None)
 
 
-def find(run: RunArguments) -> Checkpoint | None:
+def find_checkpoint(run: RunArguments) -> Checkpoint | None:
     """The checkpoint that a run goes on from: the newest whole one in --output_dir, a named folder, or none.
 
     A broken one is left out with a warning; one that is named must be whole, since Trainer, which would not find
     what it lacks, would begin anew without a word. UserError where --resume_from_checkpoint finds none.
     """
     asked = run.resume_from_checkpoint
-    if wanted(asked) and not asks_for_newest(asked):
+    if asks_to_resume(asked) and not asks_for_newest(asked):
         return _read(Path(asked), f"--resume_from_checkpoint {asked}", run.world_size)
-    if not (run.resume or wanted(asked)):
+    if not (run.resume or asks_to_resume(asked)):
         return None
     newest = newest_whole(Path(run.output_dir), run.world_size)
     if newest is None and not run.resume:
-        whole = "whole " if last(Path(run.output_dir)) else ""
+        whole = "whole " if last_checkpoint(Path(run.output_dir)) else ""
         raise UserError(f"--resume_from_checkpoint: there is no {whole}checkpoint in {run.output_dir}")
     return newest
 
@@ -209,27 +209,27 @@ def newest_whole(folder: Path, processes: int = 1) -> Checkpoint | None:
     for path in reversed(checkpoints_in(folder).values()):
         try:
             return _read(path, str(path), processes)
-        except Broken as error:
+        except BrokenCheckpoint as error:
             logger.warning("left out: %s", str(error).removesuffix(f"; {_ANOTHER}"))
     return None
 
 
 def require_whole(folder: Path) -> Checkpoint:
-    """A checkpoint as those would find it that wrote it, however many processes they were; Broken, as `_read`."""
+    """A checkpoint as those would find it that wrote it, however many they were; BrokenCheckpoint, as `_read`."""
     return _read(folder, str(folder), len(list(folder.glob("rng_state*.pth"))) or 1)
 
 
 def _read(folder: Path, what: str, processes: int) -> Checkpoint:
-    """A checkpoint, every file of it read; Broken where it is not whole, UserError where it fits no such run."""
+    """A checkpoint, every file of it read; BrokenCheckpoint where it is not whole, UserError where it fits no run."""
     if not model_folder.is_model_folder(folder):
-        raise Broken(f"{what} is not a checkpoint of a run; give …/checkpoint-N")
+        raise BrokenCheckpoint(f"{what} is not a checkpoint of a run; give …/checkpoint-N")
     if missing := [name for name in (STATE, *_PICKLED) if not (folder / name).is_file()]:
-        raise Broken(f"{what} lacks {missing} and is no whole checkpoint; {_ANOTHER}")
+        raise BrokenCheckpoint(f"{what} lacks {missing} and is no whole checkpoint; {_ANOTHER}")
     made_of, state = _whole(read_seal, folder), _whole(read_state, folder)
     random_states = _random_states(folder, what, processes, made_of.get("processes"))
     for name in (*_PICKLED, *random_states, *(name for name in _MAY_BE_THERE if (folder / name).is_file())):
         _require_readable(folder / name)
-    _whole(model_folder.read, folder)
+    _whole(model_folder.read_contents, folder)
     for name, read in {OBJECTIVES: lambda _: load_tensors(folder / OBJECTIVES), RUN_FILE: read_options}.items():
         if (folder / name).is_file():
             _whole(read, folder)
@@ -247,21 +247,21 @@ def _random_states(folder: Path, what: str, processes: int, sealed: int | None) 
         raise UserError(
             f"{what} was written by another number of processes, {wrote}; this run has {processes}: launch as many"
         )
-    raise Broken(f"{what} lacks {sorted(set(expected) - set(found))} and is no whole checkpoint; {_ANOTHER}")
+    raise BrokenCheckpoint(f"{what} lacks {sorted(set(expected) - set(found))} and is no whole checkpoint; {_ANOTHER}")
 
 
 def _whole(read: Callable[[Path], Any], folder: Path) -> Any:
-    """What a file of a checkpoint holds; Broken, with what to do, for a damaged one."""
+    """What a file of a checkpoint holds; BrokenCheckpoint, with what to do, for a damaged one."""
     try:
         return read(folder)
     except UserError as error:
-        raise Broken(f"{error}; {_ANOTHER}") from error
+        raise BrokenCheckpoint(f"{error}; {_ANOTHER}") from error
 
 
 def _require_readable(path: Path) -> None:
-    """Broken for a pickle that is damaged, or holds more than numbers; nothing in it is run."""
+    """BrokenCheckpoint for a pickle that is damaged, or holds more than numbers; nothing in it is run."""
     try:
         with safe_globals():  # of numpy, for the random state; as Trainer reads it
             torch.load(path, map_location="cpu", weights_only=True)
     except (*BROKEN_PICKLE, OSError) as error:
-        raise Broken(f"{path} is damaged, or holds more than a checkpoint does; {_ANOTHER}") from error
+        raise BrokenCheckpoint(f"{path} is damaged, or holds more than a checkpoint does; {_ANOTHER}") from error

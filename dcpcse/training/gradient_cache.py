@@ -19,7 +19,7 @@ from dcpcse.encoders.heads import BatchNormMLP
 from dcpcse.encoders.packing import Packing
 from dcpcse.losses import EncodedBatch, Loss, PerRowLoss
 from dcpcse.utils.devices import release_memory
-from dcpcse.utils.distributed import largest_of_all, mean_count
+from dcpcse.utils.distributed import all_reduce_max, mean_count
 from dcpcse.utils.errors import UserError
 
 Batch = Mapping[str, Any]
@@ -107,7 +107,7 @@ def run_in_chunks(
     and the weighted terms; told whether it is the last one. precision: of the passes (autocast). Every process has
     equally many chunks.
     """
-    chunks = list(_split(batch, -(-largest_of_all(len(batch["input_ids"])) // chunk)))
+    chunks = list(_split(batch, -(-all_reduce_max(len(batch["input_ids"])) // chunk)))
     seeds = torch.randint(2**62, (len(chunks),)).tolist()
     with precision():
         looks = []

@@ -11,7 +11,7 @@ from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 
 @dataclass
-class Unlogged:
+class RunningSums:
     """Sums of one process since the last log line.
 
     terms: of each term of the loss, over so many batches. counts: of the losses' figures, sum and number.

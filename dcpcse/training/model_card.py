@@ -11,7 +11,7 @@ import yaml
 
 from dcpcse.encoders.fingerprint import trained_digest
 from dcpcse.encoders.storage import model_folder
-from dcpcse.encoders.storage.manifest import WEIGHTS, place_of
+from dcpcse.encoders.storage.manifest import WEIGHTS, backbone_path
 from dcpcse.methods import METHODS
 from dcpcse.training.run_history import Run, find_scores, read_run
 from dcpcse.utils.errors import UserError
@@ -25,7 +25,7 @@ UNKNOWN = "not on record"
 
 _DIGEST = "sha256 digest of what was trained"
 
-OF_FAMILY: Mapping[str, tuple[str, str]] = {
+TASK_AND_METRIC: Mapping[str, tuple[str, str]] = {
     "sts": ("sts", "cosine_spearman"),
     "pairs": ("sts", "cosine_spearman"),
     "finetune": ("sts", "spearman"),
@@ -37,12 +37,12 @@ OF_FAMILY: Mapping[str, tuple[str, str]] = {
 }
 """Family of a task → the kind of task and the metric that its score is."""
 
-COUNTERS = ("running_mean", "running_var", "num_batches_tracked")
+COUNTER_SUFFIXES = ("running_mean", "running_var", "num_batches_tracked")
 """Ends of the names of tensors that training counts and does not learn."""
 
 
 @dataclass(frozen=True)
-class Facts:
+class CardFacts:
     """All that a card is written from. run: None where the folder has no run.yaml. scores: file name → its content."""
 
     name: str
@@ -66,8 +66,8 @@ def write_card(folder: str | Path, name: str | None = None, scores: Sequence[str
         raise UserError(run.problems[0])
     digest = trained_digest(folder)
     found = _scores(folder, _identity(record) | {"trained": digest}, [Path(path) for path in scores])
-    facts = Facts(name or folder.resolve().name, record, digest, count_numbers(folder, record), run, found)
-    parts = [part(facts) for part in PARTS]
+    facts = CardFacts(name or folder.resolve().name, record, digest, count_numbers(folder, record), run, found)
+    parts = [part(facts) for part in SECTIONS]
     return "\n\n".join([f"---\n{_metadata(facts)}\n---", f"# {facts.name}", *parts]) + "\n"
 
 
@@ -79,9 +79,9 @@ def count_numbers(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
     for name, size in _sizes(folder / model_folder.TRAINED).items():
         part = {"prompt": "prompts, as their projection", "shallow": "input vectors"}.get(name.split(".")[0])
         part = part or name.split(".")[0]
-        parts[part] = parts.get(part, 0) + (0 if name.endswith(COUNTERS) else size)
+        parts[part] = parts.get(part, 0) + (0 if name.endswith(COUNTER_SUFFIXES) else size)
     if record["backbone"] is not None:
-        sizes = _sizes(place_of(folder, record["backbone"]) / WEIGHTS)
+        sizes = _sizes(backbone_path(folder, record["backbone"]) / WEIGHTS)
         # A pooler is the head once more, for other libraries.
         parts["encoder"] = sum(size for name, size in sizes.items() if not name.startswith("pooler."))
     return parts
@@ -130,7 +130,7 @@ def _identity(record: Mapping[str, Any]) -> dict[str, Any]:
 # The card
 
 
-def _metadata(facts: Facts) -> str:
+def _metadata(facts: CardFacts) -> str:
     from huggingface_hub import ModelCardData
 
     base, method = facts.record["base"]["name_or_path"], facts.record["method"]
@@ -161,11 +161,11 @@ def _results(report: Mapping[str, Any]) -> list[Any]:
             metric_value=round(value, 2),
         )
         for name, value in report["scores_x100"].items()
-        for kind, metric in [OF_FAMILY[report["tasks"][name]["family"]]]
+        for kind, metric in [TASK_AND_METRIC[report["tasks"][name]["family"]]]
     ]
 
 
-def _summary(facts: Facts) -> str:
+def _summary(facts: CardFacts) -> str:
     record = facts.record
     what = "a trained encoder" if record["backbone"] else "trained prompts for a frozen encoder"
     return (
@@ -174,14 +174,14 @@ def _summary(facts: Facts) -> str:
     )
 
 
-def _base(facts: Facts) -> str:
+def _base(facts: CardFacts) -> str:
     base = facts.record["base"]
     if Path(base["name_or_path"]).is_absolute():
         return f"{_code(Path(base['name_or_path']).name)} ({base['model_type']}, a folder where it was trained)"
     return f"{_code(base['name_or_path'])} ({base['model_type']})"
 
 
-def _use(facts: Facts) -> str:
+def _use(facts: CardFacts) -> str:
     record, base = facts.record, facts.record["base"]
     place = ""
     if record["backbone"] is None and Path(base["name_or_path"]).is_absolute():
@@ -207,7 +207,7 @@ def _elsewhere(record: Mapping[str, Any]) -> str:
     return fails
 
 
-def _settings(facts: Facts) -> str:
+def _settings(facts: CardFacts) -> str:
     record, base = facts.record, facts.record["base"]
     head, prompt, template = record["head"], record["prompt"], record["template"]
     rows = {
@@ -237,7 +237,7 @@ def _settings(facts: Facts) -> str:
     return f"## Settings\n\n{_table(['', ''], rows.items())}"
 
 
-def _training(facts: Facts) -> str:
+def _training(facts: CardFacts) -> str:
     run = facts.run
     if run is None:
         return f"## Training\n\nData, options, steps and seed: {UNKNOWN} (the folder has no {RUN_FILE})."
@@ -258,7 +258,7 @@ def _training(facts: Facts) -> str:
     )
 
 
-def _shown_scores(facts: Facts) -> str:
+def _shown_scores(facts: CardFacts) -> str:
     if not facts.scores:
         return f"## Scores\n\n{UNKNOWN.capitalize()}: no file of scores was given, and none lies in the folder."
     rows = []
@@ -267,7 +267,7 @@ def _shown_scores(facts: Facts) -> str:
         how = f"{report['mode']}, after {post}" if post else report["mode"]
         for task, value in report["scores_x100"].items():
             about = report["tasks"][task]
-            metric = about.get("metric", OF_FAMILY[about["family"]][1])
+            metric = about.get("metric", TASK_AND_METRIC[about["family"]][1])
             rows.append([task, metric, f"{value:.2f}", how, file])
         rows += [
             [f"average, {family}", "", f"{value:.2f}", how, file] for family, value in report["averages_x100"].items()
@@ -279,7 +279,7 @@ def _shown_scores(facts: Facts) -> str:
     )
 
 
-def _environment(facts: Facts) -> str:
+def _environment(facts: CardFacts) -> str:
     calls = [] if facts.run is None else facts.run.environment
     if not calls:
         return f"## Trained with\n\nVersions and hardware: {UNKNOWN}."
@@ -292,7 +292,7 @@ def _environment(facts: Facts) -> str:
     return f"## Trained with\n\n{_table(['from step', 'versions', 'hardware', 'commit of dcpcse'], rows)}"
 
 
-def _rights(facts: Facts) -> str:
+def _rights(facts: CardFacts) -> str:
     return (
         f"## Licence\n\n{UNKNOWN.capitalize()}. Base and training data have licences of their own.\n\n## Citation\n\n"
         f"{_citation(facts.record['method'])}"
@@ -304,7 +304,7 @@ def _citation(method: str | None) -> str:
     return (known and known.citation) or f"{UNKNOWN.capitalize()}."
 
 
-PARTS: Sequence[Callable[[Facts], str]] = (
+SECTIONS: Sequence[Callable[[CardFacts], str]] = (
     _summary, _use, _settings, _training, _shown_scores, _environment, _rights,
 )  # fmt: skip
 """The parts of a card, in order."""

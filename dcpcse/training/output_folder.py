@@ -4,16 +4,15 @@ import shutil
 from pathlib import Path
 
 from dcpcse.encoders.storage import model_folder
-from dcpcse.training import atomic_save as saving
-from dcpcse.training import checkpoints
+from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.arguments import RunArguments
 from dcpcse.training.guards import NON_FINITE
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
-from dcpcse.utils.run_files import RECORDS, RUN_FILE, STATE, checkpoints_in, last
+from dcpcse.utils.run_files import RECORDS, RUN_FILE, STATE, checkpoints_in, last_checkpoint
 
-EVALUATED = "eval_results.txt"
-REPORTS = (RUN_FILE, "train_results.txt", EVALUATED, STATE, *RECORDS)
+EVAL_RESULTS = "eval_results.txt"
+REPORTS = (RUN_FILE, "train_results.txt", EVAL_RESULTS, STATE, *RECORDS)
 
 
 def require_output_dir(run: RunArguments) -> None:
@@ -35,7 +34,7 @@ def check_output(run: RunArguments, encoder: str | None) -> None:
         raise UserError(f"--output_dir {folder} is the folder of the encoder; the result needs one of its own")
     if not run.do_train or _goes_on_in(folder, run):
         return
-    if any(not saving.is_aside(path) for path in folder.iterdir()) and not run.overwrite_output_dir:
+    if any(not atomic_save.is_temporary(path) for path in folder.iterdir()) and not run.overwrite_output_dir:
         raise UserError(
             f"--output_dir {folder} is not empty; give another folder, --overwrite_output_dir to replace its result, "
             "or --resume to go on from its last checkpoint"
@@ -47,19 +46,19 @@ def check_output(run: RunArguments, encoder: str | None) -> None:
 def _goes_on_in(folder: Path, run: RunArguments) -> bool:
     """Whether a run that lies in this folder already is to go on."""
     asked = run.resume_from_checkpoint
-    if not checkpoints.wanted(asked):
+    if not checkpoints.asks_to_resume(asked):
         return run.resume and ((folder / RUN_FILE).is_file() or all(map(_is_of_a_run, folder.iterdir())))
     return not Path(asked).is_dir() or Path(asked).resolve().parent == folder.resolve()
 
 
 def _is_of_a_run(path: Path) -> bool:
     """Whether a run that was killed before its first checkpoint may have left this."""
-    return saving.is_aside(path) or path.name.removesuffix(".part") in REPORTS
+    return atomic_save.is_temporary(path) or path.name.removesuffix(".part") in REPORTS
 
 
-def how_to_go_on(output: Path) -> str:
+def resume_hint(output: Path) -> str:
     """For a run that ends before its time: the checkpoint that is left, and what to do."""
-    newest = last(output)
+    newest = last_checkpoint(output)
     if newest is None:
         return f"there is no checkpoint in {output} yet; the same command with --resume begins again"
     return f"{newest} is the last checkpoint; the same command with --resume goes on from there"
@@ -69,7 +68,7 @@ def clear_run(output_dir: Path) -> None:
     """Remove an earlier run's model, checkpoints and reports from a folder that is to be overwritten."""
     model_folder.clear(output_dir)
     for checkpoint in checkpoints_in(output_dir).values():
-        saving.delete(checkpoint)
+        atomic_save.delete_checkpoint(checkpoint)
     clear_reports(output_dir)
 
 

@@ -14,22 +14,22 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.training.arguments import DataArguments, RunArguments
-from dcpcse.training.publish import Target
-from dcpcse.utils.console import say
+from dcpcse.training.publish import PushTarget
+from dcpcse.utils.console import notify
 from dcpcse.utils.devices import require_flex_attention
 from dcpcse.utils.errors import UserError
 
-OF_HUB = ("hub_model_id", "hub_private_repo", "hub_revision")
+HUB_OPTIONS = ("hub_model_id", "hub_private_repo", "hub_revision")
 """Options that say where `--push_to_hub` pushes to."""
 
 
-def take_target(run: RunArguments, given: Collection[str]) -> Target | None:
+def take_push_target(run: RunArguments, given: Collection[str]) -> PushTarget | None:
     """Where the folder is pushed to at the end, None without `--push_to_hub`, which is taken away from transformers.
 
     It would push every checkpoint, with optimiser states and pickles.
     """
     if not run.push_to_hub:
-        if unread := [name for name in OF_HUB if name in given]:
+        if unread := [name for name in HUB_OPTIONS if name in given]:
             raise UserError(f"--{unread[0]} only counts with --push_to_hub; add it, or leave it out")
         return None
     if not run.hub_model_id:
@@ -37,25 +37,25 @@ def take_target(run: RunArguments, given: Collection[str]) -> Target | None:
     if not run.do_train:
         raise UserError("--push_to_hub pushes what is trained, and nothing is; dcpcse push FOLDER ORGANISATION/NAME")
     run.push_to_hub = False
-    return Target(run.hub_model_id, run.hub_revision or "main", run.hub_private_repo or None)
+    return PushTarget(run.hub_model_id, run.hub_revision or "main", run.hub_private_repo or None)
 
 
-def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
+def resolve_arguments(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
     """Fill in what follows from the other options, and say so."""
     if not {"do_train", "do_eval"} & set(given):  # not run.do_eval: transformers sets it where eval_strategy is given
         run.do_train = True
     if run.fp16 and not torch.cuda.is_available():
-        say("--fp16 has no effect without a GPU: training in float32")
+        notify("--fp16 has no effect without a GPU: training in float32")
         run.fp16 = False
     if run.n_gpu > 1:
-        say(f"{run.n_gpu} GPUs are visible, one is used; launch with torchrun to use all")
+        notify(f"{run.n_gpu} GPUs are visible, one is used; launch with torchrun to use all")
         run._n_gpu = 1
     if data.eval_transfer and not wants_dev_scores(run):
         raise UserError("--eval_transfer: nothing is evaluated; add --eval_strategy steps or --do_eval")
     if run.metric_for_best_model:
         _require_metric(run.metric_for_best_model, data)
         run.greater_is_better = run.greater_is_better if "greater_is_better" in given else True
-    _tell_of_no_effect(run, data, given)
+    _notify_of_unused(run, data, given)
     if run.ddp_find_unused_parameters is None:
         run.ddp_find_unused_parameters = False
     run.dataloader_pin_memory = run.dataloader_pin_memory and torch.cuda.is_available()
@@ -77,7 +77,7 @@ def settle(run: RunArguments, data: DataArguments, given: Collection[str]) -> No
         os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
 
 
-def _tell_of_no_effect(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
+def _notify_of_unused(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
     """A line for each option that was given and that nothing looks at."""
     if not wants_dev_scores(run):
         defaults = {field.name: field for field in fields(DataArguments)}
@@ -86,9 +86,9 @@ def _tell_of_no_effect(run: RunArguments, data: DataArguments, given: Collection
         names = [*changed, "metric_for_best_model", "load_best_model_at_end", "greater_is_better"]
         for name in names:
             if name in given:
-                say(f"--{name} has no effect: nothing is measured without --eval_strategy steps or --do_eval")
+                notify(f"--{name} has no effect: nothing is measured without --eval_strategy steps or --do_eval")
     if run.logging_dir and "tensorboard" not in run.report_to:
-        say("--logging_dir has no effect without --report_to tensorboard")
+        notify("--logging_dir has no effect without --report_to tensorboard")
 
 
 def _require_installed(run: RunArguments) -> None:

@@ -13,74 +13,74 @@ from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
 from torch import nn
 
 from dcpcse.data.collator import ViewCollator
-from dcpcse.data.corrupted_corpus import Corpus, CorruptedRows
+from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
 from dcpcse.data.fingerprint import data_fingerprint
-from dcpcse.data.indexed_dataset import NumberedRows
-from dcpcse.data.training_file import TrainingData, load_training_file, located
+from dcpcse.data.indexed_dataset import IndexedDataset
+from dcpcse.data.training_file import TrainingData, load_training_file, locate_rows
 from dcpcse.encoders.backbones import Backbone, fingerprint, load_backbone, vocabulary_fingerprint
 from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.evaluation.evaluator import dev_metrics, measure
+from dcpcse.evaluation.evaluator import dev_metrics, evaluate_suite
 from dcpcse.methods import Method, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import file_from_outside
-from dcpcse.training import atomic_save as saving
-from dcpcse.training import checkpoints
+from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.arguments import DataArguments, RunArguments
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.output_folder import (
-    EVALUATED,
+    EVAL_RESULTS,
     check_output,
     clear_reports,
     clear_run,
-    how_to_go_on,
     require_output_dir,
+    resume_hint,
 )
-from dcpcse.training.publish import Target, push, remove_old_card, require_pushable
-from dcpcse.training.resolve_arguments import OF_HUB, settle, take_target, wants_dev_scores
+from dcpcse.training.publish import PushTarget, push_to_hub, remove_old_card, require_pushable
+from dcpcse.training.resolve_arguments import HUB_OPTIONS, resolve_arguments, take_push_target, wants_dev_scores
 from dcpcse.training.run_recorder import write_environment
 from dcpcse.training.summary import planned_steps, summary
 from dcpcse.training.trainer import ContrastiveTrainer
-from dcpcse.training.validate_setup import require_data, require_fitting, require_given, require_shardable
-from dcpcse.utils.console import say
+from dcpcse.training.validate_setup import require_data, require_fitting, require_shardable, require_training_file
+from dcpcse.utils.console import notify
 from dcpcse.utils.distributed import is_lost_process
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import write_whole
-from dcpcse.utils.locks import alone_in, is_held
-from dcpcse.utils.run_files import RUN_FILE, last, read_state
+from dcpcse.utils.files import write_atomic
+from dcpcse.utils.locks import exclusive_lock, is_locked
+from dcpcse.utils.run_files import RUN_FILE, last_checkpoint, read_state
 from dcpcse.utils.signals import Interrupted
 
 logger = logging.getLogger(__name__)
 
-SETTLED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "do_train", "fp16")
+ALWAYS_RECORDED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs")
+ALWAYS_RECORDED += ("max_steps", "do_train", "fp16")
 """Options of a run that `run.yaml` always holds."""
 
-OF_ONE_CALL = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *OF_HUB)
+NEVER_RECORDED = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *HUB_OPTIONS)
 """Options that `run.yaml` never holds: what a call did with its folder is not part of the run."""
 
 
 def run_training(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
     """What train.py does once its options are read; given: names of those that were."""
     _, _, run_args = options
-    settle(run_args, options[1], given)
+    resolve_arguments(run_args, options[1], given)
     require_output_dir(run_args)
     output = Path(run_args.output_dir)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(saving.told(output, lambda: how_to_go_on(output)))
+        stack.enter_context(atomic_save.explain_disk_errors(output, lambda: resume_hint(output)))
         if run_args.process_index == 0:
-            stack.enter_context(alone_in(output, f"--output_dir {output}"))
+            stack.enter_context(exclusive_lock(output, f"--output_dir {output}"))
         _train_with(options, given)
 
 
 def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
     model_args, data_args, run_args = options
     check_output(run_args, model_args.model_name_or_path)
-    target = take_target(run_args, given)
+    target = take_push_target(run_args, given)
     if target and run_args.process_index == 0:  # what cannot be pushed should not cost a training
         require_pushable(run_args.output_dir, target)
-    checkpoint = checkpoints.find(run_args)
-    require_given(model_args, data_args)
+    checkpoint = checkpoints.find_checkpoint(run_args)
+    require_training_file(model_args, data_args)
     dev = load_dev_tasks(data_args) if wants_dev_scores(run_args) else None
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
     require_data(data, model_args, run_args, data_args.train_file)
@@ -91,7 +91,7 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
     transformers.set_seed(run_args.seed)
     method = build_resolved(load_encoder(model_args), model_args, data.roles)
     require_fitting(method, data_args, run_args)
-    corpus = _corpus(model_args, data_args, method)
+    corpus = _read_corpus(model_args, data_args, method)
     made_of, asked = _made_of(data_args, run_args, method, corpus), resolved(model_args, data_args, run_args, given)
     if checkpoint:
         checkpoint.require_same(asked, made_of, method)
@@ -100,14 +100,14 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
     in_dev = bool(model_args.denoise_in_dev)
     trainer = build_trainer(method, data, data_args, run_args, dev, denoise_in_dev=in_dev, corpus=corpus)
     trainer.made_of = made_of
-    _carry_out(trainer, checkpoint, asked)
+    _train_and_evaluate(trainer, checkpoint, asked)
     if target and trainer.is_world_process_zero():
         _push(Path(run_args.output_dir), target)
     trainer.accelerator.wait_for_everyone()  # processes that leave the group one by one may abort the others
     trainer.accelerator.end_training()
 
 
-def _carry_out(
+def _train_and_evaluate(
     trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, asked: Mapping[str, Any]
 ) -> None:
     """Train and measure, as far as it is asked for and not done yet; asked: the resolved options."""
@@ -116,13 +116,13 @@ def _carry_out(
     if run.do_train and not finished:
         _prepare(trainer, checkpoint, asked)
         _train(trainer, checkpoint)
-    if run.do_eval and not (finished and (Path(run.output_dir) / EVALUATED).is_file()):
+    if run.do_eval and not (finished and (Path(run.output_dir) / EVAL_RESULTS).is_file()):
         _evaluate(trainer)
 
 
-def _push(folder: Path, target: Target) -> None:
+def _push(folder: Path, target: PushTarget) -> None:
     try:
-        say(f"pushed: {push(folder, target)}")
+        notify(f"pushed: {push_to_hub(folder, target)}")
     except UserError as error:
         raise UserError(
             f"the model is in {folder}, but not on the hub: {error}; try again: dcpcse push {folder} {target.repo_id}"
@@ -146,7 +146,7 @@ def _data_cache(args: ModelArguments) -> Path | None:
 
 def load_encoder(args: ModelArguments) -> Backbone:
     """The encoder that the options name, with its LM head where the MLM loss or the head needs one."""
-    options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
+    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     hub.require_known(args.model_name_or_path, options)
     return load_backbone(
         args.model_name_or_path,
@@ -157,7 +157,7 @@ def load_encoder(args: ModelArguments) -> Backbone:
     )
 
 
-def _corpus(args: ModelArguments, data: DataArguments, method: Method) -> Corpus | None:
+def _read_corpus(args: ModelArguments, data: DataArguments, method: Method) -> Corpus | None:
     """The corpus that was corrupted ahead of training, if one is given; UserError if it is of another run."""
     if args.corrupted_corpus is None:
         return None
@@ -190,7 +190,8 @@ def build_trainer(
 
     def dev_scores() -> Mapping[str, float]:
         with method.model.denoised(denoise_in_dev):
-            return dev_metrics(measure(method.model, dev, batch_size=run_args.per_device_eval_batch_size).results)
+            measured = evaluate_suite(method.model, dev, batch_size=run_args.per_device_eval_batch_size)
+        return dev_metrics(measured.results)
 
     collator = ViewCollator(
         method.model.tokenizer,
@@ -201,14 +202,14 @@ def build_trainer(
         seed=run_args.seed,
         pad_to_max_length=data_args.pad_to_max_length,
     )
-    rows = NumberedRows(data.dataset)
+    rows = IndexedDataset(data.dataset)
     trainer = ContrastiveTrainer(
         method,
         run_args,
         dev_scores=dev_scores if dev else None,
-        locate=lambda numbers: located(data_args.train_file, data.dataset, numbers),
+        locate=lambda numbers: locate_rows(data_args.train_file, data.dataset, numbers),
         data_collator=collator,
-        train_dataset=rows if corpus is None else CorruptedRows(rows, corpus),
+        train_dataset=rows if corpus is None else CorruptedDataset(rows, corpus),
     )
     set_packed(trainer.step_module, run_args.packing, run_args.flex_attention)
     return trainer
@@ -242,12 +243,12 @@ def _is_finished(trainer: ContrastiveTrainer, options: Mapping[str, Any]) -> boo
     result.require_same_options(options)
     if result.step >= steps:
         result.require_same_run(trainer.step_module.model, None)
-        say(f"{output} is finished: all its {steps} steps are done; its result stays as it is")
+        notify(f"{output} is finished: all its {steps} steps are done; its result stays as it is")
         if trainer.is_world_process_zero():
-            saving.tidy(output)
+            atomic_save.remove_leftovers(output)
         trainer.restore_result()
         return True
-    if last(output) is None:
+    if last_checkpoint(output) is None:
         raise UserError(
             f"{output} holds the result of {result.step} steps, and no checkpoint to go on from to {steps}; give "
             "another folder, or --overwrite_output_dir without --resume"
@@ -260,31 +261,31 @@ def _prepare(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | N
     if not trainer.is_world_process_zero():
         return
     output = Path(trainer.args.output_dir)
-    saving.tidy(output)
+    atomic_save.remove_leftovers(output)
     remove_old_card(output)
     if not checkpoint and trainer.args.resume:
-        say(f"--resume: there is no whole checkpoint in {output} yet; the training begins")
+        notify(f"--resume: there is no whole checkpoint in {output} yet; the training begins")
         clear_reports(output)  # a broken checkpoint stays until a whole one takes its place
     elif not checkpoint:
         clear_run(output)
     else:
-        say(f"going on from {checkpoint.folder}, after step {checkpoint.step}")
+        notify(f"going on from {checkpoint.folder}, after step {checkpoint.step}")
     write_run(output / RUN_FILE, asked)
     write_environment(output, step=checkpoint.step if checkpoint else 0)
     for line in summary(trainer).splitlines():
-        say(line)
+        notify(line)
 
 
 def _train(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None) -> None:
     output = Path(trainer.args.output_dir)
-    with trainer.stop.awaited():
+    with trainer.stop.active():
         metrics = _metrics_of_training(trainer, checkpoint)
         trainer.save_result({} if metrics is None else {"train_results.txt": _lines(metrics)})
         if metrics is not None and trainer.is_world_process_zero():
             for line in _lines(metrics).splitlines():
-                say(line)
+                notify(line)
     if trainer.is_world_process_zero():
-        say(f"the model is in {output}")
+        notify(f"the model is in {output}")
     if number := trainer.stop.number:  # it came in the last step, or while the result was saved
         raise Interrupted(number, f"{Interrupted(number).name} at the end of the training: the model is in {output}")
 
@@ -295,50 +296,50 @@ def _metrics_of_training(
     """Train; None where the checkpoint is the end already."""
     steps, output = planned_steps(trainer), Path(trainer.args.output_dir)
     if checkpoint and checkpoint.step >= steps:  # transformers would take one step more
-        say(f"{checkpoint.folder} is the end of the run: all its {steps} steps are done, none is left to train")
+        notify(f"{checkpoint.folder} is the end of the run: all its {steps} steps are done, none is left to train")
         trainer.restore(checkpoint)
         return None
     try:
         return trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
     except KeyboardInterrupt as error:
         if not str(error):  # at once, in the middle of a step
-            say(how_to_go_on(output))
+            notify(resume_hint(output))
         raise
     except RuntimeError as error:
         if is_lost_process(error):
-            _tell_of_loss(trainer, output)
+            _report_lost_process(trainer, output)
         raise
 
 
-def _tell_of_loss(trainer: ContrastiveTrainer, output: Path) -> None:
+def _report_lost_process(trainer: ContrastiveTrainer, output: Path) -> None:
     """Another process is gone. The first one says what to do; the second one, where the first is gone."""
     if number := trainer.stop.number:  # the launcher has seen it too, and ends this process
         raise Interrupted(number)
-    speaker = 1 if trainer.args.process_index == 1 and not is_held(output) else 0
+    speaker = 1 if trainer.args.process_index == 1 and not is_locked(output) else 0
     if trainer.args.process_index == speaker:
-        print(f"another process of this run has ended; {how_to_go_on(output)}", file=sys.stderr, flush=True)
+        print(f"another process of this run has ended; {resume_hint(output)}", file=sys.stderr, flush=True)
 
 
 def resolved(model: ModelArguments, data: DataArguments, run: RunArguments, given: Collection[str]) -> dict[str, Any]:
     """The options of a run, whether given, settled or left at their defaults."""
     # Of transformers' hundred options those that were given, and those that matter always.
-    kept = {name: value for name, value in run.to_dict().items() if name in given or name in SETTLED}
+    kept = {name: value for name, value in run.to_dict().items() if name in given or name in ALWAYS_RECORDED}
     options = {**vars(model), **vars(data), **kept, "output_dir": run.output_dir}
-    return {name: value for name, value in options.items() if value not in (None, []) and name not in OF_ONE_CALL}
+    return {name: value for name, value in options.items() if value not in (None, []) and name not in NEVER_RECORDED}
 
 
 def write_run(path: Path, options: Mapping[str, Any]) -> None:
     """Write resolved options as a file that train.py reads again."""
-    write_whole(path, yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True))
+    write_atomic(path, yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True))
 
 
 def _evaluate(trainer: ContrastiveTrainer) -> None:
     """Dev scores of the result, on the terminal and in eval_results.txt."""
     lines = _lines(trainer.evaluate())
     if trainer.is_world_process_zero():
-        write_whole(Path(trainer.args.output_dir) / EVALUATED, lines)
+        write_atomic(Path(trainer.args.output_dir) / EVAL_RESULTS, lines)
         for line in lines.splitlines():
-            say(line)
+            notify(line)
 
 
 def _lines(metrics: Mapping[str, Any]) -> str:

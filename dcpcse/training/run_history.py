@@ -33,7 +33,7 @@ DEV_METRICS = ("stsb_spearman", "avg_sts", "sickr_spearman", "avg_transfer")
 DEV_PREFIX = "eval_"
 """Of dev metrics in a log."""
 
-_CHECKPOINT = re.compile(r"checkpoint-\d+|\.checkpoint-\d+\.\w+")
+_CHECKPOINT_OR_TEMPORARY = re.compile(r"checkpoint-\d+|\.checkpoint-\d+\.\w+")
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _is_checkpoint_of_a_run(folder: Path) -> bool:
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether a folder has the name of a checkpoint."""
-    return bool(_CHECKPOINT.fullmatch(folder.absolute().name))
+    return bool(_CHECKPOINT_OR_TEMPORARY.fullmatch(folder.absolute().name))
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -215,7 +215,7 @@ def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, d
     return found
 
 
-def labels(folders: Sequence[Path]) -> list[str]:
+def run_labels(folders: Sequence[Path]) -> list[str]:
     """A name for each of different folders: the last parts of its path, as few as tell all apart."""
     paths = [folder.resolve() for folder in folders]
     for count in range(1, max(len(path.parts) for path in paths)):

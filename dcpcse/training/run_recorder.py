@@ -8,8 +8,8 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from dcpcse.utils.environment import environment
-from dcpcse.utils.files import write_whole
+from dcpcse.utils.environment import system_info
+from dcpcse.utils.files import write_atomic
 from dcpcse.utils.run_files import ENVIRONMENT, METRICS, read_environment
 
 
@@ -28,7 +28,7 @@ class MetricsFile(TrainerCallback):
     def follow(self, state: TrainerState) -> None:
         """Hold what the run has logged until this state, and nothing that was lost after it."""
         if state.is_world_process_zero:
-            write_whole(self.path, "".join(_line(entry["step"], entry) for entry in state.log_history))
+            write_atomic(self.path, "".join(_line(entry["step"], entry) for entry in state.log_history))
 
     def on_log(
         self,
@@ -53,4 +53,4 @@ def _line(step: int, logs: Mapping[str, float]) -> str:
 def write_environment(folder: Path, step: int) -> None:
     """Write what a run is trained on; a call that goes on from a step adds itself to the ones before it."""
     before = [call for call in read_environment(folder) if step and call["from_step"] < step]
-    write_whole(folder / ENVIRONMENT, json.dumps([*before, {"from_step": step, **environment()}], indent=2) + "\n")
+    write_atomic(folder / ENVIRONMENT, json.dumps([*before, {"from_step": step, **system_info()}], indent=2) + "\n")

@@ -33,7 +33,7 @@ def layers_of(backbone: nn.Module) -> Sequence[nn.Module]:
 
 
 @contextmanager
-def whole(layers: Sequence[nn.Module]) -> Iterator[None]:
+def unsharded(layers: Sequence[nn.Module]) -> Iterator[None]:
     """For a while with whole layers: processes may then encode at their own pace, without waiting for each other."""
     for layer in layers:
         layer.set_reshard_after_forward(False)

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcpcse.data.collator import altered_of, slots_of
-from dcpcse.encoders.embedding_edits import Altered
+from dcpcse.data.collator import edits_of, slots_of
+from dcpcse.encoders.embedding_edits import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
 from dcpcse.losses import EncodedBatch
 from dcpcse.losses.base import with_precomputed
@@ -59,34 +59,36 @@ class TrainingStep(nn.Module):
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
         prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
 
-        def encode_altered(altered: Altered | None) -> EncodedBatch:
-            drawn = {"prefix": prefix, "packing": packing, "altered": altered}
+        def encode_edited(edits: EmbeddingEdits | None) -> EncodedBatch:
+            drawn = {"prefix": prefix, "packing": packing, "edits": edits}
             pooled, embeddings = (
                 dict(zip(self.view_names, vectors.unflatten(0, input_ids.shape[:2]).unbind(1), strict=True))
-                for vectors in self.model.pooled_and_embeddings(ids, mask, slots, **drawn)
+                for vectors in self.model.pool_and_embed(ids, mask, slots, **drawn)
             )  # view → (B, H)
             return EncodedBatch(
                 self.model, input_ids, attention_mask, embeddings, prefix, slots, packing, others, pooled
             )
 
-        altered = altered_of(others)
-        return encode_altered(altered if self.adversary is None else self._step_uphill(encode_altered, altered, ids))
+        edits = edits_of(others)
+        return encode_edited(edits if self.adversary is None else self._step_uphill(encode_edited, edits, ids))
 
     @torch.enable_grad()  # the gradient cache looks at a chunk without one
-    def _step_uphill(self, encode: Callable[[Altered], EncodedBatch], altered: Altered | None, ids: Tensor) -> Altered:
-        """What rows (N, L) find altered, with the adversary's steps besides; another pass, forward and backward."""
-        altered, loss_fn = altered or Altered(), self.losses[self.adversary.term]
+    def _step_uphill(
+        self, encode: Callable[[EmbeddingEdits], EncodedBatch], edits: EmbeddingEdits | None, ids: Tensor
+    ) -> EmbeddingEdits:
+        """What rows (N, L) find edited, with the adversary's steps besides; another pass, forward and backward."""
+        edits, loss_fn = edits or EmbeddingEdits(), self.losses[self.adversary.term]
         weight = self.model.encoder.backbone.get_input_embeddings().weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
         still = torch.zeros(*ids.shape, self.model.dimension, device=ids.device, dtype=dtype, requires_grad=True)
-        step = encode(replace(altered, shift=still))
+        step = encode(replace(edits, shift=still))
         # Not the mean over processes or chunks: the length of the gradient does not count.
         (gradient,) = torch.autograd.grad(loss_fn.mean(step, loss_fn.sample(step)), still)
         uphill = self.adversary.epsilon * F.normalize(gradient, dim=-1).unflatten(0, (-1, len(self.view_names)))
         shift = torch.zeros_like(uphill)
         for view, other in self.adversary.views.items():
             shift[:, self.view_names.index(view)] = uphill[:, self.view_names.index(other)]
-        return replace(altered, shift=shift.flatten(0, 1))
+        return replace(edits, shift=shift.flatten(0, 1))
 
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any

@@ -17,8 +17,8 @@ def summary(trainer: Trainer) -> str:
     """What is about to be trained, in a few lines: parameters, negatives, steps."""
     model, args = trainer.step_module.model, trainer.args
     encoder, steps = model.encoder, trainer.step_module
-    prompts = sum(count(prompt) for prompt in (encoder.prompt, encoder.shallow) if prompt is not None)
-    backbone, trained = count(encoder.backbone), count(steps, trained=True)
+    prompts = sum(count_parameters(prompt) for prompt in (encoder.prompt, encoder.shallow) if prompt is not None)
+    backbone, trained = count_parameters(encoder.backbone), count_parameters(steps, trained=True)
     # A share says something of a frozen encoder only: of one that is trained itself more than all is trained.
     share = "" if encoder.tuned else f" ({trained / backbone:.3%})"
     of_prompts = f"{prompts:,} of the prompts ({prompts / backbone:.3%}), " if prompts else ""
@@ -26,7 +26,7 @@ def summary(trainer: Trainer) -> str:
         [
             f"method {model.method} on {model.source.name_or_path} ({model.source.model_type})",
             f"parameters: {backbone:,} of the encoder, {_kept(encoder)}; trained: "
-            f"{of_prompts}{trained:,} with heads{share}; {count(steps):,} in all",
+            f"{of_prompts}{trained:,} with heads{share}; {count_parameters(steps):,} in all",
             f"text from position {encoder.position_offset} on; room for {encoder.max_tokens} tokens",
             _batch(trainer),
             f"batches {_batches(encoder)}",
@@ -57,7 +57,7 @@ def _batches(encoder: Encoder) -> str:
     return "padded" if encoder.packable else f"padded: {encoder.backbone.config.model_type} cannot take packed ones"
 
 
-def count(module: nn.Module, *, trained: bool = False) -> int:
+def count_parameters(module: nn.Module, *, trained: bool = False) -> int:
     """Numbers in the parameters of a module, shared ones once; only those that get a gradient if `trained`."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad or not trained)
 

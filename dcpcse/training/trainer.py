@@ -4,6 +4,7 @@ import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +15,25 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import TrainOutput
 
-from dcpcse.data.indexed_dataset import without_numbers
+from dcpcse.data.indexed_dataset import without_index
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.losses import Loss
 from dcpcse.losses.base import Metrics
 from dcpcse.methods import Method
-from dcpcse.training import atomic_save as saving
-from dcpcse.training import checkpoints
+from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in_chunks
 from dcpcse.training.guards import Guards, Locate
-from dcpcse.training.metric_accumulator import Unlogged
-from dcpcse.training.output_folder import EVALUATED
+from dcpcse.training.metric_accumulator import RunningSums
+from dcpcse.training.output_folder import EVAL_RESULTS
 from dcpcse.training.run_recorder import MetricsFile
-from dcpcse.training.sharding import shard_layers, whole
+from dcpcse.training.sharding import shard_layers, unsharded
 from dcpcse.training.step import TrainingStep
 from dcpcse.utils.devices import release_memory
-from dcpcse.utils.distributed import SharedBatches, largest_of_all, world_size
+from dcpcse.utils.distributed import DistributedBatchSampler, all_reduce_max, world_size
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import write_whole
+from dcpcse.utils.files import write_atomic
 from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in
-from dcpcse.utils.signals import Interrupted, SteadyWorker, Stop
+from dcpcse.utils.signals import DeferredSignal, Interrupted, ignore_signals
 
 logger = logging.getLogger(__name__)
 
@@ -67,10 +67,10 @@ class ContrastiveTrainer(Trainer):
         if args.shard_encoder:
             self.add_callback(_ShardEncoder(self))
         self.add_callback(_AfterStep(method))
-        self.add_callback(_Course(self))
-        self.stop = Stop()
+        self.add_callback(ResumeCallback(self))
+        self.stop = DeferredSignal()
         self.made_of: Mapping[str, Any] = {}
-        self._unlogged = Unlogged()
+        self._running_sums = RunningSums()
         self._resumed_from: Path | None = None
         self._epoch_is_over = False
         self._saved_step = 0
@@ -100,10 +100,10 @@ class ContrastiveTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader:
         """Several processes take each row of an epoch once, where accelerate repeats some to fill up the last step."""
         loader = super().get_train_dataloader()
-        loader.base_dataloader.worker_init_fn = SteadyWorker(loader.worker_init_fn)
+        loader.base_dataloader.worker_init_fn = partial(ignore_signals, loader.worker_init_fn)
         if world_size() > 1:
             shard = loader.batch_sampler
-            shard.batch_sampler, shard.batch_size = SharedBatches(shard.batch_sampler, world_size()), None
+            shard.batch_sampler, shard.batch_size = DistributedBatchSampler(shard.batch_sampler, world_size()), None
         return loader
 
     def compute_loss(
@@ -116,7 +116,7 @@ class ContrastiveTrainer(Trainer):
         """Σ weight · term, the weights as of the finished optimiser steps."""
         terms = model(**inputs)
         loss = self._weighted(terms)
-        self.guards.arrival.require_graph(loss)
+        self.guards.gradient_flow.require_graph(loss)
         self._keep_terms(terms)
         self._add_metrics(self.step_module.losses)
         return (loss, terms) if return_outputs else loss
@@ -130,10 +130,10 @@ class ContrastiveTrainer(Trainer):
         """Forward and backward of a batch, at once or with `--gradient_cache_chunk` in chunks; the loss."""
         self._passes += 1
         release_memory(self._passes)
-        batch, rows = without_numbers(inputs)
+        batch, rows = without_index(inputs)
         run = self._at_once if self.args.gradient_cache_chunk is None else self._in_chunks
         loss = run(model, batch, num_items_in_batch)
-        self.guards.saw(rows, batch, self._terms)
+        self.guards.observe(rows, batch, self._terms)
         if self.accelerator.sync_gradients:
             scaled = self.accelerator.scaler is not None
             self.guards.before_optimizer(self.state.global_step + 1, self._settings(), scaled=scaled)
@@ -172,15 +172,15 @@ class ContrastiveTrainer(Trainer):
     def _keep_terms(self, terms: Mapping[str, Tensor]) -> None:
         """For the log, and for those who watch."""
         self._terms = {name: term.detach() for name, term in terms.items()}
-        self._unlogged.add_terms(self._terms)
+        self._running_sums.add_terms(self._terms)
 
     def _add_metrics(self, losses: Mapping[str, Loss]) -> None:
         """For the log: figures of the batch, or chunk, that these losses saw last."""
-        self._unlogged.add_counts(self._metrics_of(losses))
+        self._running_sums.add_counts(self._metrics_of(losses))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with `loss` the mean of each term since the last log and the weight of each scheduled one."""
-        self.guards.settle()
+        self.guards.flush()
         if "loss" in logs:
             logs |= self._drain_terms() | self._drain_counts() | self._figures()
             logs |= {f"weight_{n}": self._weights()[n] for n, t in self.step_module.terms.items() if t.schedule}
@@ -192,8 +192,8 @@ class ContrastiveTrainer(Trainer):
             raise UserError("no evaluation data: give --eval_data_dir, or leave --eval_strategy and --do_eval out")
         if not self.is_in_train:
             self.metrics_file.follow(self.state)  # an earlier try may have been cut off after it was logged
-        self.guards.settle()
-        with whole(self.sharded):
+        self.guards.flush()
+        with unsharded(self.sharded):
             metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_scores().items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -203,10 +203,10 @@ class ContrastiveTrainer(Trainer):
         return {name: term.weight_at(self.state.global_step) for name, term in self.step_module.terms.items()}
 
     def _drain_terms(self) -> dict[str, float]:
-        totals = torch.stack([term.float() for term in self._unlogged.terms.values()]) / self._unlogged.batches
+        totals = torch.stack([term.float() for term in self._running_sums.terms.values()]) / self._running_sums.batches
         means = self.accelerator.reduce(totals, reduction="mean").tolist()
-        names = list(self._unlogged.terms)
-        self._unlogged.terms, self._unlogged.batches = {}, 0
+        names = list(self._running_sums.terms)
+        self._running_sums.terms, self._running_sums.batches = {}, 0
         if len(names) == 1:  # it is the loss
             return {}
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
@@ -221,20 +221,20 @@ class ContrastiveTrainer(Trainer):
 
     def _drain_counts(self) -> dict[str, float]:
         """Means of the losses' figures since the last log; one of nothing (no token replaced) is left out."""
-        names, counts = list(self._unlogged.counts), list(self._unlogged.counts.values())
-        self._unlogged.counts = {}
+        names, counts = list(self._running_sums.counts), list(self._running_sums.counts.values())
+        self._running_sums.counts = {}
         if not counts:
             return {}
         totals = self.accelerator.reduce(torch.stack(counts), reduction="sum").tolist()
         return {name: total / number for name, (total, number) in zip(names, totals, strict=True) if number}
 
-    def take_up(self) -> None:
+    def restore_running_sums(self) -> None:
         """After `train` has begun: go on with the sums since the last log line of the run that is resumed."""
         if self._resumed_from is None:
             return
-        if best := checkpoints.place_of(self.state.best_global_step, Path(self.args.output_dir), self._resumed_from):
+        if best := checkpoints.find_best(self.state.best_global_step, Path(self.args.output_dir), self._resumed_from):
             self.state.best_model_checkpoint = str(best)
-        since = self._unlogged.load(self._resumed_from, self.args.process_index, self._tr_loss)
+        since = self._running_sums.load(self._resumed_from, self.args.process_index, self._tr_loss)
         if since is not None:
             self._globalstep_last_logged = since
             # The mean loss at the end is of the steps that this call takes.
@@ -272,16 +272,16 @@ class ContrastiveTrainer(Trainer):
         """Put model, state and texts (by file name) into the output folder: whole, or the earlier ones stay."""
         if not self.args.should_save:
             return
-        with saving.result_whole(Path(self.args.output_dir)) as aside:
+        with atomic_save.atomic_result(Path(self.args.output_dir)) as aside:
             self.save_model(str(aside), _internal_call=True)
             self.state.save_to_json(str(aside / STATE))
             for name, text in texts.items():
-                write_whole(aside / name, text)
-            (Path(self.args.output_dir) / EVALUATED).unlink(missing_ok=True)  # of an earlier result
+                write_atomic(aside / name, text)
+            (Path(self.args.output_dir) / EVAL_RESULTS).unlink(missing_ok=True)  # of an earlier result
         if self.args.load_best_model_at_end and self._limit == 1 and self.state.best_global_step:
             for step, path in checkpoints_in(Path(self.args.output_dir)).items():
                 if self.state.best_global_step != step <= self.state.global_step:
-                    saving.delete(path)
+                    atomic_save.delete_checkpoint(path)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         if self.args.should_save:
@@ -294,22 +294,22 @@ class ContrastiveTrainer(Trainer):
         if best and (best == step or (output / f"checkpoint-{best}").is_dir()):
             self.state.best_model_checkpoint = str(output / f"checkpoint-{best}")
         first, meet = self.args.should_save, self.accelerator.wait_for_everyone
-        with saving.checkpoint_whole(output, step, self.made_of, first=first, meet=meet) as aside:
+        with atomic_save.atomic_checkpoint(output, step, self.made_of, first=first, meet=meet) as aside:
             self.save_model(str(aside), _internal_call=True)
             if first:
-                self._write_course(aside)
+                self._write_shared_state(aside)
             # What a signal asks for is there to go on from, whatever --save_only_model says.
             if self.stop.number or not self.args.save_only_model:
                 self._save_optimizer_and_scheduler(str(aside))
                 self._save_scaler(str(aside))
                 self._save_rng_state(str(aside))
                 since = self._globalstep_last_logged
-                self._unlogged.save(aside, self.args.process_index, self._tr_loss, since)
+                self._running_sums.save(aside, self.args.process_index, self._tr_loss, since)
         self._saved_step = step
         if first:
-            saving.rotate(output, self._limit, newest=step, best=best)
+            atomic_save.rotate_checkpoints(output, self._limit, newest=step, best=best)
 
-    def _write_course(self, folder: Path) -> None:
+    def _write_shared_state(self, folder: Path) -> None:
         """What a checkpoint holds that is the same in all processes, besides weights."""
         checkpoints.save_loss_state(folder, self.method.loss_state())
         run_file = Path(self.args.output_dir) / RUN_FILE
@@ -328,7 +328,7 @@ class ContrastiveTrainer(Trainer):
 
     def _stop_where_asked(self) -> None:
         """After a signal to any process: save what is not saved yet, and leave; all at the same step."""
-        number = largest_of_all(self.stop.number)
+        number = all_reduce_max(self.stop.number)
         if not number:
             return
         self.stop.number = number
@@ -372,7 +372,7 @@ class _AfterStep(TrainerCallback):
             loss_fn.after_step(self.method.model)
 
 
-class _Course(TrainerCallback):
+class ResumeCallback(TrainerCallback):
     """What a run that is cut off at any step needs to go on as if it had not been."""
 
     def __init__(self, trainer: ContrastiveTrainer) -> None:
@@ -381,7 +381,7 @@ class _Course(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
         """Take up the sums that were not logged yet."""
-        self.trainer.take_up()
+        self.trainer.restore_running_sums()
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
         """Tell the examples which epoch they are of; in a run that goes on it may have begun before."""

@@ -17,7 +17,7 @@ def require_sensible(options: tuple[ModelArguments, DataArguments, RunArguments]
         raise UserError("--output_dir is missing: the folder for the result")
     if Path(run.output_dir).is_file():
         raise UserError(f"--output_dir {run.output_dir} is a file; give a folder")
-    require_given(model, data)
+    require_encoder_and_file(model, data)
     reader_of(Path(data.train_file))  # is it there, and of a known kind?
     _require_encoder(model.model_name_or_path)
     if not run.do_train and not run.do_eval and "do_train" in given:
@@ -25,7 +25,7 @@ def require_sensible(options: tuple[ModelArguments, DataArguments, RunArguments]
     fill_defaults(model, ["anchor"])  # options that contradict each other do so whatever columns the data have
 
 
-def require_given(model: ModelArguments, data: DataArguments) -> None:
+def require_encoder_and_file(model: ModelArguments, data: DataArguments) -> None:
     """UserError without an encoder or without data."""
     if not model.model_name_or_path:
         raise UserError("--model_name_or_path is missing: the encoder, a Hugging Face folder or hub id")

@@ -2,9 +2,9 @@
 
 import logging
 
-from dcpcse.data.labels import described
+from dcpcse.data.labels import describe_labels
 from dcpcse.data.training_file import TrainingData
-from dcpcse.data.views import growth
+from dcpcse.data.views import max_added_tokens
 from dcpcse.encoders.templates import frame
 from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.methods import Method
@@ -12,15 +12,15 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training import validate_arguments as first_checks
 from dcpcse.training.arguments import DataArguments, RunArguments
 from dcpcse.training.gradient_cache import require_cachable
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 
-def require_given(model: ModelArguments, data: DataArguments) -> None:
+def require_training_file(model: ModelArguments, data: DataArguments) -> None:
     """UserError without an encoder, without data, or for dev tasks that there are not."""
-    first_checks.require_given(model, data)
+    first_checks.require_encoder_and_file(model, data)
     if unknown := set(data.eval_tasks) - set(METRIC_NAMES):
         raise UserError(f"--eval_tasks {sorted(unknown)}: choose among {sorted(METRIC_NAMES)}, which have dev sets")
 
@@ -42,14 +42,14 @@ def require_enough(data: TrainingData, run: RunArguments, path: str) -> None:
             f"--dataloader_drop_last: the {rows} training examples of {path} are no whole batch of {batch}: nothing "
             "would be trained; give smaller batches, or leave it out"
         )
-    labels = described(data.classes, data.scores)
+    labels = describe_labels(data.classes, data.scores)
     named = f"{', '.join(data.columns)}{f' ({labels})' if labels else ''}"
     logger.info("training data: %s rows; columns %s", f"{rows:,}", named)
     if rows < batch:
         logger.warning("%d examples are fewer than a batch of %d: every batch holds them all", rows, batch)
 
 
-def warn_of_repeats(data: TrainingData, file: str, run: RunArguments) -> None:
+def warn_of_duplicates(data: TrainingData, file: str, run: RunArguments) -> None:
     """One line where rows of the file are each other's false negatives, or teach nothing."""
     found, batch = data.repeats, run.per_device_train_batch_size * run.world_size
     what = {
@@ -86,11 +86,11 @@ def require_shardable(model: ModelArguments, run: RunArguments) -> None:
 def require_data(data: TrainingData, model: ModelArguments, run: RunArguments, file: str) -> None:
     """UserError for data that cannot be trained on; lines for what is odd in them, and for what has no effect."""
     require_enough(data, run, file)
-    warn_of_repeats(data, file, run)
+    warn_of_duplicates(data, file, run)
     if model.hard_negative_weight and "negative" not in data.dataset.column_names:
-        say("--hard_negative_weight has no effect: the training file has no third column, of hard negatives")
+        notify("--hard_negative_weight has no effect: the training file has no third column, of hard negatives")
     if model.gather_gradient == "published" and run.world_size == 1:
-        say("--gather_gradient published has no effect on one process: nothing is gathered")
+        notify("--gather_gradient published has no effect on one process: nothing is gathered")
 
 
 def require_fitting(method: Method, data: DataArguments, run: RunArguments) -> None:
@@ -108,7 +108,7 @@ def require_fits(method: Method, data: DataArguments) -> None:
     """UserError for texts that are longer than the encoder, or a generator, has room for."""
     encoder, template = method.model.encoder, method.model.longest_template
     special = 0 if template else sum(map(len, frame(method.model.tokenizer)))
-    more = growth(method.views, data.max_seq_length - special)
+    more = max_added_tokens(method.views, data.max_seq_length - special)
     longer = f" and the {more} tokens by which --method {method.model.method} may lengthen it" if more else ""
     if data.max_seq_length + template + more > encoder.max_tokens:
         around = f" and {template} tokens of the longest template" if template else ""

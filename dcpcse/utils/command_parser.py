@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import OWN_METADATA
 
@@ -62,7 +62,7 @@ class CommandParser(argparse.ArgumentParser):
         actions = [self._option_string_actions[name] for name in given]
         for action, times in Counter(actions).items():
             if times > 1 and not isinstance(action, argparse._AppendAction):
-                say(f"{action.option_strings[0]} is given {times} times; the last one counts")
+                notify(f"{action.option_strings[0]} is given {times} times; the last one counts")
 
 
 def _near(name: str, known: Sequence[str]) -> list[str]:

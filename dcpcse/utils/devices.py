@@ -11,7 +11,7 @@ import torch
 
 from dcpcse.utils.errors import UserError
 
-Job = TypeVar("Job")
+JobT = TypeVar("JobT")
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:
@@ -59,8 +59,8 @@ def _malloc_trim() -> Callable[[int], int] | None:
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
-def each(
-    jobs: Sequence[Job], work: Callable[[Job], object], done: Callable[[Job], object], *, in_threads: bool
+def run_jobs(
+    jobs: Sequence[JobT], work: Callable[[JobT], object], done: Callable[[JobT], object], *, in_threads: bool
 ) -> None:
     """Do `work` for every job, and report each in order when it is `done`; the first error is raised.
 

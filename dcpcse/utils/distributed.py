@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler
 
 from dcpcse.utils.errors import UserError
 
-_PATIENCE = timedelta(days=30)
+_TIMEOUT = timedelta(days=30)
 """A process that died is noticed by its closed connection; one that runs classifiers may be silent for hours."""
 
 
@@ -28,18 +28,18 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def is_first() -> bool:
+def is_main_process() -> bool:
     """Whether this is the process that speaks and writes."""
     return world_size() == 1 or dist.get_rank() == 0
 
 
-def join_launched() -> None:
+def init_process_group() -> None:
     """Join the processes that a launcher (torchrun) started, to talk between CPUs; alone, do nothing."""
     if launched() > 1 and world_size() == 1:
-        dist.init_process_group("gloo", timeout=_PATIENCE)
+        dist.init_process_group("gloo", timeout=_TIMEOUT)
 
 
-def leave_launched() -> None:
+def destroy_process_group() -> None:
     """Part from them at the end."""
     if world_size() > 1:
         dist.destroy_process_group()
@@ -50,7 +50,7 @@ def launched() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def own_device(asked: str | None) -> str | None:
+def local_device(asked: str | None) -> str | None:
     """The device of this process: of several on one machine each has a GPU of its own, where there are GPUs."""
     if launched() == 1 or asked == "cpu" or not torch.cuda.is_available():
         return asked
@@ -73,7 +73,7 @@ def gather_own_first(tensors: Sequence[Tensor]) -> list[Tensor]:
     """
     if world_size() == 1:
         return list(tensors)
-    counts = of_all(len(tensors[0]))
+    counts = all_gather_int(len(tensors[0]))
     gathered = _AllGather.apply(torch.stack(list(tensors), dim=1), counts)
     return list(torch.roll(gathered, -sum(counts[: dist.get_rank()]), dims=0).unbind(1))
 
@@ -81,10 +81,10 @@ def gather_own_first(tensors: Sequence[Tensor]) -> list[Tensor]:
 @torch.no_grad()
 def gather_by_rank(rows: Tensor) -> Tensor:
     """Rows of all processes (R, H), whose number may differ, in the order of ranks: the same in all. No gradient."""
-    return rows if world_size() == 1 else _AllGather.apply(rows, of_all(len(rows)))
+    return rows if world_size() == 1 else _AllGather.apply(rows, all_gather_int(len(rows)))
 
 
-def joint_mean(mean: Tensor, count: int | Tensor) -> Tensor:
+def global_mean(mean: Tensor, count: int | Tensor) -> Tensor:
     """A mean over `count` things of this process, scaled: averaged over processes, it is the mean over all things.
 
     With one process, or equal counts, it is the mean as it is.
@@ -103,7 +103,7 @@ def mean_count(count: Tensor) -> Tensor:
     return total.clamp(min=1) / world_size()
 
 
-def joint_sum(tensor: Tensor) -> Tensor:
+def all_reduce_sum(tensor: Tensor) -> Tensor:
     """Sum over all processes, of one shape in all; its gradient is the sum of those of all processes."""
     return tensor if world_size() == 1 else _AllReduce.apply(tensor)
 
@@ -118,7 +118,7 @@ def published_gradient(loss: Tensor) -> Tensor:
     return own + (loss - own).detach()
 
 
-def of_all(number: int) -> list[int]:
+def all_gather_int(number: int) -> list[int]:
     """A number of each process, by rank. Exchanged between CPUs, so that no device is waited for."""
     numbers = [torch.empty((), dtype=torch.long) for _ in range(world_size())]
     dist.all_gather(numbers, torch.tensor(number), group=cpu_group())
@@ -132,7 +132,7 @@ def cpu_group() -> Any:
 
 @cache
 def _cpu_group(world: Any) -> Any:
-    return dist.new_group(backend="gloo", timeout=_PATIENCE)
+    return dist.new_group(backend="gloo", timeout=_TIMEOUT)
 
 
 class _AllGather(torch.autograd.Function):
@@ -169,7 +169,7 @@ class _AllReduce(torch.autograd.Function):
         return _AllReduce.forward(ctx, gradient)
 
 
-class SharedBatches(BatchSampler):
+class DistributedBatchSampler(BatchSampler):
     """Rows of every step, shared out evenly: for each step as many lists as processes, one after another.
 
     Each row of an epoch is in one list once. The last step may have fewer rows, or up to one more a process: rows that
@@ -212,6 +212,6 @@ def step_sizes(rows: int, per_process: int, processes: int, drop_last: bool) -> 
     return [*sizes, rest]
 
 
-def largest_of_all(number: int) -> int:
+def all_reduce_max(number: int) -> int:
     """The largest of the numbers that all processes have."""
-    return number if world_size() == 1 else max(of_all(number))
+    return number if world_size() == 1 else max(all_gather_int(number))

@@ -19,9 +19,9 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | used
 
 
-def environment() -> dict[str, Any]:
+def system_info() -> dict[str, Any]:
     """Versions of all libraries that a number could depend on, the hardware, and the commit of this program."""
-    return {"versions": versions(), "hardware": hardware(), "commit": commit(), "platform": platform.platform()}
+    return {"versions": versions(), "hardware": hardware(), "commit": git_commit(), "platform": platform.platform()}
 
 
 def hardware() -> dict[str, Any]:
@@ -33,7 +33,7 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def commit() -> str | None:
+def git_commit() -> str | None:
     """Commit of the checkout that this runs from, with -dirty where files differ; None outside of one."""
     command = ["git", "-C", str(Path(__file__).parent), *_DESCRIBE.split()]
     try:

@@ -11,7 +11,7 @@ class UserError(ValueError):
     """
 
 
-def counted(number: int, what: str) -> str:
+def plural(number: int, what: str) -> str:
     """A number of things: `1 row`, `2 rows`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dcpcse.utils.errors import UserError
 
-_OF_MODELS = re.compile(
+_MODEL_FILES = re.compile(
     r".*\.(safetensors|pt|pth|bin)|(dcpcse|config|.*_config|tokenizer|vocab|modules|.*\.index|trainer_state|environment|"
     r"checkpoint)\.json|(metrics|run)\.(jsonl|yaml)|merges\.txt|vocab\.txt"
 )
@@ -20,7 +20,7 @@ _OF_MODELS = re.compile(
 
 
 @contextlib.contextmanager
-def made(folder: Path) -> Iterator[None]:
+def existing_folder(folder: Path) -> Iterator[None]:
     """A folder is there while this lasts; afterwards it is gone again, with parents, where it was not and is empty."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
@@ -35,7 +35,7 @@ def made(folder: Path) -> Iterator[None]:
 def require_writable(folder: Path, option: str) -> None:
     """UserError unless files can be written into a folder, which need not exist; leaves nothing behind."""
     try:
-        with made(folder), tempfile.TemporaryFile(dir=folder):
+        with existing_folder(folder), tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise UserError(f"{option}: cannot write into {folder} ({error.strerror}); give another place") from error
@@ -45,7 +45,7 @@ def require_output(path: Path, option: str, overwrite: bool) -> None:
     """UserError unless a file can be written at this place, where nothing is yet, unless `overwrite`."""
     if path.is_dir():
         raise UserError(f"{option} {path} is a folder; give a file")
-    if path.exists() and _OF_MODELS.fullmatch(path.name):
+    if path.exists() and _MODEL_FILES.fullmatch(path.name):
         raise UserError(
             f"{option} {path} is part of a model or a run, which nothing is written over; give another place"
         )
@@ -54,7 +54,7 @@ def require_output(path: Path, option: str, overwrite: bool) -> None:
     require_writable(path.parent, f"{option} {path}")
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all, text in UTF-8; its folder is made."""
     aside = path.with_name(f"{path.name}.part")
     aside.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def require_new_folder(folder: Path, option: str) -> None:
     require_writable(folder.parent, f"{option} {folder}")
 
 
-def to_disk(path: Path) -> None:
+def fsync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk: a power cut leaves what was renamed after that."""
     held = os.open(path, os.O_RDONLY)
     try:
@@ -84,7 +84,7 @@ def to_disk(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def folder_whole(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A folder to write into, which takes its place once all is written; what fails leaves nothing behind."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
@@ -107,7 +107,7 @@ def require_inside(folder: Path, name: str) -> None:
         raise UserError(f"{folder / name} leads out of its folder, to {place}; put the file itself there")
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json_atomic(path: Path, content: Any) -> None:
     """Write a JSON file."""
     # Aside and renamed: a file that is there is whole.
     aside = path.with_name(path.name + ".tmp")

@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-LONGEST = 100_000
+MAX_TEXT_LENGTH = 100_000
 """Characters of a text at most; a name or a template has a few, and system calls fail on names without an end."""
 
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+_NUL_OR_SURROGATE = re.compile("[\0\ud800-\udfff]")
 """What JSON can escape, but neither a file name, nor a tokenizer, nor a terminal can take."""
 
 
-class Shape(Protocol):
+class JsonType(Protocol):
     """What a value may be."""
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
@@ -32,7 +32,7 @@ class Whole:
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
         if type(value) is not int or not self.least <= value <= self.most:
-            yield f"{where} is {shown(value)}; a whole number from {self.least} to {self.most} is needed"
+            yield f"{where} is {shorten(value)}; a whole number from {self.least} to {self.most} is needed"
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,20 @@ class Number:
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
         if type(value) not in (int, float) or not (math.isfinite(value) and self.least <= value <= self.most):
-            yield f"{where} is {shown(value)}; a number from {self.least:g} to {self.most:g} is needed"
+            yield f"{where} is {shorten(value)}; a number from {self.least:g} to {self.most:g} is needed"
 
 
 @dataclass(frozen=True)
-class Text:
+class JsonText:
     """A text that is not empty; pattern: what it must be made of, and the words for that."""
 
     pattern: str | None = None
     words: str = "a text"
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
-        right = isinstance(value, str) and 0 < len(value) <= LONGEST and not _NO_TEXT.search(value)
+        right = isinstance(value, str) and 0 < len(value) <= MAX_TEXT_LENGTH and not _NUL_OR_SURROGATE.search(value)
         if not right or (self.pattern and not re.fullmatch(self.pattern, value)):
-            yield f"{where} is {shown(value)}; {self.words} is needed"
+            yield f"{where} is {shorten(value)}; {self.words} is needed"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Flag:
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
         if type(value) is not bool:
-            yield f"{where} is {shown(value)}; true or false is needed"
+            yield f"{where} is {shorten(value)}; true or false is needed"
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ class OneOf:
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
         if not isinstance(value, str) or value not in self.known:
-            yield f"{where}: unknown {self.what} {shown(value)}; this version knows {', '.join(sorted(self.known))}"
+            yield f"{where}: unknown {self.what} {shorten(value)}; this version knows {', '.join(sorted(self.known))}"
 
 
 @dataclass(frozen=True)
 class Maybe:
     """null, or what stands here."""
 
-    shape: Shape
+    shape: JsonType
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
         if value is not None:
@@ -98,35 +98,35 @@ class Anything:
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
         if not isinstance(value, Mapping):
-            yield f"{where} is {shown(value)}; an object is needed"
+            yield f"{where} is {shorten(value)}; an object is needed"
 
 
 @dataclass(frozen=True)
 class ByName:
     """An object of any names, each of this shape, with values of that one."""
 
-    names: Shape
-    values: Shape
+    names: JsonType
+    values: JsonType
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
         if not isinstance(value, Mapping):
-            yield f"{where} is {shown(value)}; an object is needed"
+            yield f"{where} is {shorten(value)}; an object is needed"
             return
         for name, one in value.items():
             yield from self.names.faults(name, f"a name in {where}")
-            yield from self.values.faults(one, f"{where}: {shown(name)}")
+            yield from self.values.faults(one, f"{where}: {shorten(name)}")
 
 
 @dataclass(frozen=True)
 class Fields:
     """An object with these fields; others, which a later version may write, are allowed."""
 
-    required: Mapping[str, Shape]
-    optional: Mapping[str, Shape] = field(default_factory=dict)
+    required: Mapping[str, JsonType]
+    optional: Mapping[str, JsonType] = field(default_factory=dict)
 
     def faults(self, value: Any, where: str = "") -> Iterator[str]:
         if not isinstance(value, Mapping):
-            yield f"{where} is {shown(value)}; an object is needed"
+            yield f"{where} is {shorten(value)}; an object is needed"
             return
         if missing := sorted(set(self.required) - set(value)):
             yield f"lacks {missing}" + (f" in {where}" if where else "")
@@ -135,9 +135,9 @@ class Fields:
                 yield from shape.faults(value[name], f"{where}.{name}" if where else name)
 
 
-def shown(value: Any) -> str:
+def shorten(value: Any) -> str:
     """A value on one line, cut short, fit for a message."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**20:
         return "a number of too many digits"
-    text = ascii(value) if isinstance(value, str) and _NO_TEXT.search(value) else repr(value)
+    text = ascii(value) if isinstance(value, str) and _NUL_OR_SURROGATE.search(value) else repr(value)
     return " ".join(text[:63].split()) + ("…" if len(text) > 63 else "")

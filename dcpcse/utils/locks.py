@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import made
+from dcpcse.utils.files import existing_folder
 
 try:
     import fcntl
@@ -27,7 +27,7 @@ _HELD: set[int] = set()
 """File descriptors of this process's locks."""
 
 
-def _let_go() -> None:
+def _release_in_child() -> None:
     """In a forked process (a loader's worker): the lock is its parent's, and must not outlive it there."""
     for held in _HELD:
         os.close(held)
@@ -35,16 +35,16 @@ def _let_go() -> None:
 
 
 if fcntl is not None:
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_release_in_child)
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, what: str) -> Iterator[None]:
+def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
     """Hold the lock of a folder, which is made where it is not there; UserError where another process holds it.
 
     what: the folder in the words of the message. A file system without locks gives a warning.
     """
-    with made(folder):
+    with existing_folder(folder):
         held = _acquire(folder / LOCK, what)
         if held is None:
             yield
@@ -59,7 +59,7 @@ def alone_in(folder: Path, what: str) -> Iterator[None]:
             os.close(held)
 
 
-def is_held(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether a process that lives holds the lock of a folder, as far as that can be told."""
     if fcntl is None or not (folder / LOCK).is_file():
         return False

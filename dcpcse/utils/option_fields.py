@@ -9,12 +9,12 @@ from dcpcse.utils.errors import UserError
 BASE = "--base (in Python: base=)"
 """The option that says where a frozen encoder is now, as messages name it."""
 
-CHOICES = ("sample", "argmax")
+GENERATION_CHOICES = ("sample", "argmax")
 """What `dcpcse.losses.generator` puts at a masked token: a sample of its distribution, or the most probable one."""
-PLACES = ("masked", "all")
+GENERATE_AT_CHOICES = ("masked", "all")
 """At which tokens it does so."""
 
-LARGEST = 10_000
+MAX_PROMPT_SIZE = 10_000
 """Of what is counted in prompts: more is a slip of the keyboard, and no machine has the memory."""
 
 
@@ -67,7 +67,7 @@ def require_choices(arguments: Any) -> None:
 
 def require_count(name: str, value: int | None) -> None:
     """UserError for a number of prompts, or a size of theirs, that cannot be."""
-    require(value is None or 1 <= value <= LARGEST, f"--{name}", value, f"in 1 .. {LARGEST:,}")
+    require(value is None or 1 <= value <= MAX_PROMPT_SIZE, f"--{name}", value, f"in 1 .. {MAX_PROMPT_SIZE:,}")
 
 
 def require_effect(arguments: Any) -> None:

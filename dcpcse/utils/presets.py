@@ -41,11 +41,11 @@ def names() -> list[str]:
     return sorted(str(path.relative_to(_ROOT).with_suffix("")) for path in _ROOT.glob("*/*.yaml"))
 
 
-def without_void(
+def drop_unused(
     preset: Mapping[str, Any],
     given: Mapping[str, Any],
     metadata: Mapping[str, Mapping[str, Any]],
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> dict[str, Any]:
     """A preset's options without those that an option given beside it leaves nothing to speak of; each is said.
 
@@ -58,7 +58,7 @@ def without_void(
         for other in sorted(set(kept) - set(given)):
             void = any(need.voids == name and not need.holds(options) for need in needs_of(metadata[other]))
             if void or other in replaced:
-                say(f"--{name} {given[name]}: the preset's --{other} {kept.pop(other)} is left out")
+                notify(f"--{name} {given[name]}: the preset's --{other} {kept.pop(other)} is left out")
     return kept
 
 

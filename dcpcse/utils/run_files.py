@@ -80,12 +80,12 @@ def read_state(folder: Path) -> dict[str, Any] | None:
         return None
     state = _parsed(path, _text(path), parse_json)
     _require(isinstance(state, dict) and isinstance(state.get("global_step"), int), path, "no global_step")
-    for name, kinds in _OF_STATES.items():
+    for name, kinds in _STATE_TYPES.items():
         _require(isinstance(state.get(name), kinds), path, f"{name} {state.get(name)!r:.40}")
     return state
 
 
-_OF_STATES = {
+_STATE_TYPES = {
     "max_steps": (int, NoneType),
     "num_train_epochs": (int, float, NoneType),
     "log_history": (list, NoneType),
@@ -139,6 +139,6 @@ def _require(holds: bool, where: Path | str, found: str) -> None:
         raise UserError(f"{where} is damaged: it holds {found}")
 
 
-def last(folder: Path) -> Path | None:
+def last_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint in the folder of a run, whole or not."""
     return next(reversed(checkpoints_in(folder).values()), None)

@@ -8,20 +8,20 @@ from safetensors import SafetensorError, safe_open
 
 from dcpcse.utils.errors import UserError
 
-MOST_HEADER = 16 * 2**20
+MAX_HEADER_BYTES = 16 * 2**20
 """Bytes; some hundred thousand tensors. safetensors takes six times as many, over which it sits for minutes."""
 
-DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+HEADER_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Types of weights in a file, and their names elsewhere."""
 
-_READ = {*DTYPES, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
+_READ = {*HEADER_DTYPES, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
 """Also those of buffers, such as positions. Float8 and complex numbers have no use here, nor tests for NaN."""
 
-Tensors = Mapping[str, tuple[list[int], str]]
+TensorHeaders = Mapping[str, tuple[list[int], str]]
 """Tensor → shape and type."""
 
 
-def read_header(path: Path) -> Tensors:
+def read_header(path: Path) -> TensorHeaders:
     """What the head of a safetensors file tells; UserError names the file and what is wrong with it."""
     if not path.is_file():
         raise UserError(f"{path} is missing; the folder is not complete")
@@ -35,12 +35,12 @@ def read_header(path: Path) -> Tensors:
         raise UserError(f"{path} is damaged ({error}); copy the folder again") from error
     for name, (_, dtype) in found.items():
         if dtype not in _READ:
-            raise UserError(f"{path} holds '{name}' in {dtype}; weights are {', '.join(DTYPES.values())}")
+            raise UserError(f"{path} holds '{name}' in {dtype}; weights are {', '.join(HEADER_DTYPES.values())}")
     return found
 
 
 def _require_short_header(path: Path) -> None:
     with path.open("rb") as file:
         start = file.read(8)
-    if len(start) == 8 and (length := struct.unpack("<Q", start)[0]) > MOST_HEADER:
-        raise UserError(f"{path} has a header of {length:,} bytes; at most {MOST_HEADER:,} are read")
+    if len(start) == 8 and (length := struct.unpack("<Q", start)[0]) > MAX_HEADER_BYTES:
+        raise UserError(f"{path} has a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read")

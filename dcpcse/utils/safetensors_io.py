@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_header import read_header
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+TORCH_DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 """Types that the weights of a frozen encoder may have."""
 
 BROKEN_PICKLE = (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, OverflowError)

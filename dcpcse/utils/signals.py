@@ -29,7 +29,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def handled(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]:
+def signal_handler(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]:
     """Let a function take signals; not those that are ignored (nohup), and nothing outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -56,7 +56,7 @@ def handled(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]:
 @contextlib.contextmanager
 def sigterm_raises() -> Iterator[None]:
     """SIGTERM unwinds the program as Ctrl-C does, so that temporary files go and locks are let go."""
-    with handled((signal.SIGTERM,), _leave):
+    with signal_handler((signal.SIGTERM,), _leave):
         yield
 
 
@@ -70,7 +70,7 @@ def end_silently() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class Stop:
+class DeferredSignal:
     """A signal that is kept until the work comes to a place where it can stop; a second one is not.
 
     number: the signal that came, 0 while there is none.
@@ -81,9 +81,9 @@ class Stop:
         self._since = 0.0
 
     @contextlib.contextmanager
-    def awaited(self) -> Iterator[None]:
+    def active(self) -> Iterator[None]:
         """Signals are kept while this lasts."""
-        with handled((signal.SIGINT, signal.SIGTERM), self._keep):
+        with signal_handler((signal.SIGINT, signal.SIGTERM), self._keep):
             yield
 
     def _keep(self, number: int, frame: object) -> None:
@@ -93,27 +93,22 @@ class Stop:
             self.number, self._since = number, time.monotonic()
             if number == signal.SIGINT and os.environ.get("RANK", "0") == "0":
                 # Not by a logger or print: what they were writing when the signal came may be half done.
-                os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, _PATIENCE)
+                os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, _DEFERRED_MESSAGE)
 
 
-class SteadyWorker:
+def ignore_signals(before: Callable[[int], None] | None, number: int) -> None:
     """What a loader's worker does first: signals for all processes of a job are its parent's to answer, not its own.
 
-    A worker that ended by one would take the running step with it. before: what else it does first.
+    A worker that ended by one would take the running step with it. before: what else it does first, with its number.
     """
-
-    def __init__(self, before: Callable[[int], None] | None) -> None:
-        self.before = before
-
-    def __call__(self, number: int) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # Not ignored: a parent that ends without telling its workers waits for them.
-        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_END_OF_WORKERS))
-        if self.before:
-            self.before(number)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not ignored: a parent that ends without telling its workers waits for them.
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_END_OF_WORKERS))
+    if before:
+        before(number)
 
 
 _END_OF_WORKERS = 30
 """Seconds from a SIGTERM on, as long as torchrun gives its processes."""
 
-_PATIENCE = b"\nthe running step is finished and saved, then this ends; Ctrl-C once more ends it at once\n"
+_DEFERRED_MESSAGE = b"\nthe running step is finished and saved, then this ends; Ctrl-C once more ends it at once\n"

@@ -11,7 +11,7 @@ from past_runs import CALL, METRICS, STATE, VERSIONS, make_run
 
 from dcpcse.cli.commands.runs import RUN_FACTS, runs_command
 from dcpcse.cli.runner import run
-from dcpcse.training.run_history import find_runs, find_scores, labels, read_run, require_run
+from dcpcse.training.run_history import find_runs, find_scores, read_run, require_run, run_labels
 from dcpcse.utils.errors import UserError
 
 
@@ -246,8 +246,8 @@ def test_without_a_folder_the_usual_one_is_looked_into(listed, tmp_path, monkeyp
 
 
 def test_runs_of_one_name_are_told_apart_by_more_of_their_paths(tmp_path):
-    assert labels([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
-    assert labels([tmp_path / "x/a", tmp_path / "y/a", tmp_path / "x/b"]) == ["x/a", "y/a", "x/b"]
+    assert run_labels([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
+    assert run_labels([tmp_path / "x/a", tmp_path / "y/a", tmp_path / "x/b"]) == ["x/a", "y/a", "x/b"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may look into every folder")

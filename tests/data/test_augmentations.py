@@ -7,10 +7,10 @@ import torch
 from transformers import AutoModel
 
 from dcpcse.data.augmentations import Augmentation, ElementDropout, FeatureCutoff, TokenCutoff, TokenShuffling
-from dcpcse.data.collator import ViewCollator, altered_of
-from dcpcse.data.views import View, growth
+from dcpcse.data.collator import ViewCollator, edits_of
+from dcpcse.data.views import View, max_added_tokens
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.embedding_edits import Altered
+from dcpcse.encoders.embedding_edits import EmbeddingEdits
 from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.templates import Template, TokenTemplate
 
@@ -134,7 +134,7 @@ def test_a_longer_sentence_has_its_room(templates, tokenizer, sentences):
     batch = ViewCollator(tokenizer, views, 8, **options)(numbered(sentences))
     room = 8 if templates else 6  # a template stands around the sentence, special tokens count in it
     around = known[0].length if templates else 2
-    assert growth(views, room) == room
+    assert max_added_tokens(views, room) == room
     assert batch["attention_mask"].sum(2).amax(0).tolist() == [room + around, 2 * room + around]
     padded = ViewCollator(tokenizer, views, 8, pad_to_max_length=True, **options)(numbered(sentences))
     assert padded["input_ids"].shape[2] == 2 * room + around
@@ -159,7 +159,7 @@ def test_the_first_layer_reads_the_embeddings_without_what_is_cut(kind, packed, 
     plain = AutoModel.from_pretrained(tiny(kind)).eval()
     for zeroed in (torch.rand(3, 9, WIDTH) < 0.3, torch.rand(3, 9, 1) < 0.3):
         with torch.no_grad():
-            (found,) = encoder(ids, mask, altered=Altered(zeroed))
+            (found,) = encoder(ids, mask, edits=EmbeddingEdits(zeroed))
             for row, length in enumerate(lengths):
                 embedded = plain.embeddings(ids[row : row + 1, :length])
                 if getattr(plain, "embeddings_project", None) is not None:
@@ -195,4 +195,4 @@ def test_shuffled_tokens_are_the_published_permuted_positions(kind, tiny, senten
 def test_a_batch_of_nothing_cut_alters_nothing(tiny, sentences):
     tokenizer = load_backbone(tiny("bert")).tokenizer
     batch = ViewCollator(tokenizer, views_of(TokenShuffling()), 12, width=WIDTH)(numbered(sentences))
-    assert altered_of(batch) is None
+    assert edits_of(batch) is None

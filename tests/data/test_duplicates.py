@@ -10,12 +10,12 @@ import pytest
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
 from dcpcse.data import arrow_cache
-from dcpcse.data.duplicates import Repeats
+from dcpcse.data.duplicates import Duplicates
 from dcpcse.data.training_file import load_training_file
 
 
 def counted(rows):
-    repeats = Repeats(len(rows[0]))
+    repeats = Duplicates(len(rows[0]))
     repeats.add(list(enumerate(rows, start=1)))
     return repeats.found()
 
@@ -55,7 +55,7 @@ def file(tmp_path):
 def test_a_training_file_brings_its_repeats_and_a_second_reading_costs_nothing(file, tmp_path, monkeypatch):
     first = load_training_file(file, tmp_path / "cache").repeats
     assert (first.duplicates.lines, first.identical.lines, first.contradictory.lines) == ((4,), (3,), (5,))
-    monkeypatch.setattr(arrow_cache, "Repeats", None)
+    monkeypatch.setattr(arrow_cache, "Duplicates", None)
     assert load_training_file(file, tmp_path / "cache").repeats == first
 
 

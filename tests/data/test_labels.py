@@ -10,9 +10,9 @@ from dcpcse.cli.commands import corrupt
 from dcpcse.cli.runner import run
 from dcpcse.data import arrow_cache
 from dcpcse.data.collator import ViewCollator
-from dcpcse.data.duplicates import Repeats
+from dcpcse.data.duplicates import Duplicates
 from dcpcse.data.labels import CLASSES, Columns
-from dcpcse.data.training_file import distinct_sentences, load_training_file, located
+from dcpcse.data.training_file import distinct_sentences, load_training_file, locate_rows
 from dcpcse.data.views import sentence_pair_views
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.methods import METHODS, fill_defaults, model_arguments, register
@@ -132,12 +132,12 @@ def test_labels_are_no_sentences(load, tmp_path):
 def test_a_row_is_found_again_with_its_label(load, tmp_path):
     loaded = load("a.csv", PAIRS)
     found = {"row": 1, "line": 3, "anchor": "a dog", "positive": "a cat", "label": "contradiction"}
-    assert located(tmp_path / "a.csv", loaded.dataset, [1]) == [found]
+    assert locate_rows(tmp_path / "a.csv", loaded.dataset, [1]) == [found]
 
 
 def test_a_second_reading_knows_the_labels(load, tmp_path, monkeypatch):
     first = load("a.csv", PAIRS), load("b.csv", SCORED, ("a", "b", "score"))
-    monkeypatch.setattr(arrow_cache, "Tally", None)
+    monkeypatch.setattr(arrow_cache, "LabelCounter", None)
     again = [load_training_file(tmp_path / name, tmp_path / "cache") for name in ("a.csv", "b.csv")]
     assert [(one.classes, one.scores) for one in again] == [(one.classes, one.scores) for one in first]
 
@@ -148,7 +148,7 @@ def test_a_second_reading_knows_the_labels(load, tmp_path, monkeypatch):
 def test_repeats_of_labelled_rows_are_those_that_loops_find():
     random.seed(4)
     rows = [[random.choice("abc"), random.choice("abc"), random.choice(CLASSES)] for _ in range(40)]
-    repeats = Repeats(3, labelled=True)
+    repeats = Duplicates(3, labelled=True)
     repeats.add(list(enumerate(rows[:25], start=1)))
     repeats.add(list(enumerate(rows[25:], start=26)))
     found = repeats.found()
@@ -161,7 +161,7 @@ def test_repeats_of_labelled_rows_are_those_that_loops_find():
 
 
 def test_an_unlabelled_file_has_no_pair_of_another_label():
-    repeats = Repeats(3)
+    repeats = Duplicates(3)
     repeats.add([(1, ["a", "b", "c"]), (2, ["a", "b", "d"])])
     assert repeats.found().relabelled.count == 0
 

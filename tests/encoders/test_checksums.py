@@ -22,7 +22,7 @@ from dcpcse.inference.adapters import Adapters
 from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import METHODS
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.safetensors_io import DTYPES
+from dcpcse.utils.safetensors_io import TORCH_DTYPES
 
 READERS = {
     "dcpcse.load": dcpcse.load,
@@ -108,10 +108,10 @@ def test_a_file_that_the_checksums_name_must_be_there_and_none_outside_the_folde
 
 
 def test_a_record_knows_every_pooler_head_way_and_type_that_there_is():
-    assert set(manifest.POOLINGS) == set(POOLERS)
+    assert set(manifest.KNOWN_POOLINGS) == set(POOLERS)
     assert set(manifest.HEAD_KINDS) == set(HEADS)
     assert set(manifest.DENOISING_WAYS) == set(WAYS)
-    assert set(manifest.DTYPES) == set(DTYPES)
+    assert set(manifest.DTYPE_NAMES) == set(TORCH_DTYPES)
 
 
 def test_a_record_may_name_any_method_as_none_is_needed_to_load_what_it_trained(copied, sentences):

@@ -132,7 +132,7 @@ def test_it_is_said_where_the_hub_cannot_tell_a_plain_encoder_from_a_folder(serv
     AutoConfig.from_pretrained("someone/plain")
     server.failing = True
     with caplog.at_level(logging.INFO, "dcpcse"):
-        assert hub.resolve("someone/plain", LoadOptions()) == ("someone/plain", LoadOptions())
+        assert hub.resolve_model_folder("someone/plain", LoadOptions()) == ("someone/plain", LoadOptions())
     assert "taken for a plain encoder" in caplog.text
 
 

@@ -18,7 +18,7 @@ from torch import nn
 import dcpcse
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
-from dcpcse.evaluation.evaluator import measure
+from dcpcse.evaluation.evaluator import evaluate_suite
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder
 from dcpcse.utils.errors import UserError
 
@@ -33,7 +33,7 @@ def test_mteb_gives_the_spearman_of_senteval_on_the_same_pairs(recipe, tiny, tmp
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(f"{a}\t{b}\t{gold}\n" for a, b, gold in PAIRS), encoding="utf-8")
     suite = load_suite([], tmp_path, settings_of_mode("test"), extra=[PairsTask(path)])
-    expected = measure(model, suite).results["pairs.tsv"].score
+    expected = evaluate_suite(model, suite).results["pairs.tsv"].score
     assert main_score(model, TinySTS()) == pytest.approx(expected, abs=1e-6)
 
 

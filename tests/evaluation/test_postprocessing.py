@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dcpcse.evaluation.postprocessing import Fitting, ToWhite
+from dcpcse.evaluation.postprocessing import Fitting, WhiteningFitter
 from dcpcse.evaluation.postprocessing.flow import Flow, fit_flow
 from dcpcse.evaluation.postprocessing.whitening import Whitening
 from dcpcse.utils.errors import UserError
@@ -137,6 +137,6 @@ def test_wrong_input_is_refused():
 
 
 def test_embeddings_that_are_not_finite_are_named_by_their_file():
-    fitting = Fitting(ToWhite(), ("a", "b"), "nli.csv")
+    fitting = Fitting(WhiteningFitter(), ("a", "b"), "nli.csv")
     with pytest.raises(UserError, match=r"nli\.csv are not finite"):
         fitting.finish(lambda sentences: np.full((len(sentences), 4), np.nan))

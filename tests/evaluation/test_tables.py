@@ -10,7 +10,7 @@ from senteval.retrieval import RetrievalResult
 from senteval.transfer import TransferResult
 
 from dcpcse.evaluation.results_file import averages
-from dcpcse.evaluation.tables import box, headline, tables
+from dcpcse.evaluation.tables import box_plot, headline, tables
 
 
 def sts(task: str, spearman: float, family: str = "sts") -> TaskResult:
@@ -127,7 +127,7 @@ def test_averages_are_of_each_family_over_what_ran():
 
 
 def test_a_box_plot_marks_its_quantiles_where_they_are():
-    line = box({5: 0.0, 25: 0.2, 50: 0.5, 75: 0.6, 95: 1.0}, 0.0, 1.0, width=11)
+    line = box_plot({5: 0.0, 25: 0.2, 50: 0.5, 75: 0.6, 95: 1.0}, 0.0, 1.0, width=11)
     assert line == "--===#=----"
 
 

@@ -176,7 +176,7 @@ def test_a_preset_of_other_data_is_not_trained_on_the_files_of_those_that_share_
     row = ROWS["dcpcse/table1/supervised/SimCSE-BERT-base"]
     preset = presets.load_preset(row.preset)
     labelled = replace(preset, options={**preset.options, "train_file": "labels.csv"})
-    monkeypatch.setattr(presets, "load", lambda name: labelled)
+    monkeypatch.setattr(presets, "load_preset", lambda name: labelled)
     monkeypatch.chdir(tmp_path)
     assert obstacle(row, setting) == "needs your training data (where its preset says): there is no file labels.csv"
     assert relevant_options(row) == {"base", "limit", "set", "seeds"}

@@ -10,7 +10,7 @@ from runs import assert_same_weights, files
 
 from dcpcse.cli.commands.corrupt import corrupt_command
 from dcpcse.cli.commands.train import train_command
-from dcpcse.data.corrupted_corpus import CORRUPTED, Corpus, CorruptedRows
+from dcpcse.data.corrupted_corpus import CORRUPTED, Corpus, CorruptedDataset
 from dcpcse.data.training_file import load_training_file
 from dcpcse.losses.generator import Corruption
 
@@ -39,7 +39,7 @@ def test_a_corpus_holds_a_copy_of_its_own_for_every_view(corpus):
     assert made.record["views"] == ["anchor", "positive", "negative"][:views]
     assert (made.ids[:, 0] != made.ids[:, 1]).any()
     assert made.ids.dtype == np.uint16
-    first = CorruptedRows(rows, made)[3]
+    first = CorruptedDataset(rows, made)[3]
     assert first["anchor"] == rows[3]["anchor"]
     assert (first[CORRUPTED] == made.ids[3]).all()
 

@@ -17,7 +17,7 @@ from dcpcse.data.collator import slots_of
 from dcpcse.data.labels import CLASSES
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.training.validate_setup import require_shardable
-from dcpcse.utils.distributed import SharedBatches, step_sizes
+from dcpcse.utils.distributed import DistributedBatchSampler, step_sizes
 from dcpcse.utils.errors import UserError
 
 ROLES = ("anchor", "positive", "negative")
@@ -189,8 +189,8 @@ def test_rows_gathered_by_rank_are_the_same_in_all_processes(two_processes):
 def test_every_row_of_an_epoch_is_in_one_step_of_one_process(processes, size, drop_last):
     for rows in range(processes, 40):
         batches = BatchSampler(SequentialSampler(range(rows)), size, drop_last)
-        lists = list(SharedBatches(batches, processes))
-        assert len(lists) == len(SharedBatches(batches, processes)) == processes * (len(lists) // processes)
+        lists = list(DistributedBatchSampler(batches, processes))
+        assert len(lists) == len(DistributedBatchSampler(batches, processes)) == processes * (len(lists) // processes)
         seen = [row for rows_of_list in lists for row in rows_of_list]
         whole = rows // (size * processes) * size * processes
         assert seen == list(range(whole if drop_last else rows))

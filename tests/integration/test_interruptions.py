@@ -21,7 +21,7 @@ from dcpcse.cli.commands.train import train_command
 from dcpcse.training import run as training
 from dcpcse.training.trainer import ContrastiveTrainer
 from dcpcse.utils import signals as interruption
-from dcpcse.utils.locks import LOCK, alone_in
+from dcpcse.utils.locks import LOCK, exclusive_lock
 from dcpcse.utils.safetensors_io import save_tensors
 
 # 40 sentences in batches of 8 are 5 steps an epoch.
@@ -380,7 +380,7 @@ def test_an_epochs_measurement_is_not_lost_between_its_checkpoint_and_its_end(
 
 def test_a_second_run_in_a_folder_is_refused_by_a_line_that_names_the_first(attempt, stopped):
     before = files(stopped)
-    with alone_in(stopped, "here"):
+    with exclusive_lock(stopped, "here"):
         ended = attempt(stopped, **EVERY_TWO, resume=True)
     assert ended.code == 2
     assert f"process {os.getpid()} on {os.uname().nodename} since 20" in ended.err

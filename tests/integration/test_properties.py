@@ -21,7 +21,16 @@ from dcpcse.data.training_file import load_training_file
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.storage.manifest import read_record
-from dcpcse.encoders.templates import ENDS, MASK, PROMPT, SENTENCE, Slots, Template, TokenTemplate, with_final_period
+from dcpcse.encoders.templates import (
+    MASK,
+    PROMPT,
+    SENTENCE,
+    SENTENCE_ENDS,
+    Slots,
+    Template,
+    TokenTemplate,
+    with_final_period,
+)
 from dcpcse.losses.functional import REDUCTIONS, masked_ce, nt_xent, replaced_token_ce, replaced_token_count
 from dcpcse.training.run_history import read_run
 from dcpcse.utils.errors import UserError, printable
@@ -245,7 +254,7 @@ def test_a_sentence_stands_whole_between_the_parts_of_its_template(before, after
 def test_a_final_period_is_put_once(sentence):
     ended = with_final_period(sentence)
     assert with_final_period(ended) == ended
-    assert ended == "" or ended.endswith(ENDS)
+    assert ended == "" or ended.endswith(SENTENCE_ENDS)
     assert ended in (sentence.strip(), sentence.strip() + ".")
 
 

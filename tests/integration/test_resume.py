@@ -72,6 +72,13 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(recipe, resumed,
     assert log_of(whole)[:-1] == log_of(folder)[:-1]  # the last entry is the mean loss of what each run did itself
 
 
+def test_no_class_of_ours_is_named_in_a_checkpoint(train, tiny, train_txt):
+    """transformers finds the state of callbacks by their class names: none of ours has any, and may be renamed."""
+    folder = train.interrupted(3, tiny("bert"), train_txt, **STEPS, save_steps=2)
+    state = json.loads((folder / "checkpoint-2/trainer_state.json").read_text(encoding="utf-8"))
+    assert set(state["stateful_callbacks"]) == {"TrainerControl"}
+
+
 @pytest.mark.parametrize("options", [{"method": "d2cse", "cls_prompt": True}, {"method": "diffcse"}], ids=str)
 def test_replaced_token_detection_resumes_bit_for_bit(options, resumed, tiny, train_txt):
     """With the statistics of BatchNorm, the detection head and, in DiffCSE, the discriminator."""

@@ -27,9 +27,9 @@ from dcpcse.inference.index.index_folder import read_index
 from dcpcse.inference.index.sources import EncodedVectors
 from dcpcse.interop.convert import import_checkpoint
 from dcpcse.interop.folder_contents import describe_folder
-from dcpcse.training.publish import Target, own_files, pull, push
+from dcpcse.training.publish import PushTarget, own_files, pull_from_hub, push_to_hub
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.safetensors_header import MOST_HEADER, read_header
+from dcpcse.utils.safetensors_header import MAX_HEADER_BYTES, read_header
 from dcpcse.utils.safetensors_io import load_tensors
 
 ID = "someone/prompts"
@@ -93,8 +93,8 @@ def test_pickles_in_a_model_folder_are_never_opened(folder, attacked, api, serve
     assert dcpcse.load(str(folder), device="cpu").encode(sentences[:1]).shape == (1, 32)
     for argv in (["info", str(folder)], ["card", str(folder), "--overwrite"], ["similarity", str(folder), "a", "b"]):
         assert main(argv) == 0
-    push(folder, Target(ID))
-    pull(ID, tmp_path / "pulled", LoadOptions())
+    push_to_hub(folder, PushTarget(ID))
+    pull_from_hub(ID, tmp_path / "pulled", LoadOptions())
     assert not {path.name for path in (tmp_path / "pulled").iterdir()} & set(PICKLES)
 
 
@@ -287,7 +287,7 @@ def test_a_link_does_not_publish_a_file_of_this_machine(name, folder, api, serve
     (tmp_path / "secret").write_text("key", encoding="utf-8")
     (folder / name).symlink_to(tmp_path / "secret")
     with pytest.raises(UserError, match="leads out of its folder"):
-        push(folder, Target(ID))
+        push_to_hub(folder, PushTarget(ID))
     assert ID not in server.repositories
 
 
@@ -324,7 +324,7 @@ def test_a_trained_encoder_is_not_written_through_a_link(tiny, tmp_path):
 def test_names_on_the_hub_do_not_lead_out_of_a_pulled_folder(folder, server, api, tmp_path):
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     server.hold(ID, files | {"../escaped": b"x", "/absolute": b"x", "a/../../escaped": b"x", "attack.py": b"x"})
-    place = pull(ID, tmp_path / "deep/pulled", LoadOptions())
+    place = pull_from_hub(ID, tmp_path / "deep/pulled", LoadOptions())
     assert {path.name for path in place.iterdir()} == set(files) | {"hub.json"}
     assert not (tmp_path / "deep/escaped").exists()
     assert server.downloads() == set(files)
@@ -383,7 +383,7 @@ def test_a_file_of_tensors_that_lies_costs_one_line_and_no_memory(name, tmp_path
     for read in (load_tensors, read_header, lambda _: dcpcse.load(str(folder), device="cpu")):
         with pytest.raises(UserError, match=r"trained\.safetensors"):
             read(path)
-    assert tracemalloc.get_traced_memory()[1] < MOST_HEADER
+    assert tracemalloc.get_traced_memory()[1] < MAX_HEADER_BYTES
     tracemalloc.stop()
     assert main(["info", str(folder)]) == 2
 

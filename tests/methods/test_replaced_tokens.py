@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 import dcpcse
 from dcpcse.data.collator import ViewCollator
-from dcpcse.encoders.backbones import Backbone, Source, load_backbone, load_tokenizer
+from dcpcse.encoders.backbones import Backbone, EncoderSource, load_backbone, load_tokenizer
 from dcpcse.encoders.heads import BatchNormMLP
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses.functional import replaced_token_ce
@@ -467,7 +467,7 @@ def test_d2cse_on_the_shape_of_bert_base(cls_prompt, tiny):
     tokenizer = load_tokenizer(tiny("bert"), LoadOptions())
     model = AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=len(tokenizer)))
     model.pooler = None
-    backbone = Backbone(model, tokenizer, Source("random", None, "bert", 768, "none"))
+    backbone = Backbone(model, tokenizer, EncoderSource("random", None, "bert", 768, "none"))
     args = model_arguments(method="d2cse", pre_seq_len=16, cls_prompt=cls_prompt, corrupted_corpus="elsewhere")
     step = TrainingStep(build_method(backbone, args, ["anchor"]))
     trained = sum(p.numel() for p in step.parameters() if p.requires_grad)

@@ -49,7 +49,7 @@ from dcpcse.data.corrupted_corpus import Corpus
 from dcpcse.data.text_file import TextFile
 from dcpcse.data.training_file import load_training_file
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.storage.model_folder import read as read_folder
+from dcpcse.encoders.storage.model_folder import read_contents as read_folder
 from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained.word_vectors import load_word_vectors
 from dcpcse.evaluation.embedding_cache import EmbeddingCache

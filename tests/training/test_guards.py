@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from dcpcse.data.training_file import load_training_file, located
+from dcpcse.data.training_file import load_training_file, locate_rows
 from dcpcse.training.guards import collapse, finite
-from dcpcse.training.guards.collapse import LASTING, CollapseAlarm, effective_rank
-from dcpcse.training.guards.finite import FiniteSteps, Pass
+from dcpcse.training.guards.collapse import LASTING, CollapseMonitor, effective_rank
+from dcpcse.training.guards.finite import FiniteCheck, Pass
 from dcpcse.training.guards.frozen_weights import frozen_digests
-from dcpcse.training.guards.gradient_flow import PATIENCE, GradientsArrive
+from dcpcse.training.guards.gradient_flow import PATIENCE, GradientFlowCheck
 from dcpcse.utils.errors import UserError
 
 # The effective rank
@@ -53,8 +53,8 @@ def series(*values: tuple[float, float, float], every: int = 1) -> list[dict[str
     return [{"step": every * (i + 1), **dict(zip(names, value, strict=True))} for i, value in enumerate(values)]
 
 
-def warnings(logs, alarm: CollapseAlarm | None = None) -> list[str]:
-    alarm = alarm or CollapseAlarm()
+def warnings(logs, alarm: CollapseMonitor | None = None) -> list[str]:
+    alarm = alarm or CollapseMonitor()
     return [said for said in map(alarm.warning, logs) if said]
 
 
@@ -104,7 +104,7 @@ def test_a_resumed_run_remembers_what_it_has_said(tmp_path, caplog):
     logs = series(*COLLAPSED["at once"])
 
     def goes_on(history, later):
-        alarm = CollapseAlarm()
+        alarm = CollapseMonitor()
         state = TrainerState(log_history=history)
         with caplog.at_level(logging.WARNING):
             caplog.clear()
@@ -137,7 +137,7 @@ class Step(nn.Module):
 def test_gradients_that_overflow_tell_nothing_and_the_next_ones_are_looked_at():
     """The scale of fp16 is too large in the first steps, which are left out."""
     step = Step()
-    arrival = GradientsArrive(step)
+    arrival = GradientFlowCheck(step)
     step.back(math.inf)
     arrival.require()
     step.back()
@@ -148,7 +148,7 @@ def test_gradients_that_overflow_tell_nothing_and_the_next_ones_are_looked_at():
 
 def test_a_flat_loss_is_waited_for_and_at_last_an_error():
     step = Step()
-    arrival = GradientsArrive(step)
+    arrival = GradientFlowCheck(step)
     step.back(0.0)
     for _ in range(PATIENCE - 1):
         arrival.require()
@@ -158,7 +158,7 @@ def test_a_flat_loss_is_waited_for_and_at_last_an_error():
 
 def test_it_is_asked_once():
     step = Step()
-    arrival = GradientsArrive(step)
+    arrival = GradientFlowCheck(step)
     step.back()
     arrival.require()
     step.zero_grad()
@@ -168,10 +168,10 @@ def test_it_is_asked_once():
 # Steps that are not finite
 
 
-def steps(tmp_path, **options) -> tuple[FiniteSteps, nn.Parameter]:
+def steps(tmp_path, **options) -> tuple[FiniteCheck, nn.Parameter]:
     weight = nn.Parameter(torch.ones(2))
     weight.grad = torch.ones(2)
-    return FiniteSteps({"weight": weight}, tmp_path, **options), weight
+    return FiniteCheck({"weight": weight}, tmp_path, **options), weight
 
 
 def one(loss: float) -> Pass:
@@ -181,9 +181,9 @@ def one(loss: float) -> Pass:
 def test_a_gradient_that_overflows_is_the_scalers_business(tmp_path):
     watch, weight = steps(tmp_path)
     weight.grad[0] = math.inf
-    watch.saw(one(1.0))
+    watch.observe(one(1.0))
     watch.require(1, {}, scaled=True)
-    watch.saw(one(math.nan))
+    watch.observe(one(math.nan))
     with pytest.raises(UserError, match="the loss contrastive is not finite at step 2"):
         watch.require(2, {}, scaled=True)
 
@@ -192,7 +192,7 @@ def test_weights_that_have_begun_it_are_named(tmp_path):
     watch, weight = steps(tmp_path)
     with torch.no_grad():
         weight[1] = math.inf
-    watch.saw(one(math.nan))
+    watch.observe(one(math.nan))
     with pytest.raises(UserError):
         watch.require(4, {})
     found = json.loads((tmp_path / "non-finite/step-4/step.json").read_text())["not_finite"]
@@ -202,23 +202,23 @@ def test_weights_that_have_begun_it_are_named(tmp_path):
 def test_a_device_is_asked_one_step_later_and_before_anything_is_written(tmp_path, monkeypatch):
     """As on a GPU, whose answers come late."""
 
-    class Late(finite._Answer):
+    class Late(finite._PendingCheck):
         def __init__(self, numbers):
             super().__init__(numbers)
             self.at_once = False
 
-    monkeypatch.setattr(finite, "_Answer", Late)
+    monkeypatch.setattr(finite, "_PendingCheck", Late)
     for asked in ("by the next step", "by what comes between"):
         watch, weight = steps(tmp_path / asked)
-        watch.saw(one(1.0))
+        watch.observe(one(1.0))
         watch.require(1, {"learning_rate": 0.1})
         weight.grad[1] = math.nan
-        watch.saw(one(1.0))
+        watch.observe(one(1.0))
         watch.require(2, {"learning_rate": 0.2})
         weight.grad = torch.ones(2)
-        watch.saw(one(1.0))
+        watch.observe(one(1.0))
         with pytest.raises(UserError, match=r"gradient of \['weight'\] is not finite at step 2"):
-            watch.settle() if "between" in asked else watch.require(3, {"learning_rate": 0.3})
+            watch.flush() if "between" in asked else watch.require(3, {"learning_rate": 0.3})
         assert '"learning_rate": 0.2' in (tmp_path / asked / "non-finite/step-2/step.json").read_text()
         assert len((tmp_path / asked / "non-finite/step-2/batch.jsonl").read_text().splitlines()) == 2
 
@@ -226,7 +226,7 @@ def test_a_device_is_asked_one_step_later_and_before_anything_is_written(tmp_pat
 def test_a_batch_that_cannot_be_kept_does_not_hide_the_error(tmp_path):
     (tmp_path / "non-finite").write_text("in the way")
     watch, _ = steps(tmp_path)
-    watch.saw(one(math.nan))
+    watch.observe(one(math.nan))
     with pytest.raises(UserError, match="not finite at step 7; its batch could not be kept"):
         watch.require(7, {})
 
@@ -242,14 +242,14 @@ def test_rows_are_found_in_their_file_again(tmp_path):
     }.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
     data = load_training_file(tmp_path / "t.csv", tmp_path / "cache").dataset
-    assert located(tmp_path / "t.csv", data, [2, 0]) == [
+    assert locate_rows(tmp_path / "t.csv", data, [2, 0]) == [
         {"row": 2, "line": 7, "anchor": "six", "positive": "seven"},
         {"row": 0, "line": 2, "anchor": "one two", "positive": "three"},
     ]
     data = load_training_file(tmp_path / "t.json", tmp_path / "cache").dataset
-    assert located(tmp_path / "t.json", data, [1]) == [{"row": 1, "item": 3, "anchor": "p", "positive": "q"}]
+    assert locate_rows(tmp_path / "t.json", data, [1]) == [{"row": 1, "item": 3, "anchor": "p", "positive": "q"}]
     (tmp_path / "t.json").unlink()
-    assert located(tmp_path / "t.json", data, [1]) == [{"row": 1, "anchor": "p", "positive": "q"}]
+    assert locate_rows(tmp_path / "t.json", data, [1]) == [{"row": 1, "anchor": "p", "positive": "q"}]
 
 
 # Frozen weights

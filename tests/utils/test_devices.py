@@ -11,7 +11,7 @@ import torch
 from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import plain_encoder
-from dcpcse.utils.devices import _malloc_trim, each, release_memory
+from dcpcse.utils.devices import _malloc_trim, release_memory, run_jobs
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_every_job_is_done_once_by_threads_that_compute_alone_and_reported_in_or
         done.append(job)
         seen.add((threading.get_ident(), torch.get_num_threads()))
 
-    each(range(12), work, reported.append, in_threads=True)
+    run_jobs(range(12), work, reported.append, in_threads=True)
     assert sorted(done) == reported == list(range(12))
     assert len(seen) == 2 and {threads for _, threads in seen} == {1}
     assert threading.get_ident() not in dict(seen)
@@ -49,7 +49,7 @@ def test_every_job_is_done_once_by_threads_that_compute_alone_and_reported_in_or
 @pytest.mark.parametrize(("jobs", "in_threads"), [(3, True), (12, False), (0, True)])
 def test_few_jobs_or_another_device_stay_in_this_thread(jobs, in_threads):
     seen = set()
-    each(range(jobs), lambda job: seen.add(threading.get_ident()), lambda job: None, in_threads=in_threads)
+    run_jobs(range(jobs), lambda job: seen.add(threading.get_ident()), lambda job: None, in_threads=in_threads)
     assert seen == ({threading.get_ident()} if jobs else set())
 
 
@@ -63,7 +63,7 @@ def test_an_error_is_raised_and_what_has_not_begun_is_left():
         done.append(job)
 
     with pytest.raises(ValueError, match="job 2"):
-        each(range(100), work, lambda job: None, in_threads=True)
+        run_jobs(range(100), work, lambda job: None, in_threads=True)
     assert len(done) < 20
 
 
@@ -84,7 +84,7 @@ def test_autocast_holds_in_every_thread(tiny, sentences, monkeypatch):
     exact = model.encode(sentences, batch_size=2)
     with torch.autocast("cpu", torch.bfloat16):
         many = model.encode(sentences, batch_size=2)
-        monkeypatch.setattr(models, "each", lambda jobs, work, done, in_threads: list(map(work, jobs)))
+        monkeypatch.setattr(models, "run_jobs", lambda jobs, work, done, in_threads: list(map(work, jobs)))
         alone = model.encode(sentences, batch_size=2)
     assert np.abs(many - exact).max() > 1e-4
     np.testing.assert_array_equal(many, alone)

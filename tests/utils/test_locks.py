@@ -11,14 +11,14 @@ import pytest
 
 from dcpcse.utils import locks
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.locks import LOCK, alone_in
+from dcpcse.utils.locks import LOCK, exclusive_lock
 
 ROOT = Path(__file__).parents[2]
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from dcpcse.utils.locks import alone_in
-with alone_in(Path(sys.argv[1]), "it"):
+from dcpcse.utils.locks import exclusive_lock
+with exclusive_lock(Path(sys.argv[1]), "it"):
     child = os.fork()
     if not child:  # it has let go by now, while the other one may be ahead of it
         print(os.getpid(), flush=True)
@@ -32,15 +32,15 @@ def test_the_lock_ends_with_the_process_that_holds_it(tmp_path):
     words = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}) as holder:
         child = int(holder.stdout.readline())
-        assert locks.is_held(tmp_path)
-        with pytest.raises(UserError, match=f"process {holder.pid} on "), alone_in(tmp_path, "it"):
+        assert locks.is_locked(tmp_path)
+        with pytest.raises(UserError, match=f"process {holder.pid} on "), exclusive_lock(tmp_path, "it"):
             pass
         holder.kill()
         holder.wait()
         assert (tmp_path / LOCK).is_file()
-        assert not locks.is_held(tmp_path)
-        with alone_in(tmp_path, "it"):
-            assert locks.is_held(tmp_path)
+        assert not locks.is_locked(tmp_path)
+        with exclusive_lock(tmp_path, "it"):
+            assert locks.is_locked(tmp_path)
         os.kill(child, signal.SIGKILL)
     assert not (tmp_path / LOCK).exists()
 
@@ -50,7 +50,7 @@ def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch, caplog):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(locks.fcntl, "flock", refuse)
-    with alone_in(tmp_path / "new", "--output_dir new"):
+    with exclusive_lock(tmp_path / "new", "--output_dir new"):
         pass
     assert "has no locks (No locks available)" in caplog.text
     assert not (tmp_path / "new").exists()

@@ -7,7 +7,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from dcpcse.training.run_recorder import MetricsFile, write_environment
 from dcpcse.utils import environment as module
-from dcpcse.utils.environment import environment
+from dcpcse.utils.environment import system_info
 from dcpcse.utils.run_files import METRICS, read_environment, read_metrics
 
 
@@ -79,11 +79,11 @@ def test_a_folder_without_records_has_none(tmp_path):
 
 
 def test_the_environment_names_versions_hardware_and_commit(monkeypatch):
-    found = environment()
+    found = system_info()
     assert {"python", "torch", "transformers", "numpy"} <= set(found["versions"])
     assert found["hardware"]["processor"] and found["hardware"]["threads"] >= 1
     monkeypatch.setattr(module.subprocess, "run", _no_git)
-    assert environment()["commit"] is None
+    assert system_info()["commit"] is None
 
 
 def _no_git(*args, **kwargs):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dcpcse.analysis.html_report.nearest_neighbours import Neighbour, top_neighbours
-from dcpcse.evaluation.embedding_cache import kept_in
+from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,21 +50,21 @@ def load_demo_model(label: str, place: str, args: EncoderArguments, sentences: S
 
     from dcpcse.analysis.html_report.measurements import embed_all
     from dcpcse.encoders.storage.manifest import is_model_folder
-    from dcpcse.evaluation.evaluator import with_kept
+    from dcpcse.evaluation.evaluator import cached_encode
     from dcpcse.inference.loading import load_model
 
-    say(f"{label}: {place}")
+    notify(f"{label}: {place}")
     own = is_model_folder(place)
     model = load_model(place, replace(args, pooler_type=None) if own else replace(args, base=None))
     about = place if own or args.pooler_type is None else f"{place}, {args.pooler_type}"
     with ExitStack() as stack:
-        folder = kept_in(args.cache_dir) if args.cache_dir else None
-        encode = stack.enter_context(with_kept(partial(model.encode, batch_size=args.batch_size), model, folder))
+        folder = embeddings_dir(args.cache_dir) if args.cache_dir else None
+        encode = stack.enter_context(cached_encode(partial(model.encode, batch_size=args.batch_size), model, folder))
         located = ((sentence, Line(file, number, "")) for number, sentence in enumerate(sentences, start=1))
         directions = _directions(embed_all(label, encode, located)(sentences))
     without = len(sentences) - int(directions.any(axis=1).sum())
     if without:
-        say(f"{label}: {without:,} sentences have a vector of zeros, and are no one's neighbours")
+        notify(f"{label}: {without:,} sentences have a vector of zeros, and are no one's neighbours")
     return DemoModel(label, about, model, directions)
 
 

@@ -8,7 +8,7 @@ import gradio as gr
 
 from dcpcse.analysis.demo.models import DemoModel
 from dcpcse.analysis.html_report.html import Markup, join, number, remark, row, table, tag
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 
 TITLE = "Nearest sentences"
@@ -88,5 +88,5 @@ def serve_page(blocks: gr.Blocks, host: str, port: int) -> None:
         theme=theme, css=CSS, enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False,
         run_history=False, max_file_size=0,  # nothing is uploaded
     )  # fmt: skip
-    say(f"the page is at {blocks.local_url} (Ctrl-C ends)")
+    notify(f"the page is at {blocks.local_url} (Ctrl-C ends)")
     blocks.block_thread()

@@ -10,7 +10,7 @@ from dcpcse.analysis.html_report.inputs import ReportInputs
 from dcpcse.analysis.html_report.nearest_neighbours import Neighbour, find_neighbours
 from dcpcse.analysis.plots.inputs import STS_TASK
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ def measure_models(
 
     measured, failed = {}, {}
     for label, folder in folders.items():
-        say(f"{label}: {folder}")
+        notify(f"{label}: {folder}")
         try:
             if not is_model_folder(folder):
                 raise UserError(f"no trained model is in {folder}: its training has not ended")
             measured[label] = measure_model(label, load_model(str(folder), encoder), inputs, encoder.batch_size, count)
         except (UserError, DataError) as error:
             failed[label] = str(error)
-            say(f"{label} is left out of pictures and neighbours: {error}")
+            notify(f"{label} is left out of pictures and neighbours: {error}")
     return measured, failed
 
 

@@ -158,7 +158,7 @@ def _of_scores(label: str, path: Path, split: str) -> Point:
     if task["split"] != split:
         raise UserError(f"{path} measures the {task['split']} split, not {split}; give --split {task['split']}")
     values = [task[name] for name in ("alignment", "uniformity", "spearman")]
-    inputs.say(f"{label}: {task['sentences']:,} sentences of {inputs.STS_TASK} {split}, measured in {path}")
+    inputs.notify(f"{label}: {task['sentences']:,} sentences of {inputs.STS_TASK} {split}, measured in {path}")
     return Point(label, *inputs.numbers(values, str(path)))
 
 

@@ -70,7 +70,7 @@ def gather(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         }
         draws = sorted({len(values) for values in models[label].values()})
         shots = sorted({task["shots"] for task in tasks})
-        inputs.say(
+        inputs.notify(
             f"{label}: {', '.join(models[label])}; {' or '.join(map(str, draws))} draws of "
             f"{' or '.join(map(str, shots))} examples a class ({path})"
         )

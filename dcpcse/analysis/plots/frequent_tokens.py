@@ -43,7 +43,9 @@ def gather(args: argparse.Namespace) -> dict[str, dict[int, float]]:
         of_count = {0: task["spearman"], **{int(count): value for count, value in task["without_frequent"].items()}}
         models[label] = dict(zip(of_count, inputs.numbers(list(of_count.values()), path), strict=True))
         splits[path] = task["split"]
-        inputs.say(f"{label}: {task['task']} {task['split']}, {len(of_count)} counts up to {max(of_count)} ({path})")
+        inputs.notify(
+            f"{label}: {task['task']} {task['split']}, {len(of_count)} counts up to {max(of_count)} ({path})"
+        )
     if len(set(splits.values())) > 1:
         listed = ", ".join(f"{path} {split}" for path, split in splits.items())
         raise UserError(f"the files are of different splits, which do not compare: {listed}")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.utils.console import say
-from dcpcse.utils.errors import UserError, counted
+from dcpcse.utils.console import notify
+from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.parsing import parse_json, read_text
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def read_family(path: Path, family: str) -> list[dict[str, Any]]:
         has = ", ".join(sorted({task["family"] for task in tasks.values()})) or "none"
         raise UserError(f"{path} holds no {family} tasks (only: {has}); measure them by --task_set {family}")
     if not content.get("complete", True):
-        say(f"{path}: the evaluation has not ended; its file holds {counted(len(tasks), 'task')} so far")
+        notify(f"{path}: the evaluation has not ended; its file holds {plural(len(tasks), 'task')} so far")
     return found
 
 
@@ -121,9 +121,9 @@ def encode_by_each(
 
     encoder = encoder_arguments(args)
     for label, place in places.items():
-        say(f"{label}: {place}")
+        notify(f"{label}: {place}")
         encoded = encode_pairs(load_model(place, encoder), task, sets, encoder.batch_size)
-        say(f"{label}: {len(encoded.gold):,} pairs of {task} {args.split}, Spearman x 100 = {encoded.spearman:.2f}")
+        notify(f"{label}: {len(encoded.gold):,} pairs of {task} {args.split}, Spearman x 100 = {encoded.spearman:.2f}")
         yield label, encoded
 
 

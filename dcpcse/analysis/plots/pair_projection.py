@@ -121,7 +121,9 @@ def gather(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
         where, names = project(both, args.projection, args.seed)
         alike = encoded.gold[rows] > _like_above()
         projected[label] = ProjectedPairs(where[: len(rows)], where[len(rows) :], alike, names)
-        inputs.say(f"{label}: {len(rows)} pairs drawn, {alike.sum()} of them alike; {args.projection} of these alone")
+        inputs.notify(
+            f"{label}: {len(rows)} pairs drawn, {alike.sum()} of them alike; {args.projection} of these alone"
+        )
     return projected
 
 

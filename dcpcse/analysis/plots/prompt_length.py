@@ -91,7 +91,7 @@ def read_points(path: Path, study: str | None, cell: str) -> tuple[dict[int, lis
 def _picture(args: argparse.Namespace) -> "Figure":
     points, published = read_points(Path(args.answer), args.study, args.cell)
     for length, values in points.items():
-        inputs.say(f"length {length}: {np.mean(values):.2f}, n = {len(values)} ({args.answer})")
+        inputs.notify(f"length {length}: {np.mean(values):.2f}, n = {len(values)} ({args.answer})")
     return draw(points, published, AXIS_LABELS.get(args.cell, args.cell))
 
 

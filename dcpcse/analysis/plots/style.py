@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import write_whole
+from dcpcse.utils.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -180,5 +180,5 @@ def save(whole: "Figure", stem: Path) -> list[Path]:
     """Write STEM.png and STEM.svg, each whole or not at all; gives their paths."""
     written = {stem.with_name(f"{stem.name}.png"): png(whole), stem.with_name(f"{stem.name}.svg"): svg(whole)}
     for path, content in written.items():
-        write_whole(path, content)
+        write_atomic(path, content)
     return list(written)

@@ -153,7 +153,7 @@ def gather(args: argparse.Namespace) -> Tokens:
     classes = {name: np.zeros(len(matrix), dtype=bool) for name in ("subword", "case")}
     for name, member in classes.items():
         member[list(biased_tokens(model.tokenizer, [name]))] = True
-    inputs.say(
+    inputs.notify(
         f"{label}: {len(kept):,} tokens of {place}; {(ranks > 0).sum():,} occur in {len(lines):,} lines of {text}"
     )
     return Tokens(

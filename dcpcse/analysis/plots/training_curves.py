@@ -9,7 +9,7 @@ import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
 from dcpcse.analysis.plots.base import PlotKind
-from dcpcse.utils.errors import UserError, counted
+from dcpcse.utils.errors import UserError, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,7 +96,7 @@ def gather(args: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
         last = max(line["step"] for line in runs[label])
         unknown = sum(value is None for line in runs[label] for value in line.values())
         said = f"; {unknown} numbers were not finite and are gaps" if unknown else ""
-        inputs.say(f"{label}: {counted(len(runs[label]), 'line')} up to step {last} ({path}){said}")
+        inputs.notify(f"{label}: {plural(len(runs[label]), 'line')} up to step {last} ({path}){said}")
     return runs
 
 

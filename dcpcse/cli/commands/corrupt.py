@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
-from dcpcse.utils.option_fields import CHOICES, PLACES
+from dcpcse.utils.option_fields import GENERATE_AT_CHOICES, GENERATION_CHOICES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +73,7 @@ def _corrupt(args: argparse.Namespace) -> None:
         "generator": args.generator_name,
     }
     Corpus.finish(folder, {**record, **settings})
-    say(f"{len(data):,} examples in {folder}; {share:.1%} of their tokens are replaced")
+    notify(f"{len(data):,} examples in {folder}; {share:.1%} of their tokens are replaced")
 
 
 def _fill(ids: "np.memmap", data: Any, collator: "ViewCollator", corruption: "Corruption", batch_size: int) -> float:
@@ -113,8 +113,8 @@ def corrupt_parser() -> CommandParser:
     parser.add_argument("--output_dir", required=True, help="Folder of the corpus, new or empty.")
     parser.add_argument("--max_seq_length", type=int, default=32, help="As in training. Default: 32")
     parser.add_argument("--masking_ratio", type=float, default=0.3, help="Share of tokens masked. Default: 0.3")
-    parser.add_argument("--generation", choices=CHOICES, default="sample", help="Default: sample")
-    parser.add_argument("--generate_at", choices=PLACES, default="masked", help="Default: masked")
+    parser.add_argument("--generation", choices=GENERATION_CHOICES, default="sample", help="Default: sample")
+    parser.add_argument("--generate_at", choices=GENERATE_AT_CHOICES, default="masked", help="Default: masked")
     parser.add_argument("--seed", type=int, default=42, help="Default: 42")
     parser.add_argument("--batch_size", type=int, default=128, help="Examples a batch. Default: 128")
     parser.add_argument("--device", help="cpu, cuda, ... (default: cuda if there is one).")

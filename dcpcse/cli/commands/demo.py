@@ -9,10 +9,10 @@ from pathlib import Path
 from dcpcse.analysis.plots.inputs import labelled
 from dcpcse.data.text_file import read_sentences
 from dcpcse.encoders.pooling import POOLERS
-from dcpcse.evaluation.embedding_cache import kept_in
+from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
 
@@ -28,7 +28,7 @@ def demo_command(argv: Sequence[str]) -> None:
     sentences = read_sentences(Path(args.sentences), "--sentences")
     _require_port(args.host, args.port)
     if args.cache_dir:
-        require_writable(kept_in(args.cache_dir), f"--cache_dir {args.cache_dir}")
+        require_writable(embeddings_dir(args.cache_dir), f"--cache_dir {args.cache_dir}")
     require_gradio()
     from dcpcse.analysis.demo.models import load_demo_model
     from dcpcse.analysis.demo.page import build_page, serve_page
@@ -40,7 +40,7 @@ def demo_command(argv: Sequence[str]) -> None:
     file = Path(args.sentences)
     models = [load_demo_model(label, place, encoder, sentences, file) for label, place in places.items()]
     serve_page(build_page(models, sentences, file.name, args.top_k), args.host, args.port)
-    say("the page is closed")
+    notify("the page is closed")
 
 
 def require_gradio() -> None:

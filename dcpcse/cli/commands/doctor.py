@@ -13,7 +13,7 @@ from dcpcse.doctor.checks import expand_path, run_checks
 from dcpcse.doctor.findings import MARKS, CheckReport, Finding
 from dcpcse.doctor.settings import CheckSettings
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import answer
+from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
 
 EXIT_FAULTS = 3
@@ -38,13 +38,15 @@ def doctor_command(argv: Sequence[str]) -> int:
     for path, kind in places:
         examined.append(run_checks(path, kind, settings))
         if not args.json:
-            answer(format_report(examined[-1]))
+            print_result(format_report(examined[-1]))
     counts = Counter(finding.level for one in examined for finding in one.findings)
     if args.json:
         content = {"places": [one.as_dict() for one in examined], "counts": {name: counts[name] for name in MARKS}}
-        answer(json.dumps(content, indent=2, ensure_ascii=False))
+        print_result(json.dumps(content, indent=2, ensure_ascii=False))
     else:
-        answer(", ".join(f"{counts[name]} {_plural(name, counts[name])}" for name in ("fault", "warning", "note")))
+        print_result(
+            ", ".join(f"{counts[name]} {_plural(name, counts[name])}" for name in ("fault", "warning", "note"))
+        )
     return EXIT_FAULTS if counts["fault"] else 0
 
 

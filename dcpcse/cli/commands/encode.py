@@ -7,7 +7,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
 from dcpcse.inference.file_encoding import EncodedFile, encode_file
 from dcpcse.utils.command_parser import Parser
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 
 
 def encode_command(argv: Sequence[str]) -> None:
@@ -21,11 +21,11 @@ def encode_command(argv: Sequence[str]) -> None:
 def _say_closing(written: EncodedFile, args: EncodingArguments) -> None:
     size = f"{written.rows:,} x {written.dimension} {args.dtype}"
     if not written.encoded:
-        say(f"{written.output} is whole already ({size}); nothing was left to do")
+        notify(f"{written.output} is whole already ({size}); nothing was left to do")
         return
-    say(f"{size} in {written.output}; {written.encoded:,} lines in {written.seconds:.1f} s")
+    notify(f"{size} in {written.output}; {written.encoded:,} lines in {written.seconds:.1f} s")
     if written.cut:
-        say(f"{written.cut:,} texts are longer than the encoder has room for, and were cut")
+        notify(f"{written.cut:,} texts are longer than the encoder has room for, and were cut")
 
 
 def encode_parser() -> Parser:

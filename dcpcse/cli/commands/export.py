@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dcpcse.interop.export import EXPORT_FORMATS, TOLERANCE
 from dcpcse.interop.export import export as export_folder
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 
 
 def export_command(argv: Sequence[str]) -> None:
@@ -13,7 +13,7 @@ def export_command(argv: Sequence[str]) -> None:
     args = export_parser().parse_args(argv)
     done = export_folder(args.folder, args.to, args.output, base=args.base)
     size, most = f"{done.bytes / 1e6:.1f} MB", f"{done.difference:.0e}"
-    say(f"{done.folder} ({size}); read back, its vectors differ by {most} at most (allowed {TOLERANCE:.0e})")
+    notify(f"{done.folder} ({size}); read back, its vectors differ by {most} at most (allowed {TOLERANCE:.0e})")
 
 
 def export_parser() -> CommandParser:

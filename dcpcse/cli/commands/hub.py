@@ -4,27 +4,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import say
-from dcpcse.utils.files import require_output, write_whole
+from dcpcse.utils.console import notify
+from dcpcse.utils.files import require_output, write_atomic
 
 
 def push_command(argv: Sequence[str]) -> None:
     """`dcpcse push FOLDER ORG/NAME`."""
     args = push_parser().parse_args(list(argv))
-    from dcpcse.training.publish import Target
-    from dcpcse.training.publish import push as push_folder
+    from dcpcse.training.publish import PushTarget, push_to_hub
 
-    target = Target(args.repo_id, args.revision, args.private or None)
-    say(f"pushed: {push_folder(args.folder, target, message=args.message, overwrite=args.overwrite)}")
+    target = PushTarget(args.repo_id, args.revision, args.private or None)
+    notify(f"pushed: {push_to_hub(args.folder, target, message=args.message, overwrite=args.overwrite)}")
 
 
 def pull_command(argv: Sequence[str]) -> None:
     """`dcpcse pull ORG/NAME --output FOLDER`."""
     args = pull_parser().parse_args(list(argv))
     from dcpcse.encoders.storage.load_options import LoadOptions
-    from dcpcse.training.publish import pull as pull_folder
+    from dcpcse.training.publish import pull_from_hub
 
-    say(f"the folder is {pull_folder(args.repo_id, args.output, LoadOptions(args.revision, args.cache_dir))}")
+    notify(f"the folder is {pull_from_hub(args.repo_id, args.output, LoadOptions(args.revision, args.cache_dir))}")
 
 
 def card_command(argv: Sequence[str]) -> None:
@@ -34,8 +33,8 @@ def card_command(argv: Sequence[str]) -> None:
 
     output = Path(args.output) if args.output else Path(args.folder) / CARD
     require_output(output, "--output", args.overwrite)
-    write_whole(output, write_card(args.folder, args.name, args.scores))
-    say(f"the card is in {output}")
+    write_atomic(output, write_card(args.folder, args.name, args.scores))
+    notify(f"the card is in {output}")
 
 
 def push_parser() -> CommandParser:

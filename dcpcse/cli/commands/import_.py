@@ -7,7 +7,7 @@ from dcpcse.interop.convert import import_checkpoint
 from dcpcse.interop.convert.choices import Choices
 from dcpcse.interop.convert.layouts import LAYOUTS
 from dcpcse.utils.command_parser import Parser
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 
 
 def import_command(argv: Sequence[str]) -> None:
@@ -15,7 +15,7 @@ def import_command(argv: Sequence[str]) -> None:
     choices, args = import_parser().parse(argv)
     from dcpcse.encoders.storage.load_options import LoadOptions  # takes torch
 
-    options = LoadOptions.asked(args.cache_dir, args.use_auth_token, args.model_revision)
+    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     import_checkpoint(
         args.path,
         args.output,
@@ -26,7 +26,7 @@ def import_command(argv: Sequence[str]) -> None:
         overwrite=args.overwrite,
         options=options,
     )
-    say(f"the model is in {Path(args.output)}; dcpcse info {args.output} shows it")
+    notify(f"the model is in {Path(args.output)}; dcpcse info {args.output} shows it")
 
 
 def import_parser() -> Parser:

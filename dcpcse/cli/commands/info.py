@@ -8,14 +8,14 @@ from typing import Any
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.interop.folder_contents import FolderFacts, describe_folder
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import answer, say
+from dcpcse.utils.console import notify, print_result
 
 
 def info_command(argv: Sequence[str]) -> None:
     """The whole command; raises UserError for what the user can mend."""
     args = info_parser().parse_args(list(argv))
-    facts = describe_folder(Path(args.folder), say)
-    answer(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else format_facts(facts))
+    facts = describe_folder(Path(args.folder), notify)
+    print_result(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else format_facts(facts))
 
 
 def format_facts(facts: FolderFacts) -> str:

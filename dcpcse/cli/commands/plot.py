@@ -21,7 +21,7 @@ from dcpcse.analysis.plots import (
 from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import CommandParser, Parser
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output
 
@@ -51,7 +51,7 @@ def plot_command(argv: Sequence[str]) -> None:
     with logging_redirect_tqdm():
         whole = PLOTS[args.kind].picture(args)
     written = style.save(whole, stem)
-    say(f"written: {' and '.join(map(str, written))}")
+    notify(f"written: {' and '.join(map(str, written))}")
 
 
 def _require_known(argv: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from prettytable import PrettyTable
 
 from dcpcse.encoders.templates import Template
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import answer
+from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def predict_command(argv: Sequence[str]) -> None:
     if args.top_k > backbone.lm_head.vocab_size:
         raise UserError(f"--top_k {args.top_k}: the head knows {backbone.lm_head.vocab_size} tokens; give fewer")
     model = plain_encoder(backbone, "mask", template)
-    answer(format_predictions(model, backbone.lm_head, args.sentences, args.top_k))
+    print_result(format_predictions(model, backbone.lm_head, args.sentences, args.top_k))
 
 
 def format_predictions(model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], k: int) -> str:

@@ -10,11 +10,11 @@ from dcpcse.analysis.html_report.html import clean
 from dcpcse.analysis.html_report.inputs import ReportInputs, load_inputs, no_inputs
 from dcpcse.analysis.plots.inputs import DATA_DIR
 from dcpcse.inference.arguments import EncoderArguments
-from dcpcse.training.run_history import Run, find_scores, labels, require_run
+from dcpcse.training.run_history import Run, find_scores, require_run, run_labels
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_output, write_whole
+from dcpcse.utils.files import require_output, write_atomic
 from dcpcse.utils.run_files import require_scores
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def report_command(argv: Sequence[str]) -> None:
         *_of_models(args, runs, inputs),
     ]
     title = args.title or f"Training report: {', '.join(runs)}"
-    write_whole(Path(args.output), render_page(title, parts, datetime.now().astimezone()))
-    say(f"the report is in {args.output}")
+    write_atomic(Path(args.output), render_page(title, parts, datetime.now().astimezone()))
+    notify(f"the report is in {args.output}")
 
 
 def _require_fitting(args: argparse.Namespace) -> None:
@@ -65,7 +65,7 @@ def _read_runs(folders: Sequence[Path]) -> dict[str, Run]:
     runs = [require_run(folder) for folder in folders]
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("a run is given twice; give each once")
-    return dict(zip(map(clean, labels(folders)), runs, strict=True))
+    return dict(zip(map(clean, run_labels(folders)), runs, strict=True))
 
 
 def _scores(runs: Mapping[str, Run], given: Sequence[Path]) -> "tuple[list[EvaluationScores], list[str]]":

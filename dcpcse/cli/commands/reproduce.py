@@ -20,9 +20,9 @@ from dcpcse.experiments.reproduction.units import (
     relevant_options,
 )
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import say
-from dcpcse.utils.errors import UserError, counted
-from dcpcse.utils.files import require_writable, write_whole
+from dcpcse.utils.console import notify
+from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.files import require_writable, write_atomic
 
 if TYPE_CHECKING:
     from dcpcse.experiments.reproduction.results import RowResult
@@ -61,7 +61,7 @@ def reproduce_command(argv: Sequence[str]) -> None:
     failures = _work(units, args.ray)
     _write_results(rows, units, obstacles | failures, config, args)
     if failures:
-        of = counted(len(rows), "row")
+        of = plural(len(rows), "row")
         raise UserError(f"{len(failures)} of {of} did not come to an end: {'; '.join(failures.values())}")
 
 
@@ -179,7 +179,7 @@ def _work(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:
     from dcpcse.experiments.reproduction.scheduler import run_on_ray, run_sequentially
 
     todo = [unit for unit in units if not is_finished(unit)]
-    say(f"{counted(len(units), 'unit')}, {len(units) - len(todo)} of them finished")
+    notify(f"{plural(len(units), 'unit')}, {len(units) - len(todo)} of them finished")
     return (run_on_ray(todo, ray) if ray else run_sequentially(todo)) if todo else {}
 
 
@@ -193,12 +193,12 @@ def _write_results(
     """Print the tables, and write them beside the units."""
     from dcpcse.experiments.reproduction import result_tables
     from dcpcse.experiments.reproduction.run_unit import is_finished
-    from dcpcse.utils.environment import environment
+    from dcpcse.utils.environment import system_info
 
     done = {row.name: [unit for unit in units if unit.row == row and is_finished(unit)] for row in rows}
     results = [_result_of(row, done, obstacles[row.name], config, args.baseline) for row in rows]
     commands = {f"{unit.name}: {name}": line for unit in units for name, line in _lines(unit)}
-    here = environment()
+    here = system_info()
     content = {"rows": result_tables.as_json(results, args.baseline), "commands": commands, "environment": here}
     text = f"{result_tables.result_table(results, args.baseline)}\n\n{result_tables.environment_line(here)}"
     files = {
@@ -208,9 +208,9 @@ def _write_results(
         "answer.json": json.dumps(content, indent=2, ensure_ascii=False) + "\n",
     }
     for name, written in files.items():
-        write_whole(args.output_dir / name, written)
+        write_atomic(args.output_dir / name, written)
     print(text)
-    say(f"{args.output_dir}/answer.txt, .md, .csv and .json hold this, with the commands and the environment")
+    notify(f"{args.output_dir}/answer.txt, .md, .csv and .json hold this, with the commands and the environment")
 
 
 def _result_of(
@@ -226,7 +226,7 @@ def _result_of(
     result = replace(collect_result(row, done[row.name], config.comparable), obstacle=problem)
     if baseline in (None, row.name) or not (done[row.name] and done[baseline]):
         return result
-    say(f"{row.name}: resampling pairs for its gain over {baseline}")
+    notify(f"{row.name}: resampling pairs for its gain over {baseline}")
     try:
         return replace(result, over_baseline=gain_over_baseline(done[row.name], done[baseline]))
     except ValueError as error:

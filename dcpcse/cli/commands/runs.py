@@ -11,11 +11,11 @@ from typing import Any
 from prettytable import PrettyTable
 
 from dcpcse.analysis import run_comparison
-from dcpcse.training.run_history import Run, find_runs, find_scores, labels, read_run
+from dcpcse.training.run_history import Run, find_runs, find_scores, read_run, run_labels
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import answer, say
+from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_output, write_whole
+from dcpcse.utils.files import require_output, write_atomic
 from dcpcse.utils.run_files import RUN_FILE
 
 DEFAULT_FOLDER = "result"
@@ -50,7 +50,7 @@ class _Problems:
 
     def __call__(self, line: str) -> None:
         self.count += 1
-        say(line)
+        notify(line)
 
     def raise_if_any(self) -> None:
         """UserError, so that the exit code tells of it."""
@@ -77,7 +77,7 @@ def _list(args: argparse.Namespace, problems: _Problems) -> None:
         raise UserError(f"no run of train.py (a folder with {RUN_FILE}) in {', '.join(map(str, roots))}")
     facts = [{name: tell(one) for name, tell in RUN_FACTS.items()} for one in found]
     facts = sort_runs(facts, args.sort or DEFAULT_SORT, args.reverse)
-    answer(runs_table(facts))
+    print_result(runs_table(facts))
     _write(args, facts, [*RUN_FACTS], [tuple(fact.values()) for fact in facts])
 
 
@@ -86,7 +86,7 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
     _require_runs(folders)
     found = _read(folders, problems)
     reports = [find_scores(folder, problems) for folder in folders]
-    names = labels(folders)
+    names = run_labels(folders)
     sections = {
         "settings that differ": [row for row in run_comparison.compare_settings(found) if row.differs],
         "last logged values": run_comparison.compare_last_values(found),
@@ -95,7 +95,7 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
         "environments that differ": [row for row in run_comparison.compare_environments(found) if row.differs],
     }
     for title, rows in sections.items():
-        answer(_section(title, names, rows))
+        print_result(_section(title, names, rows))
     listed = [(title, row.name, row.values) for title, rows in sections.items() for row in rows]
     as_json = [
         {"section": title, "name": name, "values": dict(zip(names, values, strict=True))}
@@ -197,7 +197,7 @@ def _short(commit: str | None) -> str:
 def _write(args: argparse.Namespace, as_json: Any, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """Everything that is shown as the files that were asked for, numbers in full; what is absent null or empty."""
     if args.json:
-        write_whole(Path(args.json), json.dumps(as_json, indent=2, ensure_ascii=False) + "\n")
+        write_atomic(Path(args.json), json.dumps(as_json, indent=2, ensure_ascii=False) + "\n")
     if args.csv:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -205,7 +205,7 @@ def _write(args: argparse.Namespace, as_json: Any, header: Sequence[str], lines:
         writer.writerows(
             [run_comparison.format_value(v) if isinstance(v, list) else v for v in line] for line in lines
         )
-        write_whole(Path(args.csv), text.getvalue())
+        write_atomic(Path(args.csv), text.getvalue())
 
 
 def runs_parser() -> CommandParser:

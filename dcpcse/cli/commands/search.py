@@ -10,7 +10,7 @@ from dcpcse.data.text_file import TextFile
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.backends import BACKENDS
 from dcpcse.utils.command_parser import Parser
-from dcpcse.utils.console import answer, say
+from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
 
@@ -93,12 +93,12 @@ def search_command(argv: Sequence[str]) -> None:
     model = load_model(places.model, encoder)
     with logging_redirect_tqdm():
         index = _index(model, args, encoder.batch_size)
-    say(f"{len(index):,} sentences in the index{_approximate(index)}")
+    notify(f"{len(index):,} sentences in the index{_approximate(index)}")
     chunks = [places.query] if places.query else []
     for queries in (*chunks, *(file.chunk(i) for i in range(file.chunks if file else 0))):
         found = index.search(queries, args.top_k, args.threshold, batch_size=encoder.batch_size)
         for query, hits in zip(queries, found, strict=True):
-            answer(_as_json(query, hits) if args.json else _as_text(query, hits, args.threshold))
+            print_result(_as_json(query, hits) if args.json else _as_text(query, hits, args.threshold))
 
 
 def _require_files(args: SearchArguments) -> None:

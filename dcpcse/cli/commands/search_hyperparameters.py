@@ -7,7 +7,7 @@ from pathlib import Path
 from dcpcse.cli.parse import parse_training
 from dcpcse.experiments.hyperparameter_search import SEARCHES, TRIAL_DEFAULTS, TrainingOptions, Trials, import_optuna
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import say
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
 
@@ -32,7 +32,7 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
             before = list(known)[: list(known).index(name)]
             trials.finish(name, known[name](trials.best_after(before)))
     except StopIteration:
-        say(f"--limit {args.limit}: that many tries are done; the same command goes on")
+        notify(f"--limit {args.limit}: that many tries are done; the same command goes on")
     print(trials.table())
     trials.write_best()
 
@@ -46,9 +46,9 @@ def _checked(words: Sequence[str]) -> list[str]:
     from dcpcse.data.readers import reader_of
     from dcpcse.methods import fill_defaults
     from dcpcse.training.run import load_dev_tasks
-    from dcpcse.training.validate_setup import require_given
+    from dcpcse.training.validate_setup import require_training_file
 
-    require_given(model, data)
+    require_training_file(model, data)
     fill_defaults(model, ["anchor"])
     reader_of(Path(data.train_file))  # is it there, and of a known kind?
     load_dev_tasks(data)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dcpcse.data.text_file import TextFile
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import Parser
-from dcpcse.utils.console import answer
+from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option
 from dcpcse.utils.text_lines import line_error
@@ -52,7 +52,7 @@ def similarity_command(argv: Sequence[str]) -> None:
     chunks = [own] if file is None else (_pairs(file, number) for number in range(file.chunks))
     for first, second, score in _scored(model, chunks, encoder.batch_size):
         line = {"sentences": [first, second], "score": score}
-        answer(json.dumps(line, ensure_ascii=False) if args.json else f"{score:7.4f}  {first} | {second}")
+        print_result(json.dumps(line, ensure_ascii=False) if args.json else f"{score:7.4f}  {first} | {second}")
 
 
 def _pairs(file: "TextFile", number: int) -> list[tuple[str, str]]:

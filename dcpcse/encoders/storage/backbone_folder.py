@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from dcpcse.encoders.storage.manifest import BESIDE, CONFIG, MODULES, SENTENCE_CONFIG, WEIGHTS, place_of
-from dcpcse.utils.files import require_inside, write_json
+from dcpcse.encoders.storage.manifest import BACKBONE, CONFIG, MODULES, SENTENCE_CONFIG, WEIGHTS, backbone_path
+from dcpcse.utils.files import require_inside, write_json_atomic
 from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 _POOLING, _DENSE = "1_Pooling", "2_Dense"
@@ -44,8 +44,8 @@ class TunedBackbone:
 
     def write(self, folder: Path) -> dict[str, str]:
         """Write weights and configuration into a model folder; gives what `dcpcse.json` says of them."""
-        place = folder if self.pooling else folder / BESIDE
-        for name in (BESIDE, _POOLING, _DENSE):
+        place = folder if self.pooling else folder / BACKBONE
+        for name in (BACKBONE, _POOLING, _DENSE):
             require_inside(folder, name)
         place.mkdir(exist_ok=True)
         if self.pooling:
@@ -54,7 +54,7 @@ class TunedBackbone:
         config = copy.deepcopy(self.model.config)
         config.architectures = [type(self.model).__name__]
         config.save_pretrained(place)  # last: what is cut off does not load
-        return {"folder": "." if self.pooling else BESIDE, "fingerprint": self.fingerprint}
+        return {"folder": "." if self.pooling else BACKBONE, "fingerprint": self.fingerprint}
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = dict(self.model.state_dict())
@@ -70,21 +70,21 @@ class TunedBackbone:
         (folder / _POOLING).mkdir(exist_ok=True)
         mode = self.POOLINGS[self.pooling]
         pooling = {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
-        write_json(folder / _POOLING / CONFIG, {"word_embedding_dimension": size, **pooling})
-        write_json(folder / SENTENCE_CONFIG, {"max_seq_length": self.max_tokens, "do_lower_case": False})
+        write_json_atomic(folder / _POOLING / CONFIG, {"word_embedding_dimension": size, **pooling})
+        write_json_atomic(folder / SENTENCE_CONFIG, {"max_seq_length": self.max_tokens, "do_lower_case": False})
         if self.dense is not None and self.dense_at_inference:
             kinds["Dense"] = _DENSE
             (folder / _DENSE).mkdir(exist_ok=True)
             shape = {"in_features": size, "out_features": size, "bias": True}
             activation = f"{nn.Tanh.__module__}.{nn.Tanh.__name__}"
-            write_json(folder / _DENSE / CONFIG, {**shape, "activation_function": activation})
+            write_json_atomic(folder / _DENSE / CONFIG, {**shape, "activation_function": activation})
             linear = {f"linear.{name}": tensor for name, tensor in self.dense.state_dict().items()}
             save_tensors(folder / _DENSE / WEIGHTS, linear)
         modules = [
             {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for i, (kind, path) in enumerate(kinds.items())
         ]
-        write_json(folder / MODULES, modules)
+        write_json_atomic(folder / MODULES, modules)
 
 
 def plain_obstacles(
@@ -109,17 +109,17 @@ def plain_obstacles(
 
 def read_backbone(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
     """Weights of the backbone in a model folder; record: of `TunedBackbone.write`. UserError if they are damaged."""
-    return load_tensors(place_of(folder, record) / WEIGHTS)
+    return load_tensors(backbone_path(folder, record) / WEIGHTS)
 
 
 def holds_encoder(folder: Path) -> bool:
     """Whether there is an encoder at one of the places that `TunedBackbone.write` writes to."""
-    return any((folder / place / name).exists() for place in (".", BESIDE) for name in (CONFIG, WEIGHTS))
+    return any((folder / place / name).exists() for place in (".", BACKBONE) for name in (CONFIG, WEIGHTS))
 
 
 def clear_backbone(folder: Path) -> None:
     """Remove what `TunedBackbone.write` writes."""
     for name in (CONFIG, WEIGHTS, MODULES, SENTENCE_CONFIG):
         (folder / name).unlink(missing_ok=True)
-    for name in (BESIDE, _POOLING, _DENSE):
+    for name in (BACKBONE, _POOLING, _DENSE):
         shutil.rmtree(folder / name, ignore_errors=True)

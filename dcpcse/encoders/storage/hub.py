@@ -34,14 +34,14 @@ class Remote:
     private: bool = False
 
 
-def resolve(name: str, options: LoadOptions) -> tuple[str, LoadOptions]:
+def resolve_model_folder(name: str, options: LoadOptions) -> tuple[str, LoadOptions]:
     """The local copy of a model folder on the hub, and how its base is reached; any other name stays as it is.
 
     A revision is that of the folder; the folder knows the one of its base. Where the hub is out of reach, and its
     cache holds an encoder of that name, it stays, which is said; UserError where the cache has nothing of it.
     """
     try:
-        found = find(name, options)
+        found = find_model_folder(name, options)
     except UnreachableError as error:
         _require_encoder_in_cache(name, options, error, "an output folder of train.py, a Hugging Face folder")
         logger.info("%s; %s is taken for a plain encoder, not for an output folder of train.py", error, name)
@@ -62,19 +62,19 @@ def require_known(name: str, options: LoadOptions) -> None:
     if not is_hub_id(name):
         return
     try:
-        with explained(name):
-            look(name, options)
+        with explain_hub_errors(name):
+            fetch_remote(name, options)
     except UnreachableError as error:
         _require_encoder_in_cache(name, options, error, "a Hugging Face folder")
 
 
-def require(name: str | Path, options: LoadOptions | None) -> tuple[str | Path, LoadOptions | None]:
-    """As `resolve`, where the name must mean a model folder; UserError for a repository that is none."""
+def require_model_folder(name: str | Path, options: LoadOptions | None) -> tuple[str | Path, LoadOptions | None]:
+    """As `resolve_model_folder`, where the name must mean a model folder; UserError for a repository that is none."""
     if not is_hub_id(name):
         return name, options
     options = options or LoadOptions()
     try:
-        found = find(str(name), options)
+        found = find_model_folder(str(name), options)
     except UnreachableError as error:
         raise UnreachableError(f"{name} is not a folder, and {error}; give the output folder of train.py") from None
     except UserError as error:
@@ -97,7 +97,7 @@ def is_hub_id(name: str | Path) -> bool:
     return isinstance(name, str) and bool(_ID.fullmatch(name)) and not Path(name).exists()
 
 
-def find(name: str, options: LoadOptions, more: Collection[str] = ()) -> Path | None:
+def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = ()) -> Path | None:
     """The local copy of the model folder on the hub that a name means; None for a place here or another repository.
 
     Of its files only those are downloaded that a model folder has, and `more`. UserError for a repository or a
@@ -105,9 +105,9 @@ def find(name: str, options: LoadOptions, more: Collection[str] = ()) -> Path | 
     """
     if not is_hub_id(name):
         return None
-    with explained(name):
+    with explain_hub_errors(name):
         try:
-            remote = look(name, options)
+            remote = fetch_remote(name, options)
         except UnreachableError:
             return _cached(name, options)
         if MODEL_FOLDER_FILE not in remote.files:
@@ -115,11 +115,11 @@ def find(name: str, options: LoadOptions, more: Collection[str] = ()) -> Path | 
         return _download(name, remote, options, more)
 
 
-def look(name: str, options: LoadOptions) -> Remote:
+def fetch_remote(name: str, options: LoadOptions) -> Remote:
     """What a repository holds, at the newest commit of its revision."""
     from huggingface_hub import HfApi
 
-    with explained(name):
+    with explain_hub_errors(name):
         info = HfApi(token=options.token).model_info(name, revision=options.revision, timeout=TIMEOUT)
     return Remote(info.sha, frozenset(file.rfilename for file in info.siblings or ()), bool(info.private))
 
@@ -131,7 +131,7 @@ def _download(name: str, remote: Remote, options: LoadOptions, more: Collection[
     folder = Path(hf_hub_download(name, MODEL_FOLDER_FILE, **options.kwargs())).parent
     at_commit = {**options.kwargs(), "revision": folder.name}
     if folder.name != remote.commit:  # pushed to in this moment
-        remote = look(name, replace(options, revision=folder.name))
+        remote = fetch_remote(name, replace(options, revision=folder.name))
     wanted = {*model_folder.file_names(model_folder.read_record(folder)), *more}
     for file in sorted(wanted & remote.files):
         hf_hub_download(name, file, **at_commit)
@@ -154,7 +154,7 @@ def _in_cache(name: str, file: str, options: LoadOptions) -> Any:
 
 
 @contextlib.contextmanager
-def explained(name: str) -> Iterator[None]:
+def explain_hub_errors(name: str) -> Iterator[None]:
     """Turn what huggingface_hub raises into one line."""
     from huggingface_hub import errors
 

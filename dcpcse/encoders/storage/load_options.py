@@ -13,7 +13,7 @@ class LoadOptions:
     token: str | bool | None = None
 
     @classmethod
-    def asked(cls, cache_dir: str | None, use_auth_token: bool, model_revision: str = "main") -> "LoadOptions":
+    def from_args(cls, cache_dir: str | None, use_auth_token: bool, model_revision: str = "main") -> "LoadOptions":
         """From the options of the command lines; the main branch is what is taken anyway."""
         revision = None if model_revision == "main" else model_revision
         return cls(revision, cache_dir, True if use_auth_token else None)

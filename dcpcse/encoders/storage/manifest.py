@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from dcpcse.utils.errors import UserError, first_line
-from dcpcse.utils.json_schema import Anything, ByName, Fields, Flag, Maybe, Number, OneOf, Text, Whole
+from dcpcse.utils.json_schema import Anything, ByName, Fields, Flag, JsonText, Maybe, Number, OneOf, Whole
 from dcpcse.utils.parsing import parse_json, read_text
 
 MODEL_FOLDER_FILE = "dcpcse.json"
 """The file that makes a folder one of ours."""
 
-FORMAT = 2
+FOLDER_FORMAT = 2
 """Raised when templates and trained encoders came: earlier versions would load a folder without them."""
 PROMPTS = "prompts.safetensors"
 PEFT_PROMPTS = "adapter_model.safetensors"
@@ -25,19 +25,19 @@ OURS = (MODEL_FOLDER_FILE, PROMPTS, PEFT_PROMPTS, PEFT_CONFIG, TRAINED)
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 MODULES = "modules.json"
-BESIDE = "backbone"
+BACKBONE = "backbone"
 """Names of an encoder's files, and the folder that they lie in where AutoModel must not find them."""
 
-POOLINGS = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_layer1_last", "mask")
+KNOWN_POOLINGS = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_layer1_last", "mask")
 HEAD_KINDS = ("tanh_mlp", "batchnorm_mlp", "mlm_transform")
 DENOISING_WAYS = ("template", "attention")
-DTYPES = ("float32", "bfloat16", "float16", "float64")
+DTYPE_NAMES = ("float32", "bfloat16", "float16", "float64")
 """Names that a record may hold. They stand here too, as the modules that give them a meaning take torch to import;
 a test compares them."""
 
-TOKENIZER = "tokenizer.json"
+TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_FILES = (
-    *(TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spm.model", "tokenizer.model"),
 )
 """What a tokenizer's save_pretrained writes, for any encoder that prompts are trained on."""
@@ -50,25 +50,25 @@ PLAIN_FILES = (
 )
 """Relative paths of a trained backbone as other libraries open it; elsewhere it lies in `backbone/`."""
 
-BESIDE_FILES = (f"{BESIDE}/{CONFIG}", f"{BESIDE}/{WEIGHTS}")
+BACKBONE_FILES = (f"{BACKBONE}/{CONFIG}", f"{BACKBONE}/{WEIGHTS}")
 
 METHOD_NAME = "[a-z0-9][a-z0-9_.-]{0,99}"
 """Pattern of what a method may be called. Which ones there are, a record need not know: nothing of them is needed to
 load what they have trained."""
 
-_HEX = Text("[0-9a-f]{64}", "a sha256, 64 hexadecimal digits,")
+_HEX = JsonText("[0-9a-f]{64}", "a sha256, 64 hexadecimal digits,")
 _SIZE = Whole(1, 10_000_000)
 _SHALLOW = Fields({"length": _SIZE, "width": _SIZE})
-_SUMMED = OneOf({PROMPTS, PEFT_PROMPTS, PEFT_CONFIG, TRAINED, *TOKENIZER_FILES, *PLAIN_FILES, *BESIDE_FILES}, "file")
+_SUMMED = OneOf({PROMPTS, PEFT_PROMPTS, PEFT_CONFIG, TRAINED, *TOKENIZER_FILES, *PLAIN_FILES, *BACKBONE_FILES}, "file")
 
 _FIRST = {
     "format": Whole(1),
-    "method": Maybe(Text(METHOD_NAME, "the name of a method (small letters, digits, . _ -)")),
-    "pooling": OneOf(POOLINGS, "pooling"),
+    "method": Maybe(JsonText(METHOD_NAME, "the name of a method (small letters, digits, . _ -)")),
+    "pooling": OneOf(KNOWN_POOLINGS, "pooling"),
     "head": Maybe(
         Fields(
             {"kind": OneOf(HEAD_KINDS, "kind of head"), "at_inference": Flag()},
-            {"activation": Text(), "eps": Number(0, 1)},
+            {"activation": JsonText(), "eps": Number(0, 1)},
         )
     ),
     "prompt": Maybe(
@@ -84,19 +84,19 @@ _FIRST = {
     "position_offset": Whole(0, 10_000_000),
     "base": Fields(
         {
-            "name_or_path": Text(),
-            "revision": Maybe(Text()),
-            "model_type": Text(),
+            "name_or_path": JsonText(),
+            "revision": Maybe(JsonText()),
+            "model_type": JsonText(),
             "hidden_size": _SIZE,
-            "fingerprint": Text(),
+            "fingerprint": JsonText(),
         }
     ),
-    "vocabulary": Text(),
+    "vocabulary": JsonText(),
     "prompts_file": Maybe(OneOf((PROMPTS, PEFT_PROMPTS), "prompts file")),
 }
 _SECOND = {
     "shallow": Maybe(_SHALLOW),
-    "template": Maybe(Fields({"text": Text(), "continuous": Flag(), "final_period": Flag()})),
+    "template": Maybe(Fields({"text": JsonText(), "continuous": Flag(), "final_period": Flag()})),
     "denoising": Maybe(
         Fields(
             {
@@ -105,15 +105,15 @@ _SECOND = {
             }
         )
     ),
-    "backbone": Maybe(Fields({"folder": OneOf((".", BESIDE), "place of the encoder"), "fingerprint": Text()})),
+    "backbone": Maybe(Fields({"folder": OneOf((".", BACKBONE), "place of the encoder"), "fingerprint": JsonText()})),
 }
 _LATER = {
     "arguments": Anything(),
     "cls_prompt": Maybe(_SHALLOW),
-    "dtype": OneOf(DTYPES, "type of weights"),
+    "dtype": OneOf(DTYPE_NAMES, "type of weights"),
     "sha256": ByName(_SUMMED, _HEX),
 }
-RECORD = Fields({**_FIRST, **_SECOND}, _LATER)
+RECORD_SCHEMA = Fields({**_FIRST, **_SECOND}, _LATER)
 """What a record holds: fields of the first format, those of the second, and those that not every folder has."""
 
 _TOGETHER = (("prompt", "prompts_file"), ("template", "denoising"))
@@ -134,18 +134,18 @@ def read_record(folder: str | Path) -> dict[str, Any]:
         raise UserError(f"{folder} {what}; give the output folder of train.py")
     record = read_object(path)
     found = record.get("format")
-    if type(found) is not int or found not in (1, FORMAT):
-        raise UserError(f"{path} has format {found!r}; this version reads formats 1 and {FORMAT}")
+    if type(found) is not int or found not in (1, FOLDER_FORMAT):
+        raise UserError(f"{path} has format {found!r}; this version reads formats 1 and {FOLDER_FORMAT}")
     if found == 1:
         record = {**dict.fromkeys(_SECOND), **record}
-    if problem := next(faults(record), None):
+    if problem := next(record_faults(record), None):
         raise UserError(f"{path} is damaged, or of another version: {problem}; copy the folder again")
     return record
 
 
-def faults(record: Mapping[str, Any]) -> Iterator[str]:
+def record_faults(record: Mapping[str, Any]) -> Iterator[str]:
     """Everything that is wrong with what a record holds, a sentence each."""
-    wrong = list(RECORD.faults(record))
+    wrong = list(RECORD_SCHEMA.faults(record))
     yield from wrong
     if wrong:
         return
@@ -197,7 +197,7 @@ def file_names(record: Mapping[str, Any]) -> set[str]:
     return {MODEL_FOLDER_FILE, TRAINED, *TOKENIZER_FILES} | prompts | {*backbone}
 
 
-_BACKBONES = {".": PLAIN_FILES, BESIDE: BESIDE_FILES}
+_BACKBONES = {".": PLAIN_FILES, BACKBONE: BACKBONE_FILES}
 
 
 def checksums(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
@@ -212,7 +212,7 @@ def sha256_of(path: Path) -> str:
     Of a tokenizer.json without the last call's truncation and padding, which change when it is saved again.
     """
     try:
-        if path.name == TOKENIZER:
+        if path.name == TOKENIZER_FILE:
             return hashlib.sha256(_without_last_call(path.read_bytes())).hexdigest()
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -230,7 +230,7 @@ def _without_last_call(data: bytes) -> bytes:
     return json.dumps(content).encode()
 
 
-def changed(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
+def changed_files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for each file that is not the one that was written with the record; folders of before have none."""
     if "sha256" in record:
         weights = {name for name in file_names(record) if name.endswith(".safetensors") and (folder / name).is_file()}
@@ -249,7 +249,7 @@ def changed(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
 
 def require_unchanged(folder: Path, record: Mapping[str, Any]) -> None:
     """UserError for a file that is not the one that was written with the record."""
-    if problem := next(changed(folder, record), None):
+    if problem := next(changed_files(folder, record), None):
         raise UserError(problem)
 
 
@@ -266,6 +266,6 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def place_of(folder: Path, record: Mapping[str, Any]) -> Path:
+def backbone_path(folder: Path, record: Mapping[str, Any]) -> Path:
     """Where the backbone lies in a model folder; record: its part `backbone`."""
     return folder / record["folder"]

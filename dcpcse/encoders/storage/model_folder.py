@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from dcpcse.encoders.storage import backbone_folder as tuned
 from dcpcse.encoders.storage.backbone_folder import TunedBackbone
 from dcpcse.encoders.storage.manifest import (
-    FORMAT,
+    FOLDER_FORMAT,
     MODEL_FOLDER_FILE,
     OURS,
     PEFT_CONFIG,
@@ -38,26 +38,26 @@ from dcpcse.encoders.storage.manifest import (
     shape_faults,
 )
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_inside, write_json
+from dcpcse.utils.files import require_inside, write_json_atomic
 from dcpcse.utils.parsing import parse_json
 from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 __all__ = [
     "PEFT_PROMPTS",
     "TRAINED",
-    "Contents",
+    "FolderContents",
     "clear",
     "file_names",
     "holds_another_encoder",
     "is_model_folder",
-    "read",
+    "read_contents",
     "read_record",
-    "write",
+    "write_contents",
 ]
 
 
 @dataclass(frozen=True)
-class Contents:
+class FolderContents:
     """A model folder as read: its record, the deep prompts (None without) and the other trained tensors by name."""
 
     record: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Contents:
     trained: Mapping[str, Tensor]
 
 
-def write(
+def write_contents(
     folder: str | Path,
     record: Mapping[str, Any],
     prompts: Tensor | None,
@@ -91,14 +91,14 @@ def write(
     if prompts is not None:
         save_tensors(folder / name, {PROMPT_KEY: prompts})
     if peft_config is not None:
-        write_json(folder / PEFT_CONFIG, peft_config)
+        write_json_atomic(folder / PEFT_CONFIG, peft_config)
     if trained:
         save_tensors(folder / TRAINED, trained)
     own = None if backbone is None else backbone.write(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
-    record = {"format": FORMAT, **record, "prompts_file": name, "backbone": own}
-    write_json(folder / MODEL_FOLDER_FILE, {**record, "sha256": checksums(folder, record)})
+    record = {"format": FOLDER_FORMAT, **record, "prompts_file": name, "backbone": own}
+    write_json_atomic(folder / MODEL_FOLDER_FILE, {**record, "sha256": checksums(folder, record)})
 
 
 def clear(folder: Path) -> None:
@@ -122,7 +122,7 @@ def _holds_own_encoder(folder: Path) -> bool:
         return False
 
 
-def read(folder: str | Path) -> Contents:
+def read_contents(folder: str | Path) -> FolderContents:
     """Read and check a model folder; UserError names the file and what is wrong with it."""
     folder = Path(folder)
     record = read_record(folder)
@@ -132,7 +132,7 @@ def read(folder: str | Path) -> Contents:
     trained = load_tensors(folder / TRAINED) if (folder / TRAINED).is_file() else {}
     prompts = _read_prompts(folder, record["prompts_file"])
     _require_shapes(folder, record, prompts, trained)
-    return Contents(record, prompts, trained)
+    return FolderContents(record, prompts, trained)
 
 
 def _require_shapes(

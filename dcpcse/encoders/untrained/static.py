@@ -13,14 +13,14 @@ from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.pooling import BIAS_NAMES
 from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.tokenization import Rows
+from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-BEGIN = "Ġ"
+WORD_START = "Ġ"
 """Mark of a token that begins a word, in byte-level vocabularies."""
-CONTINUE = "##"
+WORD_CONTINUATION = "##"
 """Mark of a token that goes on with one, in WordPiece."""
 
 # fmt: off
@@ -69,8 +69,8 @@ class StaticEncoder(SentenceEncoder):
         # Otherwise the first word would count as the continuation of another.
         self._lead = " " if self.removed and _byte_level(backbone.tokenizer.get_vocab()) else ""
 
-    def read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
-        texts = super().read([self._lead + sentence for sentence in sentences], max_length, without)
+    def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
+        texts = super().tokenize([self._lead + sentence for sentence in sentences], max_length, without)
         if not self.removed:
             return texts
         left_out = self.removed | set(self.tokenizer.all_special_ids)
@@ -79,9 +79,9 @@ class StaticEncoder(SentenceEncoder):
             logger.warning(
                 "%d of %d texts have no token left; they take the vector of the padding token", empty, len(ids)
             )
-        return Rows([row or [self.tokenizer.pad_token_id] for row in ids], texts.cut)
+        return TokenizedTexts([row or [self.tokenizer.pad_token_id] for row in ids], texts.cut)
 
-    def reading(self) -> dict[str, Any]:
+    def preprocessing_record(self) -> dict[str, Any]:
         matrix = hashlib.sha256(self.encoder.weight.cpu().float().numpy().tobytes()).hexdigest()
         return {"static": matrix, "removed": sorted(self.removed)}
 
@@ -109,21 +109,21 @@ def _is_frequent(token: str, vocabulary: Mapping[str, int]) -> bool:
 
 def _is_subword(token: str, vocabulary: Mapping[str, int]) -> bool:
     if _byte_level(vocabulary):
-        return not token.startswith(BEGIN)
-    return token.startswith(CONTINUE)
+        return not token.startswith(WORD_START)
+    return token.startswith(WORD_CONTINUATION)
 
 
 def _has_capital(token: str, vocabulary: Mapping[str, int]) -> bool:
-    return any(letter.isupper() for letter in token.removeprefix(BEGIN))
+    return any(letter.isupper() for letter in token.removeprefix(WORD_START))
 
 
 def _is_punctuation(token: str, vocabulary: Mapping[str, int]) -> bool:
-    bare = token.removeprefix(BEGIN).removeprefix(CONTINUE)
+    bare = token.removeprefix(WORD_START).removeprefix(WORD_CONTINUATION)
     return bool(bare) and all(letter in string.punctuation for letter in bare)
 
 
 def _byte_level(vocabulary: Mapping[str, int]) -> bool:
-    return BEGIN + "a" in vocabulary or BEGIN in vocabulary
+    return WORD_START + "a" in vocabulary or WORD_START in vocabulary
 
 
 BIASES: Mapping[str, Callable[[str, Mapping[str, int]], bool]] = dict(

@@ -21,14 +21,14 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from dcpcse.encoders.backbones import Backbone, Source
-from dcpcse.encoders.tokenization import Rows
+from dcpcse.encoders.backbones import Backbone, EncoderSource
+from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.encoders.untrained.static import StaticEncoder
 from dcpcse.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-PAD, UNKNOWN = "[PAD]", "[UNK]"
+PAD, UNK = "[PAD]", "[UNK]"
 
 STOP_WORDS = frozenset(
     {
@@ -67,13 +67,13 @@ class WordVectors(StaticEncoder):
         super().__init__(backbone, backbone.model.words.weight)
         self._row_of: Mapping[str, int] = backbone.tokenizer.get_vocab()
 
-    def read(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> Rows:
+    def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
         rows = [self._words(sentence, max_length, without) for sentence in sentences]
         if empty := sum(not row for row in rows):
             logger.warning("%d of %d texts have no known word; they take the mean of all vectors", empty, len(rows))
-        unknown = [self._row_of[UNKNOWN]]
+        unknown = [self._row_of[UNK]]
         cut = sum(len(sentence.split()) > (max_length or NO_LIMIT) for sentence in sentences)
-        return Rows([row or unknown for row in rows], cut)
+        return TokenizedTexts([row or unknown for row in rows], cut)
 
     def _words(self, sentence: str, max_length: int | None, without: Collection[int]) -> list[int]:
         """Rows of a text's words; of its stop words where it has no others."""
@@ -88,14 +88,14 @@ class WordVectors(StaticEncoder):
         for form in (word, bare, bare.lower()):
             if form in left_out:
                 return None
-            if form in self._row_of and form not in (PAD, UNKNOWN):
+            if form in self._row_of and form not in (PAD, UNK):
                 return self._row_of[form]
         return None
 
-    def reading(self) -> dict[str, Any]:
+    def preprocessing_record(self) -> dict[str, Any]:
         """Identity of the table, and how its words are found."""
         stop_words = hashlib.sha256(" ".join(sorted(STOP_WORDS)).encode()).hexdigest()
-        return {**super().reading(), "stop_words": stop_words}
+        return {**super().preprocessing_record(), "stop_words": stop_words}
 
 
 def load_word_vectors(path: str | Path) -> WordVectors:
@@ -106,14 +106,14 @@ def load_word_vectors(path: str | Path) -> WordVectors:
     path = Path(path)
     words, vectors = _read_file(path)
     words, vectors = (
-        [PAD, UNKNOWN, *words],
+        [PAD, UNK, *words],
         np.concatenate([np.zeros_like(vectors[:1]), vectors.mean(0)[None], vectors]),
     )
-    rules = Tokenizer(WordLevel({word: row for row, word in enumerate(words)}, unk_token=UNKNOWN))
+    rules = Tokenizer(WordLevel({word: row for row, word in enumerate(words)}, unk_token=UNK))
     rules.pre_tokenizer = WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token=PAD, unk_token=UNKNOWN)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token=PAD, unk_token=UNK)
     digest = hashlib.sha256(vectors.tobytes() + "\n".join(words).encode()).hexdigest()
-    source = Source(str(path), None, "word vectors", vectors.shape[1], digest)
+    source = EncoderSource(str(path), None, "word vectors", vectors.shape[1], digest)
     return WordVectors(Backbone(WordTable(vectors), tokenizer, source)).requires_grad_(False).eval()
 
 

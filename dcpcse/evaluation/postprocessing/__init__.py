@@ -30,7 +30,7 @@ class Postprocessor(Protocol):
 
 
 @dataclass(frozen=True)
-class ToWhite:
+class WhiteningFitter:
     """BERT-whitening (Su et al. 2021); dimensions: how many are kept, those of largest variance (None: all)."""
 
     dimensions: int | None = None
@@ -43,7 +43,7 @@ class ToWhite:
 
 
 @dataclass(frozen=True)
-class ByFlow:
+class FlowFitter:
     """BERT-flow (Li et al. 2020): latent vectors of a normalising flow."""
 
     epochs: int = 1
@@ -67,7 +67,7 @@ class ByFlow:
         return {"name": "flow", **asdict(self)}
 
 
-POSTPROCESSORS: Mapping[str, type[ToWhite] | type[ByFlow]] = {"whitening": ToWhite, "flow": ByFlow}
+POSTPROCESSORS: Mapping[str, Callable[..., Postprocessor]] = {"whitening": WhiteningFitter, "flow": FlowFitter}
 """By the name that options give."""
 
 

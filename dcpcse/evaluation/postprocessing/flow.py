@@ -29,7 +29,7 @@ class ActNorm(nn.Module):
         self.log_scale = nn.Parameter(torch.zeros(channels))
 
     @torch.no_grad()
-    def begin(self, x: Tensor) -> Tensor:
+    def init_from_data(self, x: Tensor) -> Tensor:
         """Take mean and variance from a batch (N, C); gives what `forward` makes of it."""
         self.shift.copy_(-x.mean(0))
         deviation = (x + self.shift).square().mean(0).sqrt()
@@ -67,10 +67,10 @@ class Coupling(nn.Module):
         nn.init.zeros_(self.last.bias)
 
     @torch.no_grad()
-    def begin(self, x: Tensor) -> Tensor:
+    def init_from_data(self, x: Tensor) -> Tensor:
         hidden, _ = x.split(self.sizes, dim=1)
         for layer, norm in zip(self.inner, self.norms, strict=True):
-            hidden = norm.begin(layer(hidden)).relu()
+            hidden = norm.init_from_data(layer(hidden)).relu()
         return self(x)
 
     def _shift(self, first: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class Coupling(nn.Module):
         return torch.cat([first, second - self._shift(first)], dim=1)
 
 
-class Step(nn.Module):
+class FlowStep(nn.Module):
     """Normalise, reverse the order of the channels, couple."""
 
     def __init__(self, channels: int, width: int) -> None:
@@ -95,8 +95,8 @@ class Step(nn.Module):
         self.norm = ActNorm(channels)
         self.coupling = Coupling(channels, width)
 
-    def begin(self, x: Tensor) -> Tensor:
-        return self.coupling.begin(self.norm.begin(x).flip(1))
+    def init_from_data(self, x: Tensor) -> Tensor:
+        return self.coupling.init_from_data(self.norm.init_from_data(x).flip(1))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.coupling(self.norm(x).flip(1))
@@ -115,12 +115,12 @@ class Flow(nn.Module):
             raise UserError(f"a flow of {levels} levels halves the dimension each time; {dimension} is too small")
         self.dimension = dimension
         self.levels = nn.ModuleList()
-        self.leaving: list[int] = []
+        self.split_sizes: list[int] = []
         channels = dimension
         for level in range(levels):
-            self.levels.append(nn.ModuleList(Step(channels, width) for _ in range(depth)))
+            self.levels.append(nn.ModuleList(FlowStep(channels, width) for _ in range(depth)))
             leaving = channels // 2 if level < levels - 1 else channels
-            self.leaving.append(leaving)
+            self.split_sizes.append(leaving)
             channels -= leaving
 
     def forward(self, x: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class Flow(nn.Module):
 
     def inverse(self, z: Tensor) -> Tensor:
         """Embeddings of latent vectors."""
-        parts = list(z.split(self.leaving, dim=1))
+        parts = list(z.split(self.split_sizes, dim=1))
         x = z.new_empty(len(z), 0)
         for steps, leaving in zip(reversed(self.levels), reversed(parts), strict=True):
             x = torch.cat([x, leaving], dim=1)
@@ -145,13 +145,13 @@ class Flow(nn.Module):
         return gaussian + sum(step.norm.log_determinant for steps in self.levels for step in steps)
 
     @torch.no_grad()
-    def begin(self, x: Tensor) -> None:
+    def init_from_data(self, x: Tensor) -> None:
         """Take the normalisations from a first batch."""
-        self._through(x, lambda step, x: step.begin(x))
+        self._through(x, lambda step, x: step.init_from_data(x))
 
-    def _through(self, x: Tensor, do: Callable[[Step, Tensor], Tensor]) -> Tensor:
+    def _through(self, x: Tensor, do: Callable[[FlowStep, Tensor], Tensor]) -> Tensor:
         latent = []
-        for steps, leaving in zip(self.levels, self.leaving, strict=True):
+        for steps, leaving in zip(self.levels, self.split_sizes, strict=True):
             for step in steps:
                 x = do(step, x)
             x, gone = x.split([x.shape[1] - leaving, leaving], dim=1)
@@ -182,7 +182,7 @@ def fit_flow(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         flow = Flow(data.shape[1])
-    flow.begin(data[torch.randperm(len(data), generator=random)[: max(batch_size, 2 * data.shape[1])]])
+    flow.init_from_data(data[torch.randperm(len(data), generator=random)[: max(batch_size, 2 * data.shape[1])]])
     optimizer = torch.optim.Adam(flow.parameters(), lr=learning_rate)
     steps, step = epochs * -(-len(data) // batch_size), 0
     for _ in range(epochs):

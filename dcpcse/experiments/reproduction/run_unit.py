@@ -12,10 +12,10 @@ from typing import Any
 
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.experiments.reproduction.units import UNIT_SCORES, RunUnit
-from dcpcse.utils.environment import environment
+from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import write_whole
-from dcpcse.utils.locks import alone_in
+from dcpcse.utils.files import write_atomic
+from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.parsing import parse_json
 
 RECORD, LOG = "unit.json", "log.txt"
@@ -45,9 +45,9 @@ def run_unit(unit: RunUnit) -> None:
     if is_finished(unit):
         return
     unit.folder.mkdir(parents=True, exist_ok=True)
-    with alone_in(unit.folder, f"{unit.name} in {unit.folder}"):
+    with exclusive_lock(unit.folder, f"{unit.name} in {unit.folder}"):
         facts = {"name": unit.name, "seed": unit.seed, "digest": unit.digest, "commands": unit.commands}
-        facts["environment"] = environment()
+        facts["environment"] = system_info()
         _write(unit.folder / RECORD, facts)
         started = time.monotonic()
         if unit.train and not is_model_folder(unit.model):
@@ -85,4 +85,4 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

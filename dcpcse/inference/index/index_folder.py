@@ -23,7 +23,7 @@ import numpy as np
 
 from dcpcse.inference.index.vector_store import BLOCK
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_writable, write_json
+from dcpcse.utils.files import require_writable, write_json_atomic
 from dcpcse.utils.npy import open_array
 from dcpcse.utils.parsing import parse_json
 
@@ -178,7 +178,7 @@ def _write_small(path: Path, array: np.ndarray) -> int:
 
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     """The last file of an index."""
-    write_json(folder / RECORD, {"format": INDEX_FORMAT, "block": BLOCK, **record})
+    write_json_atomic(folder / RECORD, {"format": INDEX_FORMAT, "block": BLOCK, **record})
 
 
 def read_index(folder: str | Path) -> IndexContents:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dcpcse.encoders.backbones import Backbone, Source, build_backbone, load_backbone
+from dcpcse.encoders.backbones import Backbone, EncoderSource, build_backbone, load_backbone
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.heads import HEADS, build_head
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
@@ -19,9 +19,9 @@ from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.interop.convert.choices import POOLERS_WITH_HEAD, Choices, ResolvedChoices, resolve_choices
 from dcpcse.interop.convert.layouts import LAYOUTS, Imported, Layout, find_layout
 from dcpcse.interop.convert.read import ForeignCheckpoint, is_sentence_transformer, read_checkpoint
-from dcpcse.utils.console import say
-from dcpcse.utils.errors import UserError, counted
-from dcpcse.utils.files import folder_whole, require_writable
+from dcpcse.utils.console import notify
+from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.files import atomic_folder, require_writable
 from dcpcse.utils.safetensors_io import listed, require_same_tensors
 
 Parts = Mapping[str, Mapping[str, Tensor]]
@@ -59,11 +59,13 @@ def load_checkpoint(
     backbone = (_frozen if kind.frozen else _trained)(checkpoint, kind, parts, base, tokenizer, options)
     model, resolved = _build(checkpoint, name, parts, backbone, choices)
     # Once nothing can be wrong any more: before an error these lines would only hide it.
-    say(f"{checkpoint.file}: a {kind.title} checkpoint, {counted(len(used), 'tensor')} used, {len(left_out)} left out")
+    notify(
+        f"{checkpoint.file}: a {kind.title} checkpoint, {plural(len(used), 'tensor')} used, {len(left_out)} left out"
+    )
     for line in _said_of(left_out):
-        say(line)
+        notify(line)
     for option, value in resolved.assumed.items():
-        say(f"--{option} {value}: the checkpoint does not say; taken from {resolved.source[option]}")
+        notify(f"--{option} {value}: the checkpoint does not say; taken from {resolved.source[option]}")
     return model, Imported(name, checkpoint.file, used, left_out, resolved.assumed)
 
 
@@ -140,16 +142,16 @@ def _frozen(
         )
     own = str(checkpoint.folder) if checkpoint.has_tokenizer else None
 
-    def require_same_kind(source: Source) -> None:
+    def require_same_kind(source: EncoderSource) -> None:
         _require_same(checkpoint, where, "model_type", checkpoint.config.get("model_type"), source.model_type)
 
     backbone = load_backbone(where, tokenizer=tokenizer or own, options=options, require=require_same_kind)
-    say(f"tokenizer: that of {tokenizer or own or where}")
+    notify(f"tokenizer: that of {tokenizer or own or where}")
     _require_same_settings(checkpoint, where, backbone)
     if parts["encoder"]:
         _require_same_encoder(checkpoint, parts["encoder"], where, backbone)
     else:
-        say(f"the encoder is taken to be {where}: {checkpoint.file.name} has nothing to know it by but its size")
+        notify(f"the encoder is taken to be {where}: {checkpoint.file.name} has nothing to know it by but its size")
     return backbone
 
 
@@ -284,7 +286,7 @@ def _shallow_prompt(
     unused = [place for place, token in enumerate(ids) if token in ids[place + 1 :]]
     if unused:
         tokens = backbone.tokenizer.convert_ids_to_tokens([ids[place] for place in unused])
-        say(f"p_mbv of {', '.join(tokens)} never counted in the public code: the token comes again in the template")
+        notify(f"p_mbv of {', '.join(tokens)} never counted in the public code: the token comes again in the template")
     return ShallowPrompt(
         vectors.index_copy(0, torch.tensor(unused, dtype=torch.long), words[[ids[i] for i in unused]])
     )
@@ -334,5 +336,5 @@ def write_model_folder(model: SentenceEncoder, output: Path) -> None:
         clear_run(output)
         model.save(output)
         return
-    with folder_whole(output) as aside:
+    with atomic_folder(output) as aside:
         model.save(aside)

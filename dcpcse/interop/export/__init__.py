@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import folder_whole, require_new_folder
+from dcpcse.utils.files import atomic_folder, require_new_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,7 +88,7 @@ def export(folder: str | Path, to: str, output: str | Path, *, base: str | None 
         raise UserError(f"--to {to} cannot hold {folder}: {'; '.join(reasons)}; {_others(model, to)}")
     sentences = _probes(model)
     expected = model.encode(sentences, max_length=model.encoder.max_tokens)
-    with folder_whole(output) as aside, quiet(), warnings.catch_warnings():
+    with atomic_folder(output) as aside, quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # what the libraries have to tell each other
         module.write(model, aside)
         difference = _difference(module.read_back(model, aside, sentences), expected)

@@ -15,7 +15,7 @@ from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.templates import Slots, TokenTemplate
 from dcpcse.interop.onnx_encoder import GRAPH, INPUTS, ONNX_FORMAT, OUTPUT, SETTINGS, TOKENIZER, OnnxEncoder
-from dcpcse.utils.files import write_json, write_whole
+from dcpcse.utils.files import write_atomic, write_json_atomic
 
 MOST_IN_ONE_FILE = 2**31 - 2**24
 """Bytes of weights from which on they lie beside the graph: one file of this format holds 2 GB at most."""
@@ -52,10 +52,10 @@ def write(model: SentenceEncoder, folder: Path) -> None:
     """The graph, the tokenizer with the template in it, what else has to be known, and a page."""
     _tokenizer(model).save(str(folder / TOKENIZER))
     _write_graph(model, folder / GRAPH)
-    write_json(folder / SETTINGS, _settings(model))
+    write_json_atomic(folder / SETTINGS, _settings(model))
     names = {"graph": GRAPH, "tokenizer": TOKENIZER, "settings": SETTINGS}
     page = ONNX_README.format(method=model.method or "DCPCSE", dimension=model.dimension, **names)
-    write_whole(folder / "README.md", page)
+    write_atomic(folder / "README.md", page)
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:

@@ -13,7 +13,7 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.backbone_folder import TunedBackbone
 from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PEFT_PROMPTS, PROMPT_KEY
 from dcpcse.interop.export.usage_page import embed, needs_other_pooler, pooling_of, write_page
-from dcpcse.utils.files import write_json
+from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.safetensors_io import save_tensors
 
 POOLER = "base_model.pooler.dense"
@@ -45,7 +45,7 @@ def write(model: SentenceEncoder, folder: Path) -> None:
         config["modules_to_save"] = ["pooler"]
         tensors |= {f"{POOLER}.{name}": tensor for name, tensor in model.head.dense.state_dict().items()}
     save_tensors(folder / PEFT_PROMPTS, tensors)
-    write_json(folder / PEFT_CONFIG, config)
+    write_json_atomic(folder / PEFT_CONFIG, config)
     model.tokenizer.save_pretrained(folder)
     imports = ("import torch", "from peft import PeftModel", "from transformers import AutoModel, AutoTokenizer")
     revision = "" if source.revision is None else f", revision={source.revision!r}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.utils.files import write_whole
+from dcpcse.utils.files import write_atomic
 
 README_PAGE = """---
 library_name: sentence-transformers
@@ -54,7 +54,7 @@ def write(model: SentenceEncoder, folder: Path) -> None:
         note=PLAIN if plain else WRAPPED.format(what=what),
         options="" if plain else ", trust_remote_code=True",
     )
-    write_whole(folder / "README.md", page)
+    write_atomic(folder / "README.md", page)
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:

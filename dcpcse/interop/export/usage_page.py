@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.backbone_folder import WITH_POOLER, TunedBackbone
-from dcpcse.utils.files import write_whole
+from dcpcse.utils.files import write_atomic
 
 
 @dataclass(frozen=True)
@@ -70,4 +70,4 @@ def write_page(
         f"embeddings = {pooling_of(model).line}",
         *("```", ""),
     ]
-    write_whole(folder / "README.md", "\n".join(lines))
+    write_atomic(folder / "README.md", "\n".join(lines))

@@ -17,7 +17,7 @@ from dcpcse.methods.arguments import WITH_HEAD, ModelArguments
 from dcpcse.methods.building import initial_std, instance_wise
 from dcpcse.methods.registry import Method
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import CHOICES, PLACES, Need, flag, option, require
+from dcpcse.utils.option_fields import GENERATE_AT_CHOICES, GENERATION_CHOICES, Need, flag, option, require
 
 DISCRIMINATORS = ("self", "frozen", "trained")
 
@@ -42,12 +42,12 @@ class CrtdOptions:
     generation: str | None = option(
         None,
         "CRTD: the generator's choice is a sample (default) or the argmax (DiffCSE's code).",
-        choices=list(CHOICES),
+        choices=list(GENERATION_CHOICES),
     )
     generate_at: str | None = option(
         None,
         "CRTD: tokens that are replaced: masked (default), or all by the generator's choice (DiffCSE's code).",
-        choices=list(PLACES),
+        choices=list(GENERATE_AT_CHOICES),
     )
     generator_train_mode: bool | None = flag("CRTD: the generator's dropout is active (DiffCSE's code).")
     corrupted_corpus: str | None = option(
@@ -125,7 +125,7 @@ def _corruption(backbone: Backbone, args: ModelArguments) -> Corruption:
             f"--generator_name is missing: a masked language model of this vocabulary; {backbone.source.model_type} "
             "encoders have no usual one"
         )
-    options = LoadOptions.asked(args.cache_dir, args.use_auth_token)
+    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
     generator = load_generator(name, backbone.tokenizer, options, train_mode=bool(args.generator_train_mode))
     masking = TokenMasking(backbone.tokenizer, args.masking_ratio)
     return Corruption(masking, generator, args.generation, args.generate_at)

@@ -15,7 +15,7 @@ from dcpcse.utils.run_files import is_number
 logger = logging.getLogger(__name__)
 
 EFFECTIVE_RANK = "effective_rank"
-OWN, COSINE = "cosine_positive", "cosine_negative"
+COSINE_POSITIVE, COSINE_NEGATIVE = "cosine_positive", "cosine_negative"
 """Names in the log: effective rank of anchors; their mean cosine with their own positives, and with those of others.
 
 The last one is the mean cosine of random pairs, over all batches since the last log.
@@ -53,7 +53,7 @@ def effective_rank(vectors: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _LoggedFigures:
     """What a log says: at which step, mean cosine with the own positive and with others', effective rank."""
 
     step: int
@@ -62,9 +62,9 @@ class _Look:
     rank: float
 
     @classmethod
-    def of(cls, logs: Mapping[str, Any]) -> "_Look | None":
+    def of(cls, logs: Mapping[str, Any]) -> "_LoggedFigures | None":
         """None where the log is of something else, or of numbers that are not finite."""
-        numbers = [logs.get(name) for name in ("step", OWN, COSINE, EFFECTIVE_RANK)]
+        numbers = [logs.get(name) for name in ("step", COSINE_POSITIVE, COSINE_NEGATIVE, EFFECTIVE_RANK)]
         return cls(*numbers) if all(map(is_number, numbers)) else None
 
     @property
@@ -83,7 +83,7 @@ class _Look:
         return together or self.rank <= max(best / 4, ONE_LINE)
 
 
-class CollapseAlarm(TrainerCallback):
+class CollapseMonitor(TrainerCallback):
     """Warns where embeddings collapse, or tell nothing apart: once, and again where it is four times as bad.
 
     Encoders begin narrow (BERT's [CLS] at cosines of 0.9, RoBERTa's means at 0.99) and widen, and prompts at a high
@@ -96,9 +96,9 @@ class CollapseAlarm(TrainerCallback):
 
     def _begin(self) -> None:
         self.best = 0.0
-        self.first: _Look | None = None
-        self.window: list[_Look] = []
-        self.warned: _Look | None = None
+        self.first: _LoggedFigures | None = None
+        self.window: list[_LoggedFigures] = []
+        self.warned: _LoggedFigures | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
         """Begin with what a resumed run has logged before, which has been said."""
@@ -114,7 +114,7 @@ class CollapseAlarm(TrainerCallback):
 
     def warning(self, logs: Mapping[str, Any]) -> str | None:
         """What is to be said of a log, if anything."""
-        look = _Look.of(logs)
+        look = _LoggedFigures.of(logs)
         if look is None:
             return None
         self._remember(look)
@@ -128,7 +128,7 @@ class CollapseAlarm(TrainerCallback):
             f"{look.rank:.1f} ({self.best:.1f} at its best); stop, and try a lower --learning_rate, or --warmup_steps"
         )
 
-    def _remember(self, look: _Look) -> None:
+    def _remember(self, look: _LoggedFigures) -> None:
         self.first, self.best = self.first or look, max(self.best, look.rank)
         self.window.append(look)
         while len(self.window) > 2 and look.step - self.window[1].step >= LASTING:
@@ -141,6 +141,6 @@ class CollapseAlarm(TrainerCallback):
             return None
         return "the embeddings have collapsed" if narrow[-1] else "positives are no nearer than random pairs"
 
-    def _is_worse(self, look: _Look) -> bool:
+    def _is_worse(self, look: _LoggedFigures) -> bool:
         before = self.warned
         return before is None or min(look.room / before.room, look.rank / before.rank) <= 1 / 4

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from dcpcse.utils.distributed import cpu_group, world_size
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import write_whole
-from dcpcse.utils.run_files import last as last_checkpoint
+from dcpcse.utils.files import write_atomic
+from dcpcse.utils.run_files import last_checkpoint
 from dcpcse.utils.safetensors_io import listed
 
 NON_FINITE = "non-finite"
@@ -42,7 +42,7 @@ class Pass:
     terms: Mapping[str, Tensor]
 
 
-class _Answer:
+class _PendingCheck:
     """Whether all of these numbers (n,) of all processes are finite, asked for without waiting for their device."""
 
     def __init__(self, numbers: Tensor) -> None:
@@ -68,7 +68,7 @@ class _Step:
     passes: Sequence[Pass]
     norms: Tensor
     names: Sequence[str]
-    answer: _Answer
+    answer: _PendingCheck
 
     def bad_terms(self) -> list[str]:
         """Names of terms that are not finite in one of the passes of this process."""
@@ -80,7 +80,7 @@ class _Step:
 
 
 @dataclass
-class FiniteSteps:
+class FiniteCheck:
     """Looks at every step after its backward pass, before gradients are clipped and the optimiser uses them.
 
     On a CPU training stops there. A GPU would have to be waited for: its answer is read while the next step computes,
@@ -95,7 +95,7 @@ class FiniteSteps:
     _passes: list[Pass] = field(default_factory=list)
     _asked: _Step | None = None
 
-    def saw(self, one: Pass) -> None:
+    def observe(self, one: Pass) -> None:
         """Remember a pass until its step ends."""
         self._passes.append(one)
 
@@ -111,11 +111,11 @@ class FiniteSteps:
             return
         before, self._asked = self._asked, step
         if step.answer.at_once:
-            self.settle()
+            self.flush()
         elif before is not None:
             self._stop_if_bad(before)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """UserError if the last step was not finite; waits for the device."""
         step, self._asked = self._asked, None
         if step is not None:
@@ -128,7 +128,7 @@ class FiniteSteps:
             return None
         # A norm that overflows is as bad: clipping by it leaves zeros.
         norms = [norm.float() for norm in torch._foreach_norm([*gradients.values()])] if gradients else []
-        answer = _Answer(torch.stack([*(loss.detach().float() for loss in losses), *norms]))
+        answer = _PendingCheck(torch.stack([*(loss.detach().float() for loss in losses), *norms]))
         return _Step(number, settings, passes, torch.stack(norms) if norms else torch.zeros(0), [*gradients], answer)
 
     def _stop_if_bad(self, step: _Step) -> None:
@@ -149,8 +149,8 @@ class FiniteSteps:
         place = self.folder / NON_FINITE / f"step-{step.number}"
         own = place if world_size() == 1 else place / f"process-{dist.get_rank()}"
         try:
-            write_whole(own / BATCH, "".join(f"{json.dumps(line)}\n" for line in self._examples(step)))
-            write_whole(own / STEP, json.dumps(self._summary(step), indent=2) + "\n")
+            write_atomic(own / BATCH, "".join(f"{json.dumps(line)}\n" for line in self._examples(step)))
+            write_atomic(own / STEP, json.dumps(self._summary(step), indent=2) + "\n")
         except OSError as error:
             return f"its batch could not be kept ({error.strerror})"
         return f"its batch is in {place}"

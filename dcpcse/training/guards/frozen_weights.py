@@ -10,7 +10,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_io import listed
 
 
-class FrozenStays(TrainerCallback):
+class FrozenWeightsCheck(TrainerCallback):
     """Compares every frozen weight with what it was when training began: of encoder, generator and LM head.
 
     A process looks at its own part of a split encoder. Both looks together hash some gigabytes in as many seconds.

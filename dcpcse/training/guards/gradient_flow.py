@@ -48,7 +48,7 @@ Sizes = dict[str, float | None]
 """Part → largest number of its gradient, None without one."""
 
 
-class GradientsArrive:
+class GradientFlowCheck:
     """Asks the first step that has a finite gradient whether all that is trained has got its part of it."""
 
     def __init__(self, module: nn.Module) -> None:

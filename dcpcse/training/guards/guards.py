@@ -9,10 +9,10 @@ from transformers import TrainerCallback, TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from dcpcse.methods import Method
-from dcpcse.training.guards.collapse import EFFECTIVE_RANK, CollapseAlarm, effective_rank
-from dcpcse.training.guards.finite import FiniteSteps, Locate, Pass, require_finite_weights
-from dcpcse.training.guards.frozen_weights import FrozenStays
-from dcpcse.training.guards.gradient_flow import GradientsArrive
+from dcpcse.training.guards.collapse import EFFECTIVE_RANK, CollapseMonitor, effective_rank
+from dcpcse.training.guards.finite import FiniteCheck, Locate, Pass, require_finite_weights
+from dcpcse.training.guards.frozen_weights import FrozenWeightsCheck
+from dcpcse.training.guards.gradient_flow import GradientFlowCheck
 
 FUSED_WITH_BACKWARD = ("lomo", "layerwise")
 """In the names of optimisers that use a gradient inside the backward pass and leave none to look at."""
@@ -25,34 +25,34 @@ class Guards:
         """module: the training step of the method. locate: see `Locate`."""
         self.method = method
         self.trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
-        self.arrival = GradientsArrive(module)
-        self.finite = FiniteSteps(self.trained, Path(args.output_dir), locate, args.logging_nan_inf_filter)
-        self.callbacks: Sequence[TrainerCallback] = (FrozenStays(module), CollapseAlarm())
+        self.gradient_flow = GradientFlowCheck(module)
+        self.finite = FiniteCheck(self.trained, Path(args.output_dir), locate, args.logging_nan_inf_filter)
+        self.callbacks: Sequence[TrainerCallback] = (FrozenWeightsCheck(module), CollapseMonitor())
         optimizer = OptimizerNames(args.optim).value
         self._gradients_stay = not any(part in optimizer for part in FUSED_WITH_BACKWARD)
         self._anchors: Tensor | None = None
 
-    def saw(self, rows: Sequence[int], batch: Mapping[str, Any], terms: Mapping[str, Tensor]) -> None:
+    def observe(self, rows: Sequence[int], batch: Mapping[str, Any], terms: Mapping[str, Tensor]) -> None:
         """A forward and backward pass is done; rows: of the training data; terms: without gradients."""
-        self.finite.saw(Pass(rows, batch["input_ids"], terms))
+        self.finite.observe(Pass(rows, batch["input_ids"], terms))
         anchors = self.method.anchors
         # The last batch of an epoch may be a small one.
         if anchors is not None and (self._anchors is None or len(anchors) >= len(self._anchors)):
             self._anchors = anchors
 
     def before_optimizer(self, number: int, settings: Mapping[str, Any], *, scaled: bool) -> None:
-        """The gradients of a step are complete, and not clipped yet; see `FiniteSteps.require`."""
+        """The gradients of a step are complete, and not clipped yet; see `FiniteCheck.require`."""
         self.finite.require(number, settings, scaled=scaled)
         if self._gradients_stay:
-            self.arrival.require()
+            self.gradient_flow.require()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """UserError if a step so far was not finite; before anything is logged, measured or written."""
-        self.finite.settle()
+        self.finite.flush()
 
     def before_saving(self, step: int) -> None:
         """UserError if what is about to be written is not finite."""
-        self.settle()
+        self.flush()
         head = self.method.model.head
         buffers = {} if head is None else {f"head.{name}": buffer for name, buffer in head.named_buffers()}
         require_finite_weights({**self.trained, **buffers}, step)
