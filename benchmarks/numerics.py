@@ -46,7 +46,7 @@ def exact(model: SentenceEncoder, texts: list[str]) -> np.ndarray:
     """In float64, each text alone."""
     reference = copy.deepcopy(model).double()
     set_packed(reference, False)
-    read, pad = reference.read(texts, None, ()), reference.tokenizer.pad_token_id
+    read, pad = reference.tokenize(texts, None, ()), reference.tokenizer.pad_token_id
     return torch.stack([reference(*read.batch([i], pad))[0] for i in range(len(texts))]).numpy()
 
 

@@ -51,14 +51,7 @@ DEAD = "the public PromptBERT code declares it and never looks at it"
 UNPUBLISHED = "no published figure hangs on it, and it is not offered here"
 NO_HUB = "nothing but the finished folder is pushed to the hub (--push_to_hub)"
 
-_DEAD_OF_TEMPLATES = (
-    "infomax",
-    "with_mlm",
-    "delta_cross_stream",
-    "delta_cotrain",
-    "add_period",
-    "add_template_in_batch",
-)
+_DEAD_SUFFIXES = ("infomax", "with_mlm", "delta_cross_stream", "delta_cotrain", "add_period", "add_template_in_batch")
 
 REFUSED = {
     "model_type": f"{NEVER}: the architecture follows from the checkpoint",
@@ -81,7 +74,7 @@ REFUSED = {
     **dict.fromkeys(("eval_accumulation_steps", "include_for_metrics", "batch_eval_metrics"), NOT_READ),
     **dict.fromkeys(("label_names", "remove_unused_columns", "use_cache", "do_predict"), NOT_READ),
     **dict.fromkeys(("two_bert", "two_bert_one_freeze", "freeze_layers", "freeze_lm_head", "freeze_embedding"), DEAD),
-    **dict.fromkeys((f"mask_embedding_sentence_{name}" for name in _DEAD_OF_TEMPLATES), DEAD),
+    **dict.fromkeys((f"mask_embedding_sentence_{name}" for name in _DEAD_SUFFIXES), DEAD),
     **dict.fromkeys(("roberta_with_special_token", "roberta_auto_weight_special_token"), DEAD),
     **dict.fromkeys(("roberta_special_token_as_cls", "remove_last_layer", "add_pseudo_instances"), DEAD),
     **dict.fromkeys(("add_pseudo_instances_from_other_model", "only_negative_loss", "untie_weights_roberta"), DEAD),

@@ -12,7 +12,7 @@ from dcpcse.data.corrupted_corpus import stack_corrupted
 from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, stack_indices
 from dcpcse.data.labels import CLASSES, LABEL, SCORE
 from dcpcse.data.views import View, max_added_tokens
-from dcpcse.encoders.embedding_edits import EmbeddingEdits
+from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.templates import Slots, TokenTemplate, frame
 from dcpcse.encoders.tokenization import pad, tokenize

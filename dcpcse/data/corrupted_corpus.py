@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from dcpcse.data.fingerprint import data_fingerprint
+from dcpcse.data.indexed_dataset import ROW_KEY, IndexedDataset
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import write_json_atomic
+from dcpcse.utils.files import file_sha256, write_json_atomic
 from dcpcse.utils.npy import open_array
 from dcpcse.utils.parsing import parse_json
 
@@ -66,9 +65,8 @@ class Corpus:
 
     def fingerprint(self) -> str:
         """sha256 of record and ids."""
-        return hashlib.sha256(
-            b"".join(data_fingerprint(self.folder / name).encode() for name in (CORPUS, IDS))
-        ).hexdigest()
+        digests = "".join(file_sha256(self.folder / name) for name in (CORPUS, IDS))
+        return hashlib.sha256(digests.encode()).hexdigest()
 
     def require(self, **wanted: Any) -> None:
         """UserError unless it was made of these data, this vocabulary, these views and this length."""
@@ -80,25 +78,16 @@ class Corpus:
                 )
 
 
-class CorruptedDataset(Dataset):
-    """Examples of a table with their corrupted ids (V, L) beside the texts."""
+class CorruptedDataset(IndexedDataset):
+    """Examples of a table with their row, the epoch, and their corrupted ids (V, L) beside the texts."""
 
     def __init__(self, rows: Any, corpus: Corpus) -> None:
-        self.rows = rows
+        super().__init__(rows)
         self.corpus = corpus
 
-    def begin_epoch(self, epoch: int) -> None:
-        self.rows.begin_epoch(epoch)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
-
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        texts = self.rows.__getitems__(list(indices))
-        return [{**row, CORRUPTED: self.corpus.ids[i]} for row, i in zip(texts, indices, strict=True)]
+        examples = super().__getitems__(indices)
+        return [{**example, CORRUPTED: self.corpus.ids[example[ROW_KEY]]} for example in examples]
 
 
 def stack_corrupted(examples: Sequence[Mapping[str, Any]], length: int) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from dcpcse.data.labels import label_kind, misplaced_label, normalize_label
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.json_schema import NUL_OR_SURROGATE
 from dcpcse.utils.text_lines import decode_line
 
 ROLES = ("anchor", "positive", "negative")
@@ -48,12 +49,7 @@ class DataSource:
             self.dropped_lines.append(number)
 
     def summary(self, columns: list[str]) -> dict[str, Any]:
-        return {
-            "columns": columns,
-            "dropped": self.dropped,
-            "dropped_lines": self.dropped_lines,
-            "unit": self.unit,
-        }
+        return {"columns": columns, "dropped": self.dropped, "dropped_lines": self.dropped_lines, "unit": self.unit}
 
 
 Reader = Callable[[DataSource], Iterator[FileRow]]
@@ -325,10 +321,6 @@ def _in_order(number: int, cells: dict[str, Any], keys: list[str]) -> list[str]:
     return [_as_text(number, key, cells[key], numeric=key == numeric) for key in keys]
 
 
-# What JSON can escape (\u0000, \ud800) but neither a tokenizer nor Arrow can take.
-_NUL_OR_SURROGATE = re.compile("[\0\ud800-\udfff]")
-
-
 def _as_text(number: int, key: str, value: Any, *, numeric: bool = False) -> str:
     if value is None:
         return ""
@@ -336,7 +328,7 @@ def _as_text(number: int, key: str, value: Any, *, numeric: bool = False) -> str
         return repr(value)
     if not isinstance(value, str):
         raise _RowError(number, f"key {key!r}: expected a string but found {_describe(value)}; quote it")
-    if found := _NUL_OR_SURROGATE.search(value):
+    if found := NUL_OR_SURROGATE.search(value):
         escape = f"\\u{ord(found[0]):04x}"
         raise _RowError(number, f"key {key!r}: found {escape}, which is no character; remove it")
     return value

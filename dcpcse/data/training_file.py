@@ -107,12 +107,3 @@ def _warn_of_dropped(path: Path, *, dropped: int, dropped_lines: list[int], unit
     if dropped:
         shown = ", ".join(map(str, dropped_lines)) + (", ..." if dropped > len(dropped_lines) else "")
         logger.warning("%s: dropped %s, blank or partly blank (%s %s)", path, plural(dropped, "row"), unit, shown)
-
-
-# The checks that hold for every format
-
-
-# The formats: a reader yields the column names as its first row that is not a blank line
-
-
-# The cache: one Arrow stream a file, closed by an empty batch whose metadata is the summary

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from dcpcse.data.readers import READERS
 from dcpcse.doctor import encoder_folder, environment, evaluation_data, model_folder, training_file
-from dcpcse.doctor.findings import CheckReport, Finding, Findings
-from dcpcse.doctor.settings import CheckSettings
+from dcpcse.doctor.findings import CheckReport, CheckSettings, Finding, Findings
 from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, PEFT_CONFIG
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import RUN_FILE, STATE
@@ -34,8 +33,6 @@ _BY_FILE = {
 }
 """A file that makes a folder one of a kind, the most telling first."""
 
-_DATA = ("downstream", "clustering")
-
 
 def kind_of_path(path: Path) -> str | None:
     """The kind of a file or a folder; None for what is unknown here."""
@@ -46,7 +43,7 @@ def kind_of_path(path: Path) -> str | None:
     for name, kind in _BY_FILE.items():
         if (path / name).is_file():
             return kind
-    return "evaluation data" if any((path / name).is_dir() for name in _DATA) else None
+    return "evaluation data" if any((path / name).is_dir() for name in ("downstream", "clustering")) else None
 
 
 def expand_path(path: Path) -> list[tuple[Path, str]]:

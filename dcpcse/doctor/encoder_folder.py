@@ -2,15 +2,21 @@
 
 from pathlib import Path
 
-from dcpcse.doctor import tensor_files
-from dcpcse.doctor.findings import Findings, fault, note, ok
-from dcpcse.doctor.settings import CheckSettings
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok
 from dcpcse.encoders.storage.manifest import CONFIG, PEFT_CONFIG, PEFT_PROMPTS, WEIGHTS, read_object
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.parsing import parse_json
+from dcpcse.utils.safetensors_header import HEADER_DTYPES, read_header
 
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+_BY_NUMPY = {"F64", "F32", "F16"}
+_WHOLE = {"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
+"""Types that numpy can look into, and those of numbers that are finite in any case."""
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
@@ -40,13 +46,39 @@ def _weights(path: Path) -> Findings:
     if (path / INDEX).is_file() and not (path / WEIGHTS).is_file():
         yield from _shards(path, path / INDEX)
     else:
-        yield from tensor_files.check_tensors(path / WEIGHTS, "weights")
+        yield from check_tensors(path / WEIGHTS, "weights")
 
 
 def _shards(path: Path, index: Path) -> Findings:
     """Each file that an index names, which was found to name files of this folder."""
     for shard in sorted(set(read_object(index)["weight_map"].values())):
-        yield from tensor_files.check_tensors(path / shard, "weights")
+        yield from check_tensors(path / shard, "weights")
+
+
+def check_tensors(path: Path, what: str) -> Findings:
+    """Number, types and values of the tensors in a file, read one at a time without torch."""
+    try:
+        tensors = read_header(path)
+        bad = _not_finite(path, [name for name, (_, kind) in tensors.items() if kind in _BY_NUMPY])
+    except UserError as error:
+        yield fault(what, str(error))
+        return
+    except (SafetensorError, OSError) as error:
+        yield fault(what, f"{path} is damaged ({first_line(error)}); copy it again")
+        return
+    for name in bad:
+        yield fault(what, f"{path.name} holds NaN or infinite numbers in {name!r}; the training that wrote it failed")
+    if not bad:
+        numbers = sum(int(np.prod(shape)) for shape, _ in tensors.values())
+        kinds = ", ".join(sorted({HEADER_DTYPES.get(kind, kind.lower()) for _, kind in tensors.values()}))
+        seen = {kind for _, kind in tensors.values()} <= _BY_NUMPY | _WHOLE
+        looked = "all finite" if seen else "values not looked at"
+        yield ok(what, f"{path.name}: {len(tensors)} tensors, {numbers:,} numbers in {kinds}, {looked}")
+
+
+def _not_finite(path: Path, names: list[str]) -> list[str]:
+    with safe_open(path, framework="numpy") as file:
+        return [name for name in names if not np.isfinite(file.get_tensor(name)).all()]
 
 
 def _tokenizer(path: Path) -> Findings:
@@ -72,4 +104,4 @@ def check_adapter(path: Path, settings: CheckSettings) -> Findings:
         return
     yield ok("config", f"{config.get('peft_type')} on {config.get('base_model_name_or_path')}")
     yield note("kind", "an adapter of peft; dcpcse import makes a model folder of prefix tuning")
-    yield from tensor_files.check_tensors(path / PEFT_PROMPTS, "weights")
+    yield from check_tensors(path / PEFT_PROMPTS, "weights")

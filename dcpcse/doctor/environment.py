@@ -8,8 +8,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from dcpcse.doctor.findings import Findings, fault, note, ok, warning
-from dcpcse.doctor.settings import CheckSettings
+from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok, warning
 
 SUPPORTED_VERSIONS = Path(__file__).parent / "supported.txt"
 """A requirement a line; setup.py reads the same file."""

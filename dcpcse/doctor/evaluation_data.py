@@ -6,8 +6,7 @@ from senteval.errors import DataError
 from senteval.files import MissingFilesError, identify
 from senteval.names import DEV_TASKS, FAMILIES
 
-from dcpcse.doctor.findings import Finding, Findings, fault, note, ok, warning
-from dcpcse.doctor.settings import CheckSettings
+from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note, ok, warning
 
 SPLITS = {"test": tuple(name for family in ("sts", "finetune", "transfer", "clustering") for name in FAMILIES[family])}
 SPLITS["dev"] = tuple(name for name in SPLITS["test"] if name in DEV_TASKS)

@@ -1,8 +1,35 @@
-"""What a check has to say, and what a place is found to be."""
+"""What a check is asked, what it has to say, and what a place is found to be."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+
+SPECIAL_TOKENS = ("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "<mask>", "<s>", "</s>", "<pad>", "<unk>")
+"""Special tokens of BERT and RoBERTa, looked for where no tokenizer is given."""
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """What the command line asks of every check.
+
+    tokenizer: of the package tokenizers, or None to count words. batch: rows of a batch. base: where the frozen
+    encoder of a model folder is. progress: shows how far an iterable of so many steps has come.
+    """
+
+    max_seq_length: int = 32
+    tokenizer: Any = None
+    batch: int = 256
+    base: str | None = None
+    progress: Callable[..., Any] = lambda steps, total, name: steps
+
+    @property
+    def special(self) -> tuple[str, ...]:
+        """Texts that the encoder takes for special tokens."""
+        if self.tokenizer is None:
+            return SPECIAL_TOKENS
+        return tuple(t.content for t in self.tokenizer.get_added_tokens_decoder().values() if t.special)
+
 
 MARKS = {"ok": "ok", "note": "note", "warning": "warning", "fault": "FAULT"}
 """How serious a finding is, the least first, and its mark on the page.
@@ -31,21 +58,10 @@ class Finding:
         return {"level": self.level, "what": self.what, "text": self.text, **of_lines}
 
 
-def ok(what: str, text: str) -> Finding:
-    return Finding("ok", what, text)
-
-
-def note(what: str, text: str, lines: Sequence[int] = (), count: int = 0) -> Finding:
-    return Finding("note", what, text, tuple(lines), count)
-
-
-def warning(what: str, text: str, lines: Sequence[int] = (), count: int = 0) -> Finding:
-    return Finding("warning", what, text, tuple(lines), count)
-
-
-def fault(what: str, text: str, lines: Sequence[int] = (), count: int = 0) -> Finding:
-    return Finding("fault", what, text, tuple(lines), count)
-
+ok = partial(Finding, "ok")
+note = partial(Finding, "note")
+warning = partial(Finding, "warning")
+fault = partial(Finding, "fault")
 
 Findings = Iterator[Finding]
 

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from dcpcse.doctor import tensor_files
-from dcpcse.doctor.findings import Findings, fault, note, ok, warning
-from dcpcse.doctor.settings import CheckSettings
+from dcpcse.doctor.encoder_folder import check_tensors
+from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok, warning
 from dcpcse.encoders.storage import manifest
 from dcpcse.interop.folder_contents import find_base, require_shapes
 from dcpcse.training.run_history import find_scores, is_checkpoint, read_run
@@ -45,7 +44,7 @@ def _tensors(path: Path, record: dict) -> Findings:
     if record["backbone"] is not None:
         files.append(manifest.backbone_path(path, record["backbone"]) / manifest.WEIGHTS)
     for file in files:
-        yield from tensor_files.check_tensors(file, "weights")
+        yield from check_tensors(file, "weights")
     try:
         require_shapes(path, record)
     except UserError as error:
@@ -91,9 +90,7 @@ def check_run(path: Path, settings: CheckSettings) -> Findings:
 
 
 def _checkpoint(folder: Path) -> Findings:
-    from dcpcse.training.checkpoints import (
-        require_whole,  # torch: pickles are opened by it, tensors and containers alone
-    )
+    from dcpcse.training.checkpoints import require_whole  # torch, which opens pickles: tensors and containers alone
 
     try:
         step = require_whole(folder).step

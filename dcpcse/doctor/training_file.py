@@ -4,15 +4,15 @@ import os
 import re
 import unicodedata
 from collections import Counter as Histogram
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
 from dcpcse.data.labels import LabelCounter, describe_labels, label_kind
 from dcpcse.data.readers import ROLES, DataSource, read_table
-from dcpcse.doctor.findings import Finding, Findings, fault, note, ok, warning
-from dcpcse.doctor.settings import CheckSettings
+from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note, ok, warning
 from dcpcse.utils.errors import UserError
 
 MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"}
@@ -39,7 +39,8 @@ def _rows(source: "_FaultCollector", settings: CheckSettings) -> Findings:
     try:
         columns, complete = read_table(source)
         megabytes = os.path.getsize(path) / 1e6
-        for batch in settings.progress(_batches(complete), None, f"{path.name} ({megabytes:.0f} MB)"):
+        batches = iter(lambda: list(islice(complete, CHUNK_ROWS)), [])
+        for batch in settings.progress(batches, None, f"{path.name} ({megabytes:.0f} MB)"):
             rows.add(batch, columns)
     except UserError as error:  # nothing can be read any further
         yield from _faults(source)
@@ -50,17 +51,6 @@ def _rows(source: "_FaultCollector", settings: CheckSettings) -> Findings:
     yield from _faults(source)
     yield from _table(path, columns, rows, source)
     yield from rows.findings(columns)
-
-
-def _batches(rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
-    batch = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == CHUNK_ROWS:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 class _FaultCollector(DataSource):
@@ -273,16 +263,8 @@ def _cut(rows: _RowCounts) -> str:
 
 Words = Callable[[_RowCounts], str]
 _SENTENCE_FINDINGS: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
-    "missing": (
-        note,
-        "NA",
-        lambda rows: "rows with a cell such as NA, null, None, nan: kept as text",
-    ),
-    "tab": (
-        warning,
-        "tab",
-        lambda rows: "rows with a tab in a sentence; if tabs are to separate, name it .tsv",
-    ),
+    "missing": (note, "NA", lambda rows: "rows with a cell such as NA, null, None, nan: kept as text"),
+    "tab": (warning, "tab", lambda rows: "rows with a tab in a sentence; if tabs are to separate, name it .tsv"),
     "special": (
         warning,
         "special token",

@@ -4,21 +4,14 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging as transformers_logging
 
@@ -38,9 +31,6 @@ class EncoderSource:
     model_type: str
     hidden_size: int
     fingerprint: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -102,7 +92,7 @@ def build_backbone(
     options = options or LoadOptions()
     settings = _config(place, options)
     with quiet():
-        model = AutoModel.from_config(settings, dtype=torch.float32, **NO_CODE)
+        model = transformers.AutoModel.from_config(settings, dtype=torch.float32, **NO_CODE)
     _take_pooler(model)
     require_same_tensors(f"{place}: the encoder", model.state_dict(), weights)
     model.load_state_dict(weights)
@@ -185,7 +175,7 @@ def _refuse_own_folder(name_or_path: str) -> None:
 
 def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
     with _user_errors(name_or_path, "encoder"):
-        config = AutoConfig.from_pretrained(name_or_path, **options.kwargs(), **NO_CODE)
+        config = transformers.AutoConfig.from_pretrained(name_or_path, **options.kwargs(), **NO_CODE)
     if not hasattr(config, "hidden_size") or config.is_encoder_decoder:
         raise UserError(
             f"{name_or_path} is a {config.model_type} model; a single encoder is needed (BERT, RoBERTa, …)"
@@ -197,7 +187,7 @@ def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
 def load_tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokenizerBase:
     """The tokenizer of a checkpoint; UserError where there is none."""
     with _user_errors(name_or_path, "tokenizer"):
-        return AutoTokenizer.from_pretrained(name_or_path, **options.kwargs(), **NO_CODE)
+        return transformers.AutoTokenizer.from_pretrained(name_or_path, **options.kwargs(), **NO_CODE)
 
 
 def fitting_tokenizer(
@@ -242,12 +232,11 @@ def _load(auto: type, name_or_path: str, config: PretrainedConfig, options: Load
 def _load_encoder(
     name_or_path: str, config: PretrainedConfig, options: LoadOptions
 ) -> tuple[PreTrainedModel, nn.Module | None]:
-    model, missing = _load(AutoModel, name_or_path, config, options)
+    model, missing = _load(transformers.AutoModel, name_or_path, config, options)
+    of_pooler = {key for key in missing if "pooler." in key}
+    _require_none_missing(name_or_path, missing - of_pooler)
     pooler = _take_pooler(model)
-    if any(_is_pooler(key) for key in missing):
-        pooler = None
-    _require_none_missing(name_or_path, {key for key in missing if not _is_pooler(key)})
-    return model, pooler
+    return model, None if of_pooler else pooler
 
 
 def load_masked_lm(name_or_path: str, options: LoadOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -291,7 +280,7 @@ def _other_lm_head(lm_head: str, model: PreTrainedModel, options: LoadOptions) -
 def _new_masked_lm(model: PreTrainedModel) -> PreTrainedModel:
     """A masked LM with a fresh head whose decoder starts from the encoder's word embeddings."""
     with quiet():
-        masked_lm = AutoModelForMaskedLM.from_config(model.config, **NO_CODE)
+        masked_lm = transformers.AutoModelForMaskedLM.from_config(model.config, **NO_CODE)
     decoder, words = masked_lm.get_output_embeddings().weight, model.get_input_embeddings().weight
     if decoder.shape == words.shape:
         decoder.data.copy_(words.data)
@@ -302,7 +291,7 @@ def _load_masked_lm(
     name_or_path: str, config: PretrainedConfig, options: LoadOptions
 ) -> tuple[PreTrainedModel, set[str]]:
     try:
-        return _load(AutoModelForMaskedLM, name_or_path, config, options)
+        return _load(transformers.AutoModelForMaskedLM, name_or_path, config, options)
     except ValueError as error:
         if "AutoModelForMaskedLM" not in str(error):
             raise
@@ -317,10 +306,6 @@ def _take_pooler(model: PreTrainedModel) -> nn.Module | None:
     if pooler is not None:
         model.pooler = None
     return pooler
-
-
-def _is_pooler(key: str) -> bool:
-    return "pooler." in key
 
 
 def _require_none_missing(name_or_path: str, missing: set[str], what: str = "encoder") -> None:
@@ -366,3 +351,14 @@ def quiet() -> Iterator[None]:
         transformers_logging.set_verbosity(level)
         if bars:
             transformers_logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """A module is in eval mode while this lasts."""
+    was_training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)

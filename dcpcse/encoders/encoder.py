@@ -2,31 +2,34 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from dcpcse.encoders import prompt_support
 from dcpcse.encoders.attention import Prefix
 from dcpcse.encoders.backbones import LMHead
-from dcpcse.encoders.embedding_edits import EmbeddingEdits
 from dcpcse.encoders.flex_attention import TextsInOneRow
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.positions import positions_of
-from dcpcse.encoders.prompt_support import (
-    PACKABLE,
-    PEFT_SAME,
-    last_embedding_module,
-    require_prompt_arrives,
-    require_room,
-    require_shallow_prompt_arrives,
-    use_prefix_attention,
-)
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
 from dcpcse.encoders.templates import Slots
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_io import set_dtype
+
+
+@dataclass(frozen=True)
+class EmbeddingEdits:
+    """What rows find changed behind the embedding layer.
+
+    zeroed (N, L, 1 or H), boolean: elements that become zero. shift (N, L, H): is added then.
+    """
+
+    zeroed: Tensor | None = None
+    shift: Tensor | None = None
 
 
 class Encoder(nn.Module):
@@ -58,17 +61,17 @@ class Encoder(nn.Module):
         self.positions = positions_of(backbone)
         # Prompts take no part in rotation: among rotary positions a shift of the text would change nothing.
         self.position_offset = 0 if self.positions.rotary else position_offset
-        self.packable = backbone.config.model_type in PACKABLE
+        self.packable = backbone.config.model_type in prompt_support.PACKABLE
         self.packed = self.packable
         self.in_one_row = False
         if self.packable or prompt is not None:
-            use_prefix_attention(backbone)
+            prompt_support.use_prefix_attention(backbone)
         if prompt is not None or self.position_offset:
-            require_room(backbone, self.max_tokens, self.position_offset)
+            prompt_support.require_room(backbone, self.max_tokens, self.position_offset)
         if prompt is not None:
-            require_prompt_arrives(backbone, prompt.shape)
+            prompt_support.require_prompt_arrives(backbone, prompt.shape)
         if shallow is not None or cls_prompt is not None:
-            require_shallow_prompt_arrives(backbone)
+            prompt_support.require_shallow_prompt_arrives(backbone)
 
     @property
     def max_tokens(self) -> int:
@@ -120,7 +123,11 @@ class Encoder(nn.Module):
 
         See `forward`. UserError if L exceeds the positions.
         """
-        self._require_room_for(input_ids.shape[1])
+        if (tokens := input_ids.shape[1]) > self.max_tokens:
+            raise UserError(
+                f"a text of {tokens} tokens does not fit: the encoder has room for {self.max_tokens} "
+                f"(position offset {self.position_offset}); lower --max_seq_length"
+            )
         return self._input(input_ids, slots, as_encoder) | self._place(input_ids, index)
 
     def states(
@@ -145,13 +152,6 @@ class Encoder(nn.Module):
             output = self.backbone(**laid_out, **prompts)
         states = tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
         return tuple(_finished(state, packing, attention_mask.shape[1]) for state in states)
-
-    def _require_room_for(self, tokens: int) -> None:
-        if tokens > self.max_tokens:
-            raise UserError(
-                f"a text of {tokens} tokens does not fit: the encoder has room for {self.max_tokens} "
-                f"(position offset {self.position_offset}); lower --max_seq_length"
-            )
 
     def _laid_out(
         self, given: Mapping[str, Tensor], attention_mask: Tensor, packing: Packing | None
@@ -200,7 +200,7 @@ class Encoder(nn.Module):
                 embedded = one(embedded)
             return embedded
 
-        handle = last_embedding_module(self.backbone).register_forward_hook(change)
+        handle = prompt_support.last_embedding_module(self.backbone).register_forward_hook(change)
         try:
             yield
         finally:
@@ -213,7 +213,7 @@ class Encoder(nn.Module):
         reasons = {
             "it has no deep prompts": self.prompt is None,
             "its encoder was trained too": self.tuned,
-            f"peft does not compute {kind} encoders as they are computed here": kind not in PEFT_SAME,
+            f"peft does not compute {kind} encoders as they are computed here": kind not in prompt_support.PEFT_SAME,
             f"its encoder is kept in {str(dtype).removeprefix('torch.')}": dtype != torch.float32,
             "it has a [CLS] prompt": self.cls_prompt is not None,
             f"its texts start at position {self.position_offset}, and with peft at {length}, the prompt length": (
@@ -266,7 +266,7 @@ def _require_size(backbone: PreTrainedModel, record: Mapping[str, Any]) -> None:
     words = backbone.get_input_embeddings().embedding_dim
     sizes = {part: (record[part]["width"], words) for part in ("shallow", "cls_prompt") if record.get(part)}
     if prompt := record["prompt"]:
-        fitting = PromptShape.fit(backbone.config, prompt["length"]).as_dict()
+        fitting = asdict(PromptShape.fit(backbone.config, prompt["length"]))
         sizes |= {f"prompt.{name}": (prompt[name], size) for name, size in fitting.items()}
     for part, (found, size) in sizes.items():
         if found != size:

@@ -33,7 +33,7 @@ def identity(model: torch.nn.Module) -> dict[str, Any]:
         "head_at_inference": model.head_at_inference,
         "position_offset": model.encoder.position_offset,
         "reading": model.preprocessing_record(),
-        "trained": _digest({name: tensor for part in _trained(model) for name, tensor in part.items()}),
+        "trained": _digest(_trained(model)),
         "tokenizer": _tokenizer_digest(model.tokenizer.backend_tokenizer),
         "max_tokens": model.encoder.max_tokens,
         "device": model.device.type,
@@ -87,17 +87,14 @@ def _tokenizer_digest(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _trained(model: torch.nn.Module) -> list[dict[str, torch.Tensor]]:
+def _trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     encoder = model.encoder
     parts = {"head": model.head, "prompt": encoder.prompt, "shallow": encoder.shallow}
     parts["cls_prompt"] = encoder.cls_prompt
     # A frozen one is known by its fingerprint already.
     parts["backbone"] = encoder.backbone if encoder.tuned else None
-    return [_tensors(module, name) for name, module in parts.items()]
-
-
-def _tensors(module: torch.nn.Module | None, prefix: str) -> dict[str, torch.Tensor]:
-    return {} if module is None else {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
+    present = {part: module.state_dict() for part, module in parts.items() if module is not None}
+    return {f"{part}.{name}": tensor for part, state in present.items() for name, tensor in state.items()}
 
 
 def _digest(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -7,6 +7,7 @@ where that is active texts are put into rows, as everywhere else (`dcpcse.encode
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,19 +48,16 @@ class TextsInOneRow:
                 for part, states in zip(prefix, (key, value), strict=True)
             )
         mask = self._mask(prompts, shared, prefix_mask, window)
-        return _attention(query.is_cuda)(query, key, value, block_mask=mask, scale=scale).transpose(1, 2)
+        attention = _compiled_if(query.is_cuda, flex_attention)
+        return attention(query, key, value, block_mask=mask, scale=scale).transpose(1, 2)
 
     def _mask(self, prompts: int, shared: bool, own: Tensor | None, window: int | None) -> BlockMask:
         asked = (prompts, shared, window)
         if asked not in self._masks:
             owner, before = self._owners(prompts, shared, own)
-            self._masks[asked] = _block_mask(owner.is_cuda)(
-                _visible(owner, self.text_of, before, window),
-                *(None, None),
-                self.tokens,
-                len(owner),
-                device=owner.device,
-            )
+            visible = _visible(owner, self.text_of, before, window)
+            block_mask = _compiled_if(owner.is_cuda, create_block_mask)
+            self._masks[asked] = block_mask(visible, None, None, self.tokens, len(owner), device=owner.device)
         return self._masks[asked]
 
     def _owners(self, prompts: int, shared: bool, own: Tensor | None) -> tuple[Tensor, int]:
@@ -92,11 +90,6 @@ def _visible(owner: Tensor, text_of: Tensor, before: int, window: int | None) ->
 
 
 @functools.cache
-def _attention(compiled: bool) -> Callable[..., Tensor]:
+def _compiled_if(on_gpu: bool, function: Callable[..., Any]) -> Callable[..., Any]:
     # Uncompiled, all pairs of all tokens are computed: right, for tests, and for nothing else.
-    return torch.compile(flex_attention, dynamic=True) if compiled else flex_attention
-
-
-@functools.cache
-def _block_mask(compiled: bool) -> Callable[..., BlockMask]:
-    return torch.compile(create_block_mask, dynamic=True) if compiled else create_block_mask
+    return torch.compile(function, dynamic=True) if on_gpu else function

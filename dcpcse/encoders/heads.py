@@ -139,11 +139,7 @@ def _no_transform(masked_lm: nn.Module) -> UserError:
     )
 
 
-HEADS: dict[str, type[nn.Module]] = {
-    "tanh_mlp": TanhMLP,
-    "batchnorm_mlp": BatchNormMLP,
-    "mlm_transform": MLMTransform,
-}
+HEADS: dict[str, type[nn.Module]] = {"tanh_mlp": TanhMLP, "batchnorm_mlp": BatchNormMLP, "mlm_transform": MLMTransform}
 """Heads that a model folder can hold, by the name written into it; each is built from hidden size and settings."""
 
 

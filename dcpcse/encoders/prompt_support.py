@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from dcpcse.encoders.attention import PREFIX_ATTENTION, Prefix
+from dcpcse.encoders.backbones import evaluating
 from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.prompts import PromptShape
 from dcpcse.utils.errors import UserError
@@ -74,17 +75,13 @@ def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> Non
     if any(getattr(module, "is_causal", False) for module in backbone.modules()):
         raise _cannot_take_prompts(backbone, "it is a decoder")
     ids = torch.full((2 * shape.layers + 1, 4), 5, device=backbone.device)
-    was_training = backbone.training
-    backbone.eval()
     try:
-        with torch.no_grad():
+        with evaluating(backbone), torch.no_grad():
             hidden = backbone(
                 input_ids=ids, attention_mask=torch.ones_like(ids), prefix=_one_change_a_row(shape, backbone.device)
             ).last_hidden_state
     except (TypeError, RuntimeError) as error:
         raise _cannot_take_prompts(backbone, str(error).splitlines()[0]) from error
-    finally:
-        backbone.train(was_training)
     change = (hidden[1:] - hidden[:1]).abs().amax((1, 2)).unflatten(0, (shape.layers, 2)).amin(1)
     arrived = change > 1e-4 * hidden[0].abs().max()  # rows alike differ by rounding alone, some 1e-7
     if not arrived.all():
@@ -97,10 +94,8 @@ def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
     """UserError unless input vectors instead of ids reach the output: ids and their vectors must give the same."""
     ids = torch.full((1, 4), 5, device=backbone.device)
     common = {"attention_mask": torch.ones_like(ids), "position_ids": positions_of(backbone).ids(ids, 0)}
-    was_training = backbone.training
-    backbone.eval()
     try:
-        with torch.no_grad():
+        with evaluating(backbone), torch.no_grad():
             embedded = backbone.get_input_embeddings()(ids)
             wanted, other, found = (
                 backbone(**given, **common).last_hidden_state
@@ -108,8 +103,6 @@ def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
             )
     except (TypeError, RuntimeError, ValueError) as error:
         raise _cannot_take_prompts(backbone, str(error).splitlines()[0], "shallow") from error
-    finally:
-        backbone.train(was_training)
     near = 1e-4 * wanted.abs().max()
     if (found - wanted).abs().max() > near or (other - wanted).abs().max() <= near:
         raise _cannot_take_prompts(backbone, "vectors in the places of its tokens do not reach the output", "shallow")

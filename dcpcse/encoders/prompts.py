@@ -32,9 +32,6 @@ class PromptShape:
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         return cls(length, config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads, head_dim)
 
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
-
 
 class PromptTable(nn.Module):
     """The prompts as one trained table (P, 2·layers·heads·head_dim)."""
@@ -88,12 +85,7 @@ class DeepPrompt(nn.Module):
 
     def record(self) -> dict[str, Any]:
         """What `dcpcse.json` holds of the prompt."""
-        return {
-            "kind": "deep",
-            **self.shape.as_dict(),
-            "projection": self.projection,
-            "dropout": self.dropout.p,
-        }
+        return {"kind": "deep", **asdict(self.shape), "projection": self.projection, "dropout": self.dropout.p}
 
     def without_projection(self) -> "DeepPrompt":
         """The same prompts as a table of their own, without the MLP that computes it."""

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +15,21 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.encoders.backbones import Backbone, EncoderSource, fingerprint, vocabulary_fingerprint
+from dcpcse.encoders import tokenization
+from dcpcse.encoders.backbones import Backbone, EncoderSource, evaluating, fingerprint, vocabulary_fingerprint
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import Encoder
-from dcpcse.encoders.heads import (
-    MLMTransform,
-    PretrainedPooler,
-    TanhMLP,
-    build_head,
-    head_record,
-)
+from dcpcse.encoders.heads import MLMTransform, PretrainedPooler, TanhMLP, build_head, head_record
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompt_support import peft_config
-from dcpcse.encoders.prompts import DeepPrompt
 from dcpcse.encoders.recorded_backbone import load_recorded
-from dcpcse.encoders.storage import hub, model_folder
+from dcpcse.encoders.storage import hub, manifest, model_folder
 from dcpcse.encoders.storage.backbone_folder import TunedBackbone, plain_obstacles, read_backbone
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_template_only, template_tokens
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate
-from dcpcse.encoders.tokenization import (
-    CUT_WARNING,
-    TokenizedTexts,
-    batches,
-    require_batch_size,
-    require_sentences,
-    tokenize_texts,
-)
+from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.utils.devices import pick_device, release_memory, run_jobs
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.safetensors_io import TORCH_DTYPES, require_same_tensors, set_dtype
@@ -202,8 +189,8 @@ class SentenceEncoder(nn.Module):
         at the end of the position table. Cut texts are counted in one warning. without: token ids that are taken out
         of every text; special tokens stay.
         """
-        require_batch_size(batch_size)
-        require_sentences(sentences)
+        tokenization.require_batch_size(batch_size)
+        tokenization.require_sentences(sentences)
         texts = self.tokenize(sentences, max_length, without)
 
         def encode_batch(rows: Sequence[int]) -> np.ndarray:
@@ -218,11 +205,11 @@ class SentenceEncoder(nn.Module):
         self.require_length(wanted)
         if not len(sentences):
             return TokenizedTexts([], 0)
-        texts = tokenize_texts(
+        texts = tokenization.tokenize_texts(
             self.tokenizer, self.template, sentences, wanted, without, final_period=self.final_period
         )
         if texts.cut and max_length is None:
-            logger.warning(CUT_WARNING, texts.cut, len(texts), wanted)
+            logger.warning(tokenization.CUT_WARNING, texts.cut, len(texts), wanted)
         return texts
 
     def require_length(self, max_length: int) -> None:
@@ -253,7 +240,7 @@ class SentenceEncoder(nn.Module):
             return {"template": None, "denoising": None}
         text = self.template.template
         template = {"text": str(text), "continuous": text.continuous, "final_period": self.final_period}
-        return {"template": template, "denoising": self.denoising.record()}
+        return {"template": template, "denoising": asdict(self.denoising)}
 
     def save(self, folder: str | Path) -> None:
         """Write what was trained, a record and the tokenizer; never a frozen backbone (see `storage.model_folder`)."""
@@ -284,7 +271,7 @@ class SentenceEncoder(nn.Module):
             "head": head,
             **self.encoder.record(),
             **self.preprocessing_record(),
-            "base": self.source.as_dict(),
+            "base": asdict(self.source),
             "vocabulary": vocabulary_fingerprint(self.tokenizer),
         }
 
@@ -356,9 +343,11 @@ class SentenceEncoder(nn.Module):
             theirs, ours = ("no deep prompts", "some") if prompt else ("deep prompts", "none")
             raise UserError(f"{folder} has {theirs}, and this model has {ours}; {BUILT_ALIKE}")
         expected = self._other_trained()
-        require_same_tensors(f"{folder}: {model_folder.TRAINED}", expected, contents.trained)
+        require_same_tensors(f"{folder}: {manifest.TRAINED}", expected, contents.trained)
         if prompt is not None:
-            _require_fits(folder, prompt, contents.prompts)
+            wanted, shape = (prompt.shape.length, prompt.shape.width), tuple(contents.prompts.shape)
+            if shape != wanted:
+                raise UserError(f"{folder}: prompts of shape {shape}; {wanted} is expected")
         own, found = self._own_backbone(folder, contents.record)
         with torch.no_grad():
             for name, parameter in expected.items():
@@ -440,7 +429,7 @@ def encode_in_batches(
     """
     embeddings = np.empty((len(lengths), model.dimension), dtype=np.float32)
     kind = model.device.type
-    jobs = list(batches(lengths, batch_size, CPU_TOKENS if kind == "cpu" else GPU_TOKENS))
+    jobs = list(tokenization.batches(lengths, batch_size, CPU_TOKENS if kind == "cpu" else GPU_TOKENS))
     dtype, cast = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
 
     def work(rows: Sequence[int]) -> None:
@@ -455,19 +444,9 @@ def encode_in_batches(
         release_memory(next(passes))
         bar.update(len(rows))
 
-    with bar, _evaluating(model), torch.no_grad(), prepacked(model, sum(lengths) > WORTH_PREPACKING):
+    with bar, evaluating(model), torch.no_grad(), prepacked(model, sum(lengths) > WORTH_PREPACKING):
         run_jobs(jobs, work, finished, in_threads=kind == "cpu")
     return embeddings
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def as_numbers(embeddings: Tensor, normalize: bool) -> np.ndarray:
@@ -486,12 +465,6 @@ def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Den
         raise UserError(f"denoising subtracts the template's own [MASK] vector; pooling {pooling!r} has none")
     if len({template.masks for template in templates}) > 1:
         raise UserError("all templates of a model need the same number of [MASK], whose vectors are compared")
-
-
-def _require_fits(folder: str | Path, prompt: DeepPrompt, found: Tensor) -> None:
-    expected = (prompt.shape.length, prompt.shape.width)
-    if tuple(found.shape) != expected:
-        raise UserError(f"{folder}: prompts of shape {tuple(found.shape)}; {expected} is expected")
 
 
 def plain_encoder(

@@ -5,8 +5,7 @@ encodes the full input again, with attention to the template's tokens alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -36,10 +35,6 @@ class Denoising:
     def ever(self) -> bool:
         """Whether anything is ever subtracted."""
         return self.training or self.inference
-
-    def record(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return asdict(self)
 
 
 NO_DENOISING = Denoising()

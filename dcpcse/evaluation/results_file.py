@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,6 @@ def describe_model(model: SentenceEncoder) -> dict[str, Any]:
         "method": model.method,
         "pooling": model.pooling,
         "head_at_inference": model.head_at_inference,
-        "base": model.source.as_dict(),
+        "base": asdict(model.source),
         "identity": identity(model),
     }

@@ -68,11 +68,7 @@ def build_fitting(args: EvaluationArguments) -> Fitting | None:
     if args.postprocess is None:
         return None
     settings = {"whitening": {"dimensions": args.whitening_dimensions}}
-    settings["flow"] = {
-        "epochs": args.flow_epochs,
-        "learning_rate": args.flow_learning_rate,
-        "seed": args.flow_seed,
-    }
+    settings["flow"] = {"epochs": args.flow_epochs, "learning_rate": args.flow_learning_rate, "seed": args.flow_seed}
     postprocessor = POSTPROCESSORS[args.postprocess](**settings[args.postprocess])
     if args.fit_on is None:
         notify(f"{args.postprocess} is fitted to the sentences of each task, without their scores")

@@ -52,8 +52,7 @@ def _pairs(results: Sequence[Result], mode: str) -> str:
 
 def _mteb(results: Sequence[Result], mode: str) -> str:
     rows = [[result.task.partition("/")[2], result.split, result.metric, f"{result.points:.2f}"] for result in results]
-    average = np.mean([result.points for result in results])
-    rows.append(["Avg.", "", "", f"{average:.2f}"])
+    rows.append(["Avg.", "", "", f"{np.mean([result.points for result in results]):.2f}"])
     return _row(["task", "split", "main score", "x 100"], *rows, title="MTEB")
 
 

@@ -115,7 +115,7 @@ class Trials:
     def finish(self, stage: str, candidates: Sequence[TrainingOptions]) -> None:
         """Try what is not tried yet, and say which was best. UserError if all of them failed."""
         for options in candidates:
-            if self._find(options) is None:
+            if not self._of([options], self._states.WAITING, self._states.RUNNING, self._states.COMPLETE):
                 self.study.enqueue_trial({}, user_attrs={"stage": stage, "options": options})
         while waiting := self._of(candidates, self._states.WAITING, self._states.RUNNING):
             if any(trial.state == self._states.WAITING for trial in waiting):
@@ -195,17 +195,12 @@ class Trials:
 
     def _of(self, candidates: Sequence[TrainingOptions], *states: Any) -> list[Any]:
         """The trials of these options in one of these states, one for each."""
-        trials = self.study.get_trials(deepcopy=False, states=states)
         found: dict[str, Any] = {}
-        for trial in trials:
+        for trial in self.study.get_trials(deepcopy=False, states=states):
             options = trial.user_attrs.get("options")
             if options in candidates:
                 found.setdefault(json.dumps(options, sort_keys=True), trial)
         return list(found.values())
-
-    def _find(self, options: TrainingOptions) -> Any | None:
-        alive = (self._states.WAITING, self._states.RUNNING, self._states.COMPLETE)
-        return next(iter(self._of([options], *alive)), None)
 
     def _begun_elsewhere(self, trial: Any, options: TrainingOptions) -> bool:
         others = self._of([options], self._states.RUNNING, self._states.COMPLETE)

@@ -8,7 +8,7 @@ soon as it is there, and a search that was cut off goes on where it stopped.
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,7 +165,11 @@ def read_candidates(path: str | None) -> tuple[list[str], list[str]]:
         raise UserError(f"--candidates {path}: not readable as YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or set(content) != {"relationships", "prefixes"}:
         raise UserError(f"--candidates {path}: two lists are needed, relationships and prefixes")
-    return _words(path, content, "relationships"), list(_prefixes(path, _words(path, content, "prefixes")))
+    relationships, prefixes = (_words(path, content, name) for name in ("relationships", "prefixes"))
+    for prefix in prefixes:
+        if prefix.count(SENTENCE) != 1 or MASK in prefix:
+            raise UserError(f"--candidates {path}: prefix {prefix!r} must hold {SENTENCE} once, and no {MASK}")
+    return relationships, prefixes
 
 
 def _words(path: str, content: Mapping[str, Any], name: str) -> list[str]:
@@ -175,19 +179,9 @@ def _words(path: str, content: Mapping[str, Any], name: str) -> list[str]:
     return words
 
 
-def _prefixes(path: str, prefixes: Sequence[str]) -> Iterator[str]:
-    for prefix in prefixes:
-        if prefix.count(SENTENCE) != 1 or MASK in prefix:
-            raise UserError(f"--candidates {path}: prefix {prefix!r} must hold {SENTENCE} once, and no {MASK}")
-        yield prefix
-
-
 def _owner(model: "SentenceEncoder", suite: "Suite") -> dict[str, Any]:
     from dcpcse.encoders.fingerprint import identity
 
     facts = identity(model)
-    return {
-        "base": facts["base"],
-        "tokenizer": facts["tokenizer"],
-        "data": [f["sha256"] for f in suite.files.values()],
-    }
+    data = [file["sha256"] for file in suite.files.values()]
+    return {"base": facts["base"], "tokenizer": facts["tokenizer"], "data": data}

@@ -127,7 +127,7 @@ class Adapters:
         require_batch_size(batch_size)
         require_sentences(sentences)
         _require_a_name_each(sentences, adapter)
-        texts = _Texts.read(self, sentences, adapter, max_length, without)
+        texts = _Texts.tokenize(self, sentences, adapter, max_length, without)
 
         def encode_batch(rows: Sequence[int]) -> np.ndarray:
             return as_numbers(texts.embeddings(rows), normalize)

@@ -16,8 +16,8 @@ from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.inference.index.sources import SentenceSource
-from dcpcse.inference.index.unit_vectors import cosine_matrix, normalize_rows
 from dcpcse.inference.loading import load_model
+from dcpcse.inference.similarity import cosine_matrix, normalize_rows
 from dcpcse.utils.errors import UserError
 
 Sentences = str | Sequence[str]
@@ -116,11 +116,7 @@ class SimCSE:
             index.add_vectors(chunk, vectors)
 
     def search(
-        self,
-        queries: Sentences,
-        device: str | torch.device | None = None,
-        threshold: float = 0.6,
-        top_k: int = 5,
+        self, queries: Sentences, device: str | torch.device | None = None, threshold: float = 0.6, top_k: int = 5
     ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
         """At most `top_k` sentences of cosine `threshold` or more, with it, best first; for each query of a list."""
         vectors = self.encode(queries, device, return_numpy=True, keepdim=True)

@@ -13,26 +13,12 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
-from dcpcse.encoders.storage.manifest import (
-    CONFIG,
-    MODEL_FOLDER_FILE,
-    MODULES,
-    PEFT_CONFIG,
-    PEFT_PROMPTS,
-    TRAINED,
-    WEIGHTS,
-    backbone_path,
-    is_model_folder,
-    read_object,
-    read_record,
-    require_unchanged,
-    shape_faults,
-)
+from dcpcse.encoders.storage import manifest
 from dcpcse.interop.convert.layouts import LAYOUTS, recognise_layout
-from dcpcse.training.run_history import find_scores, newest_checkpoint, read_run
+from dcpcse.training.run_history import find_scores, read_run
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import BASE
-from dcpcse.utils.run_files import METRICS, RUN_FILE, STATE
+from dcpcse.utils.run_files import METRICS, RUN_FILE, STATE, last_checkpoint
 from dcpcse.utils.safetensors_header import HEADER_DTYPES, TensorHeaders, read_header
 
 FolderFacts = dict[str, Any]
@@ -55,7 +41,12 @@ def describe_folder(folder: Path, on_problem: Callable[[str], None]) -> FolderFa
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "is not there"
         raise UserError(f"{folder} {what}; give a folder of a model, a run or a checkpoint")
-    tell = {MODEL_FOLDER_FILE: _model, PEFT_CONFIG: _adapter, CONFIG: _encoder, RUN_FILE: _run_without_model}
+    tell = {
+        manifest.MODEL_FOLDER_FILE: _model,
+        manifest.PEFT_CONFIG: _adapter,
+        manifest.CONFIG: _encoder,
+        RUN_FILE: _run_without_model,
+    }
     found = next((name for name in tell if (folder / name).is_file()), None)
     if found is None:
         raise UserError(f"{folder} holds none of {', '.join(tell)}: no model, run or checkpoint that is known here")
@@ -67,8 +58,8 @@ def describe_folder(folder: Path, on_problem: Callable[[str], None]) -> FolderFa
 
 
 def _model(folder: Path) -> FolderFacts:
-    record = read_record(folder)
-    require_unchanged(folder, record)
+    record = manifest.read_record(folder)
+    manifest.require_unchanged(folder, record)
     require_shapes(folder, record)
     denoising = record["denoising"]
     parts = _trained_parts(folder, record)
@@ -93,11 +84,11 @@ def _model(folder: Path) -> FolderFacts:
 
 def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
     """UserError where tensors are not those that the record tells of."""
-    files = [name for name in (record["prompts_file"], TRAINED) if name and (folder / name).is_file()]
+    files = [name for name in (record["prompts_file"], manifest.TRAINED) if name and (folder / name).is_file()]
     found = {
         name: {tensor: tuple(shape) for tensor, (shape, _) in read_header(folder / name).items()} for name in files
     }
-    if problem := next(shape_faults(folder, record, found), None):
+    if problem := next(manifest.shape_faults(folder, record, found), None):
         raise UserError(problem)
 
 
@@ -106,11 +97,11 @@ def _trained_parts(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
     parts: dict[str, int] = {}
     if record["prompts_file"] and record["prompt"]["projection"] is None:
         parts["prompt"] = _count(read_header(folder / record["prompts_file"]))
-    trained = _parameters(folder / TRAINED) if (folder / TRAINED).is_file() else {}
+    trained = _parameters(folder / manifest.TRAINED) if (folder / manifest.TRAINED).is_file() else {}
     for part in dict.fromkeys(name.split(".")[0] for name in trained):
         parts[part] = _count({name: of for name, of in trained.items() if name.split(".")[0] == part})
     if record["backbone"] is not None:
-        own = _parameters(backbone_path(folder, record["backbone"]) / WEIGHTS)
+        own = _parameters(manifest.backbone_path(folder, record["backbone"]) / manifest.WEIGHTS)
         # A pooler stands in the file for other libraries only.
         parts["backbone"] = _count({name: of for name, of in own.items() if not name.startswith("pooler.")})
     return parts
@@ -120,8 +111,8 @@ def find_base(folder: Path, record: Mapping[str, Any]) -> FolderFacts:
     """Whether the encoder of a model is where its record says, and the words for that."""
     if record["backbone"] is None:
         return _find_encoder(record["base"])
-    place = backbone_path(folder, record["backbone"])
-    return {"found": (place / WEIGHTS).is_file(), "where": f"trained, and in {place} itself"}
+    place = manifest.backbone_path(folder, record["backbone"])
+    return {"found": (place / manifest.WEIGHTS).is_file(), "where": f"trained, and in {place} itself"}
 
 
 def _find_encoder(wanted: Mapping[str, Any]) -> FolderFacts:
@@ -129,9 +120,9 @@ def _find_encoder(wanted: Mapping[str, Any]) -> FolderFacts:
     name = wanted["name_or_path"]
     if not os.path.isdir(name):  # Path.is_dir raises for a name that is too long
         return _find_on_hub(name, wanted["revision"])
-    if not (Path(name) / CONFIG).is_file():
-        return {"found": False, "where": f"the folder is there, but holds no {CONFIG}"}
-    config = read_object(Path(name) / CONFIG)
+    if not (Path(name) / manifest.CONFIG).is_file():
+        return {"found": False, "where": f"the folder is there, but holds no {manifest.CONFIG}"}
+    config = manifest.read_object(Path(name) / manifest.CONFIG)
     for key in ("model_type", "hidden_size"):
         if key in wanted and config.get(key) != wanted[key]:
             return {"found": False, "where": f"another encoder lies there, with {key} {config.get(key)}"}
@@ -143,7 +134,7 @@ def _find_on_hub(name: str, revision: str | None) -> FolderFacts:
     if Path(name).is_absolute() or name.startswith("."):
         return missing
     try:
-        cached = try_to_load_from_cache(name, CONFIG, revision=revision)
+        cached = try_to_load_from_cache(name, manifest.CONFIG, revision=revision)
     except HFValidationError:
         return missing
     if isinstance(cached, str):
@@ -152,16 +143,16 @@ def _find_on_hub(name: str, revision: str | None) -> FolderFacts:
 
 
 def _adapter(folder: Path) -> FolderFacts:
-    config = read_object(folder / PEFT_CONFIG)
+    config = manifest.read_object(folder / manifest.PEFT_CONFIG)
     base = {"name_or_path": config.get("base_model_name_or_path"), "revision": config.get("revision")}
     found = _find_encoder(base) if base["name_or_path"] else {"found": None, "where": "the adapter does not say"}
     facts = {"kind": "adapter of peft", **_chosen(config, _OF_ADAPTERS), "base": base | found}
-    return facts | _weights(folder, PEFT_PROMPTS)
+    return facts | _weights(folder, manifest.PEFT_PROMPTS)
 
 
 def _encoder(folder: Path) -> FolderFacts:
-    config = read_object(folder / CONFIG)
-    facts = {"kind": "Hugging Face folder", **_chosen(config, _OF_ENCODERS), **_weights(folder, WEIGHTS)}
+    config = manifest.read_object(folder / manifest.CONFIG)
+    facts = {"kind": "Hugging Face folder", **_chosen(config, _OF_ENCODERS), **_weights(folder, manifest.WEIGHTS)}
     return facts | _sentence_transformer(folder)
 
 
@@ -184,16 +175,16 @@ def _weights(folder: Path, name: str) -> FolderFacts:
 
 def _sentence_transformer(folder: Path) -> FolderFacts:
     """How sentence-transformers pools in this folder, where it says so."""
-    path = folder / "1_Pooling" / CONFIG
-    if not (folder / MODULES).is_file() or not path.is_file():
+    path = folder / "1_Pooling" / manifest.CONFIG
+    if not (folder / manifest.MODULES).is_file() or not path.is_file():
         return {}
-    config = read_object(path)
+    config = manifest.read_object(path)
     modes = [name.removeprefix("pooling_mode_") for name, on in config.items() if name[:13] == "pooling_mode_" and on]
     return {"sentence_transformers_pooling": config.get("pooling_mode") or ", ".join(modes)}
 
 
 def _run_without_model(folder: Path) -> FolderFacts:
-    newest = newest_checkpoint(folder)
+    newest = last_checkpoint(folder)
     return {"kind": "run of train.py without a model yet", "newest_checkpoint": newest and newest.name}
 
 
@@ -238,9 +229,9 @@ def _scores(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
 def _beside(folder: Path) -> dict[Path, Mapping[str, Any]]:
     """Evaluations in the folder above, where it holds no other model, and they are of such a one as this."""
     above = folder.absolute().parent
-    if not is_model_folder(folder) or sum(map(is_model_folder, above.iterdir())) > 1:
+    if not manifest.is_model_folder(folder) or sum(map(manifest.is_model_folder, above.iterdir())) > 1:
         return {}
-    record = read_record(folder)
+    record = manifest.read_record(folder)
     head = record["head"] is not None and record["head"]["at_inference"]
     own = {"method": record["method"], "pooling": record["pooling"], "head_at_inference": head, "base": record["base"]}
 

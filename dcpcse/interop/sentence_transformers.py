@@ -1,7 +1,7 @@
 """Our models in sentence-transformers: `SentenceTransformer(folder, trust_remote_code=True)`.
 
 `dcpcse export --to sentence-transformers` writes such a folder. It holds a model folder as it is, and a modules.json
-that names the module here, so that without this package, or without trust in it, the folder is refused, never opened
+that names the module by its door, `dcpcse.st`, so that without this package, or without trust in it, the folder is refused, never opened
 as the encoder alone.
 """
 
@@ -24,6 +24,8 @@ SLOT_KEY = "slots_"
 
 class DeepPromptTransformer(InputModule):
     """A whole `SentenceEncoder` as the one module of a SentenceTransformer: texts → sentence embeddings."""
+
+    __module__ = "dcpcse.st"  # sentence-transformers writes it into modules.json: a name that never moves
 
     def __init__(self, encoder: SentenceEncoder) -> None:
         super().__init__()

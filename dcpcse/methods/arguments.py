@@ -52,8 +52,7 @@ class EncoderOptions:
     )
     method: str = option("dcpcse", "What is trained and by which loss; a file in dcpcse/methods/, or of --plugin.")
     plugin: list[str] = option(
-        [],
-        "Methods from outside: modules, or .py files, that register some. They are run as programs are.",
+        [], "Methods from outside: modules, or .py files, that register some. They are run as programs are."
     )
     config_name: str | None = option(None, "Another place for the encoder's configuration.")
     tokenizer_name: str | None = option(None, "Another place for the tokenizer.")

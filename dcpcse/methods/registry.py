@@ -1,6 +1,5 @@
 """Name → method, and what a method fills in where an option was left out."""
 
-import difflib
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import METHOD_NAME
 from dcpcse.losses import Loss, Term
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.option_fields import require_effect
 from dcpcse.utils.safetensors_io import TORCH_DTYPES
 
@@ -129,9 +128,10 @@ def register(
             _require_new(part)
         known = {field.name for part in (ModelArguments, *parts) for field in fields(part)}
         if unknown := sorted(set(fixed) - known):
-            near = difflib.get_close_matches(unknown[0], known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"register({name!r}, {unknown[0]}=...): there is no such option{hint}")
+            hint = did_you_mean(unknown[0], known)
+            raise ValueError(
+                f"register({name!r}, {unknown[0]}=...): there is no such option{hint and '; ' + hint.strip()}"
+            )
         METHODS[name] = Entry(builder, _with_fixed(defaults, fixed), parts, citation, tuple(labels))
         return builder
 
@@ -185,8 +185,7 @@ def fill_defaults(args: ModelArguments, columns: Sequence[str]) -> ModelArgument
     UserError for an unknown method, for options that have no effect together, and for what cannot be combined.
     """
     if args.method not in METHODS:
-        near = difflib.get_close_matches(args.method.lower(), METHODS, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        hint = did_you_mean(args.method.lower(), METHODS)
         raise UserError(f"--method {args.method}: {hint}choose one of {', '.join(sorted(METHODS))}")
     entry = METHODS[args.method]
     for name in sorted(set().union(*(other.options for other in METHODS.values())) - entry.options):

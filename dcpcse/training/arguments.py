@@ -3,7 +3,6 @@
 The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.cli.legacy_options` maps the older ones.
 """
 
-import difflib
 import json
 import os
 import re
@@ -14,7 +13,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.option_fields import option, require
 from dcpcse.utils.parsing import read_text
 
@@ -142,8 +141,8 @@ class RunArguments(TrainingArguments):
         if self.dataloader_persistent_workers and not self.dataloader_num_workers:
             raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers above 0; or leave it out")
         least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1, "torch_empty_cache_steps": 1}
-        least |= {"dataloader_prefetch_factor": 1}
-        least |= {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "gradient_cache_chunk": 2}
+        least |= {"dataloader_prefetch_factor": 1, "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
+        least |= {"gradient_cache_chunk": 2}
         least |= dict.fromkeys(("weight_decay", "max_grad_norm", "adam_epsilon", "eval_delay", "warmup_steps"), 0)
         least |= {"save_total_limit": 1}
         for name, bound in least.items():
@@ -162,8 +161,7 @@ class RunArguments(TrainingArguments):
             )
         known = [optimizer.value for optimizer in OptimizerNames]
         if self.optim not in known:
-            near = difflib.get_close_matches(self.optim, known, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            hint = did_you_mean(self.optim, known)
             raise UserError(f"--optim {self.optim}: {hint}choose one of {', '.join(known)}")
         if self.optim_args and not re.fullmatch(r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", self.optim_args):
             raise UserError(f"--optim_args {self.optim_args}: must be NAME=VALUE, several with commas between them")

@@ -11,7 +11,6 @@ Names that begin with a point are found by no resumption; what a killed run left
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ from typing import Any
 from dcpcse.encoders.storage import model_folder
 from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, WEIGHTS, read_object
 from dcpcse.utils.errors import UserError, first_line
-from dcpcse.utils.files import fsync, write_json_atomic
+from dcpcse.utils.files import file_sha256, fsync, write_json_atomic
 from dcpcse.utils.locks import LOCK
 from dcpcse.utils.run_files import checkpoints_in
 
@@ -144,12 +143,8 @@ def _seal(folder: Path, made_of: Mapping[str, Any]) -> None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    digests = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path != folder / SEAL:
-            with path.open("rb") as file:
-                digests[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / SEAL)
+    return {str(path.relative_to(folder)): file_sha256(path) for path in files}
 
 
 def read_seal(folder: Path) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers.trainer_pt_utils import safe_globals
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.storage import model_folder
+from dcpcse.encoders.storage import manifest, model_folder
 from dcpcse.methods import Method
 from dcpcse.training.arguments import RunArguments
 from dcpcse.training.atomic_save import read_seal
@@ -221,7 +221,7 @@ def require_whole(folder: Path) -> Checkpoint:
 
 def _read(folder: Path, what: str, processes: int) -> Checkpoint:
     """A checkpoint, every file of it read; BrokenCheckpoint where it is not whole, UserError where it fits no run."""
-    if not model_folder.is_model_folder(folder):
+    if not manifest.is_model_folder(folder):
         raise BrokenCheckpoint(f"{what} is not a checkpoint of a run; give …/checkpoint-N")
     if missing := [name for name in (STATE, *_PICKLED) if not (folder / name).is_file()]:
         raise BrokenCheckpoint(f"{what} lacks {missing} and is no whole checkpoint; {_ANOTHER}")

@@ -10,10 +10,9 @@ from typing import Any
 import yaml
 
 from dcpcse.encoders.fingerprint import trained_digest
-from dcpcse.encoders.storage import model_folder
-from dcpcse.encoders.storage.manifest import WEIGHTS, backbone_path
+from dcpcse.encoders.storage import manifest
 from dcpcse.methods import METHODS
-from dcpcse.training.run_history import Run, find_scores, read_run
+from dcpcse.training.run_history import Run, find_scores, require_run
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import RUN_FILE, require_scores
 from dcpcse.utils.safetensors_header import read_header
@@ -60,10 +59,8 @@ def write_card(folder: str | Path, name: str | None = None, scores: Sequence[str
     was measured on another model than the folder's, whose place and name prove nothing.
     """
     folder = Path(folder)
-    record = model_folder.read_record(folder)
-    run = read_run(folder) if (folder / RUN_FILE).is_file() else None
-    if run is not None and run.problems:
-        raise UserError(run.problems[0])
+    record = manifest.read_record(folder)
+    run = require_run(folder) if (folder / RUN_FILE).is_file() else None
     digest = trained_digest(folder)
     found = _scores(folder, _identity(record) | {"trained": digest}, [Path(path) for path in scores])
     facts = CardFacts(name or folder.resolve().name, record, digest, count_numbers(folder, record), run, found)
@@ -76,12 +73,12 @@ def count_numbers(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
     parts: dict[str, int] = {}
     if record["prompts_file"] is not None and record["prompt"]["projection"] is None:
         parts["prompts"] = sum(_sizes(folder / record["prompts_file"]).values())
-    for name, size in _sizes(folder / model_folder.TRAINED).items():
+    for name, size in _sizes(folder / manifest.TRAINED).items():
         part = {"prompt": "prompts, as their projection", "shallow": "input vectors"}.get(name.split(".")[0])
         part = part or name.split(".")[0]
         parts[part] = parts.get(part, 0) + (0 if name.endswith(COUNTER_SUFFIXES) else size)
     if record["backbone"] is not None:
-        sizes = _sizes(backbone_path(folder, record["backbone"]) / WEIGHTS)
+        sizes = _sizes(manifest.backbone_path(folder, record["backbone"]) / manifest.WEIGHTS)
         # A pooler is the head once more, for other libraries.
         parts["encoder"] = sum(size for name, size in sizes.items() if not name.startswith("pooler."))
     return parts
@@ -125,9 +122,6 @@ def _identity(record: Mapping[str, Any]) -> dict[str, Any]:
         "position_offset": record["position_offset"],
         "reading": {"template": record["template"], "denoising": record["denoising"]},
     }
-
-
-# The card
 
 
 def _metadata(facts: CardFacts) -> str:
@@ -202,7 +196,7 @@ def _elsewhere(record: Mapping[str, Any]) -> str:
     if record["backbone"] is not None and record["backbone"]["folder"] == ".":
         return "AutoModel and SentenceTransformer load it as it is, and SentenceTransformer gives the same vectors."
     fails = "AutoModel and SentenceTransformer do not load it: the plain encoder alone would give other vectors."
-    if record["prompts_file"] == model_folder.PEFT_PROMPTS:
+    if record["prompts_file"] == manifest.PEFT_PROMPTS:
         return f"{fails} peft does: `PeftModel.from_pretrained(base, folder)`; [CLS] of the last layer is the vector."
     return fails
 
@@ -293,15 +287,11 @@ def _environment(facts: CardFacts) -> str:
 
 
 def _rights(facts: CardFacts) -> str:
+    unknown, method = f"{UNKNOWN.capitalize()}.", METHODS.get(facts.record["method"])
     return (
-        f"## Licence\n\n{UNKNOWN.capitalize()}. Base and training data have licences of their own.\n\n## Citation\n\n"
-        f"{_citation(facts.record['method'])}"
+        f"## Licence\n\n{unknown} Base and training data have licences of their own.\n\n## Citation\n\n"
+        f"{(method and method.citation) or unknown}"
     )
-
-
-def _citation(method: str | None) -> str:
-    known = METHODS.get(method)
-    return (known and known.citation) or f"{UNKNOWN.capitalize()}."
 
 
 SECTIONS: Sequence[Callable[[CardFacts], str]] = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpcse.encoders.fingerprint import trained_digest
-from dcpcse.encoders.storage import hub, model_folder
+from dcpcse.encoders.storage import hub, manifest
 from dcpcse.encoders.storage.hub import Remote
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.training.model_card import CARD, digest_in, write_card
@@ -46,7 +46,7 @@ class PushTarget:
 def own_files(folder: str | Path) -> list[str]:
     """Relative paths of the files of a folder that go to the hub; UserError for a link that leads out of it."""
     folder = Path(folder)
-    names = {*model_folder.file_names(model_folder.read_record(folder)), *EXTRA_FILES}
+    names = {*manifest.file_names(manifest.read_record(folder)), *EXTRA_FILES}
     found = sorted(name for name in names if (folder / name).is_file())
     for name in found:
         require_inside(folder, name)  # else a link would publish a file of this machine

@@ -14,28 +14,19 @@ from torch import nn
 
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
-from dcpcse.data.fingerprint import data_fingerprint
 from dcpcse.data.indexed_dataset import IndexedDataset
 from dcpcse.data.training_file import TrainingData, load_training_file, locate_rows
 from dcpcse.encoders.backbones import Backbone, fingerprint, load_backbone, vocabulary_fingerprint
 from dcpcse.encoders.encoder import set_packed
-from dcpcse.encoders.storage import hub, model_folder
+from dcpcse.encoders.storage import hub, manifest
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.evaluation.evaluator import dev_metrics, evaluate_suite
 from dcpcse.methods import Method, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import file_from_outside
-from dcpcse.training import atomic_save, checkpoints
+from dcpcse.training import atomic_save, checkpoints, output_folder
 from dcpcse.training.arguments import DataArguments, RunArguments
 from dcpcse.training.gradient_cache import require_repeatable
-from dcpcse.training.output_folder import (
-    EVAL_RESULTS,
-    check_output,
-    clear_reports,
-    clear_run,
-    require_output_dir,
-    resume_hint,
-)
 from dcpcse.training.publish import PushTarget, push_to_hub, remove_old_card, require_pushable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS, resolve_arguments, take_push_target, wants_dev_scores
 from dcpcse.training.run_recorder import write_environment
@@ -45,7 +36,7 @@ from dcpcse.training.validate_setup import require_data, require_fitting, requir
 from dcpcse.utils.console import notify
 from dcpcse.utils.distributed import is_lost_process
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import write_atomic
+from dcpcse.utils.files import file_sha256, write_atomic
 from dcpcse.utils.locks import exclusive_lock, is_locked
 from dcpcse.utils.run_files import RUN_FILE, last_checkpoint, read_state
 from dcpcse.utils.signals import Interrupted
@@ -64,10 +55,10 @@ def run_training(options: tuple[ModelArguments, DataArguments, RunArguments], gi
     """What train.py does once its options are read; given: names of those that were."""
     _, _, run_args = options
     resolve_arguments(run_args, options[1], given)
-    require_output_dir(run_args)
+    output_folder.require_output_dir(run_args)
     output = Path(run_args.output_dir)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(atomic_save.explain_disk_errors(output, lambda: resume_hint(output)))
+        stack.enter_context(atomic_save.explain_disk_errors(output, lambda: output_folder.resume_hint(output)))
         if run_args.process_index == 0:
             stack.enter_context(exclusive_lock(output, f"--output_dir {output}"))
         _train_with(options, given)
@@ -75,7 +66,7 @@ def run_training(options: tuple[ModelArguments, DataArguments, RunArguments], gi
 
 def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
     model_args, data_args, run_args = options
-    check_output(run_args, model_args.model_name_or_path)
+    output_folder.check_output(run_args, model_args.model_name_or_path)
     target = take_push_target(run_args, given)
     if target and run_args.process_index == 0:  # what cannot be pushed should not cost a training
         require_pushable(run_args.output_dir, target)
@@ -116,7 +107,7 @@ def _train_and_evaluate(
     if run.do_train and not finished:
         _prepare(trainer, checkpoint, asked)
         _train(trainer, checkpoint)
-    if run.do_eval and not (finished and (Path(run.output_dir) / EVAL_RESULTS).is_file()):
+    if run.do_eval and not (finished and (Path(run.output_dir) / output_folder.EVAL_RESULTS).is_file()):
         _evaluate(trainer)
 
 
@@ -168,7 +159,7 @@ def _read_corpus(args: ModelArguments, data: DataArguments, method: Method) -> C
         )
     corpus = Corpus.read(args.corrupted_corpus)
     corpus.require(
-        data=data_fingerprint(data.train_file),
+        data=file_sha256(data.train_file),
         vocabulary=vocabulary_fingerprint(method.model.tokenizer),
         views=[view.name for view in method.views],
         max_seq_length=data.max_seq_length,
@@ -202,14 +193,13 @@ def build_trainer(
         seed=run_args.seed,
         pad_to_max_length=data_args.pad_to_max_length,
     )
-    rows = IndexedDataset(data.dataset)
     trainer = ContrastiveTrainer(
         method,
         run_args,
         dev_scores=dev_scores if dev else None,
         locate=lambda numbers: locate_rows(data_args.train_file, data.dataset, numbers),
         data_collator=collator,
-        train_dataset=rows if corpus is None else CorruptedDataset(rows, corpus),
+        train_dataset=CorruptedDataset(data.dataset, corpus) if corpus else IndexedDataset(data.dataset),
     )
     set_packed(trainer.step_module, run_args.packing, run_args.flex_attention)
     return trainer
@@ -219,13 +209,13 @@ def _made_of(data: DataArguments, run: RunArguments, method: Method, corpus: Cor
     """What a run is made of besides its options and the encoder, by the names that a refusal gives it."""
     frozen = [parameter for loss_fn in method.losses for parameter in loss_fn.parameters()]
     frozen = nn.ParameterList(parameter for parameter in frozen if not parameter.requires_grad)
-    made_of = {"processes": run.world_size, "training file": data_fingerprint(data.train_file)}
+    made_of = {"processes": run.world_size, "training file": file_sha256(data.train_file)}
     if len(frozen):
         made_of["generator or LM head"] = fingerprint(frozen)
     if corpus:
         made_of["corrupted corpus"] = corpus.fingerprint()
     if file := file_from_outside(method.model.method):
-        made_of["file of the method"] = data_fingerprint(file)
+        made_of["file of the method"] = file_sha256(file)
     return made_of
 
 
@@ -235,7 +225,7 @@ def _is_finished(trainer: ContrastiveTrainer, options: Mapping[str, Any]) -> boo
     UserError for a result of other options, and for a shorter one without a checkpoint to go on from.
     """
     run, output, steps = trainer.args, Path(trainer.args.output_dir), planned_steps(trainer)
-    there = model_folder.is_model_folder(output)
+    there = manifest.is_model_folder(output)
     if not there or not (run.resume or checkpoints.asks_for_newest(run.resume_from_checkpoint)):
         return False
     state = read_state(output) or {"global_step": 0}
@@ -265,9 +255,9 @@ def _prepare(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | N
     remove_old_card(output)
     if not checkpoint and trainer.args.resume:
         notify(f"--resume: there is no whole checkpoint in {output} yet; the training begins")
-        clear_reports(output)  # a broken checkpoint stays until a whole one takes its place
+        output_folder.clear_reports(output)  # a broken checkpoint stays until a whole one takes its place
     elif not checkpoint:
-        clear_run(output)
+        output_folder.clear_run(output)
     else:
         notify(f"going on from {checkpoint.folder}, after step {checkpoint.step}")
     write_run(output / RUN_FILE, asked)
@@ -303,7 +293,7 @@ def _metrics_of_training(
         return trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
     except KeyboardInterrupt as error:
         if not str(error):  # at once, in the middle of a step
-            notify(resume_hint(output))
+            notify(output_folder.resume_hint(output))
         raise
     except RuntimeError as error:
         if is_lost_process(error):
@@ -317,7 +307,9 @@ def _report_lost_process(trainer: ContrastiveTrainer, output: Path) -> None:
         raise Interrupted(number)
     speaker = 1 if trainer.args.process_index == 1 and not is_locked(output) else 0
     if trainer.args.process_index == speaker:
-        print(f"another process of this run has ended; {resume_hint(output)}", file=sys.stderr, flush=True)
+        print(
+            f"another process of this run has ended; {output_folder.resume_hint(output)}", file=sys.stderr, flush=True
+        )
 
 
 def resolved(model: ModelArguments, data: DataArguments, run: RunArguments, given: Collection[str]) -> dict[str, Any]:
@@ -337,7 +329,7 @@ def _evaluate(trainer: ContrastiveTrainer) -> None:
     """Dev scores of the result, on the terminal and in eval_results.txt."""
     lines = _lines(trainer.evaluate())
     if trainer.is_world_process_zero():
-        write_atomic(Path(trainer.args.output_dir) / EVAL_RESULTS, lines)
+        write_atomic(Path(trainer.args.output_dir) / output_folder.EVAL_RESULTS, lines)
         for line in lines.splitlines():
             notify(line)
 

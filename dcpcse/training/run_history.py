@@ -10,20 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dcpcse.utils import run_files
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.run_files import (
-    ENVIRONMENT,
-    METRICS,
-    RUN_FILE,
-    STATE,
-    checkpoints_in,
-    is_number,
-    read_environment,
-    read_metrics,
-    read_options,
-    read_scores,
-    read_state,
-)
+from dcpcse.utils.run_files import RUN_FILE, is_number
 
 Content = TypeVar("Content")
 
@@ -113,7 +102,7 @@ class Run:
     @property
     def written(self) -> datetime:
         """When the last of the run's records was written."""
-        paths = [self.folder / name for name in (RUN_FILE, METRICS, ENVIRONMENT, STATE)]
+        paths = [self.folder / name for name in (RUN_FILE, *run_files.RECORDS, run_files.STATE)]
         return datetime.fromtimestamp(max(path.stat().st_mtime for path in paths if path.is_file())).astimezone()
 
     @property
@@ -133,14 +122,14 @@ def read_run(folder: Path) -> Run:
             problems.append(str(error))
             return instead
 
-    newest = newest_checkpoint(folder)
-    end = attempt(read_state, folder, None)
-    checkpoint = None if newest is None else attempt(read_state, newest, None)
+    newest = run_files.last_checkpoint(folder)
+    end = attempt(run_files.read_state, folder, None)
+    checkpoint = None if newest is None else attempt(run_files.read_state, newest, None)
     return Run(
         folder,
-        attempt(read_options, folder, {}),
-        attempt(read_metrics, folder, []) or _history_of(end or checkpoint),
-        attempt(read_environment, folder, []),
+        attempt(run_files.read_options, folder, {}),
+        attempt(run_files.read_metrics, folder, []) or _history_of(end or checkpoint),
+        attempt(run_files.read_environment, folder, []),
         end,
         checkpoint,
         tuple(problems),
@@ -183,12 +172,10 @@ def _runs_below(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]
 
     for place, folders, files in os.walk(root, onerror=tell):
         folders.sort()
-        if RUN_FILE in files and not _is_checkpoint_of_a_run(Path(place)):
-            yield Path(place)
-
-
-def _is_checkpoint_of_a_run(folder: Path) -> bool:
-    return is_checkpoint(folder) and (folder.absolute().parent / RUN_FILE).is_file()
+        folder = Path(place)
+        of_a_run = is_checkpoint(folder) and (folder.absolute().parent / RUN_FILE).is_file()
+        if RUN_FILE in files and not of_a_run:
+            yield folder
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -196,17 +183,12 @@ def is_checkpoint(folder: Path) -> bool:
     return bool(_CHECKPOINT_OR_TEMPORARY.fullmatch(folder.absolute().name))
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint of a run with the most steps, or None."""
-    return next(reversed(checkpoints_in(folder).values()), None)
-
-
 def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, dict[str, Any]]:
     """Files of evaluations that lie in the folder of a run; on_problem is called with a line for a damaged one."""
     found = {}
     for path in sorted(folder.glob("*.json")):
         try:
-            report = read_scores(path)
+            report = run_files.read_scores(path)
         except UserError as error:
             on_problem(str(error))
             continue

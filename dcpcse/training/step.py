@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcpcse.data.collator import edits_of, slots_of
-from dcpcse.encoders.embedding_edits import EmbeddingEdits
+from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
 from dcpcse.losses import EncodedBatch
 from dcpcse.losses.base import with_precomputed

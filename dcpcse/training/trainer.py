@@ -122,10 +122,7 @@ class ContrastiveTrainer(Trainer):
         return (loss, terms) if return_outputs else loss
 
     def training_step(
-        self,
-        model: nn.Module,
-        inputs: Mapping[str, Tensor],
-        num_items_in_batch: Tensor | int | None = None,
+        self, model: nn.Module, inputs: Mapping[str, Tensor], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         """Forward and backward of a batch, at once or with `--gradient_cache_chunk` in chunks; the loss."""
         self._passes += 1
@@ -135,8 +132,9 @@ class ContrastiveTrainer(Trainer):
         loss = run(model, batch, num_items_in_batch)
         self.guards.observe(rows, batch, self._terms)
         if self.accelerator.sync_gradients:
+            settings = {"learning_rate": float(self.optimizer.param_groups[0]["lr"]), "weights": self._weights()}
             scaled = self.accelerator.scaler is not None
-            self.guards.before_optimizer(self.state.global_step + 1, self._settings(), scaled=scaled)
+            self.guards.before_optimizer(self.state.global_step + 1, settings, scaled=scaled)
         return loss
 
     def _at_once(self, *args: Any) -> Tensor:
@@ -175,8 +173,15 @@ class ContrastiveTrainer(Trainer):
         self._running_sums.add_terms(self._terms)
 
     def _add_metrics(self, losses: Mapping[str, Loss]) -> None:
-        """For the log: figures of the batch, or chunk, that these losses saw last."""
-        self._running_sums.add_counts(self._metrics_of(losses))
+        """For the log: figures of the batch, or chunk, that these losses saw last.
+
+        One that an earlier term has too is named after its own.
+        """
+        counts: Metrics = {}
+        for term, loss_fn in losses.items():
+            for figure, count in loss_fn.metrics.items():
+                counts[f"{term}_{figure}" if figure in counts else figure] = count
+        self._running_sums.add_counts(counts)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with `loss` the mean of each term since the last log and the weight of each scheduled one."""
@@ -211,14 +216,6 @@ class ContrastiveTrainer(Trainer):
             return {}
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
 
-    def _metrics_of(self, losses: Mapping[str, Loss]) -> Metrics:
-        """Figures of the last batch; one that an earlier term has too is named after its own."""
-        counts: dict[str, tuple[Tensor, Tensor]] = {}
-        for term, loss_fn in losses.items():
-            for figure, count in loss_fn.metrics.items():
-                counts[f"{term}_{figure}" if figure in counts else figure] = count
-        return counts
-
     def _drain_counts(self) -> dict[str, float]:
         """Means of the losses' figures since the last log; one of nothing (no token replaced) is left out."""
         names, counts = list(self._running_sums.counts), list(self._running_sums.counts.values())
@@ -245,10 +242,6 @@ class ContrastiveTrainer(Trainer):
         own = self.guards.figures()
         means = self.accelerator.reduce(torch.tensor([*own.values()], device=self.args.device), reduction="mean")
         return dict(zip(own, means.tolist(), strict=True))
-
-    def _settings(self) -> dict[str, Any]:
-        """Of the step that is being computed."""
-        return {"learning_rate": float(self.optimizer.param_groups[0]["lr"]), "weights": self._weights()}
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As transformers' own; never of weights that are not finite."""

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from transformers import HfArgumentParser
 
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.option_fields import OWN_METADATA
 
 DEBUG_HELP = "--debug shows the traceback of an error."
@@ -101,8 +101,7 @@ def _reworded(message: str) -> str:
             return words.format(*said.groups(), name=name)
     if said := re.fullmatch(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", found["problem"]):
         known = [choice.strip("'") for choice in said[2].split(", ")]
-        near = difflib.get_close_matches(said[1], known, n=1)
-        return f"{name} {said[1]}: {f'did you mean {near[0]}? ' if near else ''}choose one of {', '.join(known)}"
+        return f"{name} {said[1]}: {did_you_mean(said[1], known)}choose one of {', '.join(known)}"
     return f"{name}: {found['problem']}"
 
 

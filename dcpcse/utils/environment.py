@@ -35,15 +35,14 @@ def hardware() -> dict[str, Any]:
 
 def git_commit() -> str | None:
     """Commit of the checkout that this runs from, with -dirty where files differ; None outside of one."""
-    command = ["git", "-C", str(Path(__file__).parent), *_DESCRIBE.split()]
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None if done.returncode == 0 else None
-
-
-_DESCRIBE = "describe --always --dirty --abbrev=40 --exclude=*"
 
 
 def _processor() -> str:

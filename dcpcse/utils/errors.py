@@ -1,6 +1,8 @@
 """The one exception that means: the user can mend this; and texts of others made fit to be shown."""
 
+import difflib
 import re
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
@@ -14,6 +16,12 @@ class UserError(ValueError):
 def plural(number: int, what: str) -> str:
     """A number of things: `1 row`, `2 rows`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """`did you mean X? `, of the known name that is most alike; empty where none is alike."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def first_line(error: Exception) -> str:

@@ -1,7 +1,8 @@
-"""Places to write to: tried before the work whose result goes there, and written whole."""
+"""Places to write to: tried before the work whose result goes there, and written whole; digests of files."""
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import re
@@ -113,3 +114,9 @@ def write_json_atomic(path: Path, content: Any) -> None:
     aside = path.with_name(path.name + ".tmp")
     aside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(aside, path)
+
+
+def file_sha256(path: str | Path) -> str:
+    """sha256 of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 MAX_TEXT_LENGTH = 100_000
 """Characters of a text at most; a name or a template has a few, and system calls fail on names without an end."""
 
-_NUL_OR_SURROGATE = re.compile("[\0\ud800-\udfff]")
-"""What JSON can escape, but neither a file name, nor a tokenizer, nor a terminal can take."""
+NUL_OR_SURROGATE = re.compile("[\0\ud800-\udfff]")
+"""What JSON can escape, but neither a file name, nor a tokenizer, nor a terminal, nor Arrow can take."""
 
 
 class JsonType(Protocol):
@@ -55,7 +55,7 @@ class JsonText:
     words: str = "a text"
 
     def faults(self, value: Any, where: str) -> Iterator[str]:
-        right = isinstance(value, str) and 0 < len(value) <= MAX_TEXT_LENGTH and not _NUL_OR_SURROGATE.search(value)
+        right = isinstance(value, str) and 0 < len(value) <= MAX_TEXT_LENGTH and not NUL_OR_SURROGATE.search(value)
         if not right or (self.pattern and not re.fullmatch(self.pattern, value)):
             yield f"{where} is {shorten(value)}; {self.words} is needed"
 
@@ -139,5 +139,5 @@ def shorten(value: Any) -> str:
     """A value on one line, cut short, fit for a message."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**20:
         return "a number of too many digits"
-    text = ascii(value) if isinstance(value, str) and _NUL_OR_SURROGATE.search(value) else repr(value)
+    text = ascii(value) if isinstance(value, str) and NUL_OR_SURROGATE.search(value) else repr(value)
     return " ".join(text[:63].split()) + ("…" if len(text) > 63 else "")

@@ -4,7 +4,6 @@ A file holds `source` (paper and table), `published` (the STS average of the pap
 `notes` (where paper, README and scripts disagree) and `options` of train.py.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.option_fields import needs_of
 
 _ROOT = Path(__file__).parent.parent / "presets"
@@ -65,8 +64,7 @@ def drop_unused(
 def load_preset(name: str) -> Preset:
     """The preset of that name; UserError with the nearest one and the whole list."""
     if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}? " if near else ""
+        hint = did_you_mean(name, names(), cutoff=0.4)
         raise UserError(f"--preset {name}: {hint}the presets are {', '.join(names())}")
     content = yaml.safe_load((_ROOT / f"{name}.yaml").read_text(encoding="utf-8"))
     return Preset(

@@ -10,8 +10,8 @@ from page import Page, require_whole
 from past_runs import CALL, VERSIONS, make_run
 
 from dcpcse.analysis.html_report.html import Markup, clean, join, tag
-from dcpcse.analysis.html_report.nearest_neighbours import DEFAULT_QUERIES, find_neighbours
-from dcpcse.analysis.html_report.svg import as_svg, grey_variables
+from dcpcse.analysis.html_report.measurements import DEFAULT_QUERIES, find_neighbours
+from dcpcse.analysis.html_report.page import as_svg, grey_variables
 from dcpcse.cli.commands.report import report_command
 from dcpcse.cli.runner import run
 from dcpcse.data.text_file import read_sentences
@@ -224,7 +224,7 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(two, tmp_path, monkeypatc
     def fail(*_):
         raise RuntimeError
 
-    monkeypatch.setattr("dcpcse.analysis.html_report.page.render_page", fail)
+    monkeypatch.setattr("dcpcse.cli.commands.report.render_page", fail)
     with pytest.raises(RuntimeError):
         report_command([str(two[0]), "--output", str(output), "--overwrite", "--no_models"])
     assert output.read_text(encoding="utf-8") == "old"

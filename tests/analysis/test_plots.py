@@ -171,8 +171,9 @@ def test_another_process_gives_the_same_bytes_and_no_picture_needs_pyplot():
     program = """
 import sys
 from dcpcse.analysis.plots import frequent_tokens, style
-sys.stdout.buffer.write(style.svg(frequent_tokens.draw({"avg": {0: 82.0, 1: 81.0, 10: 75.5}, "cls": {0: 60.0, 1:
-61.0}}))) assert "matplotlib.pyplot" not in sys.modules
+scores = {"avg": {0: 82.0, 1: 81.0, 10: 75.5}, "cls": {0: 60.0, 1: 61.0}}
+sys.stdout.buffer.write(style.svg(frequent_tokens.draw(scores)))
+assert "matplotlib.pyplot" not in sys.modules
 """
     path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval")])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7"}

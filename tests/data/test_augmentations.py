@@ -10,8 +10,7 @@ from dcpcse.data.augmentations import Augmentation, ElementDropout, FeatureCutof
 from dcpcse.data.collator import ViewCollator, edits_of
 from dcpcse.data.views import View, max_added_tokens
 from dcpcse.encoders.backbones import load_backbone
-from dcpcse.encoders.embedding_edits import EmbeddingEdits
-from dcpcse.encoders.encoder import Encoder, set_packed
+from dcpcse.encoders.encoder import EmbeddingEdits, Encoder, set_packed
 from dcpcse.encoders.templates import Template, TokenTemplate
 
 WIDTH = 32

@@ -7,8 +7,8 @@ import pytest
 from torch import nn
 
 import dcpcse
+from dcpcse import models
 from dcpcse.encoders import heads, pooling, prompts
-from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.storage.load_options import LoadOptions
 
 PARTS = ("dcpcse.encoders.heads", "dcpcse.encoders.prompts", "dcpcse.encoders.sentence_encoder")

@@ -220,13 +220,15 @@ def test_two_searches_do_not_share_a_folder(fake, tmp_path):
 def test_measuring_follows_a_file_of_options(tmp_path):
     path = tmp_path / "options.yaml"
     path.write_text("model_name_or_path: encoder\ntrain_file: data.txt\neval_steps: 20\n", encoding="utf-8")
-    assert "--eval_steps" not in search_hyperparameters._checked([str(path)])
+    assert "--eval_steps" not in search_hyperparameters._options_of_tries([str(path)])[0]
 
 
 def test_tries_of_a_dead_process_are_made_again_and_those_of_other_machines_on_request(fake, tmp_path, monkeypatch):
     search_hyperparameters_command(argv(tmp_path, "dcpcse", "--limit", "1"))
-    given = search_hyperparameters._checked(["--model_name_or_path", "encoder", "--train_file", "data.txt"])
-    tries = Trials(tmp_path, "dcpcse", given, search_hyperparameters._by_name(given))
+    given, shared = search_hyperparameters._options_of_tries(
+        ["--model_name_or_path", "encoder", "--train_file", "data.txt"]
+    )
+    tries = Trials(tmp_path, "dcpcse", given, shared)
     dead = tries.study.ask()
     dead.set_user_attr("worker", [platform.node(), 2**22 - 1])
     elsewhere = tries.study.ask()

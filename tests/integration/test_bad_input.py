@@ -3,7 +3,6 @@
 docs/bad-input.md is the table of them; with DCPCSE_WRITE_TABLE=1 in its environment this file writes it anew.
 """
 
-import importlib
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ import pytest
 from bad_inputs import GROUPS, STSB, TRAIN, Case
 from runs import ROOT, launch
 
-from dcpcse.cli.main import COMMANDS, main
+from dcpcse.cli.main import COMMANDS, find_command, main
 
 PAGE = ROOT / "docs/bad-input.md"
 OF_THIS_MACHINE = r"(?<=is )[0-9a-f]{12}(?=…)|(?<=not )[0-9a-f]{12}(?=…)| \(char \d+\)"
@@ -173,13 +172,8 @@ def read_page() -> dict[str, str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_names_the_nearest_option_and_tells_of_debug(command, tool):
-    outcome = tool(main_of(command), [*(["curves"] if command == "plot" else []), "--outptu_dri"])
+    outcome = tool(find_command(command), [*(["curves"] if command == "plot" else []), "--outptu_dri"])
     assert outcome.code == 2 and "unknown argument --outptu_dri" in outcome.err, outcome.err
     with pytest.raises(SystemExit) as ended:
-        main_of(command)(["--help"])
+        find_command(command)(["--help"])
     assert ended.value.code == 0
-
-
-def main_of(command: str):
-    module, function, _ = COMMANDS[command]
-    return getattr(importlib.import_module(f"dcpcse.{module}"), function)

@@ -93,7 +93,7 @@ def test_it_stops_at_the_same_step_however_a_step_is_computed(
 
 
 @pytest.mark.parametrize(
-    ("objective", "term", "options"),
+    ("loss_fn", "term", "options"),
     [(MaskedLM, "mlm", {"do_mlm": True}), (ReplacedTokenDetection, "crtd", {"method": "d2cse"})],
 )
 def test_the_term_that_is_not_finite_is_named(
@@ -346,8 +346,6 @@ def test_embeddings_that_collapse_are_warned_of_and_others_not(options, rates, t
 def test_the_effective_rank_is_that_of_the_anchors_of_a_whole_batch(tiny, train, train_txt, monkeypatch):
     """40 sentences in batches of 12: the last one, which is logged, has four."""
     seen = []
-    monkeypatch.setattr(
-        "dcpcse.training.guards.watch.effective_rank", lambda anchors: seen.append(anchors.shape) or 7.0
-    )
+    monkeypatch.setattr("dcpcse.training.guards.effective_rank", lambda anchors: seen.append(anchors.shape) or 7.0)
     result = train(tiny("bert"), train_txt, max_steps=4, per_device_train_batch_size=12, logging_steps=4)
     assert seen == [(12, 32)] and result.logged("effective_rank") == [7.0]

@@ -68,7 +68,7 @@ def exact(model, texts) -> np.ndarray:
     """Vectors of a copy in float64, each of a text alone and padded: what rounding is measured from."""
     reference = copy.deepcopy(model).double()
     set_packed(reference, False)
-    read = reference.read(texts, None, ())
+    read = reference.tokenize(texts, None, ())
     with torch.no_grad():
         rows = [reference(*batch_of(reference, read, [i]))[0] for i in range(len(texts))]
     vectors = torch.stack(rows)

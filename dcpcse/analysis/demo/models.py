@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dcpcse.analysis.html_report.nearest_neighbours import Neighbour, top_neighbours
+from dcpcse.analysis.html_report.measurements import Neighbour, embed_all, top_neighbours
 from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.console import notify
@@ -48,7 +48,6 @@ def load_demo_model(label: str, place: str, args: EncoderArguments, sentences: S
     """
     from senteval.lines import Line
 
-    from dcpcse.analysis.html_report.measurements import embed_all
     from dcpcse.encoders.storage.manifest import is_model_folder
     from dcpcse.evaluation.evaluator import cached_encode
     from dcpcse.inference.loading import load_model

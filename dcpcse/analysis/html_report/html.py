@@ -44,14 +44,9 @@ def remark(text: str) -> Markup:
 
 def table(caption: str, header: Sequence[Any], rows: Sequence[Markup], above: Markup = Markup("")) -> Markup:  # noqa: B008
     """A table that scrolls sideways where it is too wide, with the keyboard too; above: a first row of headers."""
-    heads = tag("tr", *(cell if isinstance(cell, Markup) else column(cell) for cell in header))
+    heads = tag("tr", *(cell if isinstance(cell, Markup) else tag("th", cell, scope="col") for cell in header))
     whole = tag("table", tag("caption", tag("span", caption)), tag("thead", above, heads), tag("tbody", *rows))
     return tag("div", whole, class_="wide", role="region", aria_label=caption, tabindex="0")
-
-
-def column(name: Any, **attributes: Any) -> Markup:
-    """The header of a column."""
-    return tag("th", name, scope="col", **attributes)
 
 
 def row(name: Any, cells: Sequence[Any], **attributes: Any) -> Markup:

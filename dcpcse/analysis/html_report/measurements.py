@@ -1,24 +1,106 @@
-"""What a report needs of a run's model: cosines of the pairs of STS-B, alignment and uniformity, neighbours."""
+"""What a report measures of the models of its runs, and the sentences that it measures them on."""
 
-from collections.abc import Iterable, Mapping
+import argparse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dcpcse.analysis.html_report.inputs import ReportInputs
-from dcpcse.analysis.html_report.nearest_neighbours import Neighbour, find_neighbours
-from dcpcse.analysis.plots.inputs import STS_TASK
+import numpy as np
+
+from dcpcse.analysis.plots.inputs import DATA_DIR, STS_TASK
+from dcpcse.data.text_file import read_sentences
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
+    from senteval import ScoredPairs
     from senteval.embeddings import Embeddings, Encode
     from senteval.geometry import PairGeometry
     from senteval.lines import Located
 
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
+
+DEFAULT_QUERIES = (
+    "A child is feeding the ducks by the pond.",
+    "The company has cut its forecast for the coming year.",
+    "Nobody was hurt when the train left the rails.",
+    "She is not playing the violin.",
+    "How do I remove a stain from a wooden table?",
+)
+"""Sentences of our own: a scene, two kinds of news, a negation, a question."""
+
+
+@dataclass(frozen=True)
+class ReportInputs:
+    """Pairs of STS-B, queries and a corpus of different sentences; None and empty where they are not there.
+
+    split: whose pairs they are. no_pairs, no_corpus: why there are none, as lines for the page.
+    """
+
+    pairs: "ScoredPairs | None"
+    split: str
+    queries: Sequence[str]
+    corpus: Sequence[str]
+    corpus_name: str
+    no_pairs: Sequence[str] = ()
+    no_corpus: Sequence[str] = ()
+
+    def located(self) -> "Iterator[Located]":
+        """Every sentence, with its place for complaints."""
+        from senteval.lines import Line
+
+        if self.pairs is not None:
+            yield from self.pairs.located()
+        if self.corpus:
+            for name, sentences in {"queries": self.queries, self.corpus_name: self.corpus}.items():
+                for number, sentence in enumerate(sentences, start=1):
+                    yield sentence, Line(Path(name), number, "")
+
+
+def no_inputs(reason: str) -> ReportInputs:
+    """Nothing to measure models on, for a reason."""
+    return ReportInputs(None, "", (), (), "", [reason], [reason])
+
+
+def load_inputs(args: argparse.Namespace) -> ReportInputs:
+    """What the options ask for; UserError or DataError where that is missing, lines for what was not asked for."""
+    pairs, no_pairs = _pairs(args)
+    queries = read_sentences(Path(args.queries), "--queries") if args.queries else DEFAULT_QUERIES
+    if args.corpus:
+        corpus, name = read_sentences(Path(args.corpus), "--corpus"), args.corpus
+    elif pairs is not None:
+        corpus, name = list(dict.fromkeys([*pairs.first, *pairs.second])), f"{STS_TASK} {args.split}"
+    elif args.queries:
+        raise UserError(f"--queries has nothing to search in: {no_pairs[0]} Give --data_dir or --corpus")
+    else:
+        corpus, name = [], ""
+    return ReportInputs(pairs, args.split, queries, corpus, name, no_pairs, [] if corpus else no_pairs)
+
+
+def _pairs(args: argparse.Namespace) -> "tuple[ScoredPairs | None, list[str]]":
+    from senteval import DataError, load_pairs
+
+    folder = args.data_dir or DATA_DIR
+    if args.data_dir is None and not Path(DATA_DIR).is_dir():
+        return None, [f"Left out: there is no data in {DATA_DIR}, and no --data_dir is given."]
+    try:
+        (pairs,) = load_pairs(STS_TASK, folder, args.split, official=not args.custom_data)
+    except DataError as error:
+        if args.data_dir is not None:
+            raise
+        return None, [f"Left out: {error}"]
+    return pairs, []
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A sentence of the corpus, and its cosine with the query."""
+
+    sentence: str
+    cosine: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,3 +163,24 @@ def embed_all(label: str, encode: "Encode", located: "Iterable[Located]") -> "Em
             bar.update(done - bar.n)
 
         return encode_all(encode, located, progress, chunk=512)
+
+
+def find_neighbours(
+    queries: np.ndarray, corpus: np.ndarray, sentences: Sequence[str], count: int, own: Sequence[str]
+) -> list[list[Neighbour]]:
+    """The nearest sentences of each query, nearest first, as D2CSE's Table 3 shows them; never the query itself.
+
+    queries (Q, H) and corpus (C, H), neither with rows of zeros; sentences: those of the corpus, all different; own:
+    those of the queries.
+    """
+    from senteval.scores import unit_rows
+
+    cosines = unit_rows(queries) @ unit_rows(corpus).T
+    return [top_neighbours(row, sentences, count, query) for query, row in zip(own, cosines, strict=True)]
+
+
+def top_neighbours(cosines: np.ndarray, sentences: Sequence[str], count: int, query: str) -> list[Neighbour]:
+    """The sentences of the largest cosines (C,), without the query and without those whose cosine is -inf."""
+    # One more than asked for: the query itself may be among them.
+    first = [int(place) for place in np.argsort(-cosines, kind="stable")[: count + 1] if sentences[place] != query]
+    return [Neighbour(sentences[place], float(cosines[place])) for place in first[:count] if cosines[place] > -np.inf]

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from dcpcse.analysis import run_comparison
 from dcpcse.analysis.html_report.html import Markup, absent, clean, join, number, remark, row, table, tag
-from dcpcse.analysis.html_report.inputs import ReportInputs
-from dcpcse.analysis.html_report.measurements import ModelMeasurements
-from dcpcse.analysis.html_report.nearest_neighbours import Neighbour
-from dcpcse.analysis.html_report.svg import captioned_figure
+from dcpcse.analysis.html_report.measurements import ModelMeasurements, Neighbour, ReportInputs
+from dcpcse.analysis.html_report.page import Section, captioned_figure
 from dcpcse.analysis.plots.inputs import STS_TASK
-from dcpcse.training.run_history import DevScore, Run
+from dcpcse.training.run_history import Run
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import is_number
 
@@ -21,15 +19,6 @@ if TYPE_CHECKING:
     from senteval.geometry import PairGeometry
 
 NO_NUMBER = absent("none")
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page, its heading and the name that links go to."""
-
-    name: str
-    title: str
-    body: Markup
 
 
 @dataclass(frozen=True)
@@ -51,20 +40,20 @@ def overview_section(runs: Mapping[str, Run]) -> Section:
 def _overview_row(label: str, run: Run) -> Markup:
     score = run.dev_score
     planned = "?" if run.steps_planned is None else run.steps_planned
+    dev_cells = [NO_NUMBER] * 3
+    if score:
+        best = f"{score.best:.4f} (step {score.best_step})"
+        dev_cells = [score.metric, number(f"{score.last:.4f}"), number(best)]
     cells = [
         run_comparison.format_value(run.options.get("method")),
         run_comparison.format_value(run.options.get("model_name_or_path")),
         number(f"{run.steps_done} of {planned}"),
         "finished" if run.finished else "unfinished",
-        *(_dev_cells(score) if score else [NO_NUMBER] * 3),
+        *dev_cells,
         number(run.written.strftime("%Y-%m-%d %H:%M")),
         str(run.folder),
     ]
     return row(label, cells)
-
-
-def _dev_cells(score: DevScore) -> list[Any]:
-    return [score.metric, number(f"{score.last:.4f}"), number(f"{score.best:.4f} (step {score.best_step})")]
 
 
 def settings_section(runs: Mapping[str, Run]) -> Section:
@@ -266,11 +255,8 @@ def _losses(on_pairs: Mapping[str, "PairGeometry"], split: str) -> Markup:
         )
         for label, one in on_pairs.items()
     ]
-    return table(f"{split}, {_pairs(on_pairs)} pairs", ["run", "Spearman x 100", "alignment", "uniformity"], rows)
-
-
-def _pairs(on_pairs: Mapping[str, "PairGeometry"]) -> int:
-    return len(next(iter(on_pairs.values())).gold)
+    pairs = len(next(iter(on_pairs.values())).gold)
+    return table(f"{split}, {pairs} pairs", ["run", "Spearman x 100", "alignment", "uniformity"], rows)
 
 
 def neighbours_section(

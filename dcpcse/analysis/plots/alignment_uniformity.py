@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.analysis.plots import inputs, style
-from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,6 +36,8 @@ def draw(points: Sequence[Point]) -> "Figure":
 
     Points of one label that have steps are joined by arrows, in the order of their steps.
     """
+    from matplotlib.cm import ScalarMappable
+
     whole = style.figure(style.COLUMN, 2.9)
     axes = whole.subplots()
     norm = _norm([point.spearman for point in points if point.spearman is not None])
@@ -51,7 +52,9 @@ def draw(points: Sequence[Point]) -> "Figure":
     axes.set_ylabel("alignment (lower is better)")
     axes.margins(0.12)
     if norm:
-        _colour_bar(whole, axes, norm)
+        bar = whole.colorbar(ScalarMappable(norm, style.SEQUENTIAL), ax=axes, pad=0.02, aspect=25)
+        bar.outline.set_linewidth(0.5)
+        bar.set_label("Spearman × 100")
     style.legend_below(whole, handles, [_name(label, points) for label in labels])
     return whole
 
@@ -112,14 +115,6 @@ def _name(label: str, points: Sequence[Point]) -> str:
     return label if last.spearman is None else f"{label} ({last.spearman:.2f})"
 
 
-def _colour_bar(whole: "Figure", axes: "Axes", norm: Any) -> None:
-    from matplotlib.cm import ScalarMappable
-
-    bar = whole.colorbar(ScalarMappable(norm, style.SEQUENTIAL), ax=axes, pad=0.02, aspect=25)
-    bar.outline.set_linewidth(0.5)
-    bar.set_label("Spearman × 100")
-
-
 def gather(args: argparse.Namespace) -> list[Point]:
     """Points of score files, of encoders, and of the checkpoints of runs; all of one split."""
     if not (args.sources or args.over_training):
@@ -127,7 +122,8 @@ def gather(args: argparse.Namespace) -> list[Point]:
     places = inputs.labelled(args.sources)
     files = {label: Path(place) for label, place in places.items() if place.endswith(".json")}
     runs = inputs.labelled(args.over_training)
-    _require_own_labels([*places, *runs])
+    if shared := next((label for label in places if label in runs), None):
+        raise UserError(f"two are called {shared!r}; give LABEL=PLACE for one of them")
     points = [_of_scores(label, path, args.split) for label, path in files.items()]
     steps = {label: checkpoints(Path(place)) for label, place in runs.items()}
     encoders = {label: place for label, place in places.items() if label not in files}
@@ -145,12 +141,6 @@ def _refuse_unused(args: argparse.Namespace) -> None:
     changed |= {"data_dir"} if args.data_dir != inputs.DATA_DIR else set()
     if changed:
         raise UserError(f"--{min(changed)} only counts where an encoder is measured, and none is; leave it out")
-
-
-def _require_own_labels(labels: Sequence[str]) -> None:
-    for label in labels:
-        if labels.count(label) > 1:
-            raise UserError(f"two are called {label!r}; give LABEL=PLACE for one of them")
 
 
 def _of_scores(label: str, path: Path, split: str) -> Point:
@@ -206,4 +196,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_data(parser, task=False)
 
 
-KIND = PlotKind("plane of alignment and uniformity", _add_options, lambda args: draw(gather(args)), of_encoders=True)
+KIND = style.PlotKind(
+    "plane of alignment and uniformity", _add_options, lambda args: draw(gather(args)), of_encoders=True
+)

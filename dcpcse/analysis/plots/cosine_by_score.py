@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
-from dcpcse.analysis.plots.base import PlotKind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,4 +108,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_data(parser)
 
 
-KIND = PlotKind("cosine of every pair against gold", _add_options, lambda args: draw(gather(args)), of_encoders=True)
+KIND = style.PlotKind(
+    "cosine of every pair against gold", _add_options, lambda args: draw(gather(args)), of_encoders=True
+)

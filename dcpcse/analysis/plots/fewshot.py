@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
-from dcpcse.analysis.plots.base import PlotKind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,4 +81,4 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scores", nargs="+", metavar="SCORES.json", help=help)
 
 
-KIND = PlotKind("few-shot accuracies over the draws", _add_options, lambda args: draw(gather(args)))
+KIND = style.PlotKind("few-shot accuracies over the draws", _add_options, lambda args: draw(gather(args)))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dcpcse.analysis.plots import inputs, style
-from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,4 +56,4 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scores", nargs="+", metavar="SCORES.json", help=help)
 
 
-KIND = PlotKind("Spearman without the most frequent tokens", _add_options, lambda args: draw(gather(args)))
+KIND = style.PlotKind("Spearman without the most frequent tokens", _add_options, lambda args: draw(gather(args)))

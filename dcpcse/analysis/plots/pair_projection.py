@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
-from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -136,4 +135,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="Of the draw and of t-SNE; " + help)
 
 
-KIND = PlotKind("labelled pairs, projected to 2-D", _add_options, lambda args: draw(gather(args)), of_encoders=True)
+KIND = style.PlotKind(
+    "labelled pairs, projected to 2-D", _add_options, lambda args: draw(gather(args)), of_encoders=True
+)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
-from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 LENGTH_ROW = re.compile(r"(?P<study>.*)/length-(?P<length>\d+)")
 """Name of a row that says of which length it is."""
 
+STS_AVERAGE = "STS average, Spearman × 100"
 SEED_OFFSET = 0.12
 """How far right of its length a seed stands, so that the bar does not hide it."""
 
@@ -26,7 +26,7 @@ SEED_OFFSET = 0.12
 def draw(
     points: Mapping[int, Sequence[float]],
     published: Mapping[int, float] | None = None,
-    score: str = "STS average, Spearman × 100",
+    score: str = STS_AVERAGE,
 ) -> "Figure":
     """Scores by length, of all seeds; published: by length too. Lengths stand at equal distances."""
     published = published or {}
@@ -92,11 +92,7 @@ def _picture(args: argparse.Namespace) -> "Figure":
     points, published = read_points(Path(args.answer), args.study, args.cell)
     for length, values in points.items():
         inputs.notify(f"length {length}: {np.mean(values):.2f}, n = {len(values)} ({args.answer})")
-    return draw(points, published, AXIS_LABELS.get(args.cell, args.cell))
-
-
-AXIS_LABELS = {"avg": "STS average, Spearman × 100"}
-"""What the axis calls a cell."""
+    return draw(points, published, STS_AVERAGE if args.cell == "avg" else args.cell)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -105,4 +101,4 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--study", help="Whose lengths, where the file holds several.")
 
 
-KIND = PlotKind("score against prompt length", _add_options, _picture)
+KIND = style.PlotKind("score against prompt length", _add_options, _picture)

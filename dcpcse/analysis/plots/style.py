@@ -1,5 +1,9 @@
-"""How every picture looks, and how it is written: for print, for the colour-blind, and the same bytes every time."""
+"""What every picture shares: its kind, its look, and how it is written.
 
+For print, for the colour-blind, and the same bytes every time.
+"""
+
+import argparse
 import io
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -62,6 +66,19 @@ RC = {
 
 CHARACTERS_PER_INCH = 17
 """Of a legend's font; on the safe side."""
+
+
+@dataclass(frozen=True)
+class PlotKind:
+    """A kind for the command: help, options, and what makes the picture of them.
+
+    of_encoders: it takes the options of encoders too.
+    """
+
+    help: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    picture: "Callable[[argparse.Namespace], Figure]"
+    of_encoders: bool = False
 
 
 @dataclass(frozen=True)

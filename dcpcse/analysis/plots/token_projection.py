@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
-from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.text_lines import decode_line
@@ -73,14 +72,9 @@ def _by_rank(whole: "Figure", axes: "Axes", below: "Axes", tokens: Tokens) -> No
     shown = axes.scatter(*places.T, c=rank, cmap=style.SEQUENTIAL, norm=norm, **DOT_OPTIONS)
     _legend(below, {f"not in the text ({(~seen).sum():,})": absent}, "lower center")
     bar = whole.colorbar(shown, cax=below.inset_axes([0.0, 0.88, 1.0, 0.12]), orientation="horizontal")
-    bar.set_ticks(ends, labels=[_short(end) for end in ends])
+    bar.set_ticks(ends, labels=[f"{end // 1000}k" if end >= 1000 else str(end) for end in ends])
     bar.outline.set_linewidth(0.5)
     bar.set_label(f"frequency rank in {style.plain(tokens.text)}")
-
-
-def _short(number: int) -> str:
-    """1000 as 1k."""
-    return f"{number // 1000}k" if number >= 1000 else str(number)
 
 
 def _by_class(axes: "Axes", below: "Axes", places: np.ndarray, member: np.ndarray, names: tuple[str, str]) -> None:
@@ -175,4 +169,4 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache_dir", help="Folder for downloads.")
 
 
-KIND = PlotKind("token embeddings by frequency, subword and case", _add_options, lambda args: draw(gather(args)))
+KIND = style.PlotKind("token embeddings by frequency, subword and case", _add_options, lambda args: draw(gather(args)))

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
-from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.utils.errors import UserError, plural
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NOT_DRAWN = ("step", "epoch", "total_flos")
@@ -46,7 +44,9 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
         for i, (label, lines) in enumerate(runs.items()):
             steps, values = series(lines, name)
             if len(steps):
-                handles[label] = _line(panel, steps, values, style.series_style(i))
+                # Marks on all points of a long curve would be one thick line: some eight of them tell the runs apart.
+                marks = {"markersize": 3.5, "markevery": max(1, len(steps) // 8)}
+                (handles[label],) = panel.plot(steps, values, **marks, **style.series_style(i).line())
         panel.tick_params(labelbottom=True)  # of all: the lowest of a column may be empty
         if place + style.PANELS_PER_ROW >= len(names):
             panel.set_xlabel("step")
@@ -56,11 +56,6 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
         whole, [handles[label] for label in runs if label in handles], [r for r in runs if r in handles]
     )
     return whole
-
-
-def _line(axes: "Axes", steps: np.ndarray, values: np.ndarray, look: style.SeriesStyle) -> Any:
-    # Marks on all points of a long curve would be one thick line: some eight of them tell the runs apart.
-    return axes.plot(steps, values, markersize=3.5, markevery=max(1, len(steps) // 8), **look.line())[0]
 
 
 def metric_names(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
@@ -105,4 +100,4 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help=help)
 
 
-KIND = PlotKind("what runs logged over their steps", _add_options, lambda args: draw(gather(args)))
+KIND = style.PlotKind("what runs logged over their steps", _add_options, lambda args: draw(gather(args)))

@@ -33,7 +33,6 @@ def _corrupt(args: argparse.Namespace) -> None:
 
     from dcpcse.data.collator import ViewCollator
     from dcpcse.data.corrupted_corpus import Corpus
-    from dcpcse.data.fingerprint import data_fingerprint
     from dcpcse.data.training_file import load_training_file
     from dcpcse.data.views import sentence_pair_views
     from dcpcse.encoders.backbones import load_tokenizer, vocabulary_fingerprint
@@ -41,6 +40,7 @@ def _corrupt(args: argparse.Namespace) -> None:
     from dcpcse.losses.generator import Corruption, load_generator
     from dcpcse.losses.token_masking import TokenMasking
     from dcpcse.utils.devices import pick_device
+    from dcpcse.utils.files import file_sha256
 
     folder = Path(args.output_dir)
     file = load_training_file(args.train_file, Path(args.cache_dir) / "dcpcse" if args.cache_dir else None)
@@ -66,7 +66,7 @@ def _corrupt(args: argparse.Namespace) -> None:
     settings = {name: getattr(args, name) for name in ("masking_ratio", "generation", "generate_at", "seed")}
     record = {
         "shape": list(shape),
-        "data": data_fingerprint(args.train_file),
+        "data": file_sha256(args.train_file),
         "vocabulary": vocabulary_fingerprint(tokenizer),
         "views": [view.name for view in views],
         "max_seq_length": args.max_seq_length,

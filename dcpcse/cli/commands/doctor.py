@@ -10,8 +10,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from dcpcse.doctor.checks import expand_path, run_checks
-from dcpcse.doctor.findings import MARKS, CheckReport, Finding
-from dcpcse.doctor.settings import CheckSettings
+from dcpcse.doctor.findings import MARKS, CheckReport, CheckSettings, Finding
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
@@ -44,9 +43,7 @@ def doctor_command(argv: Sequence[str]) -> int:
         content = {"places": [one.as_dict() for one in examined], "counts": {name: counts[name] for name in MARKS}}
         print_result(json.dumps(content, indent=2, ensure_ascii=False))
     else:
-        print_result(
-            ", ".join(f"{counts[name]} {_plural(name, counts[name])}" for name in ("fault", "warning", "note"))
-        )
+        print_result(", ".join(f"{counts[one]} {_plural(one, counts[one])}" for one in ("fault", "warning", "note")))
     return EXIT_FAULTS if counts["fault"] else 0
 
 

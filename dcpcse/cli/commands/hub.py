@@ -40,8 +40,7 @@ def card_command(argv: Sequence[str]) -> None:
 def push_parser() -> CommandParser:
     """The parser of `dcpcse push`."""
     parser = CommandParser(
-        prog="dcpcse push",
-        description="Pushes a model folder to the Hugging Face hub, as one commit.",
+        prog="dcpcse push", description="Pushes a model folder to the Hugging Face hub, as one commit."
     )
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="Output folder of train.py.")

@@ -76,22 +76,14 @@ def _parameters(parameters: Mapping[str, Any]) -> str:
     return f"{parameters['trained']:,} trained: {parts}"
 
 
-def _pooling(pooling: str) -> str:
-    return f"{pooling}: {POOLERS[pooling].help}" if pooling in POOLERS else pooling
-
-
-def _denoising(denoising: Mapping[str, Any]) -> str:
-    return f"by {denoising['by']}" if denoising["inference"] else "in training only, if at all"
-
-
 _TELL = {
     "base": _base,
     "head": _head,
     "template": _template,
     "prompt": _prompt,
     "parameters": _parameters,
-    "pooling": _pooling,
-    "denoising": _denoising,
+    "pooling": lambda name: f"{name}: {POOLERS[name].help}" if name in POOLERS else name,
+    "denoising": lambda given: f"by {given['by']}" if given["inference"] else "in training only, if at all",
 }
 """Fact → its words, where they are not simply its value."""
 

@@ -1,7 +1,6 @@
 """The command of all pictures: which kinds there are, and where one is written."""
 
 import argparse
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,14 +17,13 @@ from dcpcse.analysis.plots import (
     token_projection,
     training_curves,
 )
-from dcpcse.analysis.plots.base import PlotKind
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import CommandParser, Parser
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.files import require_output
 
-PLOTS: Mapping[str, PlotKind] = {
+PLOTS: Mapping[str, style.PlotKind] = {
     "cosines": cosine_by_score.KIND,
     "plane": alignment_uniformity.KIND,
     "pairs": pair_projection.KIND,
@@ -62,9 +60,8 @@ def _require_known(argv: Sequence[str]) -> None:
     kind = argv[0]
     if kind in PLOTS or kind in ("-h", "--help"):
         return
-    near = difflib.get_close_matches(kind, PLOTS, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise UserError(f"unknown picture {kind!r}{hint} (there are {kinds})")
+    hint = did_you_mean(kind, PLOTS)
+    raise UserError(f"unknown picture {kind!r}{hint and '; ' + hint.strip()} (there are {kinds})")
 
 
 def _stem(output: str, overwrite: bool) -> Path:
@@ -82,10 +79,7 @@ def _stem(output: str, overwrite: bool) -> Path:
 
 def plot_parser() -> CommandParser:
     """The parser of the command, with one of its own for each kind of picture."""
-    parser = CommandParser(
-        prog="dcpcse plot",
-        description="Pictures for papers, as OUT.png and OUT.svg.",
-    )
+    parser = CommandParser(prog="dcpcse plot", description="Pictures for papers, as OUT.png and OUT.svg.")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND", parser_class=Parser)
     for name, kind in PLOTS.items():
         dataclass_types = (EncoderArguments,) if kind.of_encoders else ()

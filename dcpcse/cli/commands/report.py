@@ -4,10 +4,11 @@ import argparse
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from dcpcse.analysis.html_report import sections
 from dcpcse.analysis.html_report.html import clean
-from dcpcse.analysis.html_report.inputs import ReportInputs, load_inputs, no_inputs
+from dcpcse.analysis.html_report.measurements import ReportInputs, load_inputs, measure_models, no_inputs
+from dcpcse.analysis.html_report.page import render_page
 from dcpcse.analysis.plots.inputs import DATA_DIR
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.training.run_history import Run, find_scores, require_run, run_labels
@@ -16,9 +17,6 @@ from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output, write_atomic
 from dcpcse.utils.run_files import require_scores
-
-if TYPE_CHECKING:
-    from dcpcse.analysis.html_report.sections import EvaluationScores, Section
 
 MODEL_OPTIONS = ("data_dir", "custom_data", "split", "queries", "corpus", "top_k", "base", "device", "batch_size")
 """Options that only matter where models are loaded."""
@@ -31,9 +29,6 @@ def report_command(argv: Sequence[str]) -> None:
     runs = _read_runs([Path(folder) for folder in args.runs])
     files, problems = _scores(runs, [Path(path) for path in args.scores])
     inputs = no_inputs("Left out by --no_models.") if args.no_models else load_inputs(args)
-    from dcpcse.analysis.html_report import sections
-    from dcpcse.analysis.html_report.page import render_page
-
     parts = [
         sections.overview_section(runs),
         sections.settings_section(runs),
@@ -68,26 +63,21 @@ def _read_runs(folders: Sequence[Path]) -> dict[str, Run]:
     return dict(zip(map(clean, run_labels(folders)), runs, strict=True))
 
 
-def _scores(runs: Mapping[str, Run], given: Sequence[Path]) -> "tuple[list[EvaluationScores], list[str]]":
+def _scores(runs: Mapping[str, Run], given: Sequence[Path]) -> tuple[list[sections.EvaluationScores], list[str]]:
     """Files of evaluations in the runs' folders and of --scores, and lines about damaged ones."""
-    from dcpcse.analysis.html_report.sections import EvaluationScores
-
     problems: list[str] = []
     found = {
-        path.resolve(): EvaluationScores(label, path, content)
+        path.resolve(): sections.EvaluationScores(label, path, content)
         for label, run in runs.items()
         for path, content in find_scores(run.folder, problems.append).items()
     }
     for path in given:
-        found.setdefault(path.resolve(), EvaluationScores(clean(path.stem), path, require_scores(path)))
+        found.setdefault(path.resolve(), sections.EvaluationScores(clean(path.stem), path, require_scores(path)))
     return [*found.values()], [f"A file of scores is left out: {line}" for line in problems]
 
 
-def _of_models(args: argparse.Namespace, runs: Mapping[str, Run], inputs: ReportInputs) -> "list[Section]":
+def _of_models(args: argparse.Namespace, runs: Mapping[str, Run], inputs: ReportInputs) -> list[sections.Section]:
     """The parts that take the models themselves, with a line for each model that cannot be had."""
-    from dcpcse.analysis.html_report import sections
-    from dcpcse.analysis.html_report.measurements import measure_models
-
     measured, failed = {}, {}
     if inputs.pairs is not None or inputs.corpus:
         folders = {label: run.folder for label, run in runs.items()}

@@ -50,7 +50,9 @@ def reproduce_command(argv: Sequence[str]) -> None:
     _require_use(args, rows)
     obstacles = {row.name: obstacle(row, config) for row in rows}
     units = plan(rows, parse_seeds(args.seeds or "0"), config, args.output_dir)
-    _require_something(rows, units, obstacles)
+    if not units:
+        reasons = "; ".join(f"{row.name}: {obstacles[row.name]}" for row in rows)
+        raise UserError(f"none of the rows can be run: {reasons}")
     if args.dry_run:
         print(plan_table(units, obstacles))
         if no_data := _no_data(config):
@@ -121,14 +123,6 @@ def _require_use(args: argparse.Namespace, rows: Sequence[PublishedRow]) -> None
         raise UserError(f"--{unused[0]} has no part in {', '.join(row.name for row in rows)}; leave it out")
 
 
-def _require_something(
-    rows: Sequence[PublishedRow], units: Sequence[RunUnit], obstacles: Mapping[str, str | None]
-) -> None:
-    if not units:
-        reasons = "; ".join(f"{row.name}: {obstacles[row.name]}" for row in rows)
-        raise UserError(f"none of the rows can be run: {reasons}")
-
-
 def _no_data(config: ReproductionConfig) -> str | None:
     """What a row needs where there are no evaluation data; None where there are some, which are not read here."""
     folder = config.data_dir / "downstream"
@@ -175,8 +169,7 @@ def _duration(seconds: float | None) -> str:
 
 def _work(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:
     """Do what is not finished; row → why it did not come to an end."""
-    from dcpcse.experiments.reproduction.run_unit import is_finished
-    from dcpcse.experiments.reproduction.scheduler import run_on_ray, run_sequentially
+    from dcpcse.experiments.reproduction.run_unit import is_finished, run_on_ray, run_sequentially
 
     todo = [unit for unit in units if not is_finished(unit)]
     notify(f"{plural(len(units), 'unit')}, {len(units) - len(todo)} of them finished")

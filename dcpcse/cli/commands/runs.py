@@ -211,8 +211,7 @@ def _write(args: argparse.Namespace, as_json: Any, header: Sequence[str], lines:
 def runs_parser() -> CommandParser:
     """The parser of the command."""
     parser = CommandParser(
-        prog="dcpcse runs",
-        description="Lists the training runs below some folders, or compares some of them.",
+        prog="dcpcse runs", description="Lists the training runs below some folders, or compares some of them."
     )
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help=f"Default: {DEFAULT_FOLDER}")
     parser.add_argument("--sort", choices=[*RUN_FACTS], help=f"Order of the list; without it {DEFAULT_SORT}.")

@@ -23,10 +23,10 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
     if args.limit is not None and args.limit < 1:
         raise UserError(f"--limit {args.limit}: must be at least 1")
     require_writable(folder, f"--output_dir {folder}")
-    given = _checked(argv[split + 1 :])
+    given, shared = _options_of_tries(argv[split + 1 :])
     import_optuna()
     folder.mkdir(parents=True, exist_ok=True)
-    trials = Trials(folder, args.search, given, _by_name(given), args.limit, args.retake)
+    trials = Trials(folder, args.search, given, shared, args.limit, args.retake)
     try:
         for name in args.stages or known:
             before = list(known)[: list(known).index(name)]
@@ -37,8 +37,8 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
     trials.write_best()
 
 
-def _checked(words: Sequence[str]) -> list[str]:
-    """Options of train.py for every try; UserError for what train.py would refuse."""
+def _options_of_tries(words: Sequence[str]) -> tuple[list[str], TrainingOptions]:
+    """Options of train.py for every try, as words and by name; UserError for what train.py would refuse."""
     if any(word.split("=")[0] == "--output_dir" for word in words):
         raise UserError("--output_dir after -- is given to every try by the search; leave it out there")
     (model, data, _), names = parse_training([*words, "--output_dir", "unused"])
@@ -53,14 +53,10 @@ def _checked(words: Sequence[str]) -> list[str]:
     reader_of(Path(data.train_file))  # is it there, and of a known kind?
     load_dev_tasks(data)
     measuring = {name: value for name, value in TRIAL_DEFAULTS.items() if name not in names}
-    return [*words, *(word for name, value in measuring.items() for word in (f"--{name}", value))]
-
-
-def _by_name(words: Sequence[str]) -> TrainingOptions:
-    """Options of train.py as a file of options holds them."""
+    words = [*words, *(word for name, value in measuring.items() for word in (f"--{name}", value))]
     parts, names = parse_training([*words, "--output_dir", "unused"])
     values = {name: value for part in parts for name, value in vars(part).items() if name in names}
-    return {name: getattr(value, "value", value) for name, value in values.items() if name != "output_dir"}
+    return words, {name: getattr(value, "value", value) for name, value in values.items() if name != "output_dir"}
 
 
 def search_hyperparameters_parser() -> CommandParser:

@@ -69,7 +69,7 @@ def _pairs(file: "TextFile", number: int) -> list[tuple[str, str]]:
 def _scored(
     model: "SentenceEncoder", chunks: Iterable[list[tuple[str, str]]], batch_size: int
 ) -> Iterator[ScoredPair]:
-    from dcpcse.inference.index.unit_vectors import normalize_rows, pairwise_cosines
+    from dcpcse.inference.similarity import normalize_rows, pairwise_cosines
 
     for pairs in chunks:
         sentences = list(dict.fromkeys(sentence for pair in pairs for sentence in pair))

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dcpcse.encoders.storage import model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.storage.manifest import MODEL_FOLDER_FILE
+from dcpcse.encoders.storage.manifest import MODEL_FOLDER_FILE, file_names, read_record
 from dcpcse.utils.errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
@@ -132,7 +131,7 @@ def _download(name: str, remote: Remote, options: LoadOptions, more: Collection[
     at_commit = {**options.kwargs(), "revision": folder.name}
     if folder.name != remote.commit:  # pushed to in this moment
         remote = fetch_remote(name, replace(options, revision=folder.name))
-    wanted = {*model_folder.file_names(model_folder.read_record(folder)), *more}
+    wanted = {*file_names(read_record(folder)), *more}
     for file in sorted(wanted & remote.files):
         hf_hub_download(name, file, **at_commit)
     return folder

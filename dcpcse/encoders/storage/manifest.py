@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.files import file_sha256
 from dcpcse.utils.json_schema import Anything, ByName, Fields, Flag, JsonText, Maybe, Number, OneOf, Whole
 from dcpcse.utils.parsing import parse_json, read_text
 
@@ -214,8 +215,7 @@ def sha256_of(path: Path) -> str:
     try:
         if path.name == TOKENIZER_FILE:
             return hashlib.sha256(_without_last_call(path.read_bytes())).hexdigest()
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 

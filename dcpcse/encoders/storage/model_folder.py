@@ -19,41 +19,11 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.encoders.storage import backbone_folder as tuned
-from dcpcse.encoders.storage.backbone_folder import TunedBackbone
-from dcpcse.encoders.storage.manifest import (
-    FOLDER_FORMAT,
-    MODEL_FOLDER_FILE,
-    OURS,
-    PEFT_CONFIG,
-    PEFT_PROMPTS,
-    PROMPT_KEY,
-    PROMPTS,
-    TRAINED,
-    checksums,
-    file_names,
-    is_model_folder,
-    read_record,
-    require_unchanged,
-    shape_faults,
-)
+from dcpcse.encoders.storage import backbone_folder, manifest
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside, write_json_atomic
 from dcpcse.utils.parsing import parse_json
 from dcpcse.utils.safetensors_io import load_tensors, save_tensors
-
-__all__ = [
-    "PEFT_PROMPTS",
-    "TRAINED",
-    "FolderContents",
-    "clear",
-    "file_names",
-    "holds_another_encoder",
-    "is_model_folder",
-    "read_contents",
-    "read_record",
-    "write_contents",
-]
 
 
 @dataclass(frozen=True)
@@ -72,7 +42,7 @@ def write_contents(
     trained: Mapping[str, Tensor],
     *,
     peft_config: Mapping[str, Any] | None = None,
-    backbone: TunedBackbone | None = None,
+    backbone: backbone_folder.TunedBackbone | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
     """Write the files of a model. With `peft_config` the prompts take the names that peft opens.
@@ -87,36 +57,36 @@ def write_contents(
         raise UserError(f"{folder} holds another encoder, which a trained one would overwrite; give another folder")
     folder.mkdir(parents=True, exist_ok=True)
     clear(folder)
-    name = None if prompts is None else PROMPTS if peft_config is None else PEFT_PROMPTS
+    name = None if prompts is None else manifest.PROMPTS if peft_config is None else manifest.PEFT_PROMPTS
     if prompts is not None:
-        save_tensors(folder / name, {PROMPT_KEY: prompts})
+        save_tensors(folder / name, {manifest.PROMPT_KEY: prompts})
     if peft_config is not None:
-        write_json_atomic(folder / PEFT_CONFIG, peft_config)
+        write_json_atomic(folder / manifest.PEFT_CONFIG, peft_config)
     if trained:
-        save_tensors(folder / TRAINED, trained)
+        save_tensors(folder / manifest.TRAINED, trained)
     own = None if backbone is None else backbone.write(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
-    record = {"format": FOLDER_FORMAT, **record, "prompts_file": name, "backbone": own}
-    write_json_atomic(folder / MODEL_FOLDER_FILE, {**record, "sha256": checksums(folder, record)})
+    record = {"format": manifest.FOLDER_FORMAT, **record, "prompts_file": name, "backbone": own}
+    write_json_atomic(folder / manifest.MODEL_FOLDER_FILE, {**record, "sha256": manifest.checksums(folder, record)})
 
 
 def clear(folder: Path) -> None:
     """Remove the files of a model from a folder; everything else stays, another's encoder too."""
     if _holds_own_encoder(folder):
-        tuned.clear_backbone(folder)
-    for name in OURS:
+        backbone_folder.clear_backbone(folder)
+    for name in manifest.OURS:
         (folder / name).unlink(missing_ok=True)
 
 
 def holds_another_encoder(folder: Path) -> bool:
     """Whether a folder holds an encoder that this program did not write, and that a trained one would overwrite."""
-    return tuned.holds_encoder(folder) and not _holds_own_encoder(folder)
+    return backbone_folder.holds_encoder(folder) and not _holds_own_encoder(folder)
 
 
 def _holds_own_encoder(folder: Path) -> bool:
     try:
-        record = parse_json((folder / MODEL_FOLDER_FILE).read_text(encoding="utf-8"))
+        record = parse_json((folder / manifest.MODEL_FOLDER_FILE).read_text(encoding="utf-8"))
         return record.get("backbone") is not None
     except (OSError, ValueError, AttributeError):
         return False
@@ -125,11 +95,11 @@ def _holds_own_encoder(folder: Path) -> bool:
 def read_contents(folder: str | Path) -> FolderContents:
     """Read and check a model folder; UserError names the file and what is wrong with it."""
     folder = Path(folder)
-    record = read_record(folder)
-    for name in sorted(file_names(record)):
+    record = manifest.read_record(folder)
+    for name in sorted(manifest.file_names(record)):
         require_inside(folder, name)
-    require_unchanged(folder, record)
-    trained = load_tensors(folder / TRAINED) if (folder / TRAINED).is_file() else {}
+    manifest.require_unchanged(folder, record)
+    trained = load_tensors(folder / manifest.TRAINED) if (folder / manifest.TRAINED).is_file() else {}
     prompts = _read_prompts(folder, record["prompts_file"])
     _require_shapes(folder, record, prompts, trained)
     return FolderContents(record, prompts, trained)
@@ -139,10 +109,10 @@ def _require_shapes(
     folder: Path, record: Mapping[str, Any], prompts: Tensor | None, trained: Mapping[str, Tensor]
 ) -> None:
     """UserError where tensors are not those that the record tells of, by which the model will be built."""
-    found = {TRAINED: {name: tuple(tensor.shape) for name, tensor in trained.items()}}
+    found = {manifest.TRAINED: {name: tuple(tensor.shape) for name, tensor in trained.items()}}
     if prompts is not None:
-        found[record["prompts_file"]] = {PROMPT_KEY: tuple(prompts.shape)}
-    if problem := next(shape_faults(folder, record, found), None):
+        found[record["prompts_file"]] = {manifest.PROMPT_KEY: tuple(prompts.shape)}
+    if problem := next(manifest.shape_faults(folder, record, found), None):
         raise UserError(problem)
 
 
@@ -150,6 +120,6 @@ def _read_prompts(folder: Path, name: str | None) -> Tensor | None:
     if name is None:
         return None
     prompts = load_tensors(folder / name)
-    if set(prompts) != {PROMPT_KEY}:
-        raise UserError(f"{folder / name} holds {sorted(prompts)}; exactly '{PROMPT_KEY}' is expected")
-    return prompts[PROMPT_KEY]
+    if set(prompts) != {manifest.PROMPT_KEY}:
+        raise UserError(f"{folder / name} holds {sorted(prompts)}; exactly '{manifest.PROMPT_KEY}' is expected")
+    return prompts[manifest.PROMPT_KEY]

@@ -108,9 +108,7 @@ def _is_frequent(token: str, vocabulary: Mapping[str, int]) -> bool:
 
 
 def _is_subword(token: str, vocabulary: Mapping[str, int]) -> bool:
-    if _byte_level(vocabulary):
-        return not token.startswith(WORD_START)
-    return token.startswith(WORD_CONTINUATION)
+    return not token.startswith(WORD_START) if _byte_level(vocabulary) else token.startswith(WORD_CONTINUATION)
 
 
 def _has_capital(token: str, vocabulary: Mapping[str, int]) -> bool:

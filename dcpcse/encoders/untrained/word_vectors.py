@@ -104,11 +104,9 @@ def load_word_vectors(path: str | Path) -> WordVectors:
     A first line with two whole numbers (word2vec's) is passed over. UserError, with the line, for anything else.
     """
     path = Path(path)
-    words, vectors = _read_file(path)
-    words, vectors = (
-        [PAD, UNK, *words],
-        np.concatenate([np.zeros_like(vectors[:1]), vectors.mean(0)[None], vectors]),
-    )
+    known, vectors = _read_file(path)
+    words = [PAD, UNK, *known]
+    vectors = np.concatenate([np.zeros_like(vectors[:1]), vectors.mean(0)[None], vectors])
     rules = Tokenizer(WordLevel({word: row for row, word in enumerate(words)}, unk_token=UNK))
     rules.pre_tokenizer = WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token=PAD, unk_token=UNK)

@@ -1,6 +1,10 @@
-"""Doing a unit of work: training and measuring in processes of their own, so that any end leaves what is finished."""
+"""Doing units of work, one after another or on a Ray cluster.
+
+Training and measuring have processes of their own, so that any end leaves what is finished.
+"""
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -10,6 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.experiments.reproduction.units import UNIT_SCORES, RunUnit
 from dcpcse.utils.environment import system_info
@@ -17,8 +24,14 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.parsing import parse_json
+from dcpcse.utils.ray_cluster import connected, machines
+
+logger = logging.getLogger(__name__)
 
 RECORD, LOG = "unit.json", "log.txt"
+
+RETRIES = 3
+"""A unit whose worker is gone is begun again on another, from its last checkpoint; so often at most."""
 
 
 class UnitFailedError(UserError):
@@ -86,3 +99,50 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def run_sequentially(units: Sequence[RunUnit]) -> dict[str, str]:
+    """Do units here; row → why a unit of it failed. The others go on."""
+    failures: dict[str, str] = {}
+    with logging_redirect_tqdm(), tqdm(units, unit="unit") as bar:
+        for unit in bar:
+            bar.set_description(unit.name)
+            logger.info("%s: %s tells how it goes", unit.name, unit.folder / LOG)
+            try:
+                run_unit(unit)
+            except UnitFailedError as error:
+                logger.warning("%s", error)
+                failures[unit.row.name] = str(error)
+    return failures
+
+
+def run_on_ray(units: Sequence[RunUnit], address: str) -> dict[str, str]:
+    """Do units on a Ray cluster, one a machine at a time (or a GPU), which all see the output folder at one path."""
+    failures: dict[str, str] = {}
+    with connected(address) as ray, logging_redirect_tqdm(), tqdm(total=len(units), unit="unit") as bar:
+        nodes = machines(ray)
+        gpus = any(node.get("GPU") for node in nodes)
+        needs = {"num_gpus": 1} if gpus else {"num_cpus": int(min(node["CPU"] for node in nodes))}
+        task = ray.remote(max_retries=RETRIES, **needs)(_outcome)
+        waiting = {task.remote(unit): unit for unit in units}
+        while waiting:
+            (ready,), _ = ray.wait(list(waiting))
+            unit = waiting.pop(ready)
+            try:
+                problem = ray.get(ready)
+            except ray.exceptions.RayError as error:
+                problem = f"{unit.name}: its worker was lost {RETRIES + 1} times ({str(error).splitlines()[-1]:.120})"
+            if problem:
+                logger.warning("%s", problem)
+                failures[unit.row.name] = problem
+            bar.update()
+    return failures
+
+
+def _outcome(unit: RunUnit) -> str:
+    """Why a unit failed, in a worker; empty where it did not. Raised, Ray would bury it in its own."""
+    try:
+        run_unit(unit)
+    except UserError as error:
+        return str(error)
+    return ""

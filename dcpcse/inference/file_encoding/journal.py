@@ -16,6 +16,7 @@ from typing import Any
 
 from dcpcse.inference.file_encoding.formats import Bytes
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import fsync
 from dcpcse.utils.parsing import parse_json
 
 logger = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ class ResumableFile:
         try:
             _write(self._file, [self._closing])
             os.replace(self.partial, self.output)
-            _sync_folder(self.output.parent)
+            fsync(self.output.parent)
         except OSError as error:
             raise UserError(f"cannot write {self.output}: {error.strerror}; the same command tries again") from error
         self.complete = True
@@ -195,12 +196,3 @@ def _write(file: Any, pieces: Iterable[Bytes]) -> None:
         file.write(piece)
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """See a new name onto the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

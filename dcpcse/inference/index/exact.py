@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dcpcse.inference.index.unit_vectors import pairwise_cosines
 from dcpcse.inference.index.vector_store import BLOCK, VectorStore
+from dcpcse.inference.similarity import pairwise_cosines
 from dcpcse.utils.errors import UserError
 
 QUERY_BATCH = 1_024

@@ -15,8 +15,8 @@ from dcpcse.inference.index.exact import Hit, by_either, by_faiss, by_numpy, exa
 from dcpcse.inference.index.index_folder import Chunk
 from dcpcse.inference.index.ivf import IVFIndex, require_cells
 from dcpcse.inference.index.sources import EncodedVectors, EncodeFn, SentenceSource
-from dcpcse.inference.index.unit_vectors import normalize_rows
 from dcpcse.inference.index.vector_store import MemoryStore, VectorStore
+from dcpcse.inference.similarity import normalize_rows
 from dcpcse.utils.errors import UserError
 
 ENGINES = dict(zip(EXACT_BACKENDS, (by_either, by_numpy, by_faiss), strict=True))
@@ -171,12 +171,7 @@ class SentenceIndex:
         self.text = None
 
     def search(
-        self,
-        queries: str | Sequence[str],
-        top_k: int = 5,
-        threshold: float | None = None,
-        *,
-        batch_size: int = 128,
+        self, queries: str | Sequence[str], top_k: int = 5, threshold: float | None = None, *, batch_size: int = 128
     ) -> list[Hit] | list[list[Hit]]:
         """The `top_k` sentences that are most similar to each query, best first; ties in order of rows.
 

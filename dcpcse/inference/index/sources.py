@@ -10,8 +10,8 @@ from tqdm.auto import tqdm
 
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.tokenization import require_sentences
-from dcpcse.inference.index.unit_vectors import normalize_rows
 from dcpcse.inference.index.vector_store import BLOCK
+from dcpcse.inference.similarity import normalize_rows
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.npy import open_array
 from dcpcse.utils.parsing import parse_json

@@ -38,10 +38,11 @@ def import_checkpoint(
     model in `output`. Raises UserError for a folder that is none, for tensors that are missing, unknown, damaged or of
     another encoder, and for a pickle that holds more than tensors.
     """
-    from dcpcse.interop.convert.build import load_checkpoint, require_room_for, write_model_folder  # takes torch
+    # Here only: it takes torch.
+    from dcpcse.interop.convert.build import EncoderPlace, load_checkpoint, require_room_for, write_model_folder
 
     path, output = Path(path), Path(output)
     require_room_for(path, output, overwrite)
-    model, imported = load_checkpoint(path, base, tokenizer=tokenizer, layout=layout, choices=choices, options=options)
+    model, imported = load_checkpoint(path, EncoderPlace(base, tokenizer, options), layout, choices)
     write_model_folder(model, output)
     return imported

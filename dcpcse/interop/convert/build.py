@@ -1,6 +1,7 @@
 """From the tensors of a checkpoint to a model, and to the folder of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,17 @@ _SAME = ("num_attention_heads", "hidden_act", "layer_norm_eps")
 """Settings that vectors hang on and no tensor shows."""
 
 
+@dataclass(frozen=True)
+class EncoderPlace:
+    """Where the encoder of a checkpoint is taken from, in the words of `import_checkpoint`."""
+
+    base: str | None
+    tokenizer: str | None
+    options: LoadOptions | None
+
+
 def load_checkpoint(
-    path: Path,
-    base: str | None,
-    *,
-    tokenizer: str | None,
-    layout: str | None,
-    choices: Choices,
-    options: LoadOptions | None,
+    path: Path, place: EncoderPlace, layout: str | None, choices: Choices
 ) -> tuple[SentenceEncoder, Imported]:
     """The model of a checkpoint, in eval mode, and what became of its tensors; arguments as of `import_checkpoint`."""
     checkpoint = read_checkpoint(path)
@@ -54,32 +58,22 @@ def load_checkpoint(
             f"{path} is a sentence-transformers folder: evaluation.py takes its encoder as it is; if it is a "
             f"{kind.title} checkpoint all the same, say so with --layout {name}"
         )
-    used, left_out = _sorted_out(checkpoint, kind)
+    try:
+        used, left_out = kind.sort(checkpoint.tensors)
+    except UserError as error:
+        raise UserError(f"{checkpoint.file}: {error}") from error
     parts = _parts(checkpoint.tensors, used)
-    backbone = (_frozen if kind.frozen else _trained)(checkpoint, kind, parts, base, tokenizer, options)
+    backbone = (_frozen if kind.frozen else _trained)(checkpoint, kind, parts["encoder"], place)
     model, resolved = _build(checkpoint, name, parts, backbone, choices)
     # Once nothing can be wrong any more: before an error these lines would only hide it.
     notify(
         f"{checkpoint.file}: a {kind.title} checkpoint, {plural(len(used), 'tensor')} used, {len(left_out)} left out"
     )
-    for line in _said_of(left_out):
-        notify(line)
+    for why in dict.fromkeys(left_out.values()):
+        notify(f"left out ({why}): {listed([name for name, reason in left_out.items() if reason == why])}")
     for option, value in resolved.assumed.items():
         notify(f"--{option} {value}: the checkpoint does not say; taken from {resolved.source[option]}")
     return model, Imported(name, checkpoint.file, used, left_out, resolved.assumed)
-
-
-def _sorted_out(checkpoint: ForeignCheckpoint, layout: Layout) -> tuple[dict[str, str], dict[str, str]]:
-    try:
-        return layout.sort(checkpoint.tensors)
-    except UserError as error:
-        raise UserError(f"{checkpoint.file}: {error}") from error
-
-
-def _said_of(left_out: Mapping[str, str]) -> Iterable[str]:
-    for why in dict.fromkeys(left_out.values()):
-        names = [name for name, reason in left_out.items() if reason == why]
-        yield f"left out ({why}): {listed(names)}"
 
 
 def _parts(tensors: Mapping[str, Tensor], used: Mapping[str, str]) -> Parts:
@@ -91,23 +85,18 @@ def _parts(tensors: Mapping[str, Tensor], used: Mapping[str, str]) -> Parts:
 
 
 def _trained(
-    checkpoint: ForeignCheckpoint,
-    layout: Layout,
-    parts: Parts,
-    base: str | None,
-    tokenizer: str | None,
-    options: LoadOptions | None,
+    checkpoint: ForeignCheckpoint, layout: Layout, found: Mapping[str, Tensor], place: EncoderPlace
 ) -> Backbone:
     """The encoder of a checkpoint that trained it."""
     folder = str(checkpoint.folder)
-    if base is not None:
+    if place.base is not None:
         raise UserError(f"--base: {folder} is a {layout.title} checkpoint, which holds its own encoder; leave it out")
     if not checkpoint.config:
         raise UserError(f"{folder} has no config.json, which says what encoder it is; copy it there")
-    if tokenizer is None and not checkpoint.has_tokenizer:
+    if place.tokenizer is None and not checkpoint.has_tokenizer:
         raise UserError(f"{folder} has no tokenizer; give the one of its encoder with --tokenizer")
     _require_root(checkpoint)
-    return build_backbone(folder, parts["encoder"], tokenizer=tokenizer, options=options)
+    return build_backbone(folder, found, tokenizer=place.tokenizer, options=place.options)
 
 
 def _require_root(checkpoint: ForeignCheckpoint) -> None:
@@ -121,16 +110,11 @@ def _require_root(checkpoint: ForeignCheckpoint) -> None:
 
 
 def _frozen(
-    checkpoint: ForeignCheckpoint,
-    layout: Layout,
-    parts: Parts,
-    base: str | None,
-    tokenizer: str | None,
-    options: LoadOptions | None,
+    checkpoint: ForeignCheckpoint, layout: Layout, found: Mapping[str, Tensor], place: EncoderPlace
 ) -> Backbone:
     """The encoder that a checkpoint's prompts were trained on, from its own place."""
     adapter = checkpoint.adapter
-    where = base or (None if adapter is None else adapter.get("base_model_name_or_path"))
+    where = place.base or (None if adapter is None else adapter.get("base_model_name_or_path"))
     if adapter is not None:
         _require_prefix_tuning(checkpoint)
     if where is None:
@@ -140,16 +124,16 @@ def _frozen(
             f"{checkpoint.folder} holds prompts on a frozen encoder ({layout.title}), which is not written again; "
             f"give that encoder with --base{said}"
         )
-    own = str(checkpoint.folder) if checkpoint.has_tokenizer else None
+    tokenizer = place.tokenizer or (str(checkpoint.folder) if checkpoint.has_tokenizer else None)
 
     def require_same_kind(source: EncoderSource) -> None:
         _require_same(checkpoint, where, "model_type", checkpoint.config.get("model_type"), source.model_type)
 
-    backbone = load_backbone(where, tokenizer=tokenizer or own, options=options, require=require_same_kind)
-    notify(f"tokenizer: that of {tokenizer or own or where}")
+    backbone = load_backbone(where, tokenizer=tokenizer, options=place.options, require=require_same_kind)
+    notify(f"tokenizer: that of {tokenizer or where}")
     _require_same_settings(checkpoint, where, backbone)
-    if parts["encoder"]:
-        _require_same_encoder(checkpoint, parts["encoder"], where, backbone)
+    if found:
+        _require_same_encoder(checkpoint, found, where, backbone)
     else:
         notify(f"the encoder is taken to be {where}: {checkpoint.file.name} has nothing to know it by but its size")
     return backbone
@@ -216,9 +200,7 @@ def _build(
         prompt_length=None if prompt is None else prompt.shape.length,
     )
     read = resolved.choices
-    template = None
-    if layout.templated:
-        template = Template.parse(read.template, continuous=bool(parts["shallow"]))
+    template = Template.parse(read.template, continuous=bool(parts["shallow"])) if layout.templated else None
     model = SentenceEncoder(
         Encoder(
             backbone.model.requires_grad_(False),
@@ -329,11 +311,9 @@ def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
 def write_model_folder(model: SentenceEncoder, output: Path) -> None:
     """Write the model folder: whole, or not at all where there was none."""
     if output.is_dir() and any(output.iterdir()):
-        from dcpcse.training.output_folder import (
-            clear_run,  # what spoke of the earlier model must not speak of this one
-        )
+        from dcpcse.training.output_folder import clear_run
 
-        clear_run(output)
+        clear_run(output)  # what spoke of the earlier model must not speak of this one
         model.save(output)
         return
     with atomic_folder(output) as aside:

@@ -10,20 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcpcse.encoders.storage.manifest import (
-    CONFIG,
-    MODULES,
-    PEFT_CONFIG,
-    PEFT_PROMPTS,
-    WEIGHTS,
-    is_model_folder,
-    read_object,
-)
+from dcpcse.encoders.storage import manifest
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_io import BROKEN_PICKLE, load_tensors, require_finite
 
 PICKLE = "pytorch_model.bin"
-WEIGHT_FILES = {False: (WEIGHTS, PICKLE), True: (PEFT_PROMPTS, "adapter_model.bin")}
+WEIGHT_FILES = {False: (manifest.WEIGHTS, PICKLE), True: (manifest.PEFT_PROMPTS, "adapter_model.bin")}
 """Names of the weights, the first one there is taken; True: in a folder of peft's."""
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
@@ -51,8 +43,10 @@ class ForeignCheckpoint:
 def read_checkpoint(folder: Path) -> ForeignCheckpoint:
     """All that lies in a checkpoint's folder; UserError names the file and what is wrong with it."""
     _require_checkpoint(folder)
-    adapter = read_object(folder / PEFT_CONFIG) if (folder / PEFT_CONFIG).is_file() else None
-    config = read_object(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    adapter = (
+        manifest.read_object(folder / manifest.PEFT_CONFIG) if (folder / manifest.PEFT_CONFIG).is_file() else None
+    )
+    config = manifest.read_object(folder / manifest.CONFIG) if (folder / manifest.CONFIG).is_file() else {}
     file = _weights_in(folder, adapter is not None)
     tensors = load_tensors(file) if file.suffix == ".safetensors" else load_pickle(file)
     if not tensors:
@@ -65,7 +59,7 @@ def _require_checkpoint(folder: Path) -> None:
         raise UserError(f"{folder} is a file; give the folder that holds it, with its configuration")
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; give one that holds a checkpoint (from the hub: download it)")
-    if is_model_folder(folder):
+    if manifest.is_model_folder(folder):
         raise UserError(f"{folder} is a model folder already; dcpcse.load and evaluation.py take it as it is")
 
 
@@ -90,7 +84,7 @@ def load_pickle(path: Path) -> dict[str, Tensor]:
         wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
         what = f"holds more than tensors ({wanted[1]})" if wanted else "is damaged, or holds more than tensors"
         raise UserError(
-            f"{path} {what}; it was not opened, as that could run code of whoever made it; ask for {WEIGHTS}"
+            f"{path} {what}; it was not opened, as that could run code of whoever made it; ask for {manifest.WEIGHTS}"
         ) from error
     except (*BROKEN_PICKLE, OSError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
@@ -111,4 +105,4 @@ def _tensors_of(path: Path, content: Any) -> dict[str, Tensor]:
 
 def is_sentence_transformer(folder: Path) -> bool:
     """Whether sentence-transformers wrote the folder, which then says itself how it pools."""
-    return (folder / MODULES).is_file()
+    return (folder / manifest.MODULES).is_file()
