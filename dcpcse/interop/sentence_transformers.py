@@ -1,8 +1,8 @@
 """Our models in sentence-transformers: `SentenceTransformer(folder, trust_remote_code=True)`.
 
 `dcpcse export --to sentence-transformers` writes such a folder. It holds a model folder as it is, and a modules.json
-that names the module by its door, `dcpcse.st`, so that without this package, or without trust in it, the folder is refused, never opened
-as the encoder alone.
+that names the module by its door, `dcpcse.st`, so that without this package, or without trust in it, the folder is
+refused, never opened as the encoder alone.
 """
 
 from collections.abc import Sequence

@@ -212,6 +212,7 @@ def test_sentence_transformers_gives_the_vectors_of_every_method(name, saved, te
     assert has_encoder == model.encoder.tuned
     if not plain:
         assert np.array_equal(dcpcse.load(tmp_path / "out", device="cpu").encode(texts), ours)
+        assert '"dcpcse.st.DeepPromptTransformer"' in (tmp_path / "out/modules.json").read_text(encoding="utf-8")
         with pytest.raises(ValueError, match="trust_remote_code=True"):
             opened(tmp_path / "out")
         with pytest.raises((OSError, ValueError)):
