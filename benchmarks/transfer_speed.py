@@ -3,7 +3,7 @@
     python benchmarks/transfer_speed.py --model_name_or_path ENCODER --data_dir SentEval/data [--task MR] \\
         [--mode test] [--output_file transfer_speed.json]
 
-The sequential side is the plain implementation that the tests hold ours against (tests/unit/senteval): one torch
+The sequential side is the plain implementation that the tests hold ours against (tests/test_senteval): one torch
 module, one optimiser and one early stopping for each fit. Both sides get the same embeddings, folds and float32
 features, and both print their accuracies, so that the same work is seen to be done. Encoding is in neither time.
 With MR in test mode (410 fits) the sequential side takes a quarter of an hour.
@@ -23,7 +23,7 @@ from senteval.transfer import LoadedTransfer
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import plain_encoder
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests/unit/senteval"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests/test_senteval"))
 import senteval_oracle as oracle
 
 

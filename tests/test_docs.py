@@ -123,3 +123,11 @@ def test_the_map_names_files_that_are_there():
         if not {"NAME", "PACKAGE"} & set(re.findall(r"[A-Z]+", name))
         and not any((place / name).exists() for place in places)
     }
+
+
+def test_the_map_names_every_module():
+    listed = PAGES["architecture"].split("## Every module")[1].split("```")[1].split()
+    modules = [path for path in (ROOT / "dcpcse").rglob("*.py") if path.name != "__init__.py"]
+    assert sorted(name for name in listed if not name.endswith("/")) == sorted(
+        path.stem for path in modules if path.parent != ROOT / "dcpcse"
+    )

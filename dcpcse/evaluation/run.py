@@ -1,4 +1,4 @@
-"""What evaluation.py does: load a model, settle its representation, measure, print, write."""
+"""What evaluation.py does: load a model, choose its representation, measure, print, write."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -11,7 +11,7 @@ from dcpcse.encoders.pooling import POOLERS, describe_poolers
 from dcpcse.encoders.template_denoising import WAYS
 from dcpcse.encoders.templates import PROMPT, Template
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import Need, flag, option, require, require_choices, require_count
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Need, flag, option, require, require_choices, require_count
 from dcpcse.utils.presets import names as preset_names
 
 TUNINGS = ("full", "deep", "shallow")
@@ -19,10 +19,7 @@ PROMPT_INITS = ("template", "normal", "uniform")
 GRADIENTS = ("exact", "published")
 ENCODER_DTYPES = ("float32", "bfloat16")
 
-WITH_HEAD = ("cls", "mask")
-"""Poolers that methods put their MLP on; the other representations are taken as they are pooled."""
-
-HAS_HEAD = Need("a head (--pooler_type cls or mask)", lambda args: args.pooler_type in WITH_HEAD)
+HAS_HEAD = Need("a head (--pooler_type cls or mask)", lambda args: args.pooler_type in POOLERS_WITH_HEAD)
 POOLS_MASK = Need("--pooler_type mask", lambda args: args.pooler_type == "mask")
 NO_ORG_MLP = Need("--org_mlp False", lambda args: not args.org_mlp)
 HAS_TEMPLATE = Need("a template (--template)", lambda args: args.template is not None)

@@ -20,9 +20,10 @@ from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.losses import Contrastive, MaskedLM, Term
 from dcpcse.losses.masked_lm import exponential_decay
 from dcpcse.losses.token_masking import TokenMasking
-from dcpcse.methods.arguments import WITH_HEAD, ModelArguments
+from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Method
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
         backbone.source,
         pooling=args.pooler_type,
         head=_head(backbone, args),
-        head_at_inference=args.pooler_type in WITH_HEAD and not args.mlp_only_train,
+        head_at_inference=args.pooler_type in POOLERS_WITH_HEAD and not args.mlp_only_train,
         templates=templates,
         denoising=denoising_of(args),
         final_period=args.final_period,
@@ -172,7 +173,7 @@ def _beginnings(words: Tensor, ids: Sequence[int], std: float) -> dict[str, Tens
 
 
 def _head(backbone: Backbone, args: ModelArguments) -> nn.Module | None:
-    if args.pooler_type not in WITH_HEAD:
+    if args.pooler_type not in POOLERS_WITH_HEAD:
         return None
     if args.org_mlp:
         return MLMTransform.of(backbone.lm_head)

@@ -8,12 +8,12 @@ from dcpcse.data.views import View, require_anchor
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.templates import MASK, PROMPT, SENTENCE, Template
 from dcpcse.losses import Term
-from dcpcse.methods.arguments import WITH_HEAD, ModelArguments
+from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import contrastive, mlm_terms, own_templates, sentence_encoder
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import option, require, require_count
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, option, require, require_count
 
 
 @dataclass
@@ -48,7 +48,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         "tuning": "full",
         "pooler_type": "mask",
         "template": " ".join([SENTENCE, *prompts, MASK]),
-        "mlp_only_train": args.pooler_type in (None, *WITH_HEAD),
+        "mlp_only_train": args.pooler_type in (None, *POOLERS_WITH_HEAD),
         "denoise": args.pooler_type in (None, "mask"),
         "prototypes": "both",
         "instance_weight": 0.0,

@@ -9,11 +9,11 @@ from dcpcse.data.augmentations import Augmentation
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.losses import Contrastive, Term
 from dcpcse.losses.momentum_contrastive import MomentumContrastive
-from dcpcse.methods.arguments import WITH_HEAD, ModelArguments
+from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import contrastive
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.prototypes import PrototypeOptions, with_prototypes
-from dcpcse.utils.option_fields import Need, option, require
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Need, option, require
 
 LARGEST_QUEUE = 1_000_000
 """Sentences: a slip of the keyboard should not cost the memory of a machine."""
@@ -72,7 +72,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         "tuning": "full",
         "pooler_type": "cls",
         # As in SimCSE: in training only where there are sentences alone.
-        "mlp_only_train": "positive" not in columns and args.pooler_type in (None, *WITH_HEAD),
+        "mlp_only_train": "positive" not in columns and args.pooler_type in (None, *POOLERS_WITH_HEAD),
         "dup_rate": 0.32,
         "neg_size": 160,
         "momentum": None if args.neg_size == 0 else 0.995,

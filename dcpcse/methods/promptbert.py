@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dcpcse.encoders.backbones import Backbone
-from dcpcse.methods.arguments import WITH_HEAD, ModelArguments
+from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.prototypes import PrototypeOptions, with_prototypes
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
 
 FIRST_TEMPLATE = 'This sentence of "{sentence}" means [MASK].'
 SECOND_TEMPLATE = 'This sentence : "{sentence}" means [MASK].'
@@ -30,7 +31,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         "denoise": denoised,
         # At test time: the plain [MASK] vector if unsupervised, denoised and through the head if supervised.
         "denoise_at_inference": denoised and supervised and args.denoise is not False,
-        "mlp_only_train": not supervised and args.pooler_type in (None, *WITH_HEAD),
+        "mlp_only_train": not supervised and args.pooler_type in (None, *POOLERS_WITH_HEAD),
     }
 
 

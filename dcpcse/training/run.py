@@ -313,7 +313,7 @@ def _report_lost_process(trainer: ContrastiveTrainer, output: Path) -> None:
 
 
 def resolved(model: ModelArguments, data: DataArguments, run: RunArguments, given: Collection[str]) -> dict[str, Any]:
-    """The options of a run, whether given, settled or left at their defaults."""
+    """The options of a run, whether given, filled in or left at their defaults."""
     # Of transformers' hundred options those that were given, and those that matter always.
     kept = {name: value for name, value in run.to_dict().items() if name in given or name in ALWAYS_RECORDED}
     options = {**vars(model), **vars(data), **kept, "output_dir": run.output_dir}

@@ -9,6 +9,9 @@ from dcpcse.utils.errors import UserError
 BASE = "--base (in Python: base=)"
 """The option that says where a frozen encoder is now, as messages name it."""
 
+POOLERS_WITH_HEAD = ("cls", "mask")
+"""Poolers that methods put their MLP on; the other representations are taken as they are pooled."""
+
 GENERATION_CHOICES = ("sample", "argmax")
 """What `dcpcse.losses.generator` puts at a masked token: a sample of its distribution, or the most probable one."""
 GENERATE_AT_CHOICES = ("masked", "all")

@@ -50,12 +50,10 @@ def test_shared_prompts_are_there_once(monkeypatch):
     lengths = []
     plain = flex.flex_attention
     monkeypatch.setattr(flex, "flex_attention", lambda q, k, v, **o: lengths.append(k.shape[2]) or plain(q, k, v, **o))
-    flex._attention.cache_clear()
     states = torch.randn(3, 1, HEADS, sum(SIZES), WIDTH)
     table = torch.randn(1, HEADS, PROMPTS, WIDTH)
     for part in (table.expand(len(SIZES), -1, -1, -1), table.repeat(len(SIZES), 1, 1, 1)):
         attended(states, (part, part), None, one_row=True)
-    flex._attention.cache_clear()
     assert lengths == [PROMPTS + sum(SIZES), len(SIZES) * PROMPTS + sum(SIZES)]
 
 

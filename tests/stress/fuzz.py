@@ -43,8 +43,8 @@ from past_runs import make_run
 from senteval.errors import DataError
 
 import dcpcse
-from dcpcse.cli import runner as cli
 from dcpcse.cli.commands.info import format_facts
+from dcpcse.cli.parse import _read_config, training_parser
 from dcpcse.data.corrupted_corpus import Corpus
 from dcpcse.data.text_file import TextFile
 from dcpcse.data.training_file import load_training_file
@@ -323,7 +323,7 @@ def _read_evaluation(folder: Path) -> Any:
 
 
 def record_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
-    parser = cli.training_parser()
+    parser = training_parser()
     options = {
         "method": "dcpcse",
         "pre_seq_len": 10,
@@ -336,7 +336,7 @@ def record_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
         "method: dcpcse\npre_seq_len: 10\ntemp: 5e-2\nreport_to: [none]\nbf16: true\nseed: &s 1\ndata_seed: *s\n"
     )
     for name, text in (("options.yaml", yaml_text), ("options.json", json.dumps(options))):
-        yield name, Target([{name: text.encode()}], lambda folder, name=name: cli._read_config(parser, folder / name))
+        yield name, Target([{name: text.encode()}], lambda folder, name=name: _read_config(parser, folder / name))
     run = make_run(scratch / "run")
     yield "run records", Target([contents(run)], _read_run)
     scores = {"mode": "test", "scores_x100": {"STS12": 70.5}, "averages_x100": {"sts": 70.5}, "tasks": {}, "model": {}}

@@ -86,7 +86,7 @@ def estimate(unit: RunUnit) -> Estimate:
 
 
 def _is_full(options: Mapping[str, Any]) -> bool:
-    """Whether the encoder itself is trained, as the method settles it."""
+    """Whether the encoder itself is trained, by default of the method."""
     known = {field.name for field in fields(arguments_class())}
     columns = _file_stats(str(options["train_file"])).columns
     given = model_arguments(**{name: value for name, value in options.items() if name in known})

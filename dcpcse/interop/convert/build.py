@@ -17,12 +17,13 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
-from dcpcse.interop.convert.choices import POOLERS_WITH_HEAD, Choices, ResolvedChoices, resolve_choices
+from dcpcse.interop.convert.choices import Choices, ResolvedChoices, resolve_choices
 from dcpcse.interop.convert.layouts import LAYOUTS, Imported, Layout, find_layout
 from dcpcse.interop.convert.read import ForeignCheckpoint, is_sentence_transformer, read_checkpoint
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import atomic_folder, require_writable
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
 from dcpcse.utils.safetensors_io import listed, require_same_tensors
 
 Parts = Mapping[str, Mapping[str, Tensor]]

@@ -9,10 +9,7 @@ from dcpcse.encoders.templates import Template
 from dcpcse.interop.convert.layouts import Layout
 from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import flag, option, require
-
-POOLERS_WITH_HEAD = ("cls", "mask")
-"""Poolers whose vectors published heads were trained on."""
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, flag, option, require
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,19 @@ from dcpcse.losses import ReplacedTokenDetection, Term
 from dcpcse.losses.functional import REDUCTIONS
 from dcpcse.losses.generator import Corruption, load_generator
 from dcpcse.losses.token_masking import TokenMasking
-from dcpcse.methods.arguments import WITH_HEAD, ModelArguments
+from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import initial_std, instance_wise
 from dcpcse.methods.registry import Method
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import GENERATE_AT_CHOICES, GENERATION_CHOICES, Need, flag, option, require
+from dcpcse.utils.option_fields import (
+    GENERATE_AT_CHOICES,
+    GENERATION_CHOICES,
+    POOLERS_WITH_HEAD,
+    Need,
+    flag,
+    option,
+    require,
+)
 
 DISCRIMINATORS = ("self", "frozen", "trained")
 
@@ -86,7 +94,7 @@ def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
             f"--method {args.method} puts the condition of its discriminator in [CLS] and takes no template, so no "
             "--tuning shallow either; leave it out"
         )
-    headed = args.pooler_type in (None, *WITH_HEAD)
+    headed = args.pooler_type in (None, *POOLERS_WITH_HEAD)
     both: dict[str, Any] = {"pooler_type": "cls", "mlp_only_train": headed, "batchnorm": headed}
     both |= {"lambda_weight": 0.005, "crtd_reduction": "sum", "crtd_condition": True, "before_mlp": False}
     if args.corrupted_corpus is None:
