@@ -16,7 +16,7 @@ from dcpcse.losses.pair_classification import classified_pairs
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import mlm_terms, own_templates, sentence_encoder
 from dcpcse.methods.registry import DEFAULTS, Adversary, Method, register
-from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of
+from dcpcse.methods.shared.prototypes import PROTOTYPES, PrototypeOptions, prototypes_of
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import Need, flag, option, require
 
@@ -110,7 +110,7 @@ class ConSERTOptions:
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if args.second_template is not None:
         raise UserError("--second_template: the copies of --method consert stand in one template; leave it out")
-    if args.hard_negative_weight != DEFAULTS["hard_negative_weight"] and args.prototypes in (None, "none"):
+    if args.hard_negative_weight != DEFAULTS["hard_negative_weight"] and not PROTOTYPES.holds(args):
         raise UserError("--hard_negative_weight: --method consert classifies hard negatives; leave it out")
     for name in ("encoder_dropout", "prompt_dropout"):
         if args.no_dropout and getattr(args, name):

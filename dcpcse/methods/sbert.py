@@ -13,7 +13,7 @@ from dcpcse.losses.pair_classification import classified_pairs
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import of_pairs
 from dcpcse.methods.registry import DEFAULTS, Method, register
-from dcpcse.methods.shared.prototypes import PrototypeOptions, prototypes_of
+from dcpcse.methods.shared.prototypes import PROTOTYPES, PrototypeOptions, prototypes_of
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
 
@@ -39,7 +39,7 @@ class SBERTOptions:
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     """Nothing; UserError for options of a contrastive loss where there is none."""
     for name in ("temp", "hard_negative_weight", "gather_gradient"):
-        if args.prototypes in (None, "none") and getattr(args, name) != DEFAULTS[name]:
+        if not PROTOTYPES.holds(args) and getattr(args, name) != DEFAULTS[name]:
             raise UserError(f"--{name} is of contrastive losses, and --method sbert has none; leave it out")
     return {}
 
