@@ -18,6 +18,7 @@ from dcpcse.experiments.reproduction.units import (
     parse_seeds,
     plan,
     relevant_options,
+    training_size,
 )
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
@@ -72,7 +73,12 @@ def reproduce_parser() -> CommandParser:
     parser = CommandParser("dcpcse reproduce", description=DESCRIPTION)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="paper/table/row, paper/table, paper, or with *")
     parser.add_argument("--list", action="store_true", help="the rows there are, and what each still needs")
-    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="the plan: steps, time, memory, commands")
+    parser.add_argument(
+        "--dry_run",
+        "--dry-run",
+        action="store_true",
+        help="only print the plan: the number of steps and training examples of each run, and its commands",
+    )
     parser.add_argument("--seeds", help="0..9 or 0,1,2 (default: 0)")
     parser.add_argument("--limit", type=int, help="so many optimiser steps at most")
     parser.add_argument("--base", help="another frozen encoder for every row: folder or hub id")
@@ -142,29 +148,17 @@ def _require_data(units: Sequence[RunUnit], config: ReproductionConfig) -> None:
 
 def plan_table(units: Sequence[RunUnit], obstacles: Mapping[str, str | None]) -> str:
     """The plan as a table, the commands of each row's first unit, and what cannot be run."""
-    from dcpcse.experiments.reproduction.cost_estimate import estimate
     from dcpcse.experiments.reproduction.run_unit import is_finished
 
-    table = PrettyTable(["unit", "steps", "time", "memory", "state"], align="r")
+    table = PrettyTable(["unit", "steps", "training examples", "state"], align="r")
     table.align["unit"] = table.align["state"] = "l"
-    left = 0.0
     for unit in units:
-        cost, finished = estimate(unit), is_finished(unit)
-        left += 0 if finished or cost.seconds is None else cost.seconds
-        memory = "?" if cost.megabytes is None else f"{cost.megabytes / 1000:.1f} GB"
-        table.add_row([unit.name, cost.steps or "-", _duration(cost.seconds), memory, "done" if finished else "to do"])
-    lines = [table.get_string(), f"left: about {_duration(left)} on this machine, one unit after another"]
+        counts = [f"{number:,}" for number in training_size(unit)] if unit.train else ["-", "-"]
+        table.add_row([unit.name, *counts, "done" if is_finished(unit) else "to do"])
+    lines = [table.get_string()]
     for unit in {unit.row.name: unit for unit in reversed(units)}.values():
         lines += [f"{unit.name}:", *(f"  {line}" for _, line in _lines(unit))]
     return "\n".join([*lines, *(f"{name}: {reason}" for name, reason in obstacles.items() if reason)])
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "?"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _work(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """From rows and seeds to units of work: the commands of each, and where it lies."""
 
+import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,6 +204,28 @@ def command_words(options: Mapping[str, Any]) -> list[str]:
         values = value if isinstance(value, (list, tuple)) else [value]
         line += [f"--{name}", *map(str, values)]
     return line
+
+
+def training_size(unit: RunUnit) -> tuple[int, int]:
+    """Return the number of optimiser steps of a unit's training, and of the training examples in them."""
+    options = unit.options
+    batch, accumulation = (
+        int(options.get(name, default))
+        for name, default in (("per_device_train_batch_size", 8), ("gradient_accumulation_steps", 1))
+    )
+    if (steps := int(options.get("max_steps", 0))) > 0:
+        return steps, steps * batch * accumulation
+    rows, epochs = _count_rows(str(options["train_file"])), float(options.get("num_train_epochs", 3))
+    steps_per_epoch = math.ceil(math.ceil(rows / batch) / accumulation)
+    return math.ceil(steps_per_epoch * epochs), math.ceil(rows * epochs)
+
+
+@functools.cache
+def _count_rows(training_file: str) -> int:
+    # Imported late: a listing of the rows must not import torch and datasets.
+    from dcpcse.data.training_file import load_training_file
+
+    return len(load_training_file(training_file).dataset)
 
 
 MAX_SEEDS = 1_000
