@@ -23,7 +23,6 @@ from dcpcse.methods import Method
 from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in_chunks
 from dcpcse.training.guards import Guards, Locate
-from dcpcse.training.metric_accumulator import RunningSums
 from dcpcse.training.output_folder import EVAL_RESULTS
 from dcpcse.training.run_recorder import MetricsFile
 from dcpcse.training.sharding import shard_layers, unsharded
@@ -70,8 +69,10 @@ class ContrastiveTrainer(Trainer):
         self.add_callback(ResumeCallback(self))
         self.stop = DeferredSignal()
         self.made_of: Mapping[str, Any] = {}
-        self._running_sums = RunningSums()
         self._resumed_from: Path | None = None
+        self._term_sums: dict[str, Tensor] = {}
+        self._metric_sums: dict[str, Tensor] = {}
+        self._batches_since_log = 0
         self._epoch_is_over = False
         self._saved_step = 0
         self._limit = args.save_total_limit
@@ -170,7 +171,9 @@ class ContrastiveTrainer(Trainer):
     def _keep_terms(self, terms: Mapping[str, Tensor]) -> None:
         """For the log, and for those who watch."""
         self._terms = {name: term.detach() for name, term in terms.items()}
-        self._running_sums.add_terms(self._terms)
+        for name, term in self._terms.items():
+            self._term_sums[name] = self._term_sums.get(name, 0) + term
+        self._batches_since_log += 1
 
     def _add_metrics(self, losses: Mapping[str, Loss]) -> None:
         """For the log: figures of the batch, or chunk, that these losses saw last.
@@ -181,7 +184,8 @@ class ContrastiveTrainer(Trainer):
         for term, loss_fn in losses.items():
             for figure, count in loss_fn.metrics.items():
                 counts[f"{term}_{figure}" if figure in counts else figure] = count
-        self._running_sums.add_counts(counts)
+        for name, count in counts.items():
+            self._metric_sums[name] = self._metric_sums.get(name, 0) + torch.stack(count).float()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with `loss` the mean of each term since the last log and the weight of each scheduled one."""
@@ -208,34 +212,22 @@ class ContrastiveTrainer(Trainer):
         return {name: term.weight_at(self.state.global_step) for name, term in self.step_module.terms.items()}
 
     def _drain_terms(self) -> dict[str, float]:
-        totals = torch.stack([term.float() for term in self._running_sums.terms.values()]) / self._running_sums.batches
+        totals = torch.stack([term.float() for term in self._term_sums.values()]) / self._batches_since_log
         means = self.accelerator.reduce(totals, reduction="mean").tolist()
-        names = list(self._running_sums.terms)
-        self._running_sums.terms, self._running_sums.batches = {}, 0
+        names = list(self._term_sums)
+        self._term_sums, self._batches_since_log = {}, 0
         if len(names) == 1:  # it is the loss
             return {}
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
 
     def _drain_counts(self) -> dict[str, float]:
         """Means of the losses' figures since the last log; one of nothing (no token replaced) is left out."""
-        names, counts = list(self._running_sums.counts), list(self._running_sums.counts.values())
-        self._running_sums.counts = {}
+        names, counts = list(self._metric_sums), list(self._metric_sums.values())
+        self._metric_sums = {}
         if not counts:
             return {}
         totals = self.accelerator.reduce(torch.stack(counts), reduction="sum").tolist()
         return {name: total / number for name, (total, number) in zip(names, totals, strict=True) if number}
-
-    def restore_running_sums(self) -> None:
-        """After `train` has begun: go on with the sums since the last log line of the run that is resumed."""
-        if self._resumed_from is None:
-            return
-        if best := checkpoints.find_best(self.state.best_global_step, Path(self.args.output_dir), self._resumed_from):
-            self.state.best_model_checkpoint = str(best)
-        since = self._running_sums.load(self._resumed_from, self.args.process_index, self._tr_loss)
-        if since is not None:
-            self._globalstep_last_logged = since
-            # The mean loss at the end is of the steps that this call takes.
-            self._total_loss_scalar -= self.accelerator.reduce(self._tr_loss.clone(), reduction="mean").item()
 
     def _figures(self) -> dict[str, float]:
         """What the guards tell of embeddings, the mean over processes."""
@@ -296,8 +288,6 @@ class ContrastiveTrainer(Trainer):
                 self._save_optimizer_and_scheduler(str(aside))
                 self._save_scaler(str(aside))
                 self._save_rng_state(str(aside))
-                since = self._globalstep_last_logged
-                self._running_sums.save(aside, self.args.process_index, self._tr_loss, since)
         self._saved_step = step
         if first:
             atomic_save.rotate_checkpoints(output, self._limit, newest=step, best=best)
@@ -373,8 +363,12 @@ class ResumeCallback(TrainerCallback):
         self.postponed = False
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
-        """Take up the sums that were not logged yet."""
-        self.trainer.restore_running_sums()
+        """Find the best checkpoint again if the run's folder was moved; transformers has dropped its old path."""
+        resumed_from = self.trainer._resumed_from
+        if resumed_from is None:
+            return
+        if best := checkpoints.find_best(state.best_global_step, Path(args.output_dir), resumed_from):
+            state.best_model_checkpoint = str(best)
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
         """Tell the examples which epoch they are of; in a run that goes on it may have begun before."""

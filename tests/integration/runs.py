@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -291,3 +291,28 @@ def assert_a_compiled_run_trains_the_same(train: Launcher, encoder: str, data: s
     finally:
         torch._dynamo.reset()
     assert_same_weights(plain.folder, compiled.folder, atol=1e-6)
+
+
+def resumed_steps(folder: Path) -> list[int]:
+    """The steps from which a run was resumed, by its environment.json."""
+    calls = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    return [call["from_step"] for call in calls if call["from_step"]]
+
+
+def comparable(entries: Sequence[Mapping[str, Any]], resumed: Collection[int]) -> list[dict[str, Any]]:
+    """The log lines of a run that are equal with and without interruptions at these steps.
+
+    Clock times and the summary of one call are left out; so are the means of a log line within whose steps the run was
+    resumed, as it covers the steps since then only.
+    """
+    kept, last = [], 0
+    for entry in entries:
+        values = {name: value for name, value in entry.items() if "runtime" not in name and "second" not in name}
+        if "train_loss" in values:
+            continue
+        if "loss" in values:
+            if any(last < step < values["step"] for step in resumed):
+                values = {name: values[name] for name in ("step", "epoch", "learning_rate", "grad_norm")}
+            last = values["step"]
+        kept.append(values)
+    return kept

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -198,24 +198,23 @@ def telling_steps() -> None:
     training.build_trainer = build_trainer
 
 
-def outcome(output: Path) -> dict[str, object]:
-    """All that must be equal in the end, without what a clock has measured."""
+def outcome(output: Path, resumed: Collection[int] = ()) -> dict[str, object]:
+    """All that must be equal in the end with and without interruptions at these steps."""
+    from runs import comparable
+
     weights = {p.name: p.read_bytes() for p in output.glob("*.safetensors")}
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     state = json.loads((output / "trainer_state.json").read_text(encoding="utf-8"))
-
-    def timeless(entries: list[dict]) -> list[dict]:
-        kept = [{k: v for k, v in e.items() if "runtime" not in k and "second" not in k} for e in entries]
-        return [entry for entry in kept if "train_loss" not in entry]  # of what a call did itself
-
     kept = {name: state[name] for name in ("global_step", "best_global_step", "best_metric", "epoch")}
-    return {**weights, "metrics": timeless(lines), "state": kept, "log": timeless(state["log_history"])}
+    logs = {"metrics": comparable(lines, resumed), "log": comparable(state["log_history"], resumed)}
+    return {**weights, **logs, "state": kept}
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The run that nobody kills: its outcome, seconds, and operations on files."""
+    """The run that is never killed: its folder, outcome, seconds, and number of operations on files."""
 
+    folder: Path
     outcome: dict[str, object]
     seconds: float
     operations: int
@@ -229,7 +228,7 @@ def uninterrupted(places: Places, recipe: str) -> Reference:
     if status:
         raise SystemExit(f"the uninterrupted run failed:\n{log.read_text(encoding='utf-8')}")
     seconds = time.monotonic() - started
-    return Reference(outcome(output), seconds, int(count.read_text(encoding="utf-8")))
+    return Reference(output, outcome(output), seconds, int(count.read_text(encoding="utf-8")))
 
 
 def one_run(places: Places, recipe: str, name: str, reference: Reference, kills: int, draw: random.Random) -> Tally:
@@ -281,8 +280,11 @@ def to_the_end(argv: list[str], output: Path, log: Path, expected: int, referenc
     if status:
         tally.problems.append(f"{output}: {log.read_text(encoding='utf-8').splitlines()[-1]}")
         return
-    found = outcome(output)
-    differing = [key for key, value in reference.outcome.items() if found.get(key) != value]
+    from runs import resumed_steps
+
+    resumed = resumed_steps(output)
+    found, expected_outcome = outcome(output, resumed), outcome(reference.folder, resumed)
+    differing = [key for key, value in expected_outcome.items() if found.get(key) != value]
     tally.problems += [f"{output}: {key} differs" for key in differing]
     tally.problems += [f"{output}: {path.name} is left" for path in output.glob(".*")]
 
@@ -353,5 +355,5 @@ def stress(root: Path, runs: int, kills: int, seed: int, recipes: list[str]) -> 
 
 if __name__ == "__main__":
     os.environ.update({"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""})
-    sys.path[:0] = [str(ROOT), str(ROOT / "SentEval")]
+    sys.path[:0] = [str(ROOT), str(ROOT / "SentEval"), str(ROOT / "tests/integration")]
     sys.exit(main())
