@@ -17,6 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TOOL = "pip-audit==2.10.1"
+REQUIREMENTS = ("requirements.txt", "requirements-dev.txt")
 SERVICES = ("osv", "pypi")
 SECONDS = 300
 
@@ -24,7 +25,7 @@ SECONDS = 300
 def main() -> int:
     environment = Path(sys.prefix) / "audit"  # its own: the tool's requirements are not the project's
     fits = subprocess.run([sys.executable, "-m", "pip", "check"], check=False).returncode == 0
-    names = pinned((ROOT / "requirements.txt").read_text(encoding="utf-8"))
+    names = set().union(*(pinned((ROOT / name).read_text(encoding="utf-8")) for name in REQUIREMENTS))
     reports = [] if (tool := _install(environment)) is None else [_ask(tool, service) for service in SERVICES]
     code, lines = verdict(names, [report for report in reports if report], accepted(ROOT / ".ci/accepted.txt"))
     print("\n".join(lines), file=sys.stderr if code else sys.stdout, flush=True)
@@ -76,7 +77,7 @@ def _install(environment: Path) -> Path | None:
 
 def _ask(tool: Path, service: str) -> Mapping[str, Any] | None:
     """What a service knows of the requirements; None where it does not answer."""
-    command = [tool, "--requirement", ROOT / "requirements.txt", "--no-deps", "--disable-pip", "--format", "json"]
+    command = [tool, "--requirement", ROOT / "requirements-dev.txt", "--no-deps", "--disable-pip", "--format", "json"]
     try:
         done = subprocess.run(
             [*command, "--vulnerability-service", service], capture_output=True, check=False, timeout=SECONDS

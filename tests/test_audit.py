@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,10 +47,22 @@ def test_only_what_was_looked_up_is_called_clean(reports, known, code, said, aud
 
 
 def test_every_requirement_is_pinned_and_known_to_the_audit(audit):
-    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    wanted = [line for line in lines if line and not line.startswith("#")]
+    lines = [line for name in audit.REQUIREMENTS for line in (ROOT / name).read_text(encoding="utf-8").splitlines()]
+    wanted = [line for line in lines if line and not line.startswith(("#", "-r requirements.txt"))]
     assert len(audit.pinned("\n".join(wanted))) == len(wanted)
     assert {"torch", "ray", "pyyaml"} <= audit.pinned("\n".join(wanted))
+
+
+def test_the_pins_of_training_lie_in_the_ranges_of_the_package(audit):
+    """requirements.txt has exactly what setup.py requires, within its ranges."""
+    ranges = (ROOT / "dcpcse/doctor/supported.txt").read_text(encoding="utf-8").split()
+    wanted = {one.name: one.specifier for one in map(Requirement, ranges) if one.name != "python"}
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    pins = {one.name: one for one in map(Requirement, (line for line in lines if not line.startswith("#")))}
+    assert set(pins) == set(wanted)
+    for name, pin in pins.items():
+        (exact,) = pin.specifier
+        assert exact.operator == "==" and wanted[name].contains(exact.version), name
 
 
 def test_accepted_vulnerabilities_are_named_with_a_reason(audit, tmp_path):
