@@ -1,4 +1,4 @@
-"""Training: one module that holds model and losses, and a thin subclass of transformers' Trainer."""
+"""A subclass of transformers' Trainer that trains one module of model and losses."""
 
 import contextlib
 import logging
@@ -38,7 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 class ContrastiveTrainer(Trainer):
-    """Weighs and logs the terms of a method, measures dev scores, and keeps checkpoints of what is trained."""
+    """Trainer that weights and logs the loss terms of a method, computes dev scores and saves checkpoints.
+
+    Checkpoints contain the trained weights only, never the frozen encoder.
+    """
 
     def __init__(
         self,
@@ -49,13 +52,14 @@ class ContrastiveTrainer(Trainer):
         locate: Locate | None = None,
         **kwargs: Any,
     ) -> None:
-        """dev_scores: called at each evaluation; gives metric name → value without the `eval_` prefix.
+        """Create the trainer.
 
-        locate: what is told of rows of the training data where a batch of theirs has gone wrong.
+        dev_scores: called at each evaluation; returns metric name → value, without the prefix `eval_`.
+        locate: returns the description of training rows that an error message shows if their batch fails.
         """
-        # Each process draws its own dropout (below), but all must share out one and the same order of examples.
+        # Each process draws its own dropout masks (below), but all processes must agree on the order of the examples.
         args.data_seed = args.seed if args.data_seed is None else args.data_seed
-        # The Trainer refuses to evaluate without a dataset; ours are senteval's, read in `evaluate`.
+        # Trainer requires a dataset for evaluation. The dev sets are senteval's and are used in `evaluate`.
         super().__init__(TrainingStep(method), args, eval_dataset=[] if dev_scores else None, **kwargs)
         self.method = method
         self.step_module: TrainingStep = self.model
@@ -81,16 +85,17 @@ class ContrastiveTrainer(Trainer):
             self.add_callback(callback)
         self._terms: dict[str, Tensor] = {}
         self._passes = 0
-        # Otherwise every process would drop out the same units.
+        # Otherwise every process would draw the same dropout masks.
         torch.manual_seed(self.args.seed + self.args.process_index)
 
     def train(self, resume_from_checkpoint: str | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """As transformers' own; while it lasts, frozen weights lie as a CPU's matrix products want them."""
-        # Compiled graphs and bf16 use the weights as they are; shards come and go.
+        """Train as transformers does, with the frozen weights prepacked for the CPU if that is enabled."""
+        # Compiled graphs and bf16 use the original weights; sharded weights are not resident all the time.
         uses = self.args.prepack and not (self.args.torch_compile or self.args.bf16 or self.args.shard_encoder)
         self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         start = self.args.eval_on_start
-        # transformers deletes in place, the last checkpoint too. A run that goes on has been measured at its start.
+        # transformers deletes checkpoints in place, even the last one, so rotation is done in `_save_checkpoint`. A
+        # resumed run was already evaluated at its start.
         self.args.save_total_limit, self.args.eval_on_start = None, start and not resume_from_checkpoint
         try:
             with prepacked(self.step_module, uses):
@@ -99,7 +104,10 @@ class ContrastiveTrainer(Trainer):
             self.args.save_total_limit, self.args.eval_on_start = self._limit, start
 
     def get_train_dataloader(self) -> DataLoader:
-        """Several processes take each row of an epoch once, where accelerate repeats some to fill up the last step."""
+        """Return a loader that gives each row of an epoch to exactly one process.
+
+        accelerate would repeat rows to fill up the last step.
+        """
         loader = super().get_train_dataloader()
         loader.base_dataloader.worker_init_fn = partial(ignore_signals, loader.worker_init_fn)
         if world_size() > 1:
@@ -114,7 +122,7 @@ class ContrastiveTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Σ weight · term, the weights as of the finished optimiser steps."""
+        """Return Σ weight · term, with the weights scheduled for the current optimiser step."""
         terms = model(**inputs)
         loss = self._weighted(terms)
         self.guards.gradient_flow.require_graph(loss)
@@ -125,7 +133,7 @@ class ContrastiveTrainer(Trainer):
     def training_step(
         self, model: nn.Module, inputs: Mapping[str, Tensor], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Forward and backward of a batch, at once or with `--gradient_cache_chunk` in chunks; the loss."""
+        """Run forward and backward of a batch, in chunks with `--gradient_cache_chunk`; return the loss."""
         self._passes += 1
         release_memory(self._passes)
         batch, rows = without_index(inputs)
@@ -149,7 +157,7 @@ class ContrastiveTrainer(Trainer):
         weights = {name: weight * share for name, weight in self._weights().items()}
 
         def run(chunk: Mapping[str, Tensor], replay: Replay, last: bool) -> dict[str, Tensor]:
-            # Processes exchange gradients once a batch.
+            # Processes exchange gradients once per batch.
             with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
                 with self.compute_loss_context_manager():
                     terms = model(replay=replay, **chunk)
@@ -157,7 +165,7 @@ class ContrastiveTrainer(Trainer):
             self._add_metrics(per_row_losses(self.step_module.losses))
             return terms
 
-        # The first pass does not go through the module that accelerate has given its precision.
+        # The first pass bypasses the module that accelerate has wrapped in autocast.
         chunk, precision = self.args.gradient_cache_chunk, self.accelerator.autocast
         terms = run_in_chunks(self.step_module, inputs, chunk, weights, run, precision)
         self._keep_terms(terms)
@@ -169,16 +177,16 @@ class ContrastiveTrainer(Trainer):
         return sum(weights[name] * term for name, term in terms.items())
 
     def _keep_terms(self, terms: Mapping[str, Tensor]) -> None:
-        """For the log, and for those who watch."""
+        """Keep the terms for the log and for the guards."""
         self._terms = {name: term.detach() for name, term in terms.items()}
         for name, term in self._terms.items():
             self._term_sums[name] = self._term_sums.get(name, 0) + term
         self._batches_since_log += 1
 
     def _add_metrics(self, losses: Mapping[str, Loss]) -> None:
-        """For the log: figures of the batch, or chunk, that these losses saw last.
+        """Add the metrics of the last batch (or chunk) of these losses to the sums for the log.
 
-        One that an earlier term has too is named after its own.
+        If two terms have a metric of the same name, the later one is prefixed with its term.
         """
         counts: Metrics = {}
         for term, loss_fn in losses.items():
@@ -188,7 +196,7 @@ class ContrastiveTrainer(Trainer):
             self._metric_sums[name] = self._metric_sums.get(name, 0) + torch.stack(count).float()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, with `loss` the mean of each term since the last log and the weight of each scheduled one."""
+        """Log; beside `loss`, add the mean of each term since the last log line and each scheduled weight."""
         self.guards.flush()
         if "loss" in logs:
             logs |= self._drain_terms() | self._drain_counts() | self._figures()
@@ -196,11 +204,16 @@ class ContrastiveTrainer(Trainer):
         super().log(logs, start_time)
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
-        """Dev scores as `eval_<name>`; all processes encode, and all get the first one's, so all agree on the best."""
+        """Return the dev scores as `eval_<name>`.
+
+        All processes encode and receive the scores of the main process, so that they agree on the best step.
+        """
         if self.dev_scores is None:
-            raise UserError("no evaluation data: give --eval_data_dir, or leave --eval_strategy and --do_eval out")
+            raise UserError(
+                "there is no evaluation data; set --eval_data_dir, or remove --eval_strategy and --do_eval"
+            )
         if not self.is_in_train:
-            self.metrics_file.follow(self.state)  # an earlier try may have been cut off after it was logged
+            self.metrics_file.follow(self.state)  # an interrupted earlier run may have logged it already
         self.guards.flush()
         with unsharded(self.sharded):
             metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_scores().items()}
@@ -216,12 +229,12 @@ class ContrastiveTrainer(Trainer):
         means = self.accelerator.reduce(totals, reduction="mean").tolist()
         names = list(self._term_sums)
         self._term_sums, self._batches_since_log = {}, 0
-        if len(names) == 1:  # it is the loss
+        if len(names) == 1:  # the only term is the loss itself
             return {}
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
 
     def _drain_counts(self) -> dict[str, float]:
-        """Means of the losses' figures since the last log; one of nothing (no token replaced) is left out."""
+        """Return the mean of each metric since the last log line, without metrics of no items."""
         names, counts = list(self._metric_sums), list(self._metric_sums.values())
         self._metric_sums = {}
         if not counts:
@@ -230,31 +243,31 @@ class ContrastiveTrainer(Trainer):
         return {name: total / number for name, (total, number) in zip(names, totals, strict=True) if number}
 
     def _figures(self) -> dict[str, float]:
-        """What the guards tell of embeddings, the mean over processes."""
+        """Return the guards' figures on the embeddings, averaged over processes."""
         own = self.guards.figures()
         means = self.accelerator.reduce(torch.tensor([*own.values()], device=self.args.device), reduction="mean")
         return dict(zip(own, means.tolist(), strict=True))
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As transformers' own; never of weights that are not finite."""
+        """Save the model as transformers does. Raises UserError if a weight is not finite."""
         self.guards.before_saving(self.state.global_step)
         super().save_model(output_dir, _internal_call)
 
     def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Be as after the last step of a run that ended at this checkpoint."""
+        """Load the model and the state of a run whose last step was this checkpoint."""
         self._load_from_checkpoint(str(checkpoint.folder))
         self.state = TrainerState.load_from_json(str(checkpoint.folder / STATE))
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
             self._load_best_model()
 
     def restore_result(self) -> None:
-        """Be as after the run that has left its result in the output folder."""
+        """Load the model and the state of the finished run in the output folder."""
         output = Path(self.args.output_dir)
         self.step_module.model.load_trained(output)
         self.state = TrainerState.load_from_json(str(output / STATE))
 
     def save_result(self, texts: Mapping[str, str]) -> None:
-        """Put model, state and texts (by file name) into the output folder: whole, or the earlier ones stay."""
+        """Save model, state and texts (file name → content) in the output folder, atomically."""
         if not self.args.should_save:
             return
         with atomic_save.atomic_result(Path(self.args.output_dir)) as aside:
@@ -273,7 +286,7 @@ class ContrastiveTrainer(Trainer):
             self.step_module.model.save(Path(output_dir or self.args.output_dir))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """As transformers' own, but aside, put in place once all processes have written; then old ones go."""
+        """Save a checkpoint to a temporary folder, rename it when all processes have written, delete old ones."""
         output, step, best = Path(self.args.output_dir), self.state.global_step, self.state.best_global_step
         self.store_flos()
         if best and (best == step or (output / f"checkpoint-{best}").is_dir()):
@@ -283,7 +296,7 @@ class ContrastiveTrainer(Trainer):
             self.save_model(str(aside), _internal_call=True)
             if first:
                 self._write_shared_state(aside)
-            # What a signal asks for is there to go on from, whatever --save_only_model says.
+            # A checkpoint saved because of a signal must be resumable, whatever --save_only_model says.
             if self.stop.number or not self.args.save_only_model:
                 self._save_optimizer_and_scheduler(str(aside))
                 self._save_scaler(str(aside))
@@ -293,7 +306,7 @@ class ContrastiveTrainer(Trainer):
             atomic_save.rotate_checkpoints(output, self._limit, newest=step, best=best)
 
     def _write_shared_state(self, folder: Path) -> None:
-        """What a checkpoint holds that is the same in all processes, besides weights."""
+        """Write the parts of a checkpoint, besides weights, that are the same in all processes."""
         checkpoints.save_loss_state(folder, self.method.loss_state())
         run_file = Path(self.args.output_dir) / RUN_FILE
         if run_file.is_file():
@@ -307,10 +320,10 @@ class ContrastiveTrainer(Trainer):
         super()._maybe_log_save_evaluate(*args, **kwargs)
         ends_epoch = float(self.state.epoch).is_integer()
         if self.state.global_step < self.state.max_steps and self._epoch_is_over == ends_epoch:
-            self._stop_where_asked()
+            self._stop_if_signalled()
 
-    def _stop_where_asked(self) -> None:
-        """After a signal to any process: save what is not saved yet, and leave; all at the same step."""
+    def _stop_if_signalled(self) -> None:
+        """After a signal to any process: save a checkpoint if there is none of this step, and stop all processes."""
         number = all_reduce_max(self.stop.number)
         if not number:
             return
@@ -322,8 +335,8 @@ class ContrastiveTrainer(Trainer):
         self.accelerator.end_training()
         raise Interrupted(
             number,
-            f"{Interrupted(number).name} after step {self.state.global_step} of {self.state.max_steps}: all of it is "
-            f"in {place}; the same command with --resume goes on from there",
+            f"{Interrupted(number).name} after step {self.state.global_step} of {self.state.max_steps}: saved to "
+            f"{place}; add --resume to the same command to continue from there",
         )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -338,13 +351,13 @@ class ContrastiveTrainer(Trainer):
             self.state.best_metric,
         )
         best = Path(self.state.best_model_checkpoint)
-        # The folder of a run may have been moved, or copied, since the path was written down.
+        # The folder of a run may have been moved or copied since the path was recorded.
         own = Path(self.args.output_dir) / best.name
         self.step_module.model.load_trained(own if own.is_dir() else best)
 
 
 class _AfterStep(TrainerCallback):
-    """Tells the losses that an optimiser step is done, before anything is measured or saved."""
+    """Calls `after_step` of the losses after each optimiser step, before evaluation and saving."""
 
     def __init__(self, method: Method) -> None:
         self.method = method
@@ -356,7 +369,7 @@ class _AfterStep(TrainerCallback):
 
 
 class ResumeCallback(TrainerCallback):
-    """What a run that is cut off at any step needs to go on as if it had not been."""
+    """Keeps the state that makes an interrupted run resume exactly."""
 
     def __init__(self, trainer: ContrastiveTrainer) -> None:
         self.trainer = trainer
@@ -371,14 +384,14 @@ class ResumeCallback(TrainerCallback):
             state.best_model_checkpoint = str(best)
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
-        """Tell the examples which epoch they are of; in a run that goes on it may have begun before."""
+        """Set the epoch of the training data; a resumed run may start within an epoch."""
         self.trainer._epoch_is_over = False
         self.trainer.train_dataset.begin_epoch(int((state.epoch or 0) + 1e-6))
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The checkpoint at the last step of an epoch waits for what is measured and logged at the epoch's end."""
+        """Postpone the checkpoint of an epoch's last step until after the evaluation of the epoch."""
         self.postponed = control.should_save and float(state.epoch).is_integer()
         control.should_save = control.should_save and not self.postponed
 
@@ -391,7 +404,7 @@ class ResumeCallback(TrainerCallback):
 
 
 class _ShardEncoder(TrainerCallback):
-    """Splits the encoder when training begins: before, accelerate would refuse to put DDP around the rest."""
+    """Shards the encoder when training starts; earlier, accelerate would refuse to wrap the rest in DDP."""
 
     def __init__(self, trainer: ContrastiveTrainer) -> None:
         self.trainer = trainer

@@ -500,7 +500,7 @@ def test_two_processes_lose_nothing_when_one_is_killed_or_told_to_stop(tiny, tra
         f"another process of this run has ended; {tmp_path}/out/checkpoint-3 is the last checkpoint" in said["killed"]
     )
     assert "after step 3" in said["stopped"]
-    assert "SIGTERM after step 5 of 8: all of it is in" in said["stopped"]
+    assert "SIGTERM after step 5 of 8: saved to" in said["stopped"]
     assert "after step 5" in said["ended"]
     assert_same_weights(tmp_path / "whole", tmp_path / "out")
     assert (tmp_path / "stopped.rank1.txt").read_text(encoding="utf-8").count("SIGTERM") == 0
