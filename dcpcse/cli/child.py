@@ -1,4 +1,4 @@
-"""A command in a process that ends when its parent does (`dcpcse.experiments.reproduction.run_unit`)."""
+"""Runs a command in a process that ends when its parent does, for `dcpcse.experiments.reproduction.run_unit`."""
 
 import os
 import sys

@@ -1,6 +1,7 @@
-"""dcpcse search-hyperparameters: the papers' searches on STS-B dev, as an Optuna study of runs of train.py.
+"""The papers' hyperparameter searches on STS-B dev, as Optuna studies whose trials are runs of train.py.
 
-A study is a journal file: a search that was cut off goes on, and several processes or machines may work on one.
+A study is stored in a journal file, so that an interrupted search can be resumed and several processes or machines can
+share one.
 """
 
 import json
@@ -29,29 +30,31 @@ TRIAL_DEFAULTS = {
     "metric_for_best_model": "stsb_spearman",
     "load_best_model_at_end": "True",
 }
-"""What every try needs, unless it is given."""
+"""Options of train.py that every trial uses unless they are given."""
 
 
 def learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
-    """0.01 to 0.09 by 0.01 (D2CSE, appendix, first step)."""
+    """Return 0.01 to 0.09 in steps of 0.01 (D2CSE, appendix, first step)."""
     return [{"learning_rate": round(0.01 * i, 3)} for i in range(1, 10)]
 
 
 def finer_learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
-    """By 0.001 between the best and the second best of the first step (D2CSE, appendix, second step)."""
+    """Return steps of 0.001 between the two best learning rates of the first step (D2CSE, appendix, second step)."""
     if "learning_rate" not in best[0]:
-        raise UserError("--stages: finer learning rates lie between the best of 'learning rate'; search those first")
+        raise UserError(
+            "--stages 'learning rate, finer' refines the best results of 'learning rate'; run that stage first"
+        )
     rates = sorted(round(1000 * options["learning_rate"]) for options in best[:2])
     return [{**best[0], "learning_rate": rate / 1000} for rate in range(rates[0], rates[-1] + 1)]
 
 
 def vary_option(name: str, values: Sequence[Any]) -> Callable[[Sequence[TrainingOptions]], list[TrainingOptions]]:
-    """A stage that tries values of one option, all others as the best so far has them."""
+    """Return a stage that tries values of one option and keeps the best options so far for all others."""
     return lambda best: [{**best[0], name: value} for value in values]
 
 
 def batch_and_rate_grid(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
-    """Batch and learning rate (DCPCSE, appendix)."""
+    """Return the grid of batch sizes and learning rates (DCPCSE, appendix)."""
     return [
         {"per_device_train_batch_size": batch, "learning_rate": rate}
         for batch in (64, 128, 256, 512)
@@ -71,11 +74,11 @@ SEARCHES: Mapping[str, Mapping[str, Stage]] = {
         "prompt length": vary_option("pre_seq_len", (10, 12, 14, 16, 18, 20)),
     },
 }
-"""Search → stages; a stage makes options of the best ones so far, best first."""
+"""Search → stages. A stage returns the options to try, given the best options so far (best first)."""
 
 
 class Trials:
-    """The runs of a search, in a folder with the journal of their study."""
+    """The trials of a search, in a folder that also contains the journal of the study."""
 
     def __init__(
         self,
@@ -86,9 +89,11 @@ class Trials:
         limit: int | None = None,
         reclaim: bool = False,
     ) -> None:
-        """given: options of train.py that all tries share. limit: how many are begun at most.
+        """Open or create the study in `folder`.
 
-        reclaim: begin again what other machines are at, because they are not any more.
+        given: options of train.py shared by all trials, as words of a command line. shared: the same by name.
+        limit: maximum number of trials to start. reclaim: restart the unfinished trials of other machines.
+        Raises UserError if the folder contains another search or a search with other options.
         """
         optuna = import_optuna()
         self.folder = folder
@@ -101,19 +106,19 @@ class Trials:
             optuna.storages.journal.JournalFileBackend(str(folder / "study.journal"))
         )
         if others := {*optuna.get_all_study_names(storage)} - {name}:
-            raise UserError(f"{folder} holds the search {', '.join(sorted(others))}; give another folder")
+            raise UserError(f"{folder} contains the search {', '.join(sorted(others))}; choose another folder")
         self.study = optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True)
         owner = self.study.user_attrs.get("given")
         if owner is None:
             self.study.set_user_attr("given", self.given)
         elif owner != self.given:
             raise UserError(
-                f"{folder} holds a search with other options ({' '.join(owner)}); give the same, or another folder"
+                f"{folder} contains a search with other options ({' '.join(owner)}); use the same, or another folder"
             )
         self._release_dead_trials(reclaim)
 
     def finish(self, stage: str, candidates: Sequence[TrainingOptions]) -> None:
-        """Try what is not tried yet, and say which was best. UserError if all of them failed."""
+        """Run the candidates that have not been tried yet and log the best. Raises UserError if all fail."""
         for options in candidates:
             if not self._of([options], self._states.WAITING, self._states.RUNNING, self._states.COMPLETE):
                 self.study.enqueue_trial({}, user_attrs={"stage": stage, "options": options})
@@ -124,12 +129,12 @@ class Trials:
                 self._wait(waiting)
         done = self._of(candidates, self._states.COMPLETE)
         if not done:
-            raise UserError(f"all tries of the stage {stage!r} failed; see the logs in {self.folder}")
+            raise UserError(f"all trials of the stage {stage!r} failed; see the logs in {self.folder}")
         best = max(done, key=lambda trial: trial.value)
         notify(f"{stage}: best {self._options(best)} ({100 * best.value:.2f})")
 
     def best_after(self, stages: Sequence[str]) -> list[TrainingOptions]:
-        """What the latest of these stages that has results found, best first; nothing chosen yet without one."""
+        """Return the options tried by the last of these stages that has results, best first; [{}] if none has."""
         for stage in reversed(stages):
             done = [t for t in self._shown() if t.user_attrs.get("stage") == stage and t.value is not None]
             if done:
@@ -137,10 +142,10 @@ class Trials:
         return [{}]
 
     def _wait(self, running: Sequence[Any]) -> None:
-        """Other processes are at the last tries of a stage."""
+        """Wait for the last trials of a stage, which other processes are running."""
         where = ", ".join(sorted({str(trial.user_attrs.get("worker", ["?"])[0]) for trial in running}))
         if where != self._waiting_for:
-            notify(f"waiting for {len(running)} of the tries of other processes ({where}); --retake begins them again")
+            notify(f"waiting for {len(running)} trials of other processes ({where}); --retake restarts them")
         self._waiting_for = where
         time.sleep(2)
 
@@ -150,17 +155,17 @@ class Trials:
         trial = self.study.ask()
         options = trial.user_attrs.get("options")
         if options is None or self._begun_elsewhere(trial, options):
-            # Another process took the last one in the meantime, or queued the same options.
+            # Another process has taken the last one in the meantime, or has queued the same options.
             self.study.tell(trial, state=self._states.PRUNED)
             return
         self.left = None if self.left is None else self.left - 1
         trial.set_user_attr("worker", [platform.node(), os.getpid()])
-        notify(f"try {trial.number}: {options}")
+        notify(f"trial {trial.number}: {options}")
         try:
             score = self._train(trial.number, options)
         except TrialFailedError as error:
             self.study.tell(trial, state=self._states.FAIL)
-            notify(f"try {trial.number} failed: {error}")
+            notify(f"trial {trial.number} failed: {error}")
         except BaseException:
             self.study.tell(trial, state=self._states.FAIL)
             raise
@@ -168,7 +173,7 @@ class Trials:
             self.study.tell(trial, score)
 
     def _train(self, number: int, options: TrainingOptions) -> float:
-        """Run train.py in a process of its own; the best STS-B dev score it measured."""
+        """Run train.py in a separate process and return the best STS-B dev score."""
         folder, log = self.folder / f"try-{number:04d}", self.folder / f"try-{number:04d}.log"
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         command = [sys.executable, "-m", "dcpcse", "train", *self.given, *words, "--output_dir", str(folder)]
@@ -180,11 +185,13 @@ class Trials:
         state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
         scores = [entry[SELECTION_METRIC] for entry in state["log_history"] if SELECTION_METRIC in entry]
         if not scores:
-            raise UserError(f"{folder} measured no {SELECTION_METRIC}: lower --eval_steps below the steps of a run")
+            raise UserError(
+                f"{folder} has no {SELECTION_METRIC}; set --eval_steps to at most the number of steps of a run"
+            )
         return max(scores)
 
     def _release_dead_trials(self, reclaim: bool) -> None:
-        """Tries whose process died are to be tried again: those of this machine, with `reclaim` those of all."""
+        """Mark unfinished trials whose process is gone as failed, on this machine or, with `reclaim`, on all."""
         for trial in self.study.get_trials(deepcopy=False, states=(self._states.RUNNING,)):
             host, process = trial.user_attrs.get("worker", (None, 0))
             if reclaim or (host == platform.node() and not _is_alive(process)):
@@ -194,7 +201,7 @@ class Trials:
         return dict(trial.user_attrs["options"])
 
     def _of(self, candidates: Sequence[TrainingOptions], *states: Any) -> list[Any]:
-        """The trials of these options in one of these states, one for each."""
+        """Return the trials of these options in one of these states, one for each."""
         found: dict[str, Any] = {}
         for trial in self.study.get_trials(deepcopy=False, states=states):
             options = trial.user_attrs.get("options")
@@ -207,9 +214,9 @@ class Trials:
         return any(other.number < trial.number for other in others)
 
     def table(self) -> str:
-        """All tries, best first."""
+        """Return a table of all trials, best first."""
         names = list(dict.fromkeys(name for trial in self._shown() for name in self._options(trial)))
-        table = PrettyTable(["try", "stage", *names, "STS-B dev"], align="r")
+        table = PrettyTable(["trial", "stage", *names, "STS-B dev"], align="r")
         for trial in self._shown():
             score = f"{100 * trial.value:.2f}" if trial.value is not None else trial.state.name.lower()
             options = self._options(trial)
@@ -222,12 +229,12 @@ class Trials:
         return sorted(trials, key=lambda t: (t.value is None, -(t.value or 0), t.number))
 
     def write_best(self) -> None:
-        """The best options as a file that train.py reads, where something was measured."""
+        """Write the best options to a file that train.py reads, if any trial has finished."""
         done = [trial for trial in self._shown() if trial.state == self._states.COMPLETE]
         if done:
             text = yaml.safe_dump({**self.shared, **self._options(done[0])}, sort_keys=True)
             write_atomic(self.folder / "best.yaml", text)
-            notify(f"best: try {done[0].number}, {100 * done[0].value:.2f}; options in {self.folder / 'best.yaml'}")
+            notify(f"best: trial {done[0].number}, {100 * done[0].value:.2f}; options in {self.folder / 'best.yaml'}")
 
 
 def _is_alive(process: int) -> bool:
@@ -236,18 +243,18 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # another user's, but there
+        pass  # it exists, but belongs to another user
     return True
 
 
 class TrialFailedError(Exception):
-    """train.py did not end well."""
+    """A run of train.py ended with an error."""
 
 
 def import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise UserError("the search needs Optuna: pip install optuna") from error
+        raise UserError("the search needs Optuna; install it with: pip install dcpcse[search]") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

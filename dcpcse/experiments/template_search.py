@@ -1,8 +1,8 @@
-"""`dcpcse search-templates`: greedy search for a template, scored on STS-B dev (PromptBERT, section 4.2).
+"""Greedy search for a template, scored on STS-B dev (PromptBERT, section 4.2).
 
-First the words that relate a sentence to its [MASK], then, with the best of these, what stands around the sentence.
-With `--t5` the templates are generated instead (`dcpcse.experiments.template_generation`). Every score is written as
-soon as it is there, and a search that was cut off goes on where it stopped.
+The search first varies the relationship tokens between sentence and [MASK] and then, with the best of these, the
+prefix around the sentence. With `--t5` the templates are generated instead (`dcpcse.experiments.template_generation`).
+Every score is saved immediately, so that an interrupted search can be resumed.
 """
 
 import argparse
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dcpcse.experiments.template_generation import Example
 
 RELATIONSHIPS = ("", "is", "mean", "means", "is about", "says", "tells of", "in a word :", "that is ,", ", it is")
-"""What stands between sentence and mask; the first four are those of Table 4."""
+"""Relationship tokens between sentence and mask; the first four are from Table 4."""
 
 PREFIXES = (
     SENTENCE,
@@ -39,7 +39,7 @@ PREFIXES = (
     f'The sentence : "{SENTENCE}"',
     f"This sentence : ' {SENTENCE} '",
 )
-"""What stands around the sentence; the second, third, sixth and seventh are those of Table 4."""
+"""Prefix tokens around the sentence; the second, third, sixth and seventh are from Table 4."""
 
 SCORES_FILE = "scores.jsonl"
 BEST_FILE = "best.txt"
@@ -47,9 +47,9 @@ DEV_TASK = "STSBenchmark"
 
 
 class TemplateScores:
-    """Scores by template, kept in a file that a later call goes on with.
+    """Scores by template, stored in a file from which a later call resumes.
 
-    Raises UserError if the file holds scores of another model or other data.
+    Raises UserError if the file contains scores of another model or other data.
     """
 
     def __init__(self, folder: Path, owner: Mapping[str, Any]) -> None:
@@ -61,7 +61,9 @@ class TemplateScores:
             return
         head, *rows = self._read()
         if head.get("measured") != dict(owner):
-            raise UserError(f"{self.path} holds scores of another encoder or of other data; give another --output_dir")
+            raise UserError(
+                f"{self.path} contains scores of another encoder or of other data; choose another --output_dir"
+            )
         self.by_template = {row["template"]: row["score"] for row in rows}
 
     def add(self, template: str, score: float) -> None:
@@ -69,7 +71,7 @@ class TemplateScores:
         self._append({"template": template, "score": score})
 
     def best(self, count: int) -> list[tuple[str, float]]:
-        """The best templates with their scores, best first."""
+        """Return the best templates with their scores, best first."""
         return sorted(self.by_template.items(), key=lambda item: -item[1])[:count]
 
     def _append(self, row: Mapping[str, Any]) -> None:
@@ -78,19 +80,19 @@ class TemplateScores:
 
     def _read(self) -> list[dict[str, Any]]:
         lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-        # A call that was killed while it wrote leaves half a line behind.
+        # A killed call may have left an incomplete last line.
         whole = [line for line in lines if line.endswith("\n")]
         if whole != lines:
             write_atomic(self.path, "".join(whole))
         try:
             rows = [parse_json(line) for line in whole]
         except ValueError as error:
-            raise UserError(f"{self.path} is damaged ({error}); delete it, or give another --output_dir") from error
+            raise UserError(f"{self.path} is damaged ({error}); delete it, or choose another --output_dir") from error
         return rows or [{}]
 
 
 def search_templates(args: argparse.Namespace, relationships: Sequence[str], prefixes: Sequence[str]) -> None:
-    # Once the options are right: these take seconds.
+    # Imported after the options are checked, as these imports take seconds.
     from senteval import load_suite, settings_of_mode
 
     from dcpcse.encoders.backbones import load_backbone
@@ -108,7 +110,7 @@ def search_templates(args: argparse.Namespace, relationships: Sequence[str], pre
     scores = TemplateScores(Path(args.output_dir), _owner(model, suite))
 
     def score(templates: Iterable[str]) -> str:
-        """The best of some templates, measured where they are not yet."""
+        """Return the best of some templates, after evaluating those without a score."""
         texts = list(dict.fromkeys(templates))
         for done, text in enumerate(texts, start=1):
             if text not in scores.by_template:
@@ -130,52 +132,52 @@ def search_templates(args: argparse.Namespace, relationships: Sequence[str], pre
 
 
 def _generate(args: argparse.Namespace, examples: Sequence["Example"]) -> list[Template]:
-    """Templates of the user's T5; none without one."""
+    """Return templates generated by the T5 of `--t5`, or an empty list without one."""
     if not args.t5:
         return []
     from dcpcse.experiments.template_generation import MAX_GAP_TOKENS, generate_templates, load_t5
 
     templates = generate_templates(*load_t5(args.t5), examples, args.generate)
     if not templates:
-        raise UserError(f"--t5 {args.t5} closes no gap within {MAX_GAP_TOKENS} tokens; is it a T5 that was trained?")
+        raise UserError(f"--t5 {args.t5} closes no gap within {MAX_GAP_TOKENS} tokens; choose a pretrained T5")
     return templates
 
 
 def build_template(prefix: str, relationship: str) -> str:
-    """The template of its parts."""
+    """Return the template of a prefix and a relationship."""
     return " ".join(part for part in (prefix, relationship, MASK, ".") if part)
 
 
 def score_table(best: Sequence[tuple[str, float]]) -> str:
-    """A table as the paper's Table 4."""
+    """Return a table in the form of the paper's Table 4."""
     table = PrettyTable(["template", "STS-B dev"], align="l")
     table.add_rows([[text, f"{score:.2f}"] for text, score in best])
     return str(table)
 
 
 def read_candidates(path: str | None) -> tuple[list[str], list[str]]:
-    """Relationships and prefixes of a YAML file with these two lists; the built-in ones without a file."""
+    """Read the lists relationships and prefixes from a YAML file; without a file, return the built-in lists."""
     if path is None:
         return list(RELATIONSHIPS), list(PREFIXES)
     try:
         content = parse_yaml(read_text(Path(path)))
     except OSError as error:
-        raise UserError(f"--candidates {path}: cannot be read ({error.strerror})") from error
+        raise UserError(f"--candidates {path} cannot be read ({error.strerror})") from error
     except ValueError as error:
-        raise UserError(f"--candidates {path}: not readable as YAML: {' '.join(str(error).split())}") from error
+        raise UserError(f"--candidates {path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or set(content) != {"relationships", "prefixes"}:
-        raise UserError(f"--candidates {path}: two lists are needed, relationships and prefixes")
+        raise UserError(f"--candidates {path} must contain two lists, relationships and prefixes")
     relationships, prefixes = (_words(path, content, name) for name in ("relationships", "prefixes"))
     for prefix in prefixes:
         if prefix.count(SENTENCE) != 1 or MASK in prefix:
-            raise UserError(f"--candidates {path}: prefix {prefix!r} must hold {SENTENCE} once, and no {MASK}")
+            raise UserError(f"--candidates {path}: prefix {prefix!r} must contain {SENTENCE} once, and no {MASK}")
     return relationships, prefixes
 
 
 def _words(path: str, content: Mapping[str, Any], name: str) -> list[str]:
     words = content[name]
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        raise UserError(f"--candidates {path}: {name} must be a list of texts, at least one")
+        raise UserError(f"--candidates {path}: {name} must be a list of at least one string")
     return words
 
 

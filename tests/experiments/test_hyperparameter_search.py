@@ -108,7 +108,7 @@ def test_a_failed_try_is_shown_and_the_others_go_on(monkeypatch, tmp_path, capsy
 
 def test_a_search_in_which_everything_fails_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(Trials, "_train", lambda *_: (_ for _ in ()).throw(TrialFailedError("no")))
-    with pytest.raises(UserError, match="all tries of the stage 'batch and learning rate' failed"):
+    with pytest.raises(UserError, match="all trials of the stage 'batch and learning rate' failed"):
         search_hyperparameters_command(argv(tmp_path, "dcpcse"))
 
 
@@ -213,7 +213,7 @@ def test_a_later_stage_goes_on_from_the_best_of_the_earlier_ones(fake, tmp_path)
 
 def test_two_searches_do_not_share_a_folder(fake, tmp_path):
     search_hyperparameters_command(argv(tmp_path, "dcpcse", "--limit", "1"))
-    with pytest.raises(UserError, match="holds the search dcpcse"):
+    with pytest.raises(UserError, match="contains the search dcpcse"):
         search_hyperparameters_command(argv(tmp_path, "d2cse"))
 
 

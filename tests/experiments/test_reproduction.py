@@ -98,8 +98,8 @@ def test_names_tables_papers_and_patterns_find_rows_and_others_the_nearest():
         ("conpvp/table3/BERT-large/PromptBERT", "cited only: the paper gives no settings"),
         ("dcpcse/table1/supervised/SBERT-base-flow", "NLI classification (preset sbert/nli-bert-base)"),
         ("d2cse/table1/GloVe-embeddings-avg", "--vectors"),
-        ("dcpcse/table1/unsupervised/DCPCSE-BERT-base", "there is no file data/wiki1m_for_simcse.txt"),
-        ("dcpcse/table1/unsupervised/BERT-base-flow", "there is no file data/nli_for_simcse.csv"),
+        ("dcpcse/table1/unsupervised/DCPCSE-BERT-base", "data/wiki1m_for_simcse.txt does not exist"),
+        ("dcpcse/table1/unsupervised/BERT-base-flow", "data/nli_for_simcse.csv does not exist"),
     ],
 )
 def test_what_cannot_be_run_says_why(name, reason, monkeypatch, tmp_path):
@@ -178,7 +178,7 @@ def test_a_preset_of_other_data_is_not_trained_on_the_files_of_those_that_share_
     labelled = replace(preset, options={**preset.options, "train_file": "labels.csv"})
     monkeypatch.setattr(presets, "load_preset", lambda name: labelled)
     monkeypatch.chdir(tmp_path)
-    assert obstacle(row, setting) == "needs your training data (where its preset says): there is no file labels.csv"
+    assert obstacle(row, setting) == "needs your training data (where its preset says): labels.csv does not exist"
     assert relevant_options(row) == {"base", "limit", "set", "seeds"}
     other = replace(setting, changes={"train_file": setting.sup_file})
     (tmp_path / "labels.csv").write_text("sent0,sent1,label\n", encoding="utf-8")

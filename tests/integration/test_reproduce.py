@@ -80,7 +80,7 @@ def test_a_killed_reproduction_leaves_no_training_behind_and_goes_on_with_what_i
 
     assert "2 units, 2 of them finished" in tool(reproduce_command, argv).said
     other = [*argv[: argv.index("--limit")], "--limit", "3", *argv[argv.index("--limit") + 2 :]]
-    refused(tool, reproduce_command, other, "with other options", "give another --output_dir")
+    refused(tool, reproduce_command, other, "with other options", "choose another --output_dir")
 
 
 def test_a_row_that_fails_lets_the_others_go_on(options, tool, tmp_path):
@@ -88,7 +88,7 @@ def test_a_row_that_fails_lets_the_others_go_on(options, tool, tmp_path):
     argv = [*UNTRAINED[:1], DCPCSE, *wrong, "--output_dir", str(tmp_path)]
     outcome = tool(reproduce_command, argv)
     assert outcome.code == 2
-    assert "1 of 2 rows did not come to an end" in outcome.err and "--max_seq_length 5000" in outcome.err
+    assert "1 of 2 rows failed" in outcome.err and "--max_seq_length 5000" in outcome.err
     assert "static-avg" in outcome.out and set(units(tmp_path)) == {f"{UNTRAINED[0]}/once"}
 
 
@@ -124,18 +124,18 @@ def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_al
         (["dcpcse/table1", "--seeds", "x"], ["--seeds x"]),
         (["dcpcse/table1", "--limit", "0"], ["--limit"]),
         (["dcpcse/table1", "--unsup_file", "nowhere.txt"], ["--unsup_file nowhere.txt"]),
-        (["dcpcse/table1", "--base", "./nowhere"], ["--base ./nowhere: there is no such folder"]),
+        (["dcpcse/table1", "--base", "./nowhere"], ["--base ./nowhere does not exist"]),
         (["promptbert/table5/static-avg", "--base", "x", "--data_dir", "nowhere"], ["nowhere", "STS12"]),
         (["d2cse/table1/D2CSE-BERT"], ["did you mean d2cse/table1/D2CSE-BERT-base?"]),
-        (["dcpcse/table1", "--set", "seed", "1"], ["--set seed: give it by --seeds"]),
-        ([DCPCSE, "--baseline", "d2cse/table6"], ["--baseline d2cse/table6 names a table"]),
+        (["dcpcse/table1", "--set", "seed", "1"], ["--set seed: use --seeds"]),
+        ([DCPCSE, "--baseline", "d2cse/table6"], ["--baseline d2cse/table6 is a table"]),
         (["promptbert/table6/unsupervised/IS-BERT-base"], ["none of the rows can be run", "cited only"]),
-        ([DCPCSE], ["there is no file data/wiki1m_for_simcse.txt"]),
+        ([DCPCSE], ["data/wiki1m_for_simcse.txt does not exist"]),
         ([DCPCSE, "--sead", "1"], ["--sead"]),
-        ([DCPCSE, "--base", "x", "--generator", "x"], [f"--generator has no part in {DCPCSE}"]),
-        ([*UNTRAINED, "--base", "x", "--limit", "5"], ["--limit has no part in", *UNTRAINED]),
-        ([*UNTRAINED, "--base", "x", "--set", "temp", "1"], ["--set has no part in"]),
-        ([*UNTRAINED, "--base", "x", "--seeds", "0..2"], ["--seeds has no part in"]),
+        ([DCPCSE, "--base", "x", "--generator", "x"], [f"--generator has no effect on {DCPCSE}"]),
+        ([*UNTRAINED, "--base", "x", "--limit", "5"], ["--limit has no effect on", *UNTRAINED]),
+        ([*UNTRAINED, "--base", "x", "--set", "temp", "1"], ["--set has no effect on"]),
+        ([*UNTRAINED, "--base", "x", "--seeds", "0..2"], ["--seeds has no effect on"]),
     ],
 )
 def test_mistakes_get_one_line_and_leave_nothing(words, said, tool, tmp_path, monkeypatch):

@@ -70,11 +70,10 @@ VARIANTS = {
 GRAPHS = {
     "dcpcse": ("bert", {**DEEP, **HEAD, "position_offset": 1}),
     "scpcse": ("roberta", {"method": "scpcse", "mlp_only_train": False}),
-    "d2cse": ("roberta", {"method": "d2cse", "pre_seq_len": 3, "cls_prompt": True, **HEAD}),
     "simcse and diffcse": ("roberta", {"method": "diffcse", "pooler_type": "avg_layer1_last"}),
     "promptbert": ("roberta", {"method": "promptbert", "final_period": True, **DENOISED}),
-    "conpvp": ("bert", {"method": "conpvp", "denoise_by": "attention", **DENOISED}),
 }
+"""One of each kind of graph: deep prompts, input vectors, the encoder alone, a template with denoising."""
 
 
 def trained(tiny, kind: str, **options):

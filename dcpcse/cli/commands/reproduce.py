@@ -1,4 +1,4 @@
-"""`dcpcse reproduce ROW ...`: published rows over seeds, beside the published figures."""
+"""`dcpcse reproduce ROW ...`: run published rows over seeds and compare with the published figures."""
 
 import argparse
 import json
@@ -28,12 +28,12 @@ from dcpcse.utils.files import require_writable, write_atomic
 if TYPE_CHECKING:
     from dcpcse.experiments.reproduction.results import RowResult
 
-DESCRIPTION = """Rows of the papers' tables, trained, measured and set beside the published figures. What is
-finished is never run again: the same command goes on after an interruption."""
+DESCRIPTION = """Train and evaluate rows of the papers' tables and compare the results with the published figures.
+Finished runs are not repeated: run the same command again after an interruption."""
 
 
 def reproduce_command(argv: Sequence[str]) -> None:
-    """The whole command; raises UserError for what the user can mend."""
+    """Run the command. Raises UserError for mistakes of the user."""
     args = reproduce_parser().parse_args(list(argv))
     if args.limit is not None and args.limit < 1:
         raise UserError(f"--limit {args.limit}: must be at least 1")
@@ -47,7 +47,7 @@ def reproduce_command(argv: Sequence[str]) -> None:
         return
     rows = find_rows([*args.rows, *([args.baseline] if args.baseline else [])])
     if args.baseline and len(find_rows([args.baseline])) > 1:
-        raise UserError(f"--baseline {args.baseline} names a table; give one row of it")
+        raise UserError(f"--baseline {args.baseline} is a table; choose one row of it")
     _require_use(args, rows)
     obstacles = {row.name: obstacle(row, config) for row in rows}
     units = plan(rows, parse_seeds(args.seeds or "0"), config, args.output_dir)
@@ -57,7 +57,7 @@ def reproduce_command(argv: Sequence[str]) -> None:
     if args.dry_run:
         print(plan_table(units, obstacles))
         if no_data := _no_data(config):
-            print(f"before any of it: {no_data}")
+            print(f"not ready: {no_data}")
         return
     require_writable(args.output_dir, f"--output_dir {args.output_dir}")
     _require_data(units, config)
@@ -65,78 +65,87 @@ def reproduce_command(argv: Sequence[str]) -> None:
     _write_results(rows, units, obstacles | failures, config, args)
     if failures:
         of = plural(len(rows), "row")
-        raise UserError(f"{len(failures)} of {of} did not come to an end: {'; '.join(failures.values())}")
+        raise UserError(f"{len(failures)} of {of} failed: {'; '.join(failures.values())}")
 
 
 def reproduce_parser() -> CommandParser:
-    """The parser of the command."""
+    """Return the parser of the command."""
     parser = CommandParser("dcpcse reproduce", description=DESCRIPTION)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="paper/table/row, paper/table, paper, or with *")
-    parser.add_argument("--list", action="store_true", help="the rows there are, and what each still needs")
+    parser.add_argument(
+        "rows",
+        nargs="*",
+        metavar="ROW",
+        help="row to reproduce: paper/table/row, paper/table, paper, or a pattern with *",
+    )
+    parser.add_argument("--list", action="store_true", help="list the rows and what each one still needs")
     parser.add_argument(
         "--dry_run",
         "--dry-run",
         action="store_true",
         help="only print the plan: the number of steps and training examples of each run, and its commands",
     )
-    parser.add_argument("--seeds", help="0..9 or 0,1,2 (default: 0)")
-    parser.add_argument("--limit", type=int, help="so many optimiser steps at most")
-    parser.add_argument("--base", help="another frozen encoder for every row: folder or hub id")
-    parser.add_argument("--generator", help="another generator of replaced tokens (D2CSE, DiffCSE)")
-    parser.add_argument("--unsup_file", help="sentences, one a line, instead of data/wiki1m_for_simcse.txt")
-    parser.add_argument("--sup_file", help="NLI triples instead of data/nli_for_simcse.csv; whitening and flow too")
-    parser.add_argument("--vectors", help="GloVe's text file, for the rows of word vectors")
-    parser.add_argument("--set", nargs=2, action="append", default=[], metavar=("OPTION", "VALUE"), help="of train.py")
-    parser.add_argument("--data_dir", type=Path, default=Path("SentEval/data"), help="holds downstream/ (%(default)s)")
-    parser.add_argument("--custom_data", action="store_true", help="the files there are your own, of other sizes")
-    parser.add_argument("--output_dir", type=Path, default=Path("result/reproduction"), help="default: %(default)s")
-    parser.add_argument("--baseline", metavar="ROW", help="test the gain of each row over this one (paired bootstrap)")
+    parser.add_argument("--seeds", help="seeds, as 0..9 or 0,1,2 (default: 0)")
+    parser.add_argument("--limit", type=int, help="maximum number of optimiser steps of each training")
+    parser.add_argument("--base", help="encoder that replaces those of the rows: folder or hub id")
+    parser.add_argument("--generator", help="generator of replaced tokens (D2CSE, DiffCSE)")
+    parser.add_argument("--unsup_file", help="training sentences, one per line (default: data/wiki1m_for_simcse.txt)")
     parser.add_argument(
-        "--ray", metavar="ADDRESS", help="a unit a machine of this Ray cluster: auto, local, host:port"
+        "--sup_file", help="NLI triplets, also used for whitening and flow (default: data/nli_for_simcse.csv)"
     )
+    parser.add_argument("--vectors", help="text file of GloVe vectors, for the rows of word vectors")
+    parser.add_argument(
+        "--set", nargs=2, action="append", default=[], metavar=("OPTION", "VALUE"), help="option of train.py"
+    )
+    parser.add_argument(
+        "--data_dir", type=Path, default=Path("SentEval/data"), help="folder that contains downstream/ (%(default)s)"
+    )
+    parser.add_argument("--custom_data", action="store_true", help="the evaluation files are your own")
+    parser.add_argument("--output_dir", type=Path, default=Path("result/reproduction"), help="default: %(default)s")
+    parser.add_argument("--baseline", metavar="ROW", help="test each row's gain over this row (paired bootstrap)")
+    parser.add_argument("--ray", metavar="ADDRESS", help="run on this Ray cluster: auto, local or host:port")
     return parser
 
 
 def _config(args: argparse.Namespace) -> ReproductionConfig:
-    # Whole paths, since a unit may be done on another machine, from another folder.
+    # Absolute paths, as a unit may run on another machine and in another folder.
     args.output_dir, args.data_dir = args.output_dir.resolve(), args.data_dir.resolve()
     for option in ("unsup_file", "sup_file", "vectors"):
         given = getattr(args, option)
         if given and not Path(given).is_file():
-            raise UserError(f"--{option} {given}: there is no such file")
+            raise UserError(f"--{option} {given} does not exist; check the path")
         setattr(args, option, given and str(Path(given).resolve()))
     for option in ("base", "generator"):
         given = getattr(args, option)
         if given and Path(given).is_dir():
             setattr(args, option, str(Path(given).resolve()))
         elif given and given.startswith((".", "/", "~")):
-            raise UserError(f"--{option} {given}: there is no such folder")
+            raise UserError(f"--{option} {given} does not exist; check the path")
     taken = {"seed": "--seeds", "output_dir": "--output_dir", "model_name_or_path": "--base", "max_steps": "--limit"}
     for name, _ in args.set:
         if name.lstrip("-") in taken:
-            raise UserError(f"--set {name}: give it by {taken[name.lstrip('-')]}")
+            raise UserError(f"--set {name}: use {taken[name.lstrip('-')]} instead")
     changes = {name.lstrip("-"): value for name, value in args.set}
     given = ("data_dir", "base", "generator", "unsup_file", "sup_file", "vectors", "limit", "custom_data")
     return ReproductionConfig(**{name: getattr(args, name) for name in given}, changes=changes)
 
 
 def _require_use(args: argparse.Namespace, rows: Sequence[PublishedRow]) -> None:
-    """UserError for an option that no row looks at; rows that cannot be run say themselves why."""
+    """Raise UserError for an option that affects none of the rows. Rows that cannot be run report why."""
     options = ("base", "generator", "unsup_file", "sup_file", "vectors", "limit", "set", "seeds")
     used = set().union(*map(relevant_options, rows))
     unused = [name for name in options if getattr(args, name) and name not in used]
     if unused and used:
-        raise UserError(f"--{unused[0]} has no part in {', '.join(row.name for row in rows)}; leave it out")
+        raise UserError(f"--{unused[0]} has no effect on {', '.join(row.name for row in rows)}; remove it")
 
 
 def _no_data(config: ReproductionConfig) -> str | None:
-    """What a row needs where there are no evaluation data; None where there are some, which are not read here."""
+    """Return what is missing if there is no evaluation data, else None. The data is not read here."""
     folder = config.data_dir / "downstream"
-    return None if folder.is_dir() else f"needs the evaluation data (--data_dir): there is no folder {folder}"
+    return None if folder.is_dir() else f"needs the evaluation data (--data_dir); {folder} does not exist"
 
 
 def _require_data(units: Sequence[RunUnit], config: ReproductionConfig) -> None:
-    """Read the evaluation data once ahead of all units; DataError for what the last of them would stumble over."""
+    """Read the evaluation data of all units once. Raises DataError before the first unit runs."""
     from senteval import load_suite, settings_of_mode
 
     official = not config.custom_data
@@ -147,7 +156,7 @@ def _require_data(units: Sequence[RunUnit], config: ReproductionConfig) -> None:
 
 
 def plan_table(units: Sequence[RunUnit], obstacles: Mapping[str, str | None]) -> str:
-    """The plan as a table, the commands of each row's first unit, and what cannot be run."""
+    """Return the plan as a table, the commands of each row's first unit, and why other rows cannot be run."""
     from dcpcse.experiments.reproduction.run_unit import is_finished
 
     table = PrettyTable(["unit", "steps", "training examples", "state"], align="r")
@@ -162,7 +171,7 @@ def plan_table(units: Sequence[RunUnit], obstacles: Mapping[str, str | None]) ->
 
 
 def _work(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:
-    """Do what is not finished; row → why it did not come to an end."""
+    """Run the unfinished units. Returns row → why it failed."""
     from dcpcse.experiments.reproduction.run_unit import is_finished, run_on_ray, run_sequentially
 
     todo = [unit for unit in units if not is_finished(unit)]
@@ -177,7 +186,7 @@ def _write_results(
     config: ReproductionConfig,
     args: argparse.Namespace,
 ) -> None:
-    """Print the tables, and write them beside the units."""
+    """Print the tables and write them to the output folder."""
     from dcpcse.experiments.reproduction import result_tables
     from dcpcse.experiments.reproduction.run_unit import is_finished
     from dcpcse.utils.environment import system_info
@@ -197,7 +206,7 @@ def _write_results(
     for name, written in files.items():
         write_atomic(args.output_dir / name, written)
     print(text)
-    notify(f"{args.output_dir}/answer.txt, .md, .csv and .json hold this, with the commands and the environment")
+    notify(f"results, commands and environment are saved to {args.output_dir}/answer.txt, .md, .csv and .json")
 
 
 def _result_of(
@@ -207,13 +216,13 @@ def _result_of(
     config: ReproductionConfig,
     baseline: str | None,
 ) -> "RowResult":
-    """What came out of a row's finished units, and how sure its gain over the baseline is."""
+    """Return the result of a row's finished units, with its gain over the baseline."""
     from dcpcse.experiments.reproduction.results import collect_result, gain_over_baseline
 
     result = replace(collect_result(row, done[row.name], config.comparable), obstacle=problem)
     if baseline in (None, row.name) or not (done[row.name] and done[baseline]):
         return result
-    notify(f"{row.name}: resampling pairs for its gain over {baseline}")
+    notify(f"{row.name}: resampling pairs for the gain over {baseline}")
     try:
         return replace(result, over_baseline=gain_over_baseline(done[row.name], done[baseline]))
     except ValueError as error:
@@ -221,5 +230,5 @@ def _result_of(
 
 
 def _lines(unit: RunUnit) -> list[tuple[str, str]]:
-    """A unit's commands, as one types them in its folder."""
+    """Return the commands of a unit, as typed in its folder."""
     return [(name, f"dcpcse {name} {shlex.join(words)}") for name, words in unit.commands.items()]

@@ -13,13 +13,13 @@ from dcpcse.utils.files import require_writable
 
 
 def search_hyperparameters_command(argv: Sequence[str]) -> None:
-    """The whole of the command; raises UserError for what the user can mend."""
+    """Run the command. Raises UserError for mistakes of the user."""
     argv = list(argv)
     split = argv.index("--") if "--" in argv else len(argv)
     args = search_hyperparameters_parser().parse_args(argv[:split])
     known, folder = SEARCHES[args.search], Path(args.output_dir)
     if unknown := set(args.stages or ()) - set(known):
-        raise UserError(f"--stages {sorted(unknown)}: choose among {', '.join(known)}")
+        raise UserError(f"--stages {sorted(unknown)}: unknown; choose from {', '.join(known)}")
     if args.limit is not None and args.limit < 1:
         raise UserError(f"--limit {args.limit}: must be at least 1")
     require_writable(folder, f"--output_dir {folder}")
@@ -32,17 +32,17 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
             before = list(known)[: list(known).index(name)]
             trials.finish(name, known[name](trials.best_after(before)))
     except StopIteration:
-        notify(f"--limit {args.limit}: that many tries are done; the same command goes on")
+        notify(f"--limit {args.limit} reached; run the same command again to continue")
     print(trials.table())
     trials.write_best()
 
 
 def _options_of_tries(words: Sequence[str]) -> tuple[list[str], TrainingOptions]:
-    """Options of train.py for every try, as words and by name; UserError for what train.py would refuse."""
+    """Return the options of train.py for every trial, as words and by name. Raises UserError as train.py would."""
     if any(word.split("=")[0] == "--output_dir" for word in words):
-        raise UserError("--output_dir after -- is given to every try by the search; leave it out there")
+        raise UserError("--output_dir after --: the search sets it for every trial; remove it")
     (model, data, _), names = parse_training([*words, "--output_dir", "unused"])
-    # Once the options are right: these take seconds.
+    # Imported after the options are checked, as these imports take seconds.
     from dcpcse.data.readers import reader_of
     from dcpcse.methods import fill_defaults
     from dcpcse.training.run import load_dev_tasks
@@ -50,7 +50,7 @@ def _options_of_tries(words: Sequence[str]) -> tuple[list[str], TrainingOptions]
 
     require_training_file(model, data)
     fill_defaults(model, ["anchor"])
-    reader_of(Path(data.train_file))  # is it there, and of a known kind?
+    reader_of(Path(data.train_file))  # raises UserError if the file is missing or of an unknown kind
     load_dev_tasks(data)
     measuring = {name: value for name, value in TRIAL_DEFAULTS.items() if name not in names}
     words = [*words, *(word for name, value in measuring.items() for word in (f"--{name}", value))]
@@ -60,15 +60,21 @@ def _options_of_tries(words: Sequence[str]) -> tuple[list[str], TrainingOptions]
 
 
 def search_hyperparameters_parser() -> CommandParser:
-    """The parser of the command; what follows -- is of train.py."""
+    """Return the parser of the command. Options after -- are for train.py."""
     parser = CommandParser(
         prog="dcpcse search-hyperparameters",
-        description="The papers' searches on STS-B dev; options of train.py for every try follow after --.",
+        description="Search hyperparameters on STS-B dev as the papers do. Options for train.py follow after --.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--search", choices=sorted(SEARCHES), required=True, help="Whose search.")
-    parser.add_argument("--output_dir", required=True, help="Folder of the study and its tries; one in it goes on.")
-    parser.add_argument("--stages", nargs="+", help="Only these stages, by name, in this order.")
-    parser.add_argument("--limit", type=int, help="Begin so many tries at most.")
-    parser.add_argument("--retake", action="store_true", help="Begin again what machines that are gone were at.")
+    parser.add_argument("--search", choices=sorted(SEARCHES), required=True, help="The paper whose search to run.")
+    parser.add_argument(
+        "--output_dir", required=True, help="Folder of the study and its trials. A study in it is resumed."
+    )
+    parser.add_argument("--stages", nargs="+", help="Run only these stages, in this order.")
+    parser.add_argument("--limit", type=int, help="Maximum number of trials to start.")
+    parser.add_argument(
+        "--retake",
+        action="store_true",
+        help="Restart the unfinished trials of other machines, which must have stopped.",
+    )
     return parser

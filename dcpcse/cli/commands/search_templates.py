@@ -8,30 +8,45 @@ from dcpcse.utils.errors import UserError
 
 
 def search_templates_command(argv: Sequence[str]) -> None:
-    """The whole command; raises UserError or DataError for what the user can mend."""
+    """Run the command. Raises UserError or DataError for mistakes of the user."""
     args = search_templates_parser().parse_args(argv)
     for name in ("keep", "batch_size", "generate"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
     if bool(args.t5) != bool(args.definitions):
-        raise UserError("--t5 and --definitions belong together: a T5 and a file of word<TAB>definition lines")
+        raise UserError(
+            "--t5 and --definitions must be given together: a T5 model and a file of word<TAB>definition lines"
+        )
     if args.t5 and args.candidates:
-        raise UserError("--candidates has no effect on templates that a T5 generates; leave it out")
+        raise UserError("--candidates has no effect with --t5, which generates the templates; remove it")
     search_templates(args, *read_candidates(args.candidates))
 
 
 def search_templates_parser() -> CommandParser:
-    """The parser of the command."""
-    parser = CommandParser(prog="dcpcse search-templates", description="Greedy search for a template.")
+    """Return the parser of the command."""
+    parser = CommandParser(
+        prog="dcpcse search-templates",
+        description="Search for a template greedily, or generate templates with a T5, and score them on STS-B dev.",
+    )
     parser.add_argument("--model_name_or_path", required=True, help="Encoder: Hugging Face folder or hub id.")
-    parser.add_argument("--output_dir", required=True, help="Folder of the scores; a search that is in it goes on.")
+    parser.add_argument("--output_dir", required=True, help="Folder of the scores. A search in it is resumed.")
     parser.add_argument("--candidates", help="YAML file with the lists relationships and prefixes.")
-    parser.add_argument("--t5", help="T5 (folder or hub id) that generates templates instead of the greedy search.")
-    parser.add_argument("--definitions", help="word<TAB>definition lines that it generates them from.")
-    parser.add_argument("--generate", type=int, default=100, help="How many it generates; the paper took 500.")
-    parser.add_argument("--data_dir", default="SentEval/data", help="Folder that holds downstream/.")
-    parser.add_argument("--custom_data", action="store_true", help="The file is your own: no official count.")
-    parser.add_argument("--keep", type=int, default=5, help="How many of the best are shown and kept.")
-    parser.add_argument("--batch_size", type=int, default=128)
-    parser.add_argument("--device")
+    parser.add_argument(
+        "--t5", help="T5 model (folder or hub id) that generates the templates. Default: greedy search."
+    )
+    parser.add_argument(
+        "--definitions", help="File of word<TAB>definition lines from which the T5 generates templates."
+    )
+    parser.add_argument(
+        "--generate", type=int, default=100, help="Number of templates to generate. The paper uses 500."
+    )
+    parser.add_argument("--data_dir", default="SentEval/data", help="Folder that contains downstream/.")
+    parser.add_argument(
+        "--custom_data",
+        action="store_true",
+        help="The evaluation file is your own, so its size is not compared with the official one.",
+    )
+    parser.add_argument("--keep", type=int, default=5, help="Number of best templates to print and save.")
+    parser.add_argument("--batch_size", type=int, default=128, help="Sentences per batch.")
+    parser.add_argument("--device", help="Device, such as cpu or cuda:0. Default: a GPU if there is one.")
     return parser

@@ -1,6 +1,6 @@
-"""The rows of the papers' tables, and what it takes to get each again.
+"""The rows of the papers' tables, and how to reproduce each.
 
-The figures lie in `tables/`, one file a paper, with their sources; a row's name is paper/table/row.
+The figures and their sources are in `tables/`, one file per paper. A row is named paper/table/row.
 """
 
 import difflib
@@ -17,17 +17,20 @@ from senteval.names import TASK_SETS
 from dcpcse.utils.errors import UserError
 
 AVERAGE_COLUMN = "avg"
-"""The column of the average over a table's tasks."""
+"""Name of the column with the average over a table's tasks."""
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of a table. published, deviation: column → figure, × 100 as printed; empty where none is printed.
+    """A row of a table.
 
-    One of these says how it is got: preset (of train.py) with options on top; plain, the options of evaluation.py for
-    an encoder as it is; glove, averages from a file of word vectors; cited, why it is not. fitted: whitening or flow,
-    put after a plain encoder. evaluation: options of evaluation.py for what a preset has trained, where the paper
-    measures it in another way. needs: what a user has to bring that no preset names.
+    published, deviation: column → figure, × 100 as printed; empty if none is printed.
+    shows: title of the table. tasks, columns: the task sets and the columns of the table.
+    One of these tells how the row is reproduced: preset (of train.py) with options on top; plain, the options of
+    evaluation.py for an untrained encoder; glove, averages of word vectors from a file; cited, the reason why it is
+    not.
+    fitted: whitening or flow, fitted after a plain encoder. evaluation: options of evaluation.py for a trained model,
+    if the paper evaluates it differently. needs: what the user has to provide that no preset names.
     """
 
     name: str
@@ -47,28 +50,28 @@ class PublishedRow:
 
     @property
     def table(self) -> str:
-        """`d2cse/table1`."""
+        """Name of the table, such as `d2cse/table1`."""
         return "/".join(self.name.split("/")[:2])
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Names of all tasks of its table."""
+        """Names of all tasks of the table."""
         return tuple(task for one in self.tasks for task in TASK_SETS[one])
 
     @property
     def family(self) -> str:
-        """The tasks that its average is of."""
+        """The task set over which the average is taken."""
         return self.tasks[0]
 
     @property
     def trained(self) -> bool:
-        """Whether seeds make a difference: something is trained, or a flow fitted."""
+        """Whether the result depends on the seed: a model is trained, or a flow is fitted."""
         return self.preset is not None or self.fitted == "flow"
 
 
 @functools.cache
 def all_rows() -> Mapping[str, PublishedRow]:
-    """Every row by its name, in the papers' order."""
+    """Return all rows by name, in the order of the papers."""
     rows: dict[str, PublishedRow] = {}
     for path in sorted((Path(__file__).parent / "tables").glob("*.yaml")):
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -89,7 +92,10 @@ def _rows_of(table: str, described: Mapping[str, Any]) -> list[PublishedRow]:
 
 
 def find_rows(asked: Sequence[str]) -> list[PublishedRow]:
-    """The rows that names, whole tables (d2cse/table1), papers or patterns with * mean; UserError for none."""
+    """Return the rows selected by names of rows, tables (d2cse/table1) or papers, or by patterns with *.
+
+    Raises UserError if a name selects no row.
+    """
     rows = all_rows()
     found: dict[str, PublishedRow] = {}
     for name in asked:

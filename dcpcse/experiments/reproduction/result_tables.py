@@ -1,4 +1,4 @@
-"""The answer as tables: for the terminal, as Markdown, CSV and JSON."""
+"""Tables of the results for the terminal, and as Markdown, CSV and JSON."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from dcpcse.experiments.reproduction.results import Cell, RowResult
 
 
 def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None]) -> str:
-    """All rows by table, with what is printed and whether they can be run."""
+    """Return a listing of rows by table, with the published figure and whether the row can be run."""
     parts = []
     for table, members in groupby(rows, key=lambda row: row.table):
         members = list(members)
@@ -27,7 +27,7 @@ def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None
 
 
 def result_table(results: Sequence[RowResult], baseline: str | None, style: TableStyle = TableStyle.DEFAULT) -> str:
-    """All answers, a table of the papers at a time; a row without a figure says why."""
+    """Return one table per table of the papers. The reason is given for rows without a result."""
     return "\n\n".join(
         _one_table(name, list(members), baseline, style)
         for name, members in groupby(results, key=lambda result: result.row.table)
@@ -89,7 +89,7 @@ def _gain(result: RowResult) -> str:
 
 
 def environment_line(environment: Mapping[str, Any]) -> str:
-    """Versions, hardware and commit in a line."""
+    """Return versions, hardware and commit in one line."""
     versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     hardware = environment["hardware"]
     devices = ", ".join(hardware["gpus"]) or f"{hardware['processor']}, {hardware['threads']} threads"
@@ -99,14 +99,14 @@ def environment_line(environment: Mapping[str, Any]) -> str:
 def markdown(
     results: Sequence[RowResult], baseline: str | None, commands: Mapping[str, str], environment: Mapping[str, Any]
 ) -> str:
-    """The tables, what they were made on, and the commands of each unit."""
+    """Return the tables, the environment and the commands of each unit as Markdown."""
     lines = [f"- `{name}`: `{command}`" for name, command in commands.items()]
     tables = result_table(results, baseline, TableStyle.MARKDOWN)
     return "\n".join([tables, "", environment_line(environment), "", "Commands:", "", *lines, ""])
 
 
 def as_csv(results: Sequence[RowResult]) -> str:
-    """A line for every cell."""
+    """Return CSV with one line per cell."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["row", "column", "n", "mean", "deviation", "best", "worst", "published", "difference", "seeds"])
@@ -120,7 +120,7 @@ def as_csv(results: Sequence[RowResult]) -> str:
 
 
 def as_json(results: Sequence[RowResult], baseline: str | None) -> list[dict[str, Any]]:
-    """JSON-ready rows."""
+    """Return the rows as JSON-serialisable dictionaries."""
     return [
         {
             "name": result.row.name,

@@ -1,4 +1,4 @@
-"""What came out of units, beside what was published: means over seeds, differences, and how sure they are."""
+"""Results of finished units: means over seeds, differences to published figures, and bootstrap intervals."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ LOWER_IS_BETTER = ("alignment", "uniformity")
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure over seeds, × 100 as printed (alignment and uniformity as they are).
+    """Values of one column over seeds, × 100 as printed (alignment and uniformity unscaled).
 
-    comparable: whether the published figure is of the same encoder, steps and settings.
+    comparable: whether the published figure belongs to the same encoder, steps and settings.
     """
 
     values: tuple[float, ...]
@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def deviation(self) -> float | None:
-        """Of a sample; None for one value."""
+        """Sample standard deviation; None for a single value."""
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
 
     @property
@@ -46,20 +46,20 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Mean − published; None where there is nothing to compare."""
+        """Mean − published figure; None if there is no comparable figure."""
         return None if self.published is None or not self.comparable else self.mean - self.published
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the cell as a JSON-serialisable dictionary."""
         names = ("mean", "deviation", "best", "worst", "published", "comparable", "difference")
         return {"values": list(self.values), "n": len(self.values), **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True)
 class RowResult:
-    """What is known of a row: its cells by column, of which seeds, and its gain over the row it is compared with.
+    """Result of a row: its cells by column, the seeds, and the gain over the baseline row.
 
-    obstacle: why it was not run, not to its end, or not compared.
+    obstacle: why the row was not run, not finished, or not compared.
     """
 
     row: PublishedRow
@@ -70,7 +70,7 @@ class RowResult:
 
 
 def collect_result(row: PublishedRow, units: Sequence[RunUnit], comparable: bool) -> RowResult:
-    """The answer of a row from its finished units."""
+    """Return the result of a row from its finished units."""
     found = [read_figures(unit.folder / UNIT_SCORES, row) for unit in units]
     cells = {
         column: Cell(
@@ -83,7 +83,7 @@ def collect_result(row: PublishedRow, units: Sequence[RunUnit], comparable: bool
 
 
 def read_figures(path: Path, row: PublishedRow) -> dict[str, float]:
-    """The columns of a row in the scores of one unit; KeyError for one that was not measured."""
+    """Read the columns of a row from the scores of one unit. Raises KeyError if one was not evaluated."""
     scores = json.loads(path.read_text(encoding="utf-8"))
     values: dict[str, float] = dict(scores["scores_x100"])
     for task in scores["tasks"].values():
@@ -94,12 +94,12 @@ def read_figures(path: Path, row: PublishedRow) -> dict[str, float]:
 
 
 def gain_over_baseline(units: Sequence[RunUnit], baseline: Sequence[RunUnit]) -> Gain:
-    """Gain in the mean STS score over a baseline's, pairs resampled and seeds averaged.
+    """Return the gain in mean STS score over a baseline by paired bootstrap, averaged over seeds.
 
-    ValueError, with the reason, where there are no STS pairs, or too few.
+    Raises ValueError with the reason if there are no STS pairs, or too few.
     """
     if not all((unit.folder / UNIT_SIMILARITIES).is_file() for unit in (*units, *baseline)):
-        raise ValueError("there are no STS pairs of both")
+        raise ValueError("one of the two has no STS pairs")
     ours, theirs = ([_similarities(unit) for unit in side] for side in (units, baseline))
     tasks = [name.removesuffix("/gold") for name in ours[0] if name.endswith("/gold")]
     sets = [

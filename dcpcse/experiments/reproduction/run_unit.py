@@ -1,6 +1,6 @@
-"""Doing units of work, one after another or on a Ray cluster.
+"""Runs units one after another or on a Ray cluster.
 
-Training and measuring have processes of their own, so that any end leaves what is finished.
+Training and evaluation run in separate processes, so that finished work is kept however they end.
 """
 
 import json
@@ -31,29 +31,29 @@ logger = logging.getLogger(__name__)
 RECORD, LOG = "unit.json", "log.txt"
 
 RETRIES = 3
-"""A unit whose worker is gone is begun again on another, from its last checkpoint; so often at most."""
+"""How often a unit whose worker is lost is restarted on another one, from its last checkpoint."""
 
 
 class UnitFailedError(UserError):
-    """A unit's command has ended with an error; the message holds its last line and the place of its log."""
+    """A command of a unit has failed. The message contains the last line of its log and the path of the log."""
 
 
 def is_finished(unit: RunUnit) -> bool:
-    """Whether its scores are there, whole, and of these options; UserError where they are of others."""
+    """Whether the complete scores of a unit exist. Raises UserError if they belong to other options."""
     record = _read(unit.folder / RECORD)
     if record and record["digest"] != unit.digest:
         raise UserError(
-            f"{unit.folder} holds {unit.name} with other options ({unit.folder / RECORD} says which); give another "
-            "--output_dir, or the same options"
+            f"{unit.folder} contains {unit.name} with other options, see {unit.folder / RECORD}; choose another "
+            "--output_dir, or use the same options"
         )
     scores = _read(unit.folder / UNIT_SCORES)
     return bool(record and scores and scores["complete"])
 
 
 def run_unit(unit: RunUnit) -> None:
-    """Train and measure, from where an earlier try was cut off; nothing for a unit that is finished.
+    """Train and evaluate a unit. An interrupted unit is resumed; a finished one is left unchanged.
 
-    Raises UnitFailedError where a command fails, and UserError where another process is at work on this unit.
+    Raises UnitFailedError if a command fails, and UserError if another process is running this unit.
     """
     if is_finished(unit):
         return
@@ -65,14 +65,14 @@ def run_unit(unit: RunUnit) -> None:
         started = time.monotonic()
         if unit.train and not is_model_folder(unit.model):
             _call(unit, ["train", *unit.train, "--resume"])
-        _call(unit, ["evaluate", *unit.evaluate, "--overwrite"])  # what a try left that was cut off
-        for checkpoint in unit.model.glob("checkpoint-*"):  # of a fully tuned encoder each is gigabytes
+        _call(unit, ["evaluate", *unit.evaluate, "--overwrite"])  # replaces the output of an interrupted evaluation
+        for checkpoint in unit.model.glob("checkpoint-*"):  # each takes gigabytes if the encoder is trained
             shutil.rmtree(checkpoint)
         _write(unit.folder / RECORD, {**facts, "seconds_of_last_try": time.monotonic() - started})
 
 
 def _call(unit: RunUnit, words: Sequence[str]) -> None:
-    """A command of this package in a process that ends when this one does."""
+    """Run a command of this package in a process that ends when this one does."""
     command = [sys.executable, "-m", "dcpcse.cli.child", str(os.getpid()), *words]
     with (unit.folder / LOG).open("a", encoding="utf-8") as log:
         log.write(f"$ python -m dcpcse {' '.join(words)}\n")
@@ -83,18 +83,18 @@ def _call(unit: RunUnit, words: Sequence[str]) -> None:
 
 
 def _last_line(unit: RunUnit) -> str:
-    """What a command said at last, its error if it named one, and where all that it said is."""
+    """Return the last line of a unit's log, or its last error line, with the path of the log."""
     text = (unit.folder / LOG).read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])
-    return f"{said} (all of it in {unit.folder / LOG})"
+    return f"{said} (full log: {unit.folder / LOG})"
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         return parse_json(path.read_text(encoding="utf-8")) if path.is_file() else None
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); delete it, and its unit is done again") from error
+        raise UserError(f"{path} is damaged ({error}); delete it to run its unit again") from error
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -102,12 +102,12 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def run_sequentially(units: Sequence[RunUnit]) -> dict[str, str]:
-    """Do units here; row → why a unit of it failed. The others go on."""
+    """Run units in turn. Returns row → why a unit of it failed; other units are still run."""
     failures: dict[str, str] = {}
     with logging_redirect_tqdm(), tqdm(units, unit="unit") as bar:
         for unit in bar:
             bar.set_description(unit.name)
-            logger.info("%s: %s tells how it goes", unit.name, unit.folder / LOG)
+            logger.info("%s: see %s for its progress", unit.name, unit.folder / LOG)
             try:
                 run_unit(unit)
             except UnitFailedError as error:
@@ -117,7 +117,10 @@ def run_sequentially(units: Sequence[RunUnit]) -> dict[str, str]:
 
 
 def run_on_ray(units: Sequence[RunUnit], address: str) -> dict[str, str]:
-    """Do units on a Ray cluster, one a machine at a time (or a GPU), which all see the output folder at one path."""
+    """Run units on a Ray cluster, one per GPU or machine at a time. Returns row → why a unit of it failed.
+
+    All machines must have the output folder at the same path.
+    """
     failures: dict[str, str] = {}
     with connected(address) as ray, logging_redirect_tqdm(), tqdm(total=len(units), unit="unit") as bar:
         nodes = machines(ray)
@@ -140,7 +143,7 @@ def run_on_ray(units: Sequence[RunUnit], address: str) -> dict[str, str]:
 
 
 def _outcome(unit: RunUnit) -> str:
-    """Why a unit failed, in a worker; empty where it did not. Raised, Ray would bury it in its own."""
+    """Run a unit in a worker and return why it failed, or "". A raised error would be wrapped by Ray."""
     try:
         run_unit(unit)
     except UserError as error:

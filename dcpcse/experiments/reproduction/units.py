@@ -1,4 +1,4 @@
-"""From rows and seeds to units of work: the commands of each, and where it lies."""
+"""Units of a reproduction: a row with a seed, its commands and its folder."""
 
 import functools
 import hashlib
@@ -18,11 +18,12 @@ UNIT_SCORES, UNIT_SIMILARITIES = "scores.json", "similarities.npz"
 
 @dataclass(frozen=True)
 class ReproductionConfig:
-    """What a user has, and how far a reproduction goes.
+    """What the user provides, and what is changed.
 
-    base: another encoder than the rows'. unsup_file, sup_file: training data, instead of the presets' paths.
-    generator: of replaced tokens. vectors: a file of word vectors. limit: optimiser steps at most. changes: options of
-    train.py on top of everything. custom_data: the evaluation files are the user's own.
+    base: encoder that replaces those of the rows. unsup_file, sup_file: training data that replaces the presets'
+    paths.
+    generator: generator of replaced tokens. vectors: file of word vectors. limit: maximum number of optimiser steps.
+    changes: options of train.py that override all others. custom_data: the evaluation files are the user's own.
     """
 
     data_dir: Path
@@ -37,15 +38,15 @@ class ReproductionConfig:
 
     @property
     def comparable(self) -> bool:
-        """Whether a published figure is of the same thing."""
+        """Whether the results can be compared with the published figures."""
         return not (self.base or self.generator or self.limit or self.changes or self.custom_data)
 
 
 @dataclass(frozen=True)
 class RunUnit:
-    """A row with one seed: the words of its commands, and the folder that it lies in.
+    """A row with one seed: the words of its commands, and its folder.
 
-    options: of its training, those of the preset among them.
+    options: all options of the training, including those of the preset.
     """
 
     row: PublishedRow
@@ -61,12 +62,12 @@ class RunUnit:
 
     @property
     def model(self) -> Path:
-        """Where the trained model goes."""
+        """Folder of the trained model."""
         return self.folder / "model"
 
     @property
     def commands(self) -> dict[str, list[str]]:
-        """The words after `train` and `evaluate`; the folder, which may be moved, stands as a dot."""
+        """The words after `train` and `evaluate`, with the folder, which may be moved, written as a dot."""
         found = {"train": self.train, "evaluate": self.evaluate}
         return {
             name: [word.replace(str(self.folder), ".") for word in words] for name, words in found.items() if words
@@ -74,12 +75,12 @@ class RunUnit:
 
     @property
     def digest(self) -> str:
-        """Of all options: the folder of a unit with others is not this one's."""
+        """Digest of all options, to recognise the folder of a unit with other options."""
         return hashlib.sha256(json.dumps(self.commands, sort_keys=True).encode()).hexdigest()
 
 
 def plan(rows: Sequence[PublishedRow], seeds: Sequence[int], config: ReproductionConfig, root: Path) -> list[RunUnit]:
-    """The units of the rows that can be run; a row that nothing is drawn at random in has one, without a seed."""
+    """Return the units of the rows that can be run. A row without randomness has one unit and no seed."""
     return [
         _unit(row, seed, config, root)
         for row in rows
@@ -89,7 +90,7 @@ def plan(rows: Sequence[PublishedRow], seeds: Sequence[int], config: Reproductio
 
 
 def obstacle(row: PublishedRow, config: ReproductionConfig) -> str | None:
-    """Why a row cannot be run: cited only, or what a user has to give; None where it can."""
+    """Return why a row cannot be run (cited only, or something has to be provided), or None."""
     if row.cited:
         return f"cited only: {row.cited}"
     if row.glove:
@@ -105,7 +106,7 @@ def obstacle(row: PublishedRow, config: ReproductionConfig) -> str | None:
 
 
 def relevant_options(row: PublishedRow) -> set[str]:
-    """The options of the command that a row's commands are made from, beside those that every row has."""
+    """Return the options of the command that affect a row, besides those that affect every row."""
     if row.cited:
         return set()
     if row.glove:
@@ -125,15 +126,15 @@ def relevant_options(row: PublishedRow) -> set[str]:
 def _missing(path: str | None, what: str) -> str | None:
     if path is None:
         return f"needs your {what}"
-    return None if Path(path).is_file() else f"needs your {what}: there is no file {path}"
+    return None if Path(path).is_file() else f"needs your {what}; {path} does not exist"
 
 
 REPLACEABLE_FILES = {"data/wiki1m_for_simcse.txt": "unsup_file", "data/nli_for_simcse.csv": "sup_file"}
-"""Training files of presets, and the options for others of their kind; a preset of other data keeps its own."""
+"""Training files of presets that an option can replace; presets of other data keep theirs."""
 
 
 def _text_of(row: PublishedRow, config: ReproductionConfig) -> str:
-    """The text that a row is trained on, or fitted to."""
+    """Return the path of the text on which a row is trained or fitted."""
     option = _text_option(row)
     given = config.changes.get("train_file") if option is None else getattr(config, option)
     return given or _named_text(row)
@@ -144,7 +145,7 @@ def _text_option(row: PublishedRow) -> str | None:
 
 
 def _named_text(row: PublishedRow) -> str:
-    """The training file that the row's preset names; whitening and flow are fitted to NLI sentences, as published."""
+    """Return the training file of the row's preset. Whitening and flow are fitted to NLI sentences, as published."""
     return presets.load_preset(row.preset or "simcse/sup-bert-base").options["train_file"]
 
 
@@ -159,7 +160,7 @@ def _unit(row: PublishedRow, seed: int | None, config: ReproductionConfig, root:
 
 
 def _training(row: PublishedRow, seed: int, config: ReproductionConfig, output: Path) -> dict[str, Any]:
-    """Options of train.py beside the preset's."""
+    """Return the options of train.py besides those of the preset."""
     options: dict[str, Any] = dict(row.options)
     if config.base:
         options["model_name_or_path"] = config.base
@@ -198,7 +199,7 @@ def _untrained(row: PublishedRow, seed: int | None, config: ReproductionConfig) 
 
 
 def command_words(options: Mapping[str, Any]) -> list[str]:
-    """A command line; lists give several values."""
+    """Return the options as words of a command line; a list gives several values."""
     line: list[str] = []
     for name, value in options.items():
         values = value if isinstance(value, (list, tuple)) else [value]
@@ -229,11 +230,11 @@ def _count_rows(training_file: str) -> int:
 
 
 MAX_SEEDS = 1_000
-"""Seeds of a reproduction; the papers take ten."""
+"""Maximum number of seeds of a reproduction; the papers use ten."""
 
 
 def parse_seeds(text: str) -> list[int]:
-    """`0..9`, `0,3,5` or one number; UserError for anything else."""
+    """Parse `0..9`, `0,3,5` or one number. Raises UserError for any other text."""
     first, dots, last = text.partition("..")
     try:
         seeds = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
@@ -241,6 +242,7 @@ def parse_seeds(text: str) -> list[int]:
         seeds = []
     if not seeds or seeds[-1] >= 2**32 or min(seeds[:MAX_SEEDS]) < 0 or len(set(seeds[:MAX_SEEDS])) < len(seeds):
         raise UserError(
-            f"--seeds {text}: give 0..9, or 0,1,2: different whole numbers from 0 on, {MAX_SEEDS:,} at most"
+            f"--seeds {text}: must be a range such as 0..9 or a list such as 0,1,2 of at most {MAX_SEEDS:,} distinct "
+            "non-negative integers"
         )
     return list(seeds)
