@@ -1,6 +1,6 @@
-"""Mistakes that users make: one line that says what was given and what to do, exit code 2, nothing left behind.
+"""Mistakes of users end in one line that says what was given and what to do, with exit code 2 and no files left behind.
 
-docs/bad-input.md is the table of them; with DCPCSE_WRITE_TABLE=1 in its environment this file writes it anew.
+docs/bad-input.md is the table of all mistakes; this file writes it if DCPCSE_WRITE_TABLE=1 is set in the environment.
 """
 
 import os
@@ -22,13 +22,13 @@ PROGRESS = re.compile(r"(encode|score): +\d+%")
 WRITES = bool(os.environ.get("DCPCSE_WRITE_TABLE"))
 CASES = {f"{group}: {case.name}": (group, case) for group, cases in GROUPS.items() for case in cases}
 
-HEAD = """# Wrong input
+HEAD = """# Error messages
 
-What is said to {count} mistakes. `tests/integration/test_bad_input.py` tries each, writes this page, and fails
-where it is out of date. Every one ends in a single line on stderr that opens with `error: ` (left out here), after
-lines of what was understood or read until then, if any, with exit code 2, and leaves every file and folder as it was;
-`--debug` shows the traceback. `...` stands for other options, which are right; bert, roberta, distilbert, deberta-v2
-and mpnet are encoders, trained, tuned and other are results of train.py.
+The messages for {count} mistakes. `tests/integration/test_bad_input.py` tries each mistake, writes this page, and fails if
+the page is out of date. Every mistake ends with exit code 2 and a single line on stderr, which starts with `error: ` (left
+out here) and can follow lines of progress. Files and folders remain unchanged. `--debug` shows the traceback. In the
+commands, `...` stands for other, correct options; bert, roberta, distilbert, deberta-v2 and mpnet are encoders; trained,
+tuned and other are results of train.py.
 """
 
 
