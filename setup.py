@@ -47,7 +47,7 @@ setup(
     package_dir={"senteval": "SentEval/senteval"},
     package_data={
         "dcpcse": ["py.typed", "presets/*/*.yaml"],
-        "dcpcse.analysis.html_report": ["style.css"],
+        "dcpcse.analysis": ["*/*.j2", "*/*.css"],
         "dcpcse.doctor": ["supported.txt"],
         "dcpcse.experiments.reproduction": ["tables/*.yaml"],
         "senteval": ["py.typed", "known_files.txt"],

@@ -1,21 +1,22 @@
-"""`dcpcse demo`: the nearest sentences under each model, on a page in a real browser that asks nobody else."""
+"""`dcpcse demo`: the nearest sentences under each model, on a page that requests nothing from other hosts."""
 
 import contextlib
 import json
-import os
 import re
 import shutil
-import signal
 import socket
-import subprocess
-import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from signal import SIGINT, pthread_kill
 from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
 
 import numpy as np
 import pytest
-from runs import ROOT, refused
+from page import Page
+from runs import refused
 from transformers import AutoModel, AutoTokenizer
 
 import dcpcse
@@ -44,22 +45,11 @@ def file(corpus, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(tiny, tmp_path_factory) -> Path:
-    """A result of PromptBERT: a tuned encoder that puts a template around what it reads."""
+    """A PromptBERT model: a fine-tuned encoder with a template."""
     folder = tmp_path_factory.mktemp("demo") / "trained"
     (model, _, _), _ = parse_training(["--preset", "promptbert/unsup-bert-base", "--output_dir", str(folder)])
     build_method(load_backbone(tiny("bert")), model, ["anchor"]).model.save(folder)
     return folder
-
-
-def expected(vectors: np.ndarray, corpus: list[str], query: str, count: int) -> list[tuple[str, float]]:
-    """Nearest first, in float64, one by one; vectors: of the corpus, and last of the query."""
-    *rows, own = vectors.astype(np.float64)
-    cosines = {
-        text: float(row @ own / np.sqrt((row @ row) * (own @ own)))
-        for text, row in zip(corpus, rows, strict=True)
-        if text != query
-    }
-    return sorted(cosines.items(), key=lambda pair: -pair[1])[:count]
 
 
 def mean_vectors(folder: str, texts: list[str]) -> np.ndarray:
@@ -72,21 +62,6 @@ def load(place: str | Path, corpus: list[str], file: Path, **options) -> models.
     return models.load_demo_model("model", str(place), EncoderArguments(device="cpu", **options), corpus, file)
 
 
-@pytest.mark.parametrize("query", [QUERY, MARKED])
-def test_a_plain_encoder_finds_what_its_mean_vectors_say(query, tiny, corpus, file):
-    found = load(tiny("roberta"), corpus, file, pooler_type="avg").nearest_sentences(query, corpus, 5)
-    wanted = expected(mean_vectors(tiny("roberta"), [*corpus, query]), corpus, query, 5)
-    assert [one.sentence for one in found] == [text for text, _ in wanted]
-    np.testing.assert_allclose([one.cosine for one in found], [cosine for _, cosine in wanted], atol=1e-5)
-
-
-def test_a_result_keeps_its_own_representation_beside_encoders_with_another(result, corpus, file):
-    found = load(result, corpus, file, pooler_type="avg").nearest_sentences(QUERY, corpus, 5)
-    wanted = expected(dcpcse.load(str(result), device="cpu").encode([*corpus, QUERY]), corpus, QUERY, 5)
-    assert [one.sentence for one in found] == [text for text, _ in wanted]
-    np.testing.assert_allclose([one.cosine for one in found], [cosine for _, cosine in wanted], atol=1e-5)
-
-
 def test_a_later_start_encodes_nothing_again(tiny, corpus, file, tmp_path, caplog):
     options = {"pooler_type": "avg", "cache_dir": str(tmp_path)}
     first = load(tiny("bert"), corpus, file, **options)
@@ -97,34 +72,34 @@ def test_a_later_start_encodes_nothing_again(tiny, corpus, file, tmp_path, caplo
     np.testing.assert_array_equal(first.directions, second.directions)
 
 
-def test_a_vector_of_zeros_is_no_ones_neighbour_and_has_none(tmp_path, caplog):
+def test_a_vector_of_zeros_is_never_a_neighbour_and_has_none(tmp_path, caplog):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("rain 1 0 0\nvoid 0 0 0\nsnow 0 1 0.5\nsleet 1 1 0\n", encoding="utf-8")
     corpus = ["rain", "void", "snow", "sleet"]
     with caplog.at_level("INFO", logger="dcpcse"):
-        side = load(vectors, corpus, tmp_path / "file.txt")
-    assert "1 sentences have a vector of zeros" in caplog.text
-    assert [one.sentence for one in side.nearest_sentences("snow sleet", corpus, 10)] == ["sleet", "snow", "rain"]
-    with pytest.raises(dcpcse.UserError, match="its vector is zero"):
-        side.nearest_sentences("void void", corpus, 10)
+        model = load(vectors, corpus, tmp_path / "file.txt")
+    assert "the embedding of 1 sentence is zero" in caplog.text
+    assert [one.sentence for one in model.nearest_sentences("snow sleet", corpus, 10)] == ["sleet", "snow", "rain"]
+    with pytest.raises(dcpcse.UserError, match="is zero or not finite"):
+        model.nearest_sentences("void void", corpus, 10)
 
 
 REFUSED = {
     "no sentences": (["MODEL"], "--sentences"),
     "top_k": (["MODEL", "--sentences", "FILE", "--top_k", "0"], "--top_k 0: must be at least 1"),
     "port": (["MODEL", "--sentences", "FILE", "--port", "0"], "between 1 and 65535"),
-    "taken": (["MODEL", "--sentences", "FILE", "--port", "TAKEN"], "cannot serve there"),
-    "host": (["MODEL", "--sentences", "FILE", "--host", "no.such.host.invalid"], "cannot serve there"),
-    "same label": (["a=MODEL", "a=RESULT", "--sentences", "FILE"], "would both be called 'a'"),
-    "base": (["MODEL", "--sentences", "FILE", "--base", "MODEL"], "--base speaks of output folders"),
-    "pooler": (["RESULT", "--sentences", "FILE", "--pooler", "avg"], "--pooler speaks of encoders as they are"),
+    "taken": (["MODEL", "--sentences", "FILE", "--port", "TAKEN"], "cannot serve at this address"),
+    "host": (["MODEL", "--sentences", "FILE", "--host", "no.such.host.invalid"], "cannot serve at this address"),
+    "same label": (["a=MODEL", "a=RESULT", "--sentences", "FILE"], "have the same label 'a'"),
+    "base": (["MODEL", "--sentences", "FILE", "--base", "MODEL"], "applies to output folders of train.py"),
+    "pooler": (["RESULT", "--sentences", "FILE", "--pooler", "avg"], "--pooler avg: does not apply to output folders"),
     "no file": (["MODEL", "--sentences", "nowhere.txt"], "--sentences nowhere.txt: cannot read it"),
     "cache": (["MODEL", "--sentences", "FILE", "--cache_dir", "FILE"], "--cache_dir"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_served_is_refused_before_a_model_is_loaded(name, tool, tiny, result, file, monkeypatch):
+def test_mistakes_are_rejected_before_a_model_is_loaded(name, tool, tiny, result, file, monkeypatch):
     monkeypatch.setattr(models, "load_demo_model", lambda *_: pytest.fail("a model is loaded"))
     words, message = REFUSED[name]
     with taken_port() as port:
@@ -135,54 +110,97 @@ def test_what_cannot_be_served_is_refused_before_a_model_is_loaded(name, tool, t
 
 @contextlib.contextmanager
 def taken_port() -> Iterator[int]:
-    """A port of this machine that something listens to."""
+    """A port of this machine that a socket listens on."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         yield listening.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def served(tiny, result, file) -> Iterator[str]:
-    """Address of the page with two models; the command ends by Ctrl-C, with code 0."""
-    pytest.importorskip("gradio", reason="needs gradio (pip install -e .[demo])")
-    with taken_port() as port:
-        pass
-    models = [f"plain={tiny('bert')}", f"<i>own</i>={result}"]
-    command = [sys.executable, "-m", "dcpcse", "demo", *models, "--sentences", str(file), "--pooler", "avg"]
-    command += ["--port", str(port), "--top_k", "4", "--device", "cpu"]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), os.environ.get("PYTHONPATH", "")])
-    # A proxy that is not there: the page neither needs one nor asks one.
-    environment = os.environ | {
-        "PYTHONPATH": path,
-        "HTTP_PROXY": "http://127.0.0.1:9",
-        "http_proxy": "http://127.0.0.1:9",
+@pytest.fixture
+def serve(tool, tiny, result, file, monkeypatch):
+    """serve(visit) runs the command with two models, calls visit with the page's address, then presses Ctrl-C."""
+    gradio = pytest.importorskip("gradio", reason="needs gradio (pip install -e .[demo])")
+    proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")  # nothing listens there
+    for name, value in {**proxies, "no_proxy": "", "NO_PROXY": ""}.items():
+        monkeypatch.setenv(name, value)
+    block = gradio.Blocks.block_thread
+
+    def call(visit) -> None:
+        def visit_and_interrupt(blocks) -> None:
+            try:
+                visit(blocks.local_url)
+            except BaseException:
+                blocks.close()
+                raise
+            threading.Timer(0.3, pthread_kill, (threading.main_thread().ident, SIGINT)).start()
+            block(blocks)
+
+        monkeypatch.setattr(gradio.Blocks, "block_thread", visit_and_interrupt)
+        with taken_port() as port:
+            pass
+        argv = [f"plain={tiny('bert')}", f"<i>own</i>={result}", "--sentences", str(file), "--pooler", "avg"]
+        outcome = tool(demo_command, [*argv, "--port", str(port), "--top_k", "4", "--device", "cpu"])
+        assert outcome.code == 0, outcome.err
+        assert outcome.said.endswith("the server has stopped")
+
+    return call
+
+
+def expected(vectors: np.ndarray, corpus: list[str], query: str) -> list[tuple[str, float]]:
+    """The nearest sentences and their cosines in float64; vectors: of the corpus, and last of the query."""
+    *rows, own = vectors.astype(np.float64)
+    cosines = {
+        text: float(row @ own / np.sqrt((row @ row) * (own @ own)))
+        for text, row in zip(corpus, rows, strict=True)
+        if text != query
     }
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if found := re.search(r"the page is at (\S+)", line):
-                break
-        else:
-            pytest.fail("".join(said))
-        yield found[1]
-        process.send_signal(signal.SIGINT)
-        said.append(process.stderr.read())
-    assert process.returncode == 0, "".join(said)
-    assert "the page is closed" in said[-1]
+    return sorted(cosines.items(), key=lambda pair: -pair[1])[:4]
+
+
+def test_typing_a_sentence_shows_its_nearest_ones_under_each_model(serve, tiny, result, corpus):
+    answers = {}
+
+    def visit(address: str) -> None:
+        """Ask as the page's own script does."""
+        get = partial(build_opener(ProxyHandler({})).open, timeout=60)
+        assert "Nearest sentences" in get(address).read().decode()
+        for query in (QUERY, f"  {corpus[3]} ", MARKED, " "):
+            body = json.dumps({"data": [query], "fn_index": 0, "session_hash": "test"}).encode()
+            get(Request(f"{address}gradio_api/queue/join", body, {"Content-Type": "application/json"})).read()
+            for line in get(f"{address}gradio_api/queue/data?session_hash=test"):
+                event = json.loads(line.removeprefix(b"data: ")) if line.strip() else {}
+                if event.get("msg") == "process_completed":
+                    answers[query.strip()] = Page(event["output"]["data"][0]).root
+                    break
+
+    serve(visit)
+    assert answers.pop("").text.strip() == "Type a sentence."
+    assert list(answers) == [QUERY, corpus[3], MARKED]
+    encoders = {
+        "plain": partial(mean_vectors, tiny("bert")),
+        "<i>own</i>": dcpcse.load(str(result), device="cpu").encode,  # with its own template, not --pooler
+    }
+    for query, answer in answers.items():
+        assert next(answer.all("strong")).text == query
+        assert [next(section.all("h2")).text for section in answer.all("section")] == list(encoders)
+        for section, encode in zip(answer.all("section"), encoders.values(), strict=True):
+            rows = [[cell.text for cell in row.all()] for row in next(section.all("tbody")).all("tr")]
+            nearest = expected(encode([*corpus, query]), corpus, query)
+            assert [row[:2] for row in rows] == [[str(rank), text] for rank, (text, _) in enumerate(nearest, start=1)]
+            np.testing.assert_allclose([float(row[2]) for row in rows], [c for _, c in nearest], atol=1e-4)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
-    """Chromium without a window, which writes down its console and its requests."""
+    """Headless Chromium, which records its console and its requests."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and driver):
         pytest.skip("needs chromium and chromedriver")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1000,800"):
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu"):
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
@@ -190,56 +208,25 @@ def browser() -> Iterator:
     started.quit()
 
 
-def ask(browser, query: str) -> dict[str, list[tuple[str, float]]]:
-    """Type a sentence instead of what stands there; what the page then shows under each model."""
+def test_a_browser_shows_the_page_at_any_width_and_asks_no_other_host(browser, serve):
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait
 
-    wait = WebDriverWait(browser, 30)
-    box = wait.until(lambda browser: browser.find_element("css selector", "#sentence textarea"))
-    box.send_keys(Keys.CONTROL + "a")
-    box.send_keys(query, Keys.ENTER)
-    asked = " ".join(query.split())
-    wait.until(lambda browser: [one.text for one in browser.find_elements("css selector", ".query strong")] == [asked])
-    shown = {}
-    for section in browser.find_elements("css selector", ".sides section"):
-        rows = [
-            row.find_elements("css selector", "th, td") for row in section.find_elements("css selector", "tbody tr")
-        ]
-        assert [rank.text for rank, _, _ in rows] == [str(rank) for rank in range(1, len(rows) + 1)]
-        label = section.find_element("css selector", "h2").text
-        shown[label] = [(sentence.text, float(cosine.text)) for _, sentence, cosine in rows]
-    return shown
+    def visit(address: str) -> None:
+        wait = WebDriverWait(browser, 30)
+        for width, rows in ((500, 2), (1400, 1)):
+            browser.set_window_size(width, 900)
+            browser.get(address)
+            box = wait.until(lambda browser: browser.find_element("css selector", "#sentence textarea"))
+            box.send_keys(MARKED, Keys.ENTER)
+            sections = wait.until(lambda browser: browser.find_elements("css selector", ".sides section"))
+            assert browser.find_element("css selector", ".query strong").text == MARKED
+            assert len({section.location["y"] for section in sections}) == rows
+            assert browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth") <= 0
+        messages = browser.get_log("browser")
+        assert not [entry for entry in messages if entry["level"] in ("WARNING", "SEVERE")], messages
+        events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+        asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        assert {urlsplit(url).netloc for url in asked if urlsplit(url).scheme != "data"} == {urlsplit(address).netloc}
 
-
-def test_typing_a_sentence_shows_its_nearest_ones_under_each_model(served, browser, tiny, result, corpus):
-    browser.get(served)
-    for query in (QUERY, f"  {corpus[3]} ", MARKED):
-        texts = [*corpus, query.strip()]
-        vectors = {"plain": mean_vectors(tiny("bert"), texts)}
-        vectors["<i>own</i>"] = dcpcse.load(str(result), device="cpu").encode(texts)
-        shown = ask(browser, query)
-        assert list(shown) == list(vectors)
-        for label, found in shown.items():
-            wanted = expected(vectors[label], corpus, query.strip(), 4)
-            assert [text for text, _ in found] == [text for text, _ in wanted]
-            np.testing.assert_allclose([c for _, c in found], [c for _, c in wanted], atol=1e-4)
-    messages = browser.get_log("browser")
-    assert not [entry for entry in messages if entry["level"] in ("WARNING", "SEVERE")], messages
-    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
-    assert len(asked) > 3
-    foreign = {
-        url for url in asked if urlsplit(url).netloc != urlsplit(served).netloc and urlsplit(url).scheme != "data"
-    }
-    assert not foreign
-
-
-@pytest.mark.parametrize("width", [500, 1400])
-def test_the_page_is_as_wide_as_its_window(width, served, browser, corpus):
-    browser.set_window_size(width, 900)
-    browser.get(served)
-    ask(browser, QUERY)
-    assert browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth") <= 0
-    tops = {section.location["y"] for section in browser.find_elements("css selector", ".sides section")}
-    assert len(tops) == (2 if width == 500 else 1)
+    serve(visit)

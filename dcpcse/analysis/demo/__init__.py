@@ -1,1 +1,1 @@
-"""A local page to type a sentence into, and see its nearest ones under several models beside each other."""
+"""A local web page that shows the nearest sentences of a typed sentence under several models, side by side."""

@@ -1,7 +1,6 @@
-"""A model on the page: it, the vectors of the sentences under it, and the nearest ones of a query."""
+"""A model of the demo page, with the embeddings of the sentences to search."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from dcpcse.analysis.html_report.measurements import Neighbour, embed_all, top_n
 from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, plural
 
 if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DemoModel:
-    """A model and the directions (C, H) of the sentences' vectors under it, float32; those of zero vectors are zero.
+    """A model, and the embeddings of the sentences scaled to unit length, (C, H) float32; rows of zeros stay zero.
 
-    about: which model it is, and what its representation is if that was chosen.
+    about: path or name of the model, and its pooling if that was chosen.
     """
 
     label: str
@@ -32,19 +31,22 @@ class DemoModel:
     directions: np.ndarray
 
     def nearest_sentences(self, query: str, sentences: Sequence[str], count: int) -> list[Neighbour]:
-        """The nearest sentences, nearest first, without the query; UserError for a query without a direction."""
+        """Return the nearest sentences, nearest first, without the query.
+
+        Raises UserError if the embedding of the query is zero or not finite.
+        """
         direction = _directions(self.model.encode([query]))[0]
         if not (np.isfinite(direction).all() and direction.any()):
-            raise UserError("it has no direction here: its vector is zero, or not finite")
+            raise UserError("the embedding of this sentence is zero or not finite, so it has no cosines")
         cosines = np.where(self.directions.any(axis=1), self.directions @ direction, -np.inf)
         return top_neighbours(cosines, sentences, count, query)
 
 
 def load_demo_model(label: str, place: str, args: EncoderArguments, sentences: Sequence[str], file: Path) -> DemoModel:
-    """Load a model and encode the sentences of a file, each once; DataError for vectors that are not finite.
+    """Load a model and encode each sentence of a file once.
 
-    An output folder has its own representation, another encoder that of the options; embeddings are kept in
-    `args.cache_dir`, if that is given, as evaluation keeps them.
+    The pooling of the options is ignored for output folders of train.py. With `args.cache_dir`, embeddings are
+    cached there as in evaluation. Raises DataError for embeddings that are not finite.
     """
     from senteval.lines import Line
 
@@ -53,21 +55,20 @@ def load_demo_model(label: str, place: str, args: EncoderArguments, sentences: S
     from dcpcse.inference.loading import load_model
 
     notify(f"{label}: {place}")
-    own = is_model_folder(place)
-    model = load_model(place, replace(args, pooler_type=None) if own else replace(args, base=None))
-    about = place if own or args.pooler_type is None else f"{place}, {args.pooler_type}"
-    with ExitStack() as stack:
-        folder = embeddings_dir(args.cache_dir) if args.cache_dir else None
-        encode = stack.enter_context(cached_encode(partial(model.encode, batch_size=args.batch_size), model, folder))
+    trained = is_model_folder(place)
+    model = load_model(place, replace(args, pooler_type=None) if trained else replace(args, base=None))
+    about = place if trained or args.pooler_type is None else f"{place}, {args.pooler_type}"
+    folder = embeddings_dir(args.cache_dir) if args.cache_dir else None
+    with cached_encode(partial(model.encode, batch_size=args.batch_size), model, folder) as encode:
         located = ((sentence, Line(file, number, "")) for number, sentence in enumerate(sentences, start=1))
         directions = _directions(embed_all(label, encode, located)(sentences))
-    without = len(sentences) - int(directions.any(axis=1).sum())
-    if without:
-        notify(f"{label}: {without:,} sentences have a vector of zeros, and are no one's neighbours")
+    zeros = len(sentences) - int(directions.any(axis=1).sum())
+    if zeros:
+        notify(f"{label}: the embedding of {plural(zeros, 'sentence')} is zero; they are never listed as neighbours")
     return DemoModel(label, about, model, directions)
 
 
 def _directions(vectors: np.ndarray) -> np.ndarray:
-    """Rows (N, H) at length 1, float32; rows of zeros stay."""
+    """Scale rows (N, H) to unit length, as float32; rows of zeros stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors, dtype=np.float32), where=lengths > 0)

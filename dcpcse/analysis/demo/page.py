@@ -1,15 +1,16 @@
-"""The page itself, by gradio; it loads nothing from elsewhere."""
+"""The demo page, built with gradio; it loads nothing from other hosts."""
 
 import os
 from collections.abc import Sequence
 from functools import partial
 
 import gradio as gr
+from markupsafe import Markup
 
 from dcpcse.analysis.demo.models import DemoModel
-from dcpcse.analysis.html_report.html import Markup, join, number, remark, row, table, tag
+from dcpcse.analysis.rendering import render
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, printable
 
 TITLE = "Nearest sentences"
 CSS = """
@@ -21,7 +22,6 @@ CSS = """
 .sides { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem 2rem; }
 .sides section { min-width: 0; }
 .sides h2 { margin: 0; font-size: 1.1rem; overflow-wrap: anywhere; }
-.sides .wide { overflow-x: auto; }
 .sides table { width: 100%; margin: 0; border-collapse: collapse; font-size: 0.95rem; line-height: 1.4; }
 .sides caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 #found :is(table, thead, tr) { border: 0; }
@@ -35,13 +35,13 @@ CSS = """
 
 
 def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str, count: int) -> gr.Blocks:
-    """The page: a line to type into, and below it the nearest sentences under each model."""
+    """Return the page: a text box, and below it the nearest sentences under each model."""
     about = (
-        f"The nearest of {len(sentences):,} different sentences of {file}, by cosine. Ranks of several models can be "
-        "compared, cosines cannot. No sentence is its own neighbour."
+        f"The nearest of {len(sentences):,} distinct sentences of {printable(file)}, by cosine. Ranks can be compared "
+        "between models, cosines cannot. A sentence is never listed as its own neighbour."
     )
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as blocks:
-        gr.HTML(join(tag("h1", TITLE), tag("p", about, class_="about")))
+        gr.HTML(Markup("<h1>{}</h1><p class='about'>{}</p>").format(TITLE, about))
         sentence = gr.Textbox(label="Sentence", autofocus=True, submit_btn="Search", elem_id="sentence")
         found = gr.HTML(elem_id="found")
         sentence.submit(partial(results_html, models, sentences, count), sentence, found, api_visibility="private")
@@ -49,44 +49,29 @@ def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str,
 
 
 def results_html(models: Sequence[DemoModel], sentences: Sequence[str], count: int, typed: str) -> str:
-    """The nearest sentences of what was typed, as HTML, under each model."""
+    """Return the HTML of the sentences that are nearest to the typed one under each model."""
     from senteval.lines import single_blanks
 
-    query = single_blanks(typed)
-    if not query:
-        return remark("Type a sentence.")
-    asked = tag("p", "Nearest to: ", tag("strong", query, dir="auto"), class_="query")
-    return join(asked, tag("div", *(_column(model, query, sentences, count) for model in models), class_="sides"))
-
-
-def _column(model: DemoModel, query: str, sentences: Sequence[str], count: int) -> Markup:
-    try:
-        nearest = model.nearest_sentences(query, sentences, count)
-    except UserError as error:
-        return tag("section", _head(model), remark(str(error)))
-    rows = [
-        row(rank, [tag("td", one.sentence, dir="auto"), number(f"{one.cosine:.4f}")])
-        for rank, one in enumerate(nearest, start=1)
-    ]
-    caption = f"{model.label}, nearest to: {query}"  # for those who hear the page
-    return tag("section", _head(model), table(caption, ["rank", "sentence", "cosine"], rows))
-
-
-def _head(model: DemoModel) -> Markup:
-    return join(tag("h2", model.label), tag("p", model.about, class_="note") if model.about != model.label else "")
+    query, columns = single_blanks(typed), []
+    for model in models if query else ():
+        try:
+            columns.append((model, model.nearest_sentences(query, sentences, count), ""))
+        except UserError as error:
+            columns.append((model, [], str(error)))
+    return render("demo/results.html.j2", query=query, columns=columns)
 
 
 def serve_page(blocks: gr.Blocks, host: str, port: int) -> None:
     """Serve the page until Ctrl-C."""
-    # gradio looks for its own page before it says that it is there, which no proxy can do for it.
+    # Gradio requests its own page at the start, which a proxy cannot serve.
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), host, "localhost", "127.0.0.1"]))
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-    blocks.queue(default_concurrency_limit=1)  # one at a time: models read texts by settings of their own
+    blocks.queue(default_concurrency_limit=1)  # one query at a time: encoding changes the settings of a tokenizer
     blocks.launch(
         server_name=host, server_port=port, share=False, quiet=True, prevent_thread_lock=True, footer_links=[],
         theme=theme, css=CSS, enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False,
-        run_history=False, max_file_size=0,  # nothing is uploaded
+        run_history=False, max_file_size=0,  # no uploads
     )  # fmt: skip
-    notify(f"the page is at {blocks.local_url} (Ctrl-C ends)")
+    notify(f"the page is at {blocks.local_url} (press Ctrl-C to stop)")
     blocks.block_thread()

@@ -1,1 +1,1 @@
-"""One HTML page about training runs: settings, curves, scores, pictures and nearest neighbours, in a single file."""
+"""The HTML report of training runs: settings, curves, scores, figures and nearest neighbours in a single file."""

@@ -1,4 +1,4 @@
-"""What a report measures of the models of its runs, and the sentences that it measures them on."""
+"""The sentences that a report evaluates the models of its runs on, and the results."""
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,26 +30,26 @@ DEFAULT_QUERIES = (
     "She is not playing the violin.",
     "How do I remove a stain from a wooden table?",
 )
-"""Sentences of our own: a scene, two kinds of news, a negation, a question."""
+"""Written for this report: a scene, two kinds of news, a negation and a question."""
 
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """Pairs of STS-B, queries and a corpus of different sentences; None and empty where they are not there.
+    """The pairs of an STS-B split, the queries, and a corpus of distinct sentences to search.
 
-    split: whose pairs they are. no_pairs, no_corpus: why there are none, as lines for the page.
+    pairs is None and corpus is empty if they are not available; no_pairs and no_corpus then give the reason.
     """
 
-    pairs: "ScoredPairs | None"
-    split: str
-    queries: Sequence[str]
-    corpus: Sequence[str]
-    corpus_name: str
-    no_pairs: Sequence[str] = ()
-    no_corpus: Sequence[str] = ()
+    pairs: "ScoredPairs | None" = None
+    split: str = ""
+    queries: Sequence[str] = ()
+    corpus: Sequence[str] = ()
+    corpus_name: str = ""
+    no_pairs: str = ""
+    no_corpus: str = ""
 
     def located(self) -> "Iterator[Located]":
-        """Every sentence, with its place for complaints."""
+        """Yield every sentence with the file and line that error messages name."""
         from senteval.lines import Line
 
         if self.pairs is not None:
@@ -60,39 +60,37 @@ class ReportInputs:
                     yield sentence, Line(Path(name), number, "")
 
 
-def no_inputs(reason: str) -> ReportInputs:
-    """Nothing to measure models on, for a reason."""
-    return ReportInputs(None, "", (), (), "", [reason], [reason])
-
-
 def load_inputs(args: argparse.Namespace) -> ReportInputs:
-    """What the options ask for; UserError or DataError where that is missing, lines for what was not asked for."""
-    pairs, no_pairs = _pairs(args)
+    """Load the pairs, queries and corpus that the options name.
+
+    Raises UserError or DataError if data named by an option cannot be read. If the default data cannot be read, the
+    pairs are left out.
+    """
+    pairs, no_pairs = _load_pairs(args)
     queries = read_sentences(Path(args.queries), "--queries") if args.queries else DEFAULT_QUERIES
     if args.corpus:
         corpus, name = read_sentences(Path(args.corpus), "--corpus"), args.corpus
     elif pairs is not None:
         corpus, name = list(dict.fromkeys([*pairs.first, *pairs.second])), f"{STS_TASK} {args.split}"
     elif args.queries:
-        raise UserError(f"--queries has nothing to search in: {no_pairs[0]} Give --data_dir or --corpus")
+        raise UserError(f"--queries {args.queries}: there is no corpus to search ({no_pairs}); give --corpus")
     else:
         corpus, name = [], ""
-    return ReportInputs(pairs, args.split, queries, corpus, name, no_pairs, [] if corpus else no_pairs)
+    return ReportInputs(pairs, args.split, queries, corpus, name, no_pairs, "" if corpus else no_pairs)
 
 
-def _pairs(args: argparse.Namespace) -> "tuple[ScoredPairs | None, list[str]]":
+def _load_pairs(args: argparse.Namespace) -> "tuple[ScoredPairs | None, str]":
     from senteval import DataError, load_pairs
 
-    folder = args.data_dir or DATA_DIR
     if args.data_dir is None and not Path(DATA_DIR).is_dir():
-        return None, [f"Left out: there is no data in {DATA_DIR}, and no --data_dir is given."]
+        return None, f"there is no data in {DATA_DIR}, and no --data_dir was given"
     try:
-        (pairs,) = load_pairs(STS_TASK, folder, args.split, official=not args.custom_data)
+        (pairs,) = load_pairs(STS_TASK, args.data_dir or DATA_DIR, args.split, official=not args.custom_data)
     except DataError as error:
         if args.data_dir is not None:
             raise
-        return None, [f"Left out: {error}"]
-    return pairs, []
+        return None, str(error)
+    return pairs, ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Neighbour:
 
 @dataclass(frozen=True, eq=False)
 class ModelMeasurements:
-    """What was measured of a model: on the pairs (None without any), and the neighbours of every query."""
+    """The geometry of a model's embeddings of the pairs (None without pairs), and the neighbours of each query."""
 
     pairs: "PairGeometry | None"
     neighbours: list[list[Neighbour]]
@@ -114,9 +112,9 @@ class ModelMeasurements:
 def measure_models(
     folders: Mapping[str, Path], inputs: ReportInputs, encoder: EncoderArguments, count: int
 ) -> tuple[dict[str, ModelMeasurements], dict[str, str]]:
-    """What is measured of every model that can be loaded, and why the others cannot; both by label.
+    """Evaluate one model after another; return the results, and the error messages of models that failed, by label.
 
-    One model after the other; count: neighbours of each query.
+    count: number of neighbours of each query.
     """
     from senteval import DataError
 
@@ -128,37 +126,39 @@ def measure_models(
         notify(f"{label}: {folder}")
         try:
             if not is_model_folder(folder):
-                raise UserError(f"no trained model is in {folder}: its training has not ended")
+                raise UserError(f"{folder} contains no trained model: its training has not finished")
             measured[label] = measure_model(label, load_model(str(folder), encoder), inputs, encoder.batch_size, count)
         except (UserError, DataError) as error:
             failed[label] = str(error)
-            notify(f"{label} is left out of pictures and neighbours: {error}")
+            notify(f"{label} is left out of plots and neighbours: {error}")
     return measured, failed
 
 
 def measure_model(
     label: str, model: "SentenceEncoder", inputs: ReportInputs, batch_size: int, count: int
 ) -> ModelMeasurements:
-    """Encode each distinct sentence once; DataError for embeddings without a cosine."""
+    """Evaluate a model; each distinct sentence is encoded once.
+
+    Raises DataError for embeddings without a cosine.
+    """
     from senteval.geometry import measure_pairs
 
     embed = embed_all(label, partial(model.encode, batch_size=batch_size), inputs.located())
-    queries, corpus = inputs.queries, inputs.corpus
-    found = find_neighbours(embed(queries), embed(corpus), corpus, count, queries) if queries and corpus else []
-    pairs = inputs.pairs
+    pairs, queries, corpus = inputs.pairs, inputs.queries, inputs.corpus
+    neighbours = find_neighbours(embed(queries), embed(corpus), queries, corpus, count) if corpus else []
     if pairs is None:
-        return ModelMeasurements(None, found)
-    return ModelMeasurements(measure_pairs(STS_TASK, pairs, embed(pairs.first), embed(pairs.second)), found)
+        return ModelMeasurements(None, neighbours)
+    return ModelMeasurements(measure_pairs(STS_TASK, pairs, embed(pairs.first), embed(pairs.second)), neighbours)
 
 
 def embed_all(label: str, encode: "Encode", located: "Iterable[Located]") -> "Embeddings":
-    """`senteval.embeddings.encode_all` with a bar of progress that is called as the model."""
+    """Call `senteval.embeddings.encode_all` with a progress bar that has the label of the model."""
     from senteval.embeddings import encode_all
     from tqdm import tqdm
 
     with tqdm(desc=label, unit=" sentences") as bar:
 
-        def progress(what: str, done: int, total: int) -> None:
+        def progress(stage: str, done: int, total: int) -> None:
             bar.total = total
             bar.update(done - bar.n)
 
@@ -166,21 +166,20 @@ def embed_all(label: str, encode: "Encode", located: "Iterable[Located]") -> "Em
 
 
 def find_neighbours(
-    queries: np.ndarray, corpus: np.ndarray, sentences: Sequence[str], count: int, own: Sequence[str]
+    query_vectors: np.ndarray, corpus_vectors: np.ndarray, queries: Sequence[str], corpus: Sequence[str], count: int
 ) -> list[list[Neighbour]]:
-    """The nearest sentences of each query, nearest first, as D2CSE's Table 3 shows them; never the query itself.
+    """Return the nearest sentences of each query, nearest first, as in Table 3 of D2CSE; never the query itself.
 
-    queries (Q, H) and corpus (C, H), neither with rows of zeros; sentences: those of the corpus, all different; own:
-    those of the queries.
+    The vectors are (Q, H) and (C, H) without rows of zeros; the sentences of the corpus are distinct.
     """
     from senteval.scores import unit_rows
 
-    cosines = unit_rows(queries) @ unit_rows(corpus).T
-    return [top_neighbours(row, sentences, count, query) for query, row in zip(own, cosines, strict=True)]
+    cosines = unit_rows(query_vectors) @ unit_rows(corpus_vectors).T
+    return [top_neighbours(row, corpus, count, query) for query, row in zip(queries, cosines, strict=True)]
 
 
-def top_neighbours(cosines: np.ndarray, sentences: Sequence[str], count: int, query: str) -> list[Neighbour]:
-    """The sentences of the largest cosines (C,), without the query and without those whose cosine is -inf."""
-    # One more than asked for: the query itself may be among them.
-    first = [int(place) for place in np.argsort(-cosines, kind="stable")[: count + 1] if sentences[place] != query]
-    return [Neighbour(sentences[place], float(cosines[place])) for place in first[:count] if cosines[place] > -np.inf]
+def top_neighbours(cosines: np.ndarray, corpus: Sequence[str], count: int, query: str) -> list[Neighbour]:
+    """Return the sentences with the largest cosines (C,), without the query and without cosines of -inf."""
+    # One more than requested, since the query itself may be among them.
+    first = [int(row) for row in np.argsort(-cosines, kind="stable")[: count + 1] if corpus[row] != query]
+    return [Neighbour(corpus[row], float(cosines[row])) for row in first[:count] if cosines[row] > -np.inf]

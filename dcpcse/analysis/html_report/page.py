@@ -1,144 +1,161 @@
-"""The page around the sections, and the figures in it. Everything is in the one file; nothing is loaded.
+"""The values that a report shows; `report.html.j2` arranges them, and `style.css` sets their look."""
 
-A figure is SVG with ids of its own, and greys that follow the page's colours.
-"""
-
-import re
-from collections.abc import Mapping, Sequence
+import base64
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING, Any
 
-from dcpcse.analysis.html_report.html import Markup, clean, escape, join, tag
+from dcpcse.analysis.html_report.measurements import ModelMeasurements, ReportInputs
+from dcpcse.analysis.plots.inputs import STS_TASK
+from dcpcse.analysis.rendering import render
+from dcpcse.analysis.run_comparison import align_rows, compare_environments, compare_settings, format_value
+from dcpcse.training.run_history import Run
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.run_files import is_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STYLESHEET = Path(__file__).with_name("style.css")
 
-_NAMESPACE = re.compile(r"\{[^}]*\}")
-_REFERENCE = re.compile(r"url\(#([^)]+)\)")
-_GREY = re.compile(r"#([0-9a-fA-F]{2})\1\1\b")
-SCREEN_SCALE = 1.7
-_DROPPED = ("metadata", "style")  # links to vocabularies; rules that would hold for the whole page
-_DARKEST, _LIGHTEST = 0x1A, 0xE9
-"""What white and black become on a dark page."""
+@dataclass(frozen=True)
+class EvaluationScores:
+    """The content of a score file, labelled by its run or by its own name."""
+
+    label: str
+    path: Path
+    report: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Section:
-    """A part of the page, its heading and the name that links go to."""
+class ScoreTable:
+    """Rows of names and scores, the heads of all columns, and notes; values that are not numbers count as missing."""
 
-    name: str
-    title: str
-    body: Markup
+    caption: str
+    heads: Sequence[str]
+    rows: Sequence[tuple[Sequence[str], Sequence[Any]]]
+    digits: int
+    notes: Sequence[str] = ()
 
+    def text(self, score: Any) -> str | None:
+        """Format a score; None if it is missing."""
+        return f"{score:.{self.digits}f}" if is_number(score) else None
 
-def render_page(title: str, sections: Sequence[Section], made: datetime) -> str:
-    """A whole HTML document."""
-    contents = [tag("li", tag("a", section.title, href=f"#{section.name}")) for section in sections]
-    body = join(
-        tag(
-            "header",
-            tag("h1", title),
-            tag("p", f"Made {made:%Y-%m-%d %H:%M}."),
-            tag("nav", tag("ul", *contents), aria_label="Contents"),
-        ),
-        tag("main", *map(_section, sections)),
-    )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", Markup(_rules(body))),
-    )
-    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', body), lang='en')}\n"
+    @property
+    def best(self) -> list[str | None]:
+        """The highest score of each column, formatted; None if fewer than two rows have one."""
+        columns = [list(filter(is_number, column)) for column in zip(*(own for _, own in self.rows), strict=True)]
+        return [self.text(max(scores)) if len(scores) > 1 else None for scores in columns]
 
 
-def _section(section: Section) -> Markup:
-    heading = f"{section.name}-heading"
-    return tag("section", tag("h2", section.title, id=heading), section.body, id=section.name, aria_labelledby=heading)
+@dataclass(frozen=True)
+class Plot:
+    """The base64 of a figure's SVG and its width in inches, or the reason why there is no figure."""
+
+    svg: str = ""
+    width: float = 0.0
+    problem: str = ""
 
 
-def _rules(body: str) -> str:
-    light, dark = grey_variables(body)
-    of_pictures = f"{_variables(light)}\n@media screen and (prefers-color-scheme: dark) {{ {_variables(dark)} }}"
-    return f"\n{STYLESHEET.read_text(encoding='utf-8')}\n{of_pictures}\n"
+def render_page(
+    title: str,
+    runs: Mapping[str, Run],
+    evaluations: Sequence[EvaluationScores],
+    problems: Sequence[str],
+    inputs: ReportInputs,
+    measured: Mapping[str, ModelMeasurements],
+    failed: Mapping[str, str],
+) -> str:
+    """Return the HTML of a report.
 
-
-def _variables(values: Mapping[str, str]) -> str:
-    return f":root {{ {' '.join(f'{name}: {value};' for name, value in values.items())} }}"
-
-
-def as_svg(figure: "Figure", name: str, description: str) -> Markup:
-    """A figure as an `<svg>` element.
-
-    name: prefix of all its ids, unlike that of any other picture of the page. description: what it shows, for those
-    who cannot see it.
+    problems: notes about score files that could not be read. failed: why a model could not be evaluated, by label.
     """
+    from dcpcse.analysis.plots.alignment_uniformity import Point
+    from dcpcse.analysis.plots.alignment_uniformity import draw as draw_plane
+    from dcpcse.analysis.plots.cosine_by_score import PairScores
+    from dcpcse.analysis.plots.cosine_by_score import draw as draw_cosines
+    from dcpcse.analysis.plots.training_curves import draw as draw_curves
+    from dcpcse.analysis.plots.training_curves import metric_names
+
+    logged = {label: run.metrics for label, run in runs.items() if run.metrics}
+    geometry = {label: model.pairs for label, model in measured.items() if model.pairs is not None}
+    scored = {label: PairScores(one.gold, one.cosines, one.spearman) for label, one in geometry.items()}
+    plane = [Point(label, one.alignment, one.uniformity, one.spearman) for label, one in geometry.items()]
+    plane = [point for point in plane if point.alignment is not None]
+    neighbours = {label: model.neighbours for label, model in measured.items() if model.neighbours}
+    return render(
+        "html_report/report.html.j2",
+        title=title,
+        created=datetime.now().astimezone(),
+        runs=runs,
+        settings=compare_settings([*runs.values()]),
+        environments=compare_environments([*runs.values()]),
+        curves=_plot(draw_curves, logged),
+        metrics=metric_names(logged),
+        logged=logged,
+        dev_scores=_dev_scores(runs),
+        evaluations=_evaluation_tables(evaluations),
+        problems=problems,
+        pairs_name=f"{STS_TASK} {inputs.split}",
+        geometry=geometry,
+        cosines_plot=_plot(draw_cosines, scored),
+        plane=plane,
+        plane_plot=_plot(draw_plane, plane),
+        inputs=inputs,
+        neighbours=neighbours,
+        ranked=[list(zip_longest(*of_query)) for of_query in zip(*neighbours.values(), strict=True)],
+        failed=failed,
+        format_value=format_value,
+        zip=zip,
+    )
+
+
+def _plot(draw: "Callable[[Any], Figure]", values: Any) -> Plot | None:
     from dcpcse.analysis.plots import style
 
-    root = ElementTree.fromstring(clean(style.svg(figure).decode("utf-8")))
-    _drop(root)
-    _drop_repeated_ids(root)
-    for element in root.iter():
-        element.tag = _NAMESPACE.sub("", element.tag)
-        element.attrib = {_NAMESPACE.sub("", key): _own(key, value, name) for key, value in element.attrib.items()}
-    root.set("class", "picture")
-    root.set("role", "img")
-    root.set("aria-label", description)
-    # What matplotlib leaves unsaid is black. Larger than on paper where there is room, never smaller.
-    width = float(root.attrib.pop("width").removesuffix("pt"))
-    root.attrib.pop("height")
-    root.set("style", f"fill: {_themed('#000000')}; width: clamp({width:g}pt, 100%, {SCREEN_SCALE * width:g}pt)")
-    return Markup(ElementTree.tostring(root, encoding="unicode"))
+    if not values:
+        return None
+    try:
+        figure = draw(values)
+    except UserError as error:
+        return Plot(problem=str(error))
+    return Plot(base64.b64encode(style.svg(figure)).decode("ascii"), figure.get_figwidth())
 
 
-def _drop(parent: ElementTree.Element) -> None:
-    for child in list(parent):
-        if _NAMESPACE.sub("", child.tag) in _DROPPED:
-            parent.remove(child)
-        else:
-            _drop(child)
+def _dev_scores(runs: Mapping[str, Run]) -> ScoreTable | None:
+    names = dict.fromkeys(name for run in runs.values() for name in run.dev_scores)
+    columns = {f"{name}, {kind}": (name, kind) for name in names for kind in ("last", "best")}
+    rows = [
+        ([label], [getattr(run.dev_scores.get(name), kind, None) for name, kind in columns.values()])
+        for label, run in runs.items()
+    ]
+    caption = "Dev scores logged during training: Spearman as a fraction, accuracies x 100"
+    return ScoreTable(caption, ["run", *columns], rows, 4) if names else None
 
 
-def _drop_repeated_ids(root: ElementTree.Element) -> None:
-    """Matplotlib defines equal shapes of different artists twice, under one id; references mean the first."""
-    seen: set[str] = set()
-    for element in root.iter():
-        if element.get("id") in seen:
-            del element.attrib["id"]
-        seen.add(element.get("id", ""))
-
-
-def _own(key: str, value: str, name: str) -> str:
-    """An attribute with the ids of this picture, and colours of the page."""
-    if key == "id":
-        return f"{name}-{value}"
-    if key.endswith("href") and value.startswith("#"):
-        return f"#{name}-{value[1:]}"
-    return _themed(_REFERENCE.sub(rf"url(#{name}-\1)", value))
-
-
-def _themed(value: str) -> str:
-    return _GREY.sub(lambda found: f"var(--grey-{found[1].lower()})", value)
-
-
-def grey_variables(page: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables that pictures of a page use: their values on a light page, and on a dark one."""
-    used = sorted(set(re.findall(r"var\(--grey-([0-9a-f]{2})\)", page)))
-    inverse = {level: round(_LIGHTEST + (_DARKEST - _LIGHTEST) * int(level, 16) / 255) for level in used}
-    light = {f"--grey-{level}": f"#{level * 3}" for level in used}
-    return light, {f"--grey-{level}": "#" + f"{grey:02x}" * 3 for level, grey in inverse.items()}
-
-
-def captioned_figure(figure: "Figure", name: str, caption: str, description: str) -> Markup:
-    """A figure with its caption; it scrolls sideways where it is too wide."""
-    drawn = tag(
-        "div", as_svg(figure, name, description), class_="wide", role="region", aria_label=caption, tabindex="0"
-    )
-    return tag("figure", drawn, tag("figcaption", escape(caption)))
+def _evaluation_tables(evaluations: Sequence[EvaluationScores]) -> list[ScoreTable]:
+    by_mode: dict[str, list[EvaluationScores]] = {}
+    for one in evaluations:
+        by_mode.setdefault(str(one.report.get("mode", "unknown")), []).append(one)
+    tables = []
+    for mode, of_mode in by_mode.items():
+        reports = [one.report for one in of_mode]
+        files = [f"{one.path.name}{'' if one.report.get('complete', True) else ' (incomplete)'}" for one in of_mode]
+        tasks = dict.fromkeys(chain(*(report["scores_x100"] for report in reports)))
+        families = dict.fromkeys(chain(*(report.get("averages_x100", {}) for report in reports)))
+        scores = [
+            [*map(report["scores_x100"].get, tasks), *map(report.get("averages_x100", {}).get, families)]
+            for report in reports
+        ]
+        rows = [([one.label, file], values) for one, file, values in zip(of_mode, files, scores, strict=True)]
+        notes = []
+        if any(set(report["scores_x100"]) != set(tasks) for report in reports):
+            notes.append("The files contain different tasks, so their averages cannot be compared.")
+        protocols = align_rows([report.get("protocol", {}) for report in reports])
+        if differing := ", ".join(row.name for row in protocols if row.differs):
+            notes.append(f"The files were produced under different protocols, which differ in: {differing}.")
+        heads = ["model", "file", *tasks, *(f"average, {family}" for family in families)]
+        tables.append(ScoreTable(f"Scores x 100, mode {mode}", heads, rows, 2, notes))
+    return tables

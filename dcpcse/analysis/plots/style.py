@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, printable
 from dcpcse.utils.files import write_atomic
 
 if TYPE_CHECKING:
@@ -153,9 +153,12 @@ def panel_grid(count: int, height: float, rows_each: int = 1, **options: Any) ->
 
 
 def plain(text: str, width: int | None = None) -> str:
-    """A label as it stands: no formula, not hidden from legends, and in lines of so many characters."""
-    text = text.replace("$", r"\$")
-    # Matplotlib leaves what begins with an underscore out of legends.
+    """Escape a label so that it is drawn literally, and wrap it at `width` characters.
+
+    Dollar signs would start a formula, an underscore at the start would hide it from legends, and XML does not allow
+    control characters.
+    """
+    text = printable(text).replace("$", r"\$")
     text = f"\N{ZERO WIDTH SPACE}{text}" if text.startswith("_") else text
     return textwrap.fill(text, width) if width else text
 

@@ -1,9 +1,9 @@
-"""`dcpcse demo`: its options, checked before any model is loaded."""
+"""`dcpcse demo`: its options, which are checked before any model is loaded."""
 
 import argparse
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from dcpcse.analysis.plots.inputs import labelled
@@ -17,19 +17,19 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
 
 POOLER_NAMES = [name for name, pooler in POOLERS.items() if not pooler.needs_template]
-"""What a plain encoder can be read by without a template."""
+"""Poolers that need no template."""
 
 
 def demo_command(argv: Sequence[str]) -> None:
-    """The whole command, which ends by Ctrl-C; raises UserError or DataError for what the user can mend."""
+    """Run the command until Ctrl-C; raises UserError or DataError for mistakes that the user can fix."""
     args = demo_parser().parse_args(list(argv))
     places = labelled(args.models)
-    _require_fitting(args, places.values())
+    _check_options(args, places.values())
     sentences = read_sentences(Path(args.sentences), "--sentences")
-    _require_port(args.host, args.port)
+    _require_free_port(args.host, args.port)
     if args.cache_dir:
         require_writable(embeddings_dir(args.cache_dir), f"--cache_dir {args.cache_dir}")
-    require_gradio()
+    _require_gradio()
     from dcpcse.analysis.demo.models import load_demo_model
     from dcpcse.analysis.demo.page import build_page, serve_page
 
@@ -40,20 +40,20 @@ def demo_command(argv: Sequence[str]) -> None:
     file = Path(args.sentences)
     models = [load_demo_model(label, place, encoder, sentences, file) for label, place in places.items()]
     serve_page(build_page(models, sentences, file.name, args.top_k), args.host, args.port)
-    notify("the page is closed")
+    notify("the server has stopped")
 
 
-def require_gradio() -> None:
-    """UserError where gradio is missing; it tells nobody that it is used."""
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when it is imported
+def _require_gradio() -> None:
+    """Raise UserError if gradio is not installed; disable its usage statistics."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
     try:
         import gradio  # noqa: F401
     except ImportError as error:
         raise UserError('the demo needs gradio: pip install "gradio>=6,<7" (the extra demo)') from error
 
 
-def _require_fitting(args: argparse.Namespace, places: Sequence[str]) -> None:
-    """UserError for impossible values, and for options that no model looks at."""
+def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:
+    """Raise UserError for values out of range, and for options that apply to none of the models."""
     for name in ("top_k", "batch_size"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
@@ -61,41 +61,43 @@ def _require_fitting(args: argparse.Namespace, places: Sequence[str]) -> None:
         raise UserError(f"--port {args.port}: must be between 1 and 65535")
     from dcpcse.encoders.storage.manifest import is_model_folder
 
-    own = [is_model_folder(place) for place in places]
-    if args.base is not None and not any(own):
-        raise UserError("--base speaks of output folders of train.py, and none is given; leave it out")
-    if args.pooler is not None and all(own):
-        raise UserError("--pooler speaks of encoders as they are; output folders have their own; leave it out")
+    trained = [is_model_folder(place) for place in places]
+    if args.base is not None and not any(trained):
+        raise UserError(f"--base {args.base}: applies to output folders of train.py, and none is given; omit it")
+    if args.pooler is not None and all(trained):
+        raise UserError(f"--pooler {args.pooler}: does not apply to output folders of train.py; omit it")
 
 
-def _require_port(host: str, port: int) -> None:
-    """UserError unless a page can be served there."""
+def _require_free_port(host: str, port: int) -> None:
+    """Raise UserError unless the address can be bound."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)[0]
         with socket.socket(family, socket.SOCK_STREAM) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind(address)
     except OSError as error:
-        raise UserError(f"--host {host} --port {port}: cannot serve there ({error.strerror}); give others") from error
+        problem = f"cannot serve at this address ({error.strerror})"
+        raise UserError(f"--host {host} --port {port}: {problem}; choose a different one") from error
 
 
 def demo_parser() -> CommandParser:
-    """The parser of the command."""
+    """Return the parser of the command."""
     parser = CommandParser(
         prog="dcpcse demo",
-        description="Serves a page on this machine: type a sentence, see the nearest ones of a file by each model.",
+        description="Serve a local web page that shows the nearest sentences of a typed one under each model.",
     )
     add = parser.add_argument
-    help = "Output folder of train.py, Hugging Face folder or hub id; LABEL=PLACE says what it is called."
+    help = "Output folder of train.py, Hugging Face folder or hub id; LABEL=PLACE sets the label."
     add("models", nargs="+", metavar="MODEL", help=help)
-    add("--sentences", required=True, metavar="FILE", help="Text to search in, a sentence a line (required).")
-    add("--top_k", type=int, default=10, help="Sentences that are shown. Default: %(default)s")
-    add("--host", default="127.0.0.1", help="Address to serve on; 0.0.0.0 opens the page to all. Default: %(default)s")
+    add("--sentences", required=True, metavar="FILE", help="Text file to search, one sentence per line (required).")
+    add("--top_k", type=int, default=10, help="Number of sentences shown per model. Default: %(default)s")
+    help = "Address to serve at; 0.0.0.0 makes the page available to the network. Default: %(default)s"
+    add("--host", default="127.0.0.1", help=help)
     add("--port", type=int, default=7860, help="Default: %(default)s")
-    help = "Representation of encoders as they are (default: cls); output folders have their own."
+    help = "Pooling of encoders that are not output folders of train.py (default: cls)."
     add("--pooler", choices=POOLER_NAMES, help=help)
-    add("--base", help="Where the frozen encoder of the output folders is now.")
-    add("--device", help="cpu, cuda, cuda:1, ... (default: cuda if there is one).")
-    add("--batch_size", type=int, default=128, help="Sentences a batch, at most. Default: %(default)s")
-    add("--cache_dir", help="Folder for downloads, and for vectors: a later start reads them back.")
+    add("--base", help="Current location of the frozen encoder of the output folders.")
+    add("--device", help="cpu, cuda, cuda:1, ... (default: cuda if available).")
+    add("--batch_size", type=int, default=128, help="Maximum number of sentences per batch. Default: %(default)s")
+    add("--cache_dir", help="Folder for downloads and embeddings, which later starts reuse.")
     return parser
