@@ -1,1 +1,1 @@
-"""Results for people to look at: pictures, pages, comparisons."""
+"""Analysis of results: plots, the HTML report, the demo page, and comparisons of runs."""

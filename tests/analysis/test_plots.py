@@ -1,4 +1,4 @@
-"""The pictures: what is drawn, in which form it is written, and the same bytes every time."""
+"""Plots: their content, their formats, and reproducible bytes."""
 
 import io
 import json
@@ -68,10 +68,10 @@ RUNS = {
     "b": [{"step": 5, "loss": 3.0}],
 }
 
-PICTURES = {
+PLOTS = {
     "cosines": (
         lambda: cosine_by_score.draw(SCORED),
-        {"one", "Spearman × 100 = 81.23", "gold score", "bin of gold; its pairs (n = 200)"},
+        {"one", "Spearman × 100 = 81.23", "gold score", "gold score bin; pairs (n = 200)"},
     ),
     "plane": (
         lambda: alignment_uniformity.draw(POINTS),
@@ -80,11 +80,11 @@ PICTURES = {
     "pairs": (lambda: pair_projection.draw(PROJECTED), {"cls", "gold above 4 (n = 4)", "gold at most 1 (n = 5)"}),
     "tokens": (
         lambda: token_projection.draw(TOKENS),
-        {"goes on with one (7)", "with a capital letter (9)", "not in the text (1)", "frequency rank in wiki.txt"},
+        {"continues a word (7)", "with a capital letter (9)", "not in the text (1)", "frequency rank in wiki.txt"},
     ),
     "prompt_length": (
         lambda: prompt_length.draw(LENGTHS, {8: 78.49}),
-        {"4", "8", "16", "published", "one seed", "prompt length, in tokens"},
+        {"4", "8", "16", "published", "one seed", "prompt length in tokens"},
     ),
     "fewshot": (lambda: fewshot.draw(DRAWS), {"MR", "CR", "ours", "theirs", "accuracy, %"}),
     "frequent": (lambda: frequent_tokens.draw(LEFT_OUT), {"avg", "cls", "10", "Spearman × 100"}),
@@ -93,81 +93,62 @@ PICTURES = {
         {"loss", "loss_crtd", "learning rate", "dev: stsb_spearman", "a", "b"},
     ),
 }
-every_picture = pytest.mark.parametrize("name", PICTURES)
 
 
-def tree(whole) -> ElementTree.Element:
-    return ElementTree.fromstring(style.svg(whole).decode("utf-8"))
+def nodes(svg: bytes, tag: str) -> list[ElementTree.Element]:
+    return [node for node in ElementTree.fromstring(svg).iter() if node.tag.endswith("}" + tag)]
 
 
-def texts(whole) -> set[str]:
-    """All text of a picture, of lines that belong together with a blank between them."""
-    return {" ".join("".join(node.itertext()).split()) for node in tree(whole).iter() if node.tag.endswith("}text")}
+def texts(svg: bytes) -> set[str]:
+    """All texts of a plot; the lines of one text are joined by a blank."""
+    return {" ".join("".join(node.itertext()).split()) for node in nodes(svg, "text")}
 
 
-def marks(whole, color: str) -> list[tuple[float, float]]:
-    """Places of all marks of a fill colour, in the SVG's own units: x to the right, y downwards."""
-    uses = [node for node in tree(whole).iter() if node.tag.endswith("}use")]
+def marks(figure, color: str) -> list[tuple[float, float]]:
+    """The positions of all markers of a fill colour, in units of the SVG: x to the right, y downwards."""
+    uses = nodes(style.svg(figure), "use")
     found = [node for node in uses if f"fill: {color.lower()}" in node.get("style", "")]
     return [(float(node.get("x")), float(node.get("y"))) for node in found]
 
 
 def assert_on_a_line(shown, values, rising: bool) -> None:
-    """Places that are an affine function of the values, as on a linear axis."""
+    """Check that positions are an affine function of the values, as on a linear axis."""
     slope, start = np.polyfit(values, shown, 1)
     np.testing.assert_allclose(slope * np.asarray(values) + start, shown, atol=1e-3)
     assert (slope > 0) == rising
 
 
-@every_picture
-def test_a_png_is_of_the_size_and_resolution_that_it_should_have(name):
-    whole = PICTURES[name][0]()
-    content = style.png(whole)
-    image = Image.open(io.BytesIO(content))
-    image.load()
-    assert image.format == "PNG"
-    assert image.size == tuple(int(inches * 240) for inches in whole.get_size_inches())
-    assert image.info["dpi"] == pytest.approx((240, 240), abs=0.1)
-    assert np.asarray(image.convert("L")).std() > 5
-    assert len(content) < 300_000
+@pytest.mark.parametrize("name", PLOTS)
+def test_a_plot_has_its_size_and_labels_without_overlaps_and_repeats_its_bytes(name, monkeypatch):
+    draw, labels = PLOTS[name]
+    figure, boxes, draw_text = draw(), {}, Text.draw
 
-
-@every_picture
-def test_no_text_is_cut_off_or_covers_another(name, monkeypatch):
-    boxes, draw_text = {}, Text.draw
-
-    def draw(self, renderer, *args, **options):  # what is called is drawn: ticks beyond the ends of an axis are not
+    def record(self, renderer, *args, **options):  # ticks beyond the ends of an axis are not drawn
         if self.get_visible() and self.get_text().strip():
             boxes[id(self)] = (self.get_text(), self.get_window_extent(renderer))
         draw_text(self, renderer, *args, **options)
 
-    whole = PICTURES[name][0]()
-    monkeypatch.setattr(Text, "draw", draw)
-    style.png(whole)
-    assert len(boxes) > 4
+    with monkeypatch.context() as patch:
+        patch.setattr(Text, "draw", record)
+        png = style.png(figure)
     for text, box in boxes.values():
-        assert min(*box.min, *(whole.bbox.max - box.max)) >= 0, text
+        assert min(*box.min, *(figure.bbox.max - box.max)) >= 0, text
     for (one, first), (other, second) in combinations(boxes.values(), 2):
         assert not first.overlaps(second.padded(-2)), (one, other)
-
-
-@every_picture
-def test_an_svg_holds_its_labels_as_text(name):
-    draw, expected = PICTURES[name]
-    assert expected <= texts(draw())
-
-
-@every_picture
-def test_the_same_numbers_give_the_same_bytes_whatever_matplotlibrc_says(name):
-    draw = PICTURES[name][0]
-    first = draw()
+    image = Image.open(io.BytesIO(png))
+    assert image.size == tuple(int(inches * 240) for inches in figure.get_size_inches())
+    assert image.info["dpi"] == pytest.approx((240, 240), abs=0.1)
+    assert np.asarray(image.convert("L")).std() > 5
+    assert len(png) < 300_000
+    svg = style.svg(figure)
+    assert labels <= texts(svg)
     with matplotlib.rc_context({"font.size": 20, "svg.fonttype": "path", "axes.grid": False, "savefig.dpi": 50}):
-        second = draw()
-        assert style.png(first) == style.png(second)
-        assert style.svg(first) == style.svg(second)
+        again = draw()
+        assert style.png(again) == png
+        assert style.svg(again) == svg
 
 
-def test_another_process_gives_the_same_bytes_and_no_picture_needs_pyplot():
+def test_another_process_gives_the_same_bytes_and_does_not_import_pyplot():
     program = """
 import sys
 from dcpcse.analysis.plots import frequent_tokens, style
@@ -187,13 +168,13 @@ def test_series_differ_in_more_than_colour():
     assert len({look.marker for look in looks[:8]}) == 8
 
 
-def test_labels_are_shown_as_they_are():
-    whole = frequent_tokens.draw({"_hidden": {0: 1.0, 1: 2.0}, "$a_b$ & c<d": {0: 2.0, 1: 3.0}})
-    assert {"\N{ZERO WIDTH SPACE}_hidden", "$a_b$ & c<d"} <= texts(whole)
+def test_labels_are_drawn_literally():
+    figure = frequent_tokens.draw({"_hidden": {0: 1.0, 1: 2.0}, "$a_b$ & c<d\x00\udcff": {0: 2.0, 1: 3.0}})
+    assert {"\N{ZERO WIDTH SPACE}_hidden", r"$a_b$ & c<d\u0000\udcff"} <= texts(style.svg(figure))
 
 
-def test_nothing_is_written_where_one_of_the_files_cannot_be_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(style, "svg", lambda whole: 1 / 0)
+def test_nothing_is_written_if_one_of_the_files_cannot_be_rendered(tmp_path, monkeypatch):
+    monkeypatch.setattr(style, "svg", lambda figure: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         style.save(frequent_tokens.draw(LEFT_OUT), tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -215,18 +196,18 @@ def test_bins_hold_each_pair_once_and_the_last_one_its_end():
 
 
 def test_the_hexagons_count_every_pair_once_and_bins_say_how_many():
-    whole = cosine_by_score.draw(SCORED)
-    hexagons = [shown for axes in whole.axes for shown in axes.collections if shown.get_label() == "pairs"]
+    figure = cosine_by_score.draw(SCORED)
+    hexagons = [shown for axes in figure.axes for shown in axes.collections if shown.get_label() == "pairs"]
     assert [shown.get_array().sum() for shown in hexagons] == [200, 200, 200]
     naive = Counter(min(int(gold), 4) for gold in GOLD)
-    assert {*map(str, naive.values()), "0–1", "4–5"} <= texts(whole)
+    assert {*map(str, naive.values()), "0–1", "4–5"} <= texts(style.svg(figure))
 
 
-def test_points_of_the_plane_lie_where_their_numbers_say():
+def test_points_of_the_plane_are_at_their_coordinates():
     # Without scores: hollow ones, so that all marks have one colour.
     points = [Point(f"m{i}", 0.1 * i, -3 + 0.7 * i**2) for i in range(5)]
-    whole = alignment_uniformity.draw(points)
-    shown = marks(whole, "#ffffff")
+    figure = alignment_uniformity.draw(points)
+    shown = marks(figure, "#ffffff")
     assert len(shown) == 5
     assert_on_a_line([x for x, _ in shown], [point.uniformity for point in points], rising=True)
     assert_on_a_line([y for _, y in shown], [point.alignment for point in points], rising=False)
@@ -238,17 +219,15 @@ def test_a_run_is_a_path_in_the_order_of_its_steps():
     np.testing.assert_allclose(ways, [[-2, 0.3, -2.5, 0.25], [-2.5, 0.25, -3, 0.2]])
 
 
-def test_like_pairs_are_joined_by_solid_lines_and_unlike_ones_by_dashed_ones():
-    paths = [
-        node.get("style", "") for node in tree(pair_projection.draw(PROJECTED)).iter() if node.tag.endswith("}path")
-    ]
+def test_similar_pairs_are_joined_by_solid_lines_and_dissimilar_ones_by_dashed_ones():
+    paths = [node.get("style", "") for node in nodes(style.svg(pair_projection.draw(PROJECTED)), "path")]
     drawn = [path for path in paths if "fill: none" in path and "stroke-width: 0.8" in path]
     solid = [path for path in drawn if "#0072b2" in path and "dasharray" not in path]
     dashed = [path for path in drawn if "#d55e00" in path and "dasharray" in path]
     assert (len(solid), len(dashed)) == (4 + 1, 5 + 1)  # and one each in the legend
 
 
-def test_pairs_are_drawn_of_both_kinds_and_of_no_other():
+def test_pairs_of_both_kinds_and_of_no_other_are_sampled():
     gold = np.array([0.5, 1.0, 2.0, 4.0, 4.1, 5.0, 0.0, 3.0])
     assert pair_projection.sample_pairs(gold, 10, seed=0).tolist() == [0, 1, 4, 5, 6]
     rows = pair_projection.sample_pairs(np.tile(gold, 50), 20, seed=0)
@@ -285,7 +264,7 @@ def test_ranks_count_every_token_of_a_text(tiny, sentences):
     assert (ranks > 0).sum() == len(counts)
 
 
-def test_lines_of_a_text_are_those_with_text(tmp_path):
+def test_blank_lines_of_a_text_are_skipped(tmp_path):
     (tmp_path / "t").write_text("one\n\n  \ntwo\nthree\n", encoding="utf-8")
     assert token_projection.read_lines(tmp_path / "t", 2) == ["one", "two"]
     assert token_projection.read_lines(tmp_path / "t", 9) == ["one", "two", "three"]
@@ -316,45 +295,45 @@ def test_lengths_are_read_from_the_rows_that_name_one(tmp_path):
 
 
 def test_lengths_that_cannot_be_read_are_refused(tmp_path):
-    with pytest.raises(UserError, match="choose by --study: x, y"):
+    with pytest.raises(UserError, match="choose one with --study: x, y"):
         prompt_length.read_points(answer(tmp_path, {"x/length-1": [1], "y/length-1": [2]}), None, "avg")
     assert prompt_length.read_points(tmp_path / "answer.json", "y", "avg")[0] == {1: [2.0]}
-    with pytest.raises(UserError, match=r"--study z: .* holds x, y"):
+    with pytest.raises(UserError, match=r"--study z: .* x, y"):
         prompt_length.read_points(tmp_path / "answer.json", "z", "avg")
-    with pytest.raises(UserError, match=r"--cell stsb: .*length 1 holds avg"):
+    with pytest.raises(UserError, match=r"--cell stsb: .*length 1; choose from: avg"):
         prompt_length.read_points(tmp_path / "answer.json", "y", "stsb")
-    with pytest.raises(UserError, match="length 1: None is no number"):
+    with pytest.raises(UserError, match="length 1: None is not a finite number"):
         prompt_length.read_points(answer(tmp_path, {"x/length-1": [1, None]}), None, "avg")
-    with pytest.raises(UserError, match=r"length 1: \[\] is no list of numbers"):
+    with pytest.raises(UserError, match=r"length 1: \[\] is not a list of numbers"):
         prompt_length.read_points(answer(tmp_path, {"x/length-1": []}), None, "avg")
     with pytest.raises(UserError, match="no rows named"):
         prompt_length.read_points(answer(tmp_path, {"x/table1": [1]}), None, "avg")
 
 
 def test_every_draw_is_marked_once_at_its_height():
-    whole = fewshot.draw(DRAWS)
-    shown = marks(whole, style.COLOURS[0])
+    figure = fewshot.draw(DRAWS)
+    shown = marks(figure, style.COLOURS[0])
     assert_on_a_line([y for _, y in shown], [60.0, 62.5, 61.0, 70.0, 71.0], rising=False)
     assert len({x for x, _ in shown}) == 5
-    assert len(marks(whole, style.COLOURS[1])) == 2
+    assert len(marks(figure, style.COLOURS[1])) == 2
 
 
 def test_a_line_leads_through_all_counts_of_left_out_tokens():
-    whole = frequent_tokens.draw({"avg": {10: 75.5, 0: 82.0, 1: 81.0, 100: 70.0}})
-    shown = marks(whole, style.COLOURS[0])[:4]  # the fifth is the legend's
+    figure = frequent_tokens.draw({"avg": {10: 75.5, 0: 82.0, 1: 81.0, 100: 70.0}})
+    shown = marks(figure, style.COLOURS[0])[:4]  # the fifth is the legend's
     assert_on_a_line([y for _, y in shown], [82.0, 81.0, 75.5, 70.0], rising=False)
     columns = [x for x, _ in shown]
     assert columns == sorted(columns)
     assert columns[3] - columns[2] == pytest.approx(columns[2] - columns[1], abs=1e-3)  # 1, 10, 100
 
 
-def test_panels_are_in_the_order_of_interest_and_none_is_of_bookkeeping():
+def test_panels_are_ordered_and_bookkeeping_is_left_out():
     logged = ["eval_avg", "grad_norm", "epoch", "step", "loss_b", "replaced", "loss", "train_loss", "learning_rate"]
     names = training_curves.metric_names({"a": [dict.fromkeys(logged, 1.0)], "b": [{"loss_a": 1.0}]})
     assert names == ["loss", "loss_b", "loss_a", "learning_rate", "grad_norm", "replaced", "eval_avg"]
 
 
-def test_what_was_not_finite_is_a_gap():
+def test_values_that_are_not_finite_are_gaps():
     steps, values = training_curves.series(RUNS["a"], "loss_crtd")
     assert steps.tolist() == [5, 10, 15]
     np.testing.assert_array_equal(values, [1.0, np.nan, 0.25])
@@ -363,18 +342,18 @@ def test_what_was_not_finite_is_a_gap():
 
 
 def test_runs_that_logged_nothing_are_refused():
-    with pytest.raises(UserError, match="nothing that can be drawn"):
+    with pytest.raises(UserError, match="no values that can be drawn"):
         training_curves.draw({"a": [{"step": 3, "train_runtime": 1.0}]})
 
 
-def test_places_are_called_by_their_names_or_as_asked(tmp_path):
+def test_labels_are_given_or_the_names_of_the_places(tmp_path):
     run = tmp_path / "run"
     (run / "checkpoint-5").mkdir(parents=True)
     (tmp_path / "a=b").mkdir()
     words = [f"{run}/", f"{run}/checkpoint-5", f"ours={run}", f"{tmp_path}/a=b", "org/model-1.5", "x/scores.json"]
     assert list(inputs.labelled(words)) == ["run", "run/checkpoint-5", "ours", "a=b", "model-1.5", "scores"]
     assert inputs.labelled(words)["ours"] == str(run)
-    with pytest.raises(UserError, match=r"x/m and y/m would both be called 'm'; give LABEL=y/m"):
+    with pytest.raises(UserError, match=r"x/m and y/m have the same label 'm'; give LABEL=y/m"):
         inputs.labelled(["x/m", "y/m"])
     with pytest.raises(UserError, match="must be LABEL=PLACE"):
         inputs.labelled(["label="])

@@ -222,10 +222,10 @@ REFUSED = {
     "no runs": (["{}/empty"], "no run of train.py (a folder with run.yaml) in"),
     "one": (["--compare", "{}/result/first"], "give at least two"),
     "twice": (["--compare", "{}/result/first", "{}/result/../result/first"], "given twice"),
-    "no run": (["--compare", "{}/result/first", "{}/empty"], "holds no run.yaml"),
+    "no run": (["--compare", "{}/result/first", "{}/empty"], "contains no run.yaml"),
     "no such run": (["--compare", "{}/result/first", "{}/none"], "is not a folder"),
     "sort": (["--compare", "{}/result/first", "{}/result/second", "--sort", "seed"], "--sort and --reverse"),
-    "both": (["{}/result", "--compare", "{}/result/first", "{}/result/second"], "leave"),
+    "both": (["{}/result", "--compare", "{}/result/first", "{}/result/second"], "--compare takes its own runs; omit"),
     "key": (["{}/result", "--sort", "weight"], "--sort weight: choose one of"),
     "place": (["{}/result", "--csv", "{}/empty"], "is a folder; give a file"),
 }

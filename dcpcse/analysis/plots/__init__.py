@@ -1,1 +1,1 @@
-"""Pictures for papers, a module each: `gather` reads its data, `draw` is pure, `KIND` is for the command."""
+"""Plots for papers, one module each: `gather` reads the data, `draw` draws it, and `KIND` is used by the command."""

@@ -1,4 +1,4 @@
-"""Few-shot accuracies: how they spread over the draws of the labelled examples, by task and model."""
+"""Few-shot accuracies over the draws of the labelled examples, by task and model."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -14,52 +14,53 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GROUP_WIDTH = 0.84
-"""Width that the violins of a task share, of the distance of two tasks."""
+"""Total width of the violins of a task, relative to the distance between two tasks."""
 
 
 @style.styled
 def draw(models: Mapping[str, Mapping[str, Sequence[float]]]) -> "Figure":
-    """Accuracies × 100 of the draws, model → task: a violin each, every draw marked, a line at the mean.
+    """Draw the accuracies × 100 of the draws, model → task: a violin each, a mark per draw, and a line at the mean.
 
-    A model that was not measured on a task leaves its place empty.
+    The position of a task that a model was not evaluated on stays empty.
     """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     tasks = list(dict.fromkeys(task for of_task in models.values() for task in of_task))
-    whole = style.figure(style.PAGE if len(tasks) * len(models) > 4 else style.COLUMN, 2.6)
-    axes = whole.subplots()
+    figure = style.figure(style.PAGE if len(tasks) * len(models) > 4 else style.COLUMN, 2.6)
+    axes = figure.subplots()
     width = GROUP_WIDTH / len(models)
+    looks = [style.series_style(i) for i in range(len(models))]
     for i, of_task in enumerate(models.values()):
         shift = (i - (len(models) - 1) / 2) * width
         for task, draws in of_task.items():
-            _violin(axes, tasks.index(task) + shift, np.asarray(draws), 0.92 * width, style.series_style(i))
+            _violin(axes, tasks.index(task) + shift, np.asarray(draws), 0.92 * width, looks[i])
     axes.set_xticks(range(len(tasks)), [style.plain(task) for task in tasks])
     axes.set_xlim(-0.5, len(tasks) - 0.5)
     axes.set_ylabel("accuracy, %")
     axes.grid(False, axis="x")
-    looks = [style.series_style(i) for i in range(len(models))]
     handles = [Patch(facecolor=f"{look.color}55", edgecolor=look.color, hatch=look.hatch) for look in looks]
     mean = Line2D([], [], color="black", linewidth=1.4)
-    style.legend_below(whole, [*handles, mean], [*models, "mean of the draws (marks)"])
-    return whole
+    style.legend_below(figure, [*handles, mean], [*models, "mean of the draws (marks)"])
+    return figure
 
 
-def _violin(axes: "Axes", place: float, draws: np.ndarray, width: float, look: style.SeriesStyle) -> None:
-    if len(draws) > 1:  # of one draw there is no density
-        (body,) = axes.violinplot([draws], [place], widths=width, showextrema=False)["bodies"]
+def _violin(axes: "Axes", x: float, draws: np.ndarray, width: float, look: style.SeriesStyle) -> None:
+    spread = [x]
+    if len(draws) > 1:  # one draw has no density
+        (body,) = axes.violinplot([draws], [x], widths=width, showextrema=False)["bodies"]
         body.set(facecolor=f"{look.color}55", edgecolor=look.color, linewidth=0.7, alpha=None, hatch=look.hatch)
-    # Side by side in the order of the draws, so that equal ones do not hide each other.
-    spread = place + np.linspace(-0.22, 0.22, len(draws)) * width if len(draws) > 1 else [place]
+        # Side by side in the order of the draws, so that equal accuracies do not hide each other.
+        spread = x + np.linspace(-0.22, 0.22, len(draws)) * width
     axes.plot(
         spread, draws, linestyle="none", marker=look.marker, markersize=2.6, color=look.color,
         markeredgecolor="black", markeredgewidth=0.3,
     )  # fmt: skip
-    axes.hlines(draws.mean(), place - 0.4 * width, place + 0.4 * width, color="black", linewidth=1.4)
+    axes.hlines(draws.mean(), x - 0.4 * width, x + 0.4 * width, color="black", linewidth=1.4)
 
 
 def gather(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Accuracies of every draw, of files of scores."""
+    """Read the accuracy of every draw from score files."""
     models = {}
     for label, path in inputs.labelled(args.scores).items():
         tasks = inputs.read_family(Path(path), "fewshot")
@@ -71,14 +72,14 @@ def gather(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         shots = sorted({task["shots"] for task in tasks})
         inputs.notify(
             f"{label}: {', '.join(models[label])}; {' or '.join(map(str, draws))} draws of "
-            f"{' or '.join(map(str, shots))} examples a class ({path})"
+            f"{' or '.join(map(str, shots))} examples per class ({path})"
         )
     return models
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    help = "File of evaluation.py --task_set fewshot --output_file; LABEL=FILE says what it is called."
+    help = "File of evaluation.py --task_set fewshot --output_file; LABEL=FILE sets the label."
     parser.add_argument("scores", nargs="+", metavar="SCORES.json", help=help)
 
 
-KIND = style.PlotKind("few-shot accuracies over the draws", _add_options, lambda args: draw(gather(args)))
+KIND = style.PlotKind("Few-shot accuracies over the draws.", _add_options, lambda args: draw(gather(args)))

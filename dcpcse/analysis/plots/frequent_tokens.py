@@ -14,31 +14,30 @@ if TYPE_CHECKING:
 
 @style.styled
 def draw(models: Mapping[str, Mapping[int, float]]) -> "Figure":
-    """Spearman × 100 by number of left-out tokens, a line a model; 0 is the whole text."""
-    whole = style.figure(style.COLUMN, 2.5)
-    axes = whole.subplots()
+    """Draw Spearman × 100 over the number of removed tokens, one line per model; 0 is the unchanged text."""
+    figure = style.figure(style.COLUMN, 2.5)
+    axes = figure.subplots()
     handles = []
     for i, of_count in enumerate(models.values()):
         counts = sorted(of_count)
         handles += axes.plot(counts, [of_count[count] for count in counts], **style.series_style(i).line())
     counts = sorted({count for of_count in models.values() for count in of_count})
-    # Logarithmic, but with a place for 0.
-    axes.set_xscale("symlog", linthresh=1, linscale=0.5)
+    axes.set_xscale("symlog", linthresh=1, linscale=0.5)  # logarithmic, but with room for 0
     axes.set_xticks(counts, counts)
     axes.minorticks_off()
-    axes.set_xlabel("most frequent tokens left out")
+    axes.set_xlabel("most frequent tokens removed")
     axes.set_ylabel("Spearman × 100")
-    style.legend_below(whole, handles, list(models))
-    return whole
+    style.legend_below(figure, handles, list(models))
+    return figure
 
 
 def gather(args: argparse.Namespace) -> dict[str, dict[int, float]]:
-    """Scores by number of left-out tokens, of files of scores; all of one split."""
+    """Read the scores by number of removed tokens from score files, all of one split."""
     models, splits = {}, {}
     for label, path in inputs.labelled(args.scores).items():
         (task,) = inputs.read_family(Path(path), "geometry")
         if not task.get("without_frequent"):
-            raise UserError(f"{path} holds no scores without frequent tokens; measure again by --task_set geometry")
+            raise UserError(f"{path}: no scores without frequent tokens; evaluate again with --task_set geometry")
         of_count = {0: task["spearman"], **{int(count): value for count, value in task["without_frequent"].items()}}
         models[label] = dict(zip(of_count, inputs.numbers(list(of_count.values()), path), strict=True))
         splits[path] = task["split"]
@@ -47,13 +46,13 @@ def gather(args: argparse.Namespace) -> dict[str, dict[int, float]]:
         )
     if len(set(splits.values())) > 1:
         listed = ", ".join(f"{path} {split}" for path, split in splits.items())
-        raise UserError(f"the files are of different splits, which do not compare: {listed}")
+        raise UserError(f"the files are of different splits, which cannot be compared: {listed}; give one split")
     return models
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    help = "File of evaluation.py --task_set geometry --output_file; LABEL=FILE says what it is called."
+    help = "File of evaluation.py --task_set geometry --output_file; LABEL=FILE sets the label."
     parser.add_argument("scores", nargs="+", metavar="SCORES.json", help=help)
 
 
-KIND = style.PlotKind("Spearman without the most frequent tokens", _add_options, lambda args: draw(gather(args)))
+KIND = style.PlotKind("Spearman without the most frequent tokens.", _add_options, lambda args: draw(gather(args)))

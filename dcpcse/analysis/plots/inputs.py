@@ -1,4 +1,4 @@
-"""Where pictures take their numbers from: encoders, files of scores, folders of runs."""
+"""The inputs of plots: encoders and labelled pairs, score files, and folders of runs."""
 
 import argparse
 import math
@@ -24,26 +24,21 @@ STS_TASK = "STSBenchmark"
 
 
 def labelled(words: Sequence[str]) -> dict[str, str]:
-    """Label → place of `LABEL=PLACE` or `PLACE`; a place alone is called by its name.
+    """Return label → path or hub id of arguments `LABEL=PLACE` or `PLACE`, which is labelled by its name.
 
-    UserError for two of the same label, of which a picture could show but one.
+    Raises UserError if two have the same label.
     """
     found: dict[str, str] = {}
     for word in words:
-        label, place = _split(word)
+        label, equals, place = word.partition("=")
+        if not equals or Path(word).exists():
+            label, place = _name(word), word
+        elif not (label and place):
+            raise UserError(f"{word!r}: must be LABEL=PLACE or PLACE")
         if label in found:
-            raise UserError(f"{found[label]} and {place} would both be called {label!r}; give LABEL={place}")
+            raise UserError(f"{found[label]} and {place} have the same label {label!r}; give LABEL={place}")
         found[label] = place
     return found
-
-
-def _split(word: str) -> tuple[str, str]:
-    label, equals, place = word.partition("=")
-    if not equals or Path(word).exists():
-        return _name(word), word
-    if not (label and place):
-        raise UserError(f"{word!r}: must be LABEL=PLACE, or a place alone")
-    return label, place
 
 
 def _name(place: str) -> str:
@@ -54,43 +49,46 @@ def _name(place: str) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a file; UserError where there is none, or no JSON."""
+    """Return the content of a file; raises UserError if it cannot be read or is not JSON."""
     try:
         return parse_json(read_text(path))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise UserError(f"{path} is no JSON ({error})") from error
+        raise UserError(f"{path} is not JSON ({error})") from error
 
 
 def read_family(path: Path, family: str) -> list[dict[str, Any]]:
-    """The results of a family's tasks in a file of `evaluation.py --output_file`; UserError where it has none."""
+    """Return the results of a task family in a file of `evaluation.py --output_file`.
+
+    Raises UserError if the file contains none.
+    """
     content = read_json(path)
     tasks = content.get("tasks") if isinstance(content, dict) else None
     if not isinstance(tasks, dict):
-        raise UserError(f"{path} holds no scores; give a file of evaluation.py --output_file")
+        raise UserError(f"{path} contains no scores; give a file of evaluation.py --output_file")
     found = [task for task in tasks.values() if task["family"] == family]
     if not found:
-        has = ", ".join(sorted({task["family"] for task in tasks.values()})) or "none"
-        raise UserError(f"{path} holds no {family} tasks (only: {has}); measure them by --task_set {family}")
+        families = ", ".join(sorted({task["family"] for task in tasks.values()})) or "none"
+        raise UserError(f"{path}: no {family} tasks (only: {families}); evaluate with --task_set {family}")
     if not content.get("complete", True):
-        notify(f"{path}: the evaluation has not ended; its file holds {plural(len(tasks), 'task')} so far")
+        notify(f"{path}: the evaluation has not finished; the file contains {plural(len(tasks), 'task')} so far")
     return found
 
 
 def numbers(values: Sequence[Any], owner: str) -> list[float]:
-    """Values of a file as numbers; UserError for none at all, and for what is no finite number."""
+    """Return the values of a file as floats; raises UserError for an empty list and for non-finite values."""
     if not isinstance(values, list) or not values:
-        raise UserError(f"{owner}: {values!r} is no list of numbers")
+        raise UserError(f"{owner}: {values!r} is not a list of numbers")
     for value in values:
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise UserError(f"{owner}: {value!r} is no number that can be drawn")
+            raise UserError(f"{owner}: {value!r} is not a finite number")
     return [float(value) for value in values]
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:
-    """Embeddings first and second (N, H) of the pairs of a split, their cosine and gold (N,), and Spearman × 100."""
+    """Embeddings first and second (N, H) of the pairs of a split, cosines and gold scores (N,), and Spearman × 100."""
 
     first: np.ndarray
     second: np.ndarray
@@ -100,7 +98,7 @@ class EncodedPairs:
 
 
 def encode_pairs(model: "SentenceEncoder", task: str, sets: "Sequence[ScoredPairs]", batch_size: int) -> EncodedPairs:
-    """Each distinct sentence is encoded once; DataError for vectors without a cosine, as in evaluation."""
+    """Encode each distinct sentence once; raises DataError for embeddings without a cosine, as in evaluation."""
     from senteval.embeddings import Embeddings
     from senteval.scores import correlate, similarities
 
@@ -116,7 +114,7 @@ def encode_pairs(model: "SentenceEncoder", task: str, sets: "Sequence[ScoredPair
 def encode_by_each(
     places: Mapping[str, str], args: argparse.Namespace, task: str, sets: "Sequence[ScoredPairs]"
 ) -> Iterator[tuple[str, EncodedPairs]]:
-    """Label and encoded pairs by one encoder after the other; at no time is there more than one in memory."""
+    """Yield each label with the pairs encoded by its model; only one model is in memory at a time."""
     from dcpcse.inference.loading import load_model
 
     encoder = encoder_arguments(args)
@@ -128,28 +126,29 @@ def encode_by_each(
 
 
 def encoder_arguments(args: argparse.Namespace) -> EncoderArguments:
-    """The options of encoders among those of a command."""
+    """Return the options of encoders among the options of a command."""
     return EncoderArguments(**{field.name: getattr(args, field.name) for field in fields(EncoderArguments)})
 
 
 def add_models(parser: argparse.ArgumentParser, many: bool = True) -> None:
-    """The encoders that a picture is of."""
-    help = "Output folder of train.py, Hugging Face folder or hub id; LABEL=FOLDER says what it is called."
+    """Add the argument for one or several encoders."""
+    help = "Output folder of train.py, Hugging Face folder or hub id; LABEL=FOLDER sets the label."
     parser.add_argument("models" if many else "model", nargs="+" if many else None, metavar="MODEL", help=help)
 
 
 def add_data(parser: argparse.ArgumentParser, task: bool = True) -> None:
-    """The pairs that encoders are measured on."""
-    parser.add_argument("--data_dir", default=DATA_DIR, help="Folder that holds downstream/.")
-    parser.add_argument("--custom_data", action="store_true", help="Do not ask for the official counts.")
+    """Add the options for the pairs that encoders are evaluated on."""
+    help = "Folder that contains downstream/ (default: %(default)s)."
+    parser.add_argument("--data_dir", default=DATA_DIR, help=help)
+    parser.add_argument("--custom_data", action="store_true", help="Do not require the official number of rows.")
     if task:
         parser.add_argument("--task", default=STS_TASK, help="STS task (default: %(default)s).")
     splits = ("train", "dev", "test") if task else ("dev", "test")
-    parser.add_argument("--split", default="test", choices=splits, help="default: %(default)s")
+    parser.add_argument("--split", default="test", choices=splits, help="Split of the task (default: %(default)s).")
 
 
 def load_sets(args: argparse.Namespace) -> "tuple[str, tuple[ScoredPairs, ...]]":
-    """Name and checked sets of the task that is asked for."""
+    """Return the name and the checked sets of the task that the options name."""
     from senteval import load_pairs
     from senteval.names import find_by_name
     from senteval.sts import STS

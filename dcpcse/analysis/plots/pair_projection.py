@@ -1,4 +1,4 @@
-"""Labelled pairs in two dimensions: like ones, joined by solid lines, should lie near, unlike ones (dashed) far."""
+"""Labelled pairs in two dimensions: similar pairs (solid lines) should be near, dissimilar ones (dashed) far apart."""
 
 import argparse
 from collections.abc import Mapping
@@ -14,39 +14,39 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-UNLIKE_UP_TO = 1.0
-"""Gold score up to which a pair counts as unlike; like ones lie above senteval.geometry.POSITIVE_ABOVE."""
+DISSIMILAR_UP_TO = 1.0
+"""Highest gold score of dissimilar pairs; those above senteval.geometry.POSITIVE_ABOVE are similar."""
 
 
 @dataclass(frozen=True, eq=False)
 class ProjectedPairs:
-    """Places (N, 2) of the first and the second sentence of every pair, and which pairs are alike (N,).
+    """Coordinates (N, 2) of the first and second sentence of each pair, and which pairs are similar (N,).
 
-    axes: what the two directions are.
+    axes: names of the two dimensions.
     """
 
     first: np.ndarray
     second: np.ndarray
-    alike: np.ndarray
+    similar: np.ndarray
     axes: tuple[str, str]
 
 
 @style.styled
 def draw(models: Mapping[str, ProjectedPairs]) -> "Figure":
-    """One panel a model."""
-    whole, axes = style.panel_grid(len(models), 2.3)
+    """Draw one panel per model."""
+    figure, axes = style.panel_grid(len(models), 2.3)
     handles: dict[str, object] = {}
     for panel, (label, projected) in zip(axes[0], models.items(), strict=True):
         style.title(panel, label, min(len(models), style.PANELS_PER_ROW))
-        handles = _panel(panel, projected)
-    style.legend_below(whole, list(handles.values()), list(handles))
-    return whole
+        handles = _draw_panel(panel, projected)
+    style.legend_below(figure, list(handles.values()), list(handles))
+    return figure
 
 
-def _panel(axes: "Axes", projected: ProjectedPairs) -> dict[str, object]:
+def _draw_panel(axes: "Axes", projected: ProjectedPairs) -> dict[str, object]:
     looks = {
-        f"gold above {_like_above():g}": (projected.alike, style.COLOURS[0], "o", "-"),
-        f"gold at most {UNLIKE_UP_TO:g}": (~projected.alike, style.COLOURS[1], "^", "--"),
+        f"gold above {_similar_above():g}": (projected.similar, style.COLOURS[0], "o", "-"),
+        f"gold at most {DISSIMILAR_UP_TO:g}": (~projected.similar, style.COLOURS[1], "^", "--"),
     }
     handles = {}
     for name, (rows, color, marker, linestyle) in looks.items():
@@ -60,53 +60,47 @@ def _panel(axes: "Axes", projected: ProjectedPairs) -> dict[str, object]:
     return handles
 
 
-def _like_above() -> float:
+def _similar_above() -> float:
     from senteval.geometry import POSITIVE_ABOVE
 
     return POSITIVE_ABOVE
 
 
 def sample_pairs(gold: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Row numbers, in order, of so many pairs drawn of the like and of the unlike ones; of fewer all."""
+    """Return the sorted rows of `count` similar and `count` dissimilar pairs drawn at random, or of all if fewer."""
     random = np.random.default_rng(seed)
-    kinds = {f"above {_like_above():g}": gold > _like_above(), f"up to {UNLIKE_UP_TO:g}": gold <= UNLIKE_UP_TO}
+    kinds = {
+        f"above {_similar_above():g}": gold > _similar_above(),
+        f"up to {DISSIMILAR_UP_TO:g}": gold <= DISSIMILAR_UP_TO,
+    }
     chosen = []
     for name, rows in kinds.items():
         if not rows.any():
-            raise UserError(f"no pair has a gold score {name}; ask for another --task or --split")
+            raise UserError(f"no pair has a gold score {name}; choose a different --task or --split")
         found = np.flatnonzero(rows)
         chosen.append(random.choice(found, min(count, len(found)), replace=False))
     return np.sort(np.concatenate(chosen))
 
 
 def project(vectors: np.ndarray, how: str, seed: int) -> tuple[np.ndarray, tuple[str, str]]:
-    """Places (N, 2) of vectors (N, H) of unit length, and what the directions are called."""
-    return PROJECTIONS[how](vectors, seed)
+    """Return the coordinates (N, 2) of unit vectors (N, H) by `pca` or `tsne`, and the names of the dimensions."""
+    if how == "pca":
+        from sklearn.decomposition import PCA
 
-
-def _pca(vectors: np.ndarray, seed: int) -> tuple[np.ndarray, tuple[str, str]]:
-    from sklearn.decomposition import PCA
-
-    fitted = PCA(2, svd_solver="full").fit(vectors)
-    names = [f"component {i} ({share:.1%} of variance)" for i, share in enumerate(fitted.explained_variance_ratio_, 1)]
-    return fitted.transform(vectors), tuple(names)
-
-
-def _tsne(vectors: np.ndarray, seed: int) -> tuple[np.ndarray, tuple[str, str]]:
+        pca = PCA(2, svd_solver="full").fit(vectors)
+        first, second = (f"component {i + 1} ({pca.explained_variance_ratio_[i]:.1%} of variance)" for i in range(2))
+        return pca.transform(vectors), (first, second)
     from sklearn.manifold import TSNE
 
-    # Scikit-learn's default perplexity, or what few points allow.
+    # Scikit-learn's default perplexity, or the highest one that few points allow. The vectors have unit length, so
+    # that their distances follow from their cosines. One thread, so that sums keep their order.
     perplexity = min(30.0, (len(vectors) - 1) / 3)
-    # Cosine geometry is that of these vectors' distances: they have unit length. One thread: sums keep their order.
     tsne = TSNE(2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed, n_jobs=1)
     return tsne.fit_transform(vectors), ("t-SNE 1", "t-SNE 2")
 
 
-PROJECTIONS = {"pca": _pca, "tsne": _tsne}
-
-
 def gather(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
-    """Encode by every model, draw the pairs (the same of all models), and project what was drawn."""
+    """Encode with each model, sample the same pairs for all of them, and project the sample."""
     from senteval.scores import unit_rows
 
     if args.count < 2:
@@ -117,24 +111,22 @@ def gather(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
     projected = {}
     for label, encoded in inputs.encode_by_each(places, args, task, sets):
         both = unit_rows(np.concatenate([encoded.first[rows], encoded.second[rows]]))
-        where, names = project(both, args.projection, args.seed)
-        alike = encoded.gold[rows] > _like_above()
-        projected[label] = ProjectedPairs(where[: len(rows)], where[len(rows) :], alike, names)
-        inputs.notify(
-            f"{label}: {len(rows)} pairs drawn, {alike.sum()} of them alike; {args.projection} of these alone"
-        )
+        coordinates, names = project(both, args.projection, args.seed)
+        similar = encoded.gold[rows] > _similar_above()
+        projected[label] = ProjectedPairs(coordinates[: len(rows)], coordinates[len(rows) :], similar, names)
+        inputs.notify(f"{label}: {len(rows)} sampled pairs, {similar.sum()} of them similar; {args.projection}")
     return projected
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_models(parser)
     inputs.add_data(parser)
-    help = "default: %(default)s"
-    parser.add_argument("--projection", choices=list(PROJECTIONS), default="pca", help=help)
-    parser.add_argument("--count", type=int, default=30, help="Pairs of each kind, drawn at random; " + help)
-    parser.add_argument("--seed", type=int, default=0, help="Of the draw and of t-SNE; " + help)
+    help = "Default: %(default)s"
+    parser.add_argument("--projection", choices=["pca", "tsne"], default="pca", help=help)
+    parser.add_argument("--count", type=int, default=30, help=f"Number of pairs sampled of each kind. {help}")
+    parser.add_argument("--seed", type=int, default=0, help=f"Seed of the sample and of t-SNE. {help}")
 
 
 KIND = style.PlotKind(
-    "labelled pairs, projected to 2-D", _add_options, lambda args: draw(gather(args)), of_encoders=True
+    "Labelled pairs, projected to two dimensions.", _add_options, lambda args: draw(gather(args)), of_encoders=True
 )

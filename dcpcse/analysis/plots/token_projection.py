@@ -1,4 +1,4 @@
-"""The token embeddings in two dimensions, by what biases them: frequency, subwords, case (PromptBERT, section 3)."""
+"""Token embeddings in two dimensions by what biases them: frequency, subwords and case (PromptBERT, section 3)."""
 
 import argparse
 from collections import Counter
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 LINES_AT_ONCE = 4096
-"""Lines that are tokenized at once."""
+"""Number of lines tokenized at a time."""
 DOT_OPTIONS = {"s": 1.6, "linewidths": 0, "rasterized": True, "antialiased": False}
-"""Tens of thousands of dots: an image inside the SVG, whose text stays text; far smaller without smooth edges."""
+"""Tens of thousands of dots become an image inside the SVG, which is far smaller without smooth edges."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Places (V, 2) of tokens, how frequent each is: rank (V,) from 1, 0 where it does not occur; which are what (V,).
+    """Coordinates (V, 2) of tokens, their frequency ranks (V,) from 1 (0 if absent), and their classes (V,).
 
-    explained: share of the variance in each direction. text: what was counted.
+    explained: share of the variance in each dimension. text: name of the file that tokens were counted in.
     """
 
     label: str
@@ -44,60 +44,59 @@ class Tokens:
 
 @style.styled
 def draw(tokens: Tokens) -> "Figure":
-    """Three panels of the same places: by frequency rank, by subword and by case."""
-    whole = style.figure(style.PAGE, 3.2)
-    axes = whole.subplots(2, 3, height_ratios=[1, 0.42])
-    whole.suptitle(style.plain(f"{tokens.label}: {len(tokens.rank):,} token embeddings", 90), fontsize=8)
-    _by_rank(whole, axes[0, 0], axes[1, 0], tokens)
-    _by_class(*axes[:, 1], tokens.places, tokens.subword, ("begins a word", "goes on with one"))
+    """Draw three panels of the same coordinates: by frequency rank, by subword and by case."""
+    figure = style.figure(style.PAGE, 3.2)
+    axes = figure.subplots(2, 3, height_ratios=[1, 0.42])
+    figure.suptitle(style.plain(f"{tokens.label}: {len(tokens.rank):,} token embeddings", 90), fontsize=8)
+    _by_rank(figure, axes[0, 0], axes[1, 0], tokens)
+    _by_class(*axes[:, 1], tokens.places, tokens.subword, ("starts a word", "continues a word"))
     _by_class(*axes[:, 2], tokens.places, tokens.capital, ("no capital letter", "with a capital letter"))
     axes[0, 0].set_ylabel(f"component 2 ({tokens.explained[1]:.1%})")
     for panel, title in zip(axes[0], ("frequency", "subword", "case"), strict=True):
         panel.set_title(title)
         panel.set_xlabel(f"component 1 ({tokens.explained[0]:.1%})")
         panel.grid(False)
-    return whole
+    return figure
 
 
-def _by_rank(whole: "Figure", axes: "Axes", below: "Axes", tokens: Tokens) -> None:
-    """In powers of ten, as few colours are told apart among so many dots."""
+def _by_rank(figure: "Figure", axes: "Axes", below: "Axes", tokens: Tokens) -> None:
+    """Colour by powers of ten, since only a few colours can be told apart among so many dots."""
     from matplotlib.colors import BoundaryNorm
 
     seen = tokens.rank > 0
     absent = axes.scatter(*tokens.places[~seen].T, color="#cccccc", marker="x", **{**DOT_OPTIONS, "linewidths": 0.3})
-    order = np.argsort(-tokens.rank[seen], kind="stable")  # the frequent ones on top
+    order = np.argsort(-tokens.rank[seen], kind="stable")  # frequent tokens on top
     places, rank = tokens.places[seen][order], tokens.rank[seen][order]
     ends = [10**power for power in range(len(str(rank.max(initial=1))) + 1)]
     norm = BoundaryNorm(ends, 256)
     shown = axes.scatter(*places.T, c=rank, cmap=style.SEQUENTIAL, norm=norm, **DOT_OPTIONS)
     _legend(below, {f"not in the text ({(~seen).sum():,})": absent}, "lower center")
-    bar = whole.colorbar(shown, cax=below.inset_axes([0.0, 0.88, 1.0, 0.12]), orientation="horizontal")
+    bar = figure.colorbar(shown, cax=below.inset_axes([0.0, 0.88, 1.0, 0.12]), orientation="horizontal")
     bar.set_ticks(ends, labels=[f"{end // 1000}k" if end >= 1000 else str(end) for end in ends])
     bar.outline.set_linewidth(0.5)
     bar.set_label(f"frequency rank in {style.plain(tokens.text)}")
 
 
 def _by_class(axes: "Axes", below: "Axes", places: np.ndarray, member: np.ndarray, names: tuple[str, str]) -> None:
-    """The fewer on top of the many."""
+    """Colour by class, the smaller class on top."""
     looks = ((~member, style.COLOURS[0], "o"), (member, style.COLOURS[1], "^"))
     handles = {}
     for name, (rows, color, marker) in zip(names, looks, strict=True):
-        share = rows.mean()
         handles[f"{name} ({rows.sum():,})"] = axes.scatter(
-            *places[rows].T, color=color, marker=marker, zorder=2 - share, **DOT_OPTIONS
+            *places[rows].T, color=color, marker=marker, zorder=2 - rows.mean(), **DOT_OPTIONS
         )
     _legend(below, handles, "upper center")
 
 
-def _legend(below: "Axes", handles: dict[str, Any], place: str) -> None:
+def _legend(below: "Axes", handles: dict[str, Any], location: str) -> None:
     below.set_axis_off()
-    legend = below.legend(list(handles.values()), list(handles), loc=place, handletextpad=0.1)
+    legend = below.legend(list(handles.values()), list(handles), loc=location, handletextpad=0.1)
     for handle in legend.legend_handles:
         handle.set_sizes([14])
 
 
 def frequency_ranks(tokenizer: "PreTrainedTokenizerBase", lines: Iterable[str], size: int) -> np.ndarray:
-    """Rank (V,) of every token among those that occur, the most frequent 1, ties by id; 0 for those that do not."""
+    """Return the frequency rank (V,) of every token: 1 for the most frequent, ties by id, 0 for absent tokens."""
     counts: Counter[int] = Counter()
     rest = iter(lines)
     while chunk := list(islice(rest, LINES_AT_ONCE)):
@@ -110,7 +109,7 @@ def frequency_ranks(tokenizer: "PreTrainedTokenizerBase", lines: Iterable[str], 
 
 
 def read_lines(path: Path, most: int) -> list[str]:
-    """The first so many lines of a text file that are not blank; UserError for a file without one."""
+    """Return the first `most` lines of a text file that are not blank; raises UserError if there are none."""
     try:
         with path.open("rb") as file:
             texts = (decode_line(path, number, line) for number, line in enumerate(file, start=1))
@@ -118,12 +117,12 @@ def read_lines(path: Path, most: int) -> list[str]:
     except OSError as error:
         raise UserError(f"--text: cannot read {path}: {error.strerror}") from error
     if not found:
-        raise UserError(f"--text {path}: holds no text")
+        raise UserError(f"--text {path}: contains no text")
     return found
 
 
 def gather(args: argparse.Namespace) -> Tokens:
-    """Count the tokens of a text, and project the embedding matrix; special tokens are left out."""
+    """Count the tokens of a text, and project the embedding matrix without special tokens."""
     from sklearn.decomposition import PCA
 
     from dcpcse.encoders.untrained.static import biased_tokens
@@ -135,13 +134,13 @@ def gather(args: argparse.Namespace) -> Tokens:
     text = Path(args.text)
     lines = read_lines(text, args.lines)
     ((label, place),) = inputs.labelled([args.model]).items()
-    # The embedding matrix is the same whatever the pooling; this one asks nothing of an encoder as it is.
+    # The embedding matrix does not depend on the pooling; this pooler works for any encoder.
     encoder = EncoderArguments(base=args.base, cache_dir=args.cache_dir)
     pooler = None if is_trained(place, encoder) else "cls_before_pooler"
     model = load_model(place, replace(encoder, pooler_type=pooler))
     matrix = token_embeddings(model)
     ranks = frequency_ranks(model.tokenizer, lines, len(matrix))
-    # Rows beyond the vocabulary only fill the matrix up; special tokens are no words.
+    # Rows beyond the vocabulary are padding of the matrix.
     kept = sorted(set(model.tokenizer.get_vocab().values()) - set(model.tokenizer.all_special_ids))
     pca = PCA(2, svd_solver="covariance_eigh").fit(matrix[kept])
     classes = {name: np.zeros(len(matrix), dtype=bool) for name in ("subword", "case")}
@@ -163,10 +162,10 @@ def gather(args: argparse.Namespace) -> Tokens:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_models(parser, many=False)
-    parser.add_argument("--text", required=True, metavar="FILE", help="UTF-8 text, in which tokens are counted.")
-    parser.add_argument("--lines", type=int, default=100_000, help="Lines of it, at most (default: %(default)s).")
-    parser.add_argument("--base", help="Where the frozen encoder of the output folder is now.")
+    parser.add_argument("--text", required=True, metavar="FILE", help="UTF-8 text file to count tokens in (required).")
+    parser.add_argument("--lines", type=int, default=100_000, help="Number of lines to read (default: %(default)s).")
+    parser.add_argument("--base", help="Current location of the frozen encoder of the output folder.")
     parser.add_argument("--cache_dir", help="Folder for downloads.")
 
 
-KIND = style.PlotKind("token embeddings by frequency, subword and case", _add_options, lambda args: draw(gather(args)))
+KIND = style.PlotKind("Token embeddings by frequency, subword, case.", _add_options, lambda args: draw(gather(args)))

@@ -1,4 +1,4 @@
-"""The command of all pictures: which kinds there are, and where one is written."""
+"""`dcpcse plot KIND ... --output OUT`: plots for papers, as OUT.png and OUT.svg."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -39,47 +39,39 @@ OTHER_SUFFIXES = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff
 
 
 def plot_command(argv: Sequence[str]) -> None:
-    """The whole command; raises UserError or DataError for what the user can mend."""
-    _require_known(argv)
-    parser = plot_parser()
-    args, unknown = parser.parse_known_args(list(argv))
+    """Run the command; raises UserError or DataError for mistakes that the user can fix."""
+    # Checked here, since argparse would list all kinds without naming the nearest one.
+    if not argv:
+        raise UserError(f"give a kind of plot: {', '.join(PLOTS)}")
+    if argv[0] not in (*PLOTS, "-h", "--help"):
+        hint = did_you_mean(argv[0], PLOTS)
+        raise UserError(f"unknown plot {argv[0]!r}; {hint}choose from: {', '.join(PLOTS)}")
+    args, unknown = plot_parser().parse_known_args(list(argv))
     args.parser.refuse_unknown(unknown)
-    stem = _stem(args.output or args.kind, args.overwrite)
+    stem = _output_stem(args.output or args.kind, args.overwrite)
     style.require_matplotlib()
     with logging_redirect_tqdm():
-        whole = PLOTS[args.kind].picture(args)
-    written = style.save(whole, stem)
-    notify(f"written: {' and '.join(map(str, written))}")
+        figure = PLOTS[args.kind].plot(args)
+    written = style.save(figure, stem)
+    notify(f"saved to {' and '.join(map(str, written))}")
 
 
-def _require_known(argv: Sequence[str]) -> None:
-    """UserError with the nearest name for a kind that does not exist; argparse would only list all."""
-    kinds = ", ".join(PLOTS)
-    if not argv:
-        raise UserError(f"give a kind of picture: {kinds}")
-    kind = argv[0]
-    if kind in PLOTS or kind in ("-h", "--help"):
-        return
-    hint = did_you_mean(kind, PLOTS)
-    raise UserError(f"unknown picture {kind!r}{hint and '; ' + hint.strip()} (there are {kinds})")
-
-
-def _stem(output: str, overwrite: bool) -> Path:
-    """The path without its ending, which the two files get; UserError where they cannot or must not be written."""
+def _output_stem(output: str, overwrite: bool) -> Path:
+    """Return the output path without its suffix; raises UserError if OUT.png or OUT.svg must not be written."""
     path = Path(output)
     if path.suffix.lower() in OTHER_SUFFIXES:
-        raise UserError(f"--output {output}: OUT.png and OUT.svg are written; give no {path.suffix}")
+        raise UserError(f"--output {output}: the formats are OUT.png and OUT.svg; omit {path.suffix}")
     stem = path.with_suffix("") if path.suffix.lower() in WRITTEN_SUFFIXES else path
-    if path.is_dir() and path.suffix.lower() not in WRITTEN_SUFFIXES:
-        raise UserError(f"--output {output} is a folder; give a name in it, such as {path / 'picture'}")
-    for ending in WRITTEN_SUFFIXES:
-        require_output(stem.with_name(f"{stem.name}{ending}"), "--output", overwrite)
+    if path.is_dir() and stem == path:
+        raise UserError(f"--output {output} is a folder; give a file name in it, such as {path / 'plot'}")
+    for suffix in WRITTEN_SUFFIXES:
+        require_output(stem.with_name(f"{stem.name}{suffix}"), "--output", overwrite)
     return stem
 
 
 def plot_parser() -> CommandParser:
-    """The parser of the command, with one of its own for each kind of picture."""
-    parser = CommandParser(prog="dcpcse plot", description="Pictures for papers, as OUT.png and OUT.svg.")
+    """Return the parser of the command, with a subparser for each kind of plot."""
+    parser = CommandParser(prog="dcpcse plot", description="Draw plots for papers, as OUT.png and OUT.svg.")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND", parser_class=Parser)
     for name, kind in PLOTS.items():
         dataclass_types = (EncoderArguments,) if kind.of_encoders else ()
@@ -87,7 +79,7 @@ def plot_parser() -> CommandParser:
             name, dataclass_types=dataclass_types, help=kind.help, description=kind.help
         )
         kind.add_options(own)
-        own.add_argument("--output", metavar="OUT", help=f"OUT.png and OUT.svg are written (default: {name}).")
-        own.add_argument("--overwrite", action="store_true", help="Replace these two, if they are there.")
+        own.add_argument("--output", metavar="OUT", help=f"Save the plot to OUT.png and OUT.svg (default: {name}).")
+        own.add_argument("--overwrite", action="store_true", help="Replace existing files.")
         own.set_defaults(parser=own)
     return parser

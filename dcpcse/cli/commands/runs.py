@@ -1,4 +1,4 @@
-"""`dcpcse runs [FOLDER ...]`: training runs below some folders, and what differs between some of them."""
+"""`dcpcse runs [FOLDER ...]`: lists training runs, or compares some of them."""
 
 import argparse
 import csv
@@ -37,13 +37,13 @@ RUN_FACTS: Mapping[str, Callable[[Run], Any]] = {
     "written": lambda run: run.written.isoformat(timespec="seconds"),
     "commit": lambda run: run.commit,
 }
-"""What is told of a run; None where its files do not say."""
+"""The columns of the list; None if the files of a run do not contain the value."""
 
 RunFacts = dict[str, Any]
 
 
 class _Problems:
-    """Says what is wrong with a file at once, and keeps count."""
+    """Prints problems with files as they occur, and counts them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -52,22 +52,18 @@ class _Problems:
         self.count += 1
         notify(line)
 
-    def raise_if_any(self) -> None:
-        """UserError, so that the exit code tells of it."""
-        if self.count:
-            raise UserError(f"{self.count} damaged file(s) or closed folder(s), named above; all else is shown")
-
 
 def runs_command(argv: Sequence[str]) -> None:
-    """The whole command; raises UserError for what the user can mend, after the list if a file is damaged."""
+    """Run the command; raises UserError for mistakes that the user can fix, for damaged files after the output."""
     args = runs_parser().parse_args(list(argv))
-    _require_fitting(args)
+    _check_options(args)
     problems = _Problems()
     if args.compare:
         _compare(args, problems)
     else:
         _list(args, problems)
-    problems.raise_if_any()
+    if problems.count:
+        raise UserError(f"{problems.count} damaged file(s) or unreadable folder(s), named above; the rest is shown")
 
 
 def _list(args: argparse.Namespace, problems: _Problems) -> None:
@@ -75,7 +71,7 @@ def _list(args: argparse.Namespace, problems: _Problems) -> None:
     found = _read(find_runs(roots, problems), problems)
     if not found:
         raise UserError(f"no run of train.py (a folder with {RUN_FILE}) in {', '.join(map(str, roots))}")
-    facts = [{name: tell(one) for name, tell in RUN_FACTS.items()} for one in found]
+    facts = [{name: fact(one) for name, fact in RUN_FACTS.items()} for one in found]
     facts = sort_runs(facts, args.sort or DEFAULT_SORT, args.reverse)
     print_result(runs_table(facts))
     _write(args, facts, [*RUN_FACTS], [tuple(fact.values()) for fact in facts])
@@ -83,10 +79,15 @@ def _list(args: argparse.Namespace, problems: _Problems) -> None:
 
 def _compare(args: argparse.Namespace, problems: _Problems) -> None:
     folders = [Path(folder) for folder in args.compare]
-    _require_runs(folders)
+    for folder in folders:
+        if not (folder / RUN_FILE).is_file():
+            problem = f"contains no {RUN_FILE}" if folder.is_dir() else "is not a folder"
+            raise UserError(f"--compare: {folder} {problem}; give output folders of train.py")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise UserError("--compare: a run is given twice; give each run once")
     found = _read(folders, problems)
     reports = [find_scores(folder, problems) for folder in folders]
-    names = run_labels(folders)
+    labels = run_labels(folders)
     sections = {
         "settings that differ": [row for row in run_comparison.compare_settings(found) if row.differs],
         "last logged values": run_comparison.compare_last_values(found),
@@ -95,13 +96,15 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
         "environments that differ": [row for row in run_comparison.compare_environments(found) if row.differs],
     }
     for title, rows in sections.items():
-        print_result(_section(title, names, rows))
+        shown = PrettyTable([title, *labels], align="l")
+        shown.add_rows([[row.name, *map(_cell, row.values)] for row in rows])
+        print_result(str(shown) if rows else f"{title}: none")
     listed = [(title, row.name, row.values) for title, rows in sections.items() for row in rows]
     as_json = [
-        {"section": title, "name": name, "values": dict(zip(names, values, strict=True))}
+        {"section": title, "name": name, "values": dict(zip(labels, values, strict=True))}
         for title, name, values in listed
     ]
-    _write(args, as_json, ["section", "name", *names], [(title, name, *values) for title, name, values in listed])
+    _write(args, as_json, ["section", "name", *labels], [(title, name, *values) for title, name, values in listed])
 
 
 def _read(folders: Iterable[Path], problems: _Problems) -> list[Run]:
@@ -112,44 +115,37 @@ def _read(folders: Iterable[Path], problems: _Problems) -> list[Run]:
     return found
 
 
-def _require_fitting(args: argparse.Namespace) -> None:
-    """UserError for options that do not go together, and for places where nothing can be written."""
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise UserError for options that exclude each other, and for files that cannot be written."""
     if args.compare and args.folders:
-        raise UserError(f"--compare names its runs itself; leave {' '.join(args.folders)} out")
+        raise UserError(f"--compare takes its own runs; omit {' '.join(args.folders)}")
     if args.compare and len(args.compare) < 2:
         raise UserError(f"--compare {args.compare[0]}: give at least two runs")
     if args.compare and (args.sort or args.reverse):
-        raise UserError("--sort and --reverse order the list, which --compare does not show; leave them out")
+        raise UserError("--sort and --reverse have no effect with --compare; omit them")
     for name in ("json", "csv"):
         if getattr(args, name):
             require_output(Path(getattr(args, name)), f"--{name}", args.overwrite)
 
 
-def _require_runs(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        if not (folder / RUN_FILE).is_file():
-            what = f"holds no {RUN_FILE}" if folder.is_dir() else "is not a folder"
-            raise UserError(f"--compare: {folder} {what}; give output folders of train.py")
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise UserError("--compare: a run is given twice; give each once")
-
-
 def sort_runs(facts: Sequence[RunFacts], key: str, reverse: bool) -> list[RunFacts]:
-    """Facts of runs in the order of one of them; runs that do not have it come last in any case."""
-    having = sorted((fact for fact in facts if fact[key] is not None), key=lambda fact: _rank(fact[key]))
-    return [*(reversed(having) if reverse else having), *(fact for fact in facts if fact[key] is None)]
+    """Sort runs by a column; runs without a value always come last."""
 
+    def rank(fact: RunFacts) -> tuple[int, float, str]:
+        # Numbers before strings: an edited run.yaml may contain either.
+        return (0, fact[key], "") if isinstance(fact[key], (int, float)) else (1, 0, str(fact[key]))
 
-def _rank(value: Any) -> tuple[int, float, str]:
-    """Numbers before words: a run.yaml that was written by hand may hold either."""
-    return (0, value, "") if isinstance(value, (int, float)) else (1, 0, str(value))
+    known = sorted((fact for fact in facts if fact[key] is not None), key=rank)
+    return [*(reversed(known) if reverse else known), *(fact for fact in facts if fact[key] is None)]
 
 
 def runs_table(facts: Sequence[RunFacts]) -> str:
-    """The list for the terminal."""
-    shown = PrettyTable(_COLUMNS, align="l")
+    """Return the list as a table for the terminal."""
+    columns = ["run", "method", "encoder", "steps", "state", "dev score", "last", "best", "seed", "lr", "written"]
+    shown = PrettyTable([*columns, "commit"], align="l")
     for fact in facts:
         planned = "?" if fact["steps_planned"] is None else fact["steps_planned"]
+        digits, *changed = [ABSENT] if fact["commit"] is None else fact["commit"].split("-")
         shown.add_row(
             [
                 *(_cell(fact[name]) for name in ("run", "method", "encoder")),
@@ -159,24 +155,9 @@ def runs_table(facts: Sequence[RunFacts]) -> str:
                 *(_cell(fact[name], ".4f") for name in ("dev_last", "dev_best")),
                 *(_cell(fact[name]) for name in ("seed", "learning_rate")),
                 fact["written"][:16].replace("T", " "),
-                _short(fact["commit"]),
+                "-".join([digits[:10], *changed]),  # a suffix marks uncommitted changes
             ]
         )
-    return str(shown)
-
-
-_COLUMNS = [
-    *("run", "method", "encoder", "steps", "state", "dev score"),
-    *("last", "best", "seed", "lr", "written", "commit"),
-]
-
-
-def _section(title: str, names: Sequence[str], rows: Sequence[run_comparison.RunRow]) -> str:
-    if not rows:
-        return f"{title}: none"
-    shown = PrettyTable([title, *names], align="l")
-    for row in rows:
-        shown.add_row([row.name, *map(_cell, row.values)])
     return str(shown)
 
 
@@ -186,16 +167,8 @@ def _cell(value: Any, digits: str = ".6g") -> str:
     return format(value, digits) if isinstance(value, float) else run_comparison.format_value(value)
 
 
-def _short(commit: str | None) -> str:
-    """Ten digits of a commit, and the note that files differed from it."""
-    if commit is None:
-        return ABSENT
-    digits, *dirty = commit.split("-")
-    return "-".join([digits[:10], *dirty])
-
-
 def _write(args: argparse.Namespace, as_json: Any, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """Everything that is shown as the files that were asked for, numbers in full; what is absent null or empty."""
+    """Write the output to --json and --csv, with unrounded numbers; missing values are null or empty."""
     if args.json:
         write_atomic(Path(args.json), json.dumps(as_json, indent=2, ensure_ascii=False) + "\n")
     if args.csv:
@@ -209,21 +182,17 @@ def _write(args: argparse.Namespace, as_json: Any, header: Sequence[str], lines:
 
 
 def runs_parser() -> CommandParser:
-    """The parser of the command."""
+    """Return the parser of the command."""
     parser = CommandParser(
-        prog="dcpcse runs", description="Lists the training runs below some folders, or compares some of them."
+        prog="dcpcse runs", description="List the training runs in and below some folders, or compare some of them."
     )
-    parser.add_argument("folders", nargs="*", metavar="FOLDER", help=f"Default: {DEFAULT_FOLDER}")
-    parser.add_argument("--sort", choices=[*RUN_FACTS], help=f"Order of the list; without it {DEFAULT_SORT}.")
-    parser.add_argument("--reverse", action="store_true", help="The other way round; runs without a value stay last.")
-    parser.add_argument(
-        "--compare",
-        nargs="+",
-        metavar="RUN",
-        help="Show these runs beside each other: settings that differ, last logged values, scores, and versions and "
-        "hardware that differ.",
-    )
-    parser.add_argument("--json", metavar="FILE", help="Write what is shown to this file too.")
-    parser.add_argument("--csv", metavar="FILE", help="Write what is shown to this file too.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace such a file that is there.")
+    add = parser.add_argument
+    add("folders", nargs="*", metavar="FOLDER", help=f"Folder to search for runs. Default: {DEFAULT_FOLDER}")
+    add("--sort", choices=[*RUN_FACTS], help=f"Column to sort the list by. Default: {DEFAULT_SORT}")
+    add("--reverse", action="store_true", help="Reverse the order; runs without a value stay last.")
+    help = "Compare these runs: settings that differ, last logged values, scores, and environments that differ."
+    add("--compare", nargs="+", metavar="RUN", help=help)
+    add("--json", metavar="FILE", help="Also write the output to a JSON file.")
+    add("--csv", metavar="FILE", help="Also write the output to a CSV file.")
+    add("--overwrite", action="store_true", help="Replace existing files.")
     return parser
