@@ -27,7 +27,7 @@ EXTRAS = {
     "mteb": ["mteb>=2.26,<3"],
     "onnx": ["onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.20"],
     "peft": ["peft>=0.21,<1"],
-    "pictures": ["matplotlib>=3.9,<4"],
+    "plots": ["matplotlib>=3.9,<4"],
     "ray": ["ray[data]>=2.60,<3"],
     "search": ["optuna>=5"],
     "st": ["sentence-transformers>=6,<7"],

@@ -255,6 +255,6 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise UserError("the search needs Optuna; install it with: pip install dcpcse[search]") from error
+        raise UserError('the search needs Optuna; install it with: pip install "optuna>=5"') from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -102,7 +102,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise UserError('plots need matplotlib: pip install "matplotlib>=3.9,<4" (the extra pictures)') from error
+        raise UserError('plots need matplotlib; install it with: pip install "matplotlib>=3.9,<4"') from error
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def _require_gradio() -> None:
     try:
         import gradio  # noqa: F401
     except ImportError as error:
-        raise UserError('the demo needs gradio: pip install "gradio>=6,<7" (the extra demo)') from error
+        raise UserError('the demo needs gradio; install it with: pip install "gradio>=6,<7"') from error
 
 
 def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:
