@@ -14,7 +14,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
-from hub_server import serving, writable
+from hub_server import serving
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
@@ -244,15 +244,9 @@ def minilm() -> str:
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-    """A server that stands in for the hub while a test lasts; its cache begins empty."""
-    with serving(monkeypatch, tmp_path / "hub-cache") as served:
-        yield served
-
-
-@pytest.fixture
-def api(server, monkeypatch):
-    """What is pushed to that server."""
-    return writable(server, monkeypatch)
+    """A stand-in for the Hub while a test lasts; its cache is empty."""
+    with serving(monkeypatch, tmp_path / "hub-cache") as hub:
+        yield hub
 
 
 @pytest.fixture

@@ -1,51 +1,49 @@
-"""A small stand-in for the Hugging Face hub: repositories in memory, served as its clients ask for them."""
+"""A stand-in for the Hugging Face Hub: repositories in memory, answering the HTTP client of huggingface_hub."""
 
+import base64
 import contextlib
 import hashlib
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
+import httpx2
 import huggingface_hub
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-from huggingface_hub.errors import LocalTokenNotFoundError
+from huggingface_hub.utils._http import default_client_factory, hf_request_event_hook
 
 
 @contextlib.contextmanager
-def serving(monkeypatch, cache):
-    """A server that huggingface_hub asks instead of the hub, with a cache of its own."""
-    served = HubServer()
+def serving(monkeypatch, cache: Path) -> Iterator["HubServer"]:
+    """Let huggingface_hub talk to a `HubServer`, logged in and with an empty cache."""
+    hub = HubServer()
     constants = huggingface_hub.constants
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", served.endpoint)
-    template = served.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", served.endpoint)
-    yield served
-    served.close()
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache / "token"))
+    monkeypatch.setenv("HF_TOKEN", "token")
+    transport, hooks = httpx2.MockTransport(hub.answer), {"request": [hf_request_event_hook]}
+    huggingface_hub.set_client_factory(lambda: httpx2.Client(transport=transport, event_hooks=hooks))
+    yield hub
+    huggingface_hub.set_client_factory(default_client_factory)
 
 
 class HubServer:
-    """repositories: id → branch, tag or commit → relative path → content. asked: the paths of all requests."""
+    """repositories: id → branch, tag or commit → relative path → content. asked: method and path of all requests.
+
+    private: ids of private repositories. messages: of all commits. card_error: what is wrong with a card's metadata.
+    """
 
     def __init__(self) -> None:
         self.repositories: dict[str, dict[str, dict[str, bytes]]] = {}
         self.asked: list[str] = []
+        self.private: set[str] = set()
+        self.messages: list[str] = []
+        self.card_error: str | None = None
         self.failing = False
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
     def put(self, repo_id: str, folder: Path, *, revision: str = "main", **more: bytes) -> str:
-        """Hold all files of a folder, and more, as a new commit of a branch; its hash."""
+        """Commit all files of a folder, and more, to a branch; returns the hash of the commit."""
         files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         return self.hold(repo_id, files | more, revision)
 
@@ -55,121 +53,99 @@ class HubServer:
         return commit
 
     def downloads(self) -> set[str]:
-        """Relative paths of the files whose content was asked for."""
+        """Relative paths of the files whose content was requested."""
         found = (re.fullmatch(r"GET /[^/]+/[^/]+/resolve/[^/]+/(.+)", path) for path in self.asked)
         return {match[1] for match in found if match}
 
-    def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and content of a GET."""
+    def answer(self, request: httpx2.Request) -> httpx2.Response:
+        asked = f"{request.method} {request.url.path}"
+        self.asked.append(asked)
         if self.failing:
-            return 503, {}, b""
-        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/([^/?]+))?(?:\?.*)?", path):
-            return self._about(match[1], match[2] or "main")
-        if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
-            return self._file(*match.groups())
-        known = re.match(r"/api/models/([^/]+/[^/]+)/tree/", path)  # of a folder that no repository here has
-        code = "EntryNotFound" if known and known[1] in self.repositories else "RepoNotFound"
-        return 404, {"X-Error-Code": code}, b""
+            return httpx2.Response(503)
+        for pattern, respond in _ROUTES.items():
+            if match := re.fullmatch(pattern, asked):
+                return respond(self, request, *match.groups())
+        known = any(f"/{repo_id}/" in asked for repo_id in self.repositories)
+        return _error(404, "EntryNotFound" if known else "RepoNotFound")
 
-    def _find(self, repo_id: str, revision: str) -> tuple[int, str] | dict[str, bytes]:
+    def _read(self, request: httpx2.Request, repo_id: str, kind: str, revision: str, name: str) -> httpx2.Response:
+        """A description of a repository, the list of its files, or a file."""
         if repo_id not in self.repositories:
-            return 404, "RepoNotFound"
-        if revision not in self.repositories[repo_id]:
-            return 404, "RevisionNotFound"
-        return self.repositories[repo_id][revision]
+            return _error(404, "RepoNotFound")
+        files = self.repositories[repo_id].get(revision or "main")
+        if files is None:
+            return _error(404, "RevisionNotFound")
+        if kind == "tree":
+            ids = {path: hashlib.sha1(content).hexdigest() for path, content in files.items()}
+            return _json([{"type": "file", "path": path, "size": 1, "oid": oid} for path, oid in ids.items()])
+        commit = self._commit(repo_id, files)
+        if kind == "resolve" and name in files:
+            etag = hashlib.sha1(files[name]).hexdigest()
+            return httpx2.Response(200, headers={"ETag": etag, "X-Repo-Commit": commit}, content=files[name])
+        if kind == "resolve":
+            return _error(404, "EntryNotFound")
+        siblings = [{"rfilename": path} for path in files]
+        return _json({"id": repo_id, "sha": commit, "siblings": siblings, "private": repo_id in self.private})
 
     def _commit(self, repo_id: str, files: dict[str, bytes]) -> str:
-        return next(
-            name
-            for name, held in self.repositories[repo_id].items()
-            if held is files and re.fullmatch("[0-9a-f]{40}", name)
-        )
+        held = self.repositories[repo_id].items()
+        return next(name for name, these in held if these is files and re.fullmatch("[0-9a-f]{40}", name))
 
-    def _about(self, repo_id: str, revision: str) -> tuple[int, dict[str, str], bytes]:
-        files = self._find(repo_id, revision)
-        if isinstance(files, tuple):
-            return files[0], {"X-Error-Code": files[1]}, b"{}"
-        siblings = [{"rfilename": name} for name in files]
-        about = {
-            "id": repo_id,
-            "sha": self._commit(repo_id, files),
-            "siblings": siblings,
-            "private": False,
-            "tags": [],
-        }
-        return 200, {"Content-Type": "application/json"}, json.dumps(about).encode()
+    def _validate(self, request: httpx2.Request) -> httpx2.Response:
+        errors = [{"message": self.card_error}] if self.card_error else []
+        return httpx2.Response(400 if errors else 200, json={"errors": errors})
 
-    def _file(self, repo_id: str, revision: str, name: str) -> tuple[int, dict[str, str], bytes]:
-        files = self._find(repo_id, revision)
-        if isinstance(files, tuple) or name not in files:
-            code = files[1] if isinstance(files, tuple) else "EntryNotFound"
-            return 404, {"X-Error-Code": code}, b""
-        etag = hashlib.sha1(files[name]).hexdigest()
-        return 200, {"ETag": f'"{etag}"', "X-Repo-Commit": self._commit(repo_id, files)}, files[name]
+    def _create(self, request: httpx2.Request) -> httpx2.Response:
+        given = json.loads(request.content)
+        repo_id = f"{given['organization']}/{given['name']}"
+        if repo_id not in self.repositories:
+            self.hold(repo_id, {".gitattributes": b""})
+            self.private |= {repo_id} if given.get("visibility") == "private" else set()
+        return _json({"url": f"https://huggingface.co/{repo_id}"})
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        server = self
+    def _branch(self, request: httpx2.Request, repo_id: str, branch: str) -> httpx2.Response:
+        held = self.repositories[repo_id]
+        held.setdefault(branch, held["main"])
+        return _json({})
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self._send(body=True)
+    def _preupload(self, request: httpx2.Request) -> httpx2.Response:
+        paths = [file["path"] for file in json.loads(request.content)["files"]]
+        return _json({"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]})
 
-            def do_HEAD(self):
-                self._send(body=False)
-
-            def _send(self, body: bool):
-                server.asked.append(f"{self.command} {self.path}")
-                status, headers, content = server.answer(self.path)
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(content))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                if body:
-                    self.wfile.write(content)
-
-            def log_message(self, *_):
-                pass
-
-        return Handler
+    def _receive(self, request: httpx2.Request, repo_id: str, revision: str) -> httpx2.Response:
+        """A commit, refused if the branch has moved on from its parent."""
+        header, *changes = [json.loads(line) for line in request.content.splitlines()]
+        files = self.repositories[repo_id][revision]
+        if header["value"].get("parentCommit") != self._commit(repo_id, files):
+            return httpx2.Response(412, headers={"X-Error-Message": "A commit has happened since"})
+        files = dict(files)
+        for change in changes:
+            if change["key"] == "file":
+                files[change["value"]["path"]] = base64.b64decode(change["value"]["content"])
+            else:
+                del files[change["value"]["path"]]
+        self.messages.append(header["value"]["summary"])
+        commit = self.hold(repo_id, files, revision)
+        return _json({"commitUrl": f"https://huggingface.co/{repo_id}/commit/{commit}", "commitOid": commit})
 
 
-def writable(served: HubServer, monkeypatch) -> SimpleNamespace:
-    """Let HfApi write into the server's repositories; what it did, and whether somebody is logged in."""
-    state = SimpleNamespace(logged_in=True, private=set(), messages=[], uploaded=[])
+_MODEL = r"/api/models/([^/]+/[^/]+)"
+_ROUTES = {
+    r"GET /api/whoami-v2": lambda hub, request: _json({"name": "someone"}),
+    r"POST /api/validate-yaml": HubServer._validate,
+    r"POST /api/repos/create": HubServer._create,
+    rf"POST {_MODEL}/branch/([^/]+)": HubServer._branch,
+    r"POST /api/models/.+/preupload/[^/]+": HubServer._preupload,
+    rf"POST {_MODEL}/commit/([^/]+)": HubServer._receive,
+    rf"GET {_MODEL}()(?:/revision/([^/]+))?()": HubServer._read,
+    rf"GET {_MODEL}/(tree)/([^/]+)()": HubServer._read,
+    r"(?:GET|HEAD) /([^/]+/[^/]+)/(resolve)/([^/]+)/(.+)": HubServer._read,
+}
 
-    class WritableApi(huggingface_hub.HfApi):
-        def whoami(self):
-            if not state.logged_in:
-                raise LocalTokenNotFoundError("no token")
-            return {"name": "someone"}
 
-        def model_info(self, repo_id, **options):
-            info = super().model_info(repo_id, **options)
-            info.private = repo_id in state.private
-            return info
+def _json(content: object) -> httpx2.Response:
+    return httpx2.Response(200, json=content)
 
-        def create_repo(self, repo_id, *, private, exist_ok):
-            if repo_id not in served.repositories:
-                served.hold(repo_id, {".gitattributes": b""})
-                state.private |= {repo_id} if private else set()
 
-        def create_branch(self, repo_id, *, branch, exist_ok):
-            held = served.repositories[repo_id]
-            held.setdefault(branch, held["main"])
-
-        def create_commit(self, repo_id, operations, *, commit_message, revision, parent_commit):
-            files = served.repositories[repo_id][revision]
-            assert served.repositories[repo_id][parent_commit] is files
-            files = dict(files)
-            for operation in operations:
-                if isinstance(operation, CommitOperationAdd):
-                    files[operation.path_in_repo] = Path(operation.path_or_fileobj).read_bytes()
-                    state.uploaded.append(operation.path_in_repo)
-                elif isinstance(operation, CommitOperationDelete):
-                    del files[operation.path_in_repo]
-            state.messages.append(commit_message)
-            commit = served.hold(repo_id, files, revision)
-            return SimpleNamespace(oid=commit, commit_url=f"{served.endpoint}/{repo_id}/commit/{commit}")
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", WritableApi)
-    return state
+def _error(status: int, code: str) -> httpx2.Response:
+    return httpx2.Response(status, headers={"X-Error-Code": code})

@@ -1,4 +1,4 @@
-"""Folders on the hub: loaded by their id, file by file, and every failure in one line."""
+"""Folders on the Hub: loaded by their id, own files only, and every failure is one line."""
 
 import json
 import logging
@@ -7,7 +7,7 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
-from method_models import RECIPES, model_of
+from method_models import model_of
 from transformers import AutoConfig
 
 import dcpcse
@@ -36,13 +36,6 @@ def saved(tiny, tmp_path):
     return get
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_an_id_gives_the_very_same_vectors_as_the_folder(recipe, server, saved, sentences):
-    folder, model = saved(recipe)
-    server.put(ID, folder)
-    assert np.array_equal(dcpcse.load(ID, device="cpu").encode(sentences), model.encode(sentences))
-
-
 def test_only_the_files_of_a_model_are_downloaded(server, saved):
     folder, _ = saved("dcpcse")
     foreign = ("optimizer.pt", "training_args.bin", "pytorch_model.bin", "model.safetensors", "config.json", "x.py")
@@ -52,7 +45,7 @@ def test_only_the_files_of_a_model_are_downloaded(server, saved):
     assert server.downloads() == expected | {"adapter_model.safetensors", "adapter_config.json"}
 
 
-def test_a_trained_encoder_is_downloaded_with_what_other_libraries_need(server, saved):
+def test_a_trained_encoder_is_downloaded_with_the_files_of_other_libraries(server, saved):
     folder, _ = saved("simcse")
     server.put(ID, folder, **{"pytorch_model.bin": b"not ours"})
     dcpcse.load(ID, device="cpu")
@@ -64,16 +57,14 @@ def test_a_revision_is_that_of_the_folder(server, saved, sentences):
     (first, one), (second, other) = saved(seed=1), saved(seed=2)
     commit = server.put(ID, first)
     server.put(ID, second, revision="better")
-    assert np.array_equal(dcpcse.load(ID, device="cpu", revision="better").encode(sentences), other.encode(sentences))
-    for revision in (None, commit):
-        assert np.array_equal(
-            dcpcse.load(ID, revision=revision, device="cpu").encode(sentences), one.encode(sentences)
-        )
+    for revision, model in {None: one, commit: one, "better": other}.items():
+        found = dcpcse.load(ID, revision=revision, device="cpu")
+        assert np.array_equal(found.encode(sentences), model.encode(sentences))
     with pytest.raises(UserError, match=r"no such branch, tag or commit"):
         dcpcse.load(ID, revision="other")
 
 
-def test_what_was_loaded_once_is_loaded_without_a_network(server, saved, sentences, monkeypatch):
+def test_a_loaded_folder_is_loaded_again_without_a_network(server, saved, sentences, monkeypatch):
     folder, model = saved()
     server.put(ID, folder)
     dcpcse.load(ID, device="cpu")
@@ -85,7 +76,7 @@ def test_what_was_loaded_once_is_loaded_without_a_network(server, saved, sentenc
     assert len(server.asked) == asked
 
 
-def test_a_new_version_is_taken_when_there_is_one(server, saved, sentences):
+def test_a_new_version_is_downloaded(server, saved, sentences):
     (first, _), (second, other) = saved(seed=1), saved(seed=2)
     server.put(ID, first)
     dcpcse.load(ID, device="cpu")
@@ -93,19 +84,34 @@ def test_a_new_version_is_taken_when_there_is_one(server, saved, sentences):
     assert np.array_equal(dcpcse.load(ID, device="cpu").encode(sentences), other.encode(sentences))
 
 
-def test_without_a_network_there_is_one_line(server):
+def test_an_unknown_name_is_one_line_at_once_if_the_hub_cannot_be_reached(server):
+    """transformers would retry for half a minute."""
     server.failing = True
-    with pytest.raises(UserError, match=r"someone/prompts is not a folder, and the hub is out of reach") as raised:
-        dcpcse.load(ID)
-    assert "\n" not in str(raised.value)
-    assert raised.value.__cause__ is None and raised.value.__suppress_context__, "one traceback, not three"
+    loads = (dcpcse.load, lambda name: load_model(name, EncoderArguments(pooler_type="avg")))
+    for load in (*loads, lambda name: hub.require_known(name, LoadOptions())):
+        server.asked.clear()
+        with pytest.raises(UserError, match=r"someone/prompts is not a folder, the Hub cannot be reached") as raised:
+            load(ID)
+        assert len(server.asked) == 1
+        assert "\n" not in str(raised.value)
+        assert raised.value.__cause__ is None and raised.value.__suppress_context__, "one traceback, not three"
 
 
-def test_a_repository_that_is_none_of_ours_or_not_there_is_refused(server, saved):
+def test_an_interrupted_download_is_not_loaded_without_a_network(server, saved):
+    folder, _ = saved()
+    server.put(ID, folder)
+    dcpcse.load(ID, device="cpu")
+    next(Path(huggingface_hub.constants.HF_HUB_CACHE).rglob("snapshots/*/trained.safetensors")).unlink()
+    server.failing = True
+    with pytest.raises(UserError, match="its cache does not contain"):
+        dcpcse.load(ID, device="cpu")
+
+
+def test_a_repository_without_a_model_folder_is_refused(server):
     server.hold("someone/plain", {"config.json": b"{}"})
-    with pytest.raises(UserError, match=r"someone/plain on the hub has no dcpcse\.json"):
+    with pytest.raises(UserError, match=r"someone/plain on the Hub has no dcpcse\.json"):
         dcpcse.load("someone/plain")
-    with pytest.raises(UserError, match=r"the hub has no model of that name"):
+    with pytest.raises(UserError, match=r"the Hub has no such model"):
         dcpcse.load("someone/nothing")
 
 
@@ -121,30 +127,18 @@ def test_every_command_takes_an_id_and_reads_it_as_the_folder(server, saved, sen
         load_model(ID, EncoderArguments(top_k=3))
 
 
-def test_a_plain_encoder_is_still_loaded_by_its_id(server, tiny, caplog):
+def test_a_plain_encoder_is_loaded_by_its_id_and_without_a_network_this_is_logged(server, tiny, caplog):
     server.put("someone/plain", Path(tiny("bert")))
     assert load_model("someone/plain", EncoderArguments(pooler_type="avg", device="cpu")).method is None
     assert not is_trained("someone/plain", EncoderArguments())
-
-
-def test_it_is_said_where_the_hub_cannot_tell_a_plain_encoder_from_a_folder(server, tiny, caplog):
-    server.put("someone/plain", Path(tiny("bert")))
     AutoConfig.from_pretrained("someone/plain")
     server.failing = True
     with caplog.at_level(logging.INFO, "dcpcse"):
         assert hub.resolve_model_folder("someone/plain", LoadOptions()) == ("someone/plain", LoadOptions())
-    assert "taken for a plain encoder" in caplog.text
+    assert "using the encoder someone/plain from its cache" in caplog.text
 
 
-def test_a_name_that_neither_the_hub_nor_its_cache_knows_is_refused_at_once(server):
-    """transformers would ask again for half a minute."""
-    server.failing = True
-    with pytest.raises(UserError, match=r"result/nope is not a folder here, and .* give an output folder"):
-        load_model("result/nope", EncoderArguments(pooler_type="avg"))
-    assert len(server.asked) <= 1
-
-
-def test_a_place_here_is_never_looked_up(server, saved, tmp_path, monkeypatch):
+def test_a_local_path_is_never_looked_up(server, saved, tmp_path, monkeypatch):
     folder, _ = saved()
     monkeypatch.chdir(tmp_path)
     dcpcse.load(folder.name, device="cpu")

@@ -1,7 +1,6 @@
-"""train.py --push_to_hub, and the commands push, pull and card, as they are typed."""
+"""train.py --push_to_hub, and the commands push, pull and card."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import yaml
@@ -14,16 +13,16 @@ from dcpcse.cli.commands.train import train_command
 ID = "someone/prompts"
 
 
-def test_what_was_trained_is_pushed_at_the_end_without_what_training_needed(
-    api, server, train, tiny, train_txt, sentences
+def test_the_model_is_pushed_after_training_without_checkpoints_and_optimiser_states(
+    server, train, tiny, train_txt, sentences
 ):
     options = {"save_strategy": "steps", "save_steps": 2, "push_to_hub": True, "hub_model_id": ID}
     run = train(tiny("bert"), train_txt, hub_private_repo="True", **options)
     assert list(run.folder.glob("checkpoint-*/optimizer.pt"))
     held = server.repositories[ID]["main"]
-    assert len(api.messages) == 1  # checkpoints are not pushed
+    assert len(server.messages) == 1  # checkpoints are not pushed
     assert not [name for name in held if "optimizer" in name or name.endswith((".bin", ".pt", ".pth"))]
-    assert api.private == {ID}
+    assert server.private == {ID}
     loaded = dcpcse.load(ID, device="cpu")
     assert np.array_equal(loaded.encode(sentences), dcpcse.load(run.folder, device="cpu").encode(sentences))
     assert not {"push_to_hub", "hub_model_id", "hub_private_repo"} & set(yaml.safe_load(held["run.yaml"]))
@@ -32,23 +31,23 @@ def test_what_was_trained_is_pushed_at_the_end_without_what_training_needed(
     assert server.repositories[ID]["main"]["README.md"] == (again.folder / "README.md").read_bytes()
 
 
-def test_what_cannot_be_pushed_is_told_before_anything_is_trained(api, server, train, tool, tiny, train_txt, tmp_path):
+def test_an_impossible_push_is_refused_before_training(server, train, tool, tiny, train_txt, tmp_path, monkeypatch):
     server.hold(ID, {"model.safetensors": b"another's"})
 
     def argv(**options):
         return train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
 
-    refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID), "holds something else")
+    refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID), "something other than")
     refused(tool, train_command, argv(push_to_hub=True), "--hub_model_id")
     refused(tool, train_command, argv(hub_model_id=ID), "only counts with --push_to_hub")
     refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID, hub_token="x"), "hf auth login")
     refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID, hub_strategy="end"), "--hub_strategy")
-    api.logged_in = False
+    monkeypatch.delenv("HF_TOKEN")
     refused(tool, train_command, argv(push_to_hub=True, hub_model_id="someone/new"), "hf auth login")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_that_could_not_be_pushed_is_kept(api, server, train, tool, tiny, train_txt, tmp_path, monkeypatch):
+def test_a_model_that_could_not_be_pushed_is_kept(server, train, tool, tiny, train_txt, tmp_path, monkeypatch):
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", push_to_hub=True, hub_model_id=ID)
     # The network goes while the model trains.
     monkeypatch.setattr("dcpcse.training.trainer.ContrastiveTrainer.save_model", _then_fail(server))
@@ -68,7 +67,7 @@ def _then_fail(server):
     return save_model
 
 
-def test_the_commands_push_pull_and_card(api, server, unsupervised, tool, tmp_path):
+def test_the_commands_push_pull_and_card(server, unsupervised, tool, tmp_path):
     folder = tmp_path / "folder"
     assert (
         tool(card_command, [str(unsupervised.folder), "--output", str(tmp_path / "card.md"), "--name", "mine"]).code
@@ -81,10 +80,10 @@ def test_the_commands_push_pull_and_card(api, server, unsupervised, tool, tmp_pa
         if path.is_file():
             (folder / path.name).write_bytes(path.read_bytes())
     assert "pushed: http" in tool(push_command, [str(folder), ID, "--message", "first", "--private"]).said
-    assert (api.messages, api.private) == (["first"], {ID})
+    assert (server.messages, server.private) == (["first"], {ID})
     refused(tool, push_command, [str(unsupervised.folder), ID], "--overwrite")
     assert tool(pull_command, [ID, "--output", str(tmp_path / "pulled")]).code == 0
     assert json.loads((tmp_path / "pulled/dcpcse.json").read_text())["method"] == "dcpcse"
-    refused(tool, pull_command, [ID, "--output", str(tmp_path / "pulled")], "is there already")
-    refused(tool, pull_command, ["someone/nothing", "--output", str(tmp_path / "new")], "no model of that name")
-    assert not Path(tmp_path / "new").exists()
+    refused(tool, pull_command, [ID, "--output", str(tmp_path / "pulled")], "is not empty")
+    refused(tool, pull_command, ["someone/nothing", "--output", str(tmp_path / "new")], "no such model")
+    assert not (tmp_path / "new").exists()

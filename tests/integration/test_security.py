@@ -88,7 +88,7 @@ def test_the_attack_works_where_nobody_looks(tmp_path):
     assert (tmp_path / "attacked").is_dir()
 
 
-def test_pickles_in_a_model_folder_are_never_opened(folder, attacked, api, server, tmp_path, sentences):
+def test_pickles_in_a_model_folder_are_never_opened(folder, attacked, server, tmp_path, sentences):
     put_pickles(folder, attacked)
     assert dcpcse.load(str(folder), device="cpu").encode(sentences[:1]).shape == (1, 32)
     for argv in (["info", str(folder)], ["card", str(folder), "--overwrite"], ["similarity", str(folder), "a", "b"]):
@@ -283,7 +283,7 @@ def test_a_link_inside_a_model_folder_is_followed(folder, sentences):
 
 
 @pytest.mark.parametrize("name", ["README.md", "vocab.txt", "run.yaml"])
-def test_a_link_does_not_publish_a_file_of_this_machine(name, folder, api, server, tmp_path):
+def test_a_link_does_not_publish_a_file_of_this_machine(name, folder, server, tmp_path):
     (tmp_path / "secret").write_text("key", encoding="utf-8")
     (folder / name).symlink_to(tmp_path / "secret")
     with pytest.raises(UserError, match="leads out of its folder"):
@@ -321,7 +321,7 @@ def test_a_trained_encoder_is_not_written_through_a_link(tiny, tmp_path):
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
-def test_names_on_the_hub_do_not_lead_out_of_a_pulled_folder(folder, server, api, tmp_path):
+def test_names_on_the_hub_do_not_lead_out_of_a_pulled_folder(folder, server, tmp_path):
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     server.hold(ID, files | {"../escaped": b"x", "/absolute": b"x", "a/../../escaped": b"x", "attack.py": b"x"})
     place = pull_from_hub(ID, tmp_path / "deep/pulled", LoadOptions())

@@ -9,7 +9,7 @@ from dcpcse.utils.files import require_output, write_atomic
 
 
 def push_command(argv: Sequence[str]) -> None:
-    """`dcpcse push FOLDER ORG/NAME`."""
+    """Run `dcpcse push FOLDER ORG/NAME`."""
     args = push_parser().parse_args(list(argv))
     from dcpcse.training.publish import PushTarget, push_to_hub
 
@@ -18,61 +18,58 @@ def push_command(argv: Sequence[str]) -> None:
 
 
 def pull_command(argv: Sequence[str]) -> None:
-    """`dcpcse pull ORG/NAME --output FOLDER`."""
+    """Run `dcpcse pull ORG/NAME --output FOLDER`."""
     args = pull_parser().parse_args(list(argv))
     from dcpcse.encoders.storage.load_options import LoadOptions
     from dcpcse.training.publish import pull_from_hub
 
-    notify(f"the folder is {pull_from_hub(args.repo_id, args.output, LoadOptions(args.revision, args.cache_dir))}")
+    folder = pull_from_hub(args.repo_id, args.output, LoadOptions(args.revision, args.cache_dir))
+    notify(f"saved the model folder to {folder}")
 
 
 def card_command(argv: Sequence[str]) -> None:
-    """`dcpcse card FOLDER`."""
+    """Run `dcpcse card FOLDER`."""
     args = card_parser().parse_args(list(argv))
     from dcpcse.training.model_card import CARD, write_card
 
     output = Path(args.output) if args.output else Path(args.folder) / CARD
     require_output(output, "--output", args.overwrite)
     write_atomic(output, write_card(args.folder, args.name, args.scores))
-    notify(f"the card is in {output}")
+    notify(f"saved the model card to {output}")
 
 
 def push_parser() -> CommandParser:
-    """The parser of `dcpcse push`."""
-    parser = CommandParser(
-        prog="dcpcse push", description="Pushes a model folder to the Hugging Face hub, as one commit."
-    )
+    """Return the parser of `dcpcse push`."""
+    parser = CommandParser(prog="dcpcse push", description="Push a model folder to the Hub as one commit.")
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="Output folder of train.py.")
-    add("repo_id", metavar="ORG/NAME", help="The repository; it is made if it is not there.")
+    add("repo_id", metavar="ORG/NAME", help="Repository; it is created if it does not exist.")
     add("--private", action="store_true", help="Make a new repository private.")
-    add("--revision", default="main", help="Branch; it is made if it is not there. Default: %(default)s")
-    add("--message", help="Of the commit.")
-    add("--overwrite", action="store_true", help="Replace what is no earlier version of this folder.")
+    add("--revision", default="main", help="Branch; it is created if it does not exist. Default: %(default)s")
+    add("--message", help="Commit message.")
+    add("--overwrite", action="store_true", help="Replace anything that is not an earlier version of this folder.")
     return parser
 
 
 def pull_parser() -> CommandParser:
-    """The parser of `dcpcse pull`."""
-    parser = CommandParser(prog="dcpcse pull", description="Writes a model folder on the hub as a folder here.")
+    """Return the parser of `dcpcse pull`."""
+    parser = CommandParser(prog="dcpcse pull", description="Download a model folder from the Hub.")
     add = parser.add_argument
-    add("repo_id", metavar="ORG/NAME", help="The repository.")
-    add("--output", required=True, metavar="FOLDER", help="A new or empty folder (required).")
+    add("repo_id", metavar="ORG/NAME", help="Repository.")
+    add("--output", required=True, metavar="FOLDER", help="New or empty folder (required).")
     add("--revision", help="Branch, tag or commit. Default: main")
-    add("--cache_dir", help="Folder for downloads, else the hub's own cache.")
+    add("--cache_dir", help="Folder for downloads. Default: the cache of huggingface_hub")
     return parser
 
 
 def card_parser() -> CommandParser:
-    """The parser of `dcpcse card`."""
-    parser = CommandParser(prog="dcpcse card", description="Writes the model card of a folder from its records.")
+    """Return the parser of `dcpcse card`."""
+    parser = CommandParser(prog="dcpcse card", description="Write the model card of a folder from its records.")
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="Output folder of train.py.")
-    add(
-        "--scores", nargs="+", default=[], metavar="FILE", help="Files of evaluation.py --output_file, of this very "
-        "model; without it those that lie in the folder.",
-    )  # fmt: skip
-    add("--output", metavar="FILE", help="Default: README.md in the folder.")
-    add("--name", help="What the model is called and loaded by; without it the name of the folder.")
-    add("--overwrite", action="store_true", help="Replace a card that is there.")
+    scores = "Score files of this model, written by evaluation.py --output_file. Default: those in the folder"
+    add("--scores", nargs="+", default=[], metavar="FILE", help=scores)
+    add("--output", metavar="FILE", help="Default: README.md in the folder")
+    add("--name", help="Name that the model is loaded by. Default: the name of the folder")
+    add("--overwrite", action="store_true", help="Replace an existing card.")
     return parser
