@@ -50,6 +50,7 @@ setup(
         "dcpcse.analysis": ["*/*.j2", "*/*.css"],
         "dcpcse.doctor": ["supported.txt"],
         "dcpcse.experiments.reproduction": ["tables/*.yaml"],
+        "dcpcse.training": ["model_card.md.j2"],
         "senteval": ["py.typed", "known_files.txt"],
     },
     entry_points={"console_scripts": ["dcpcse = dcpcse.__main__:main"]},

@@ -4,9 +4,7 @@ Nothing is loaded, so nothing is proved either: that a frozen encoder is the rig
 """
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +12,15 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
 from dcpcse.encoders.storage import manifest
+from dcpcse.encoders.storage.parameter_counts import count, count_trained, parameter_headers
 from dcpcse.interop.convert.layouts import LAYOUTS, recognise_layout
 from dcpcse.training.run_history import find_scores, read_run
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import BASE
 from dcpcse.utils.run_files import METRICS, RUN_FILE, STATE, last_checkpoint
-from dcpcse.utils.safetensors_header import HEADER_DTYPES, TensorHeaders, read_header
+from dcpcse.utils.safetensors_header import HEADER_DTYPES, read_header
 
 FolderFacts = dict[str, Any]
-
-_NO_PARAMETER = re.compile(r".*(running_mean|running_var|num_batches_tracked|position_ids|token_type_ids)")
-"""Names of buffers in files of weights."""
 
 _OF_ENCODERS = ("model_type", "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads")
 _OF_ENCODERS += ("max_position_embeddings", "vocab_size")
@@ -62,7 +58,7 @@ def _model(folder: Path) -> FolderFacts:
     manifest.require_unchanged(folder, record)
     require_shapes(folder, record)
     denoising = record["denoising"]
-    parts = _trained_parts(folder, record)
+    parts = count_trained(folder, record)
     return {
         "kind": "model folder",
         "format": record["format"],
@@ -90,21 +86,6 @@ def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
     }
     if problem := next(manifest.shape_faults(folder, record, found), None):
         raise UserError(problem)
-
-
-def _trained_parts(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
-    """Trained numbers by the part that they are in; a projected table is computed and does not count."""
-    parts: dict[str, int] = {}
-    if record["prompts_file"] and record["prompt"]["projection"] is None:
-        parts["prompt"] = _count(read_header(folder / record["prompts_file"]))
-    trained = _parameters(folder / manifest.TRAINED) if (folder / manifest.TRAINED).is_file() else {}
-    for part in dict.fromkeys(name.split(".")[0] for name in trained):
-        parts[part] = _count({name: of for name, of in trained.items() if name.split(".")[0] == part})
-    if record["backbone"] is not None:
-        own = _parameters(manifest.backbone_path(folder, record["backbone"]) / manifest.WEIGHTS)
-        # A pooler stands in the file for other libraries only.
-        parts["backbone"] = _count({name: of for name, of in own.items() if not name.startswith("pooler.")})
-    return parts
 
 
 def find_base(folder: Path, record: Mapping[str, Any]) -> FolderFacts:
@@ -166,11 +147,11 @@ def _weights(folder: Path, name: str) -> FolderFacts:
     if not path.is_file():
         pickles = sorted(one.name for one in folder.glob("*.bin"))
         return {"weights": f"{', '.join(pickles)}: a pickle, not opened" if pickles else f"there is no {name}"}
-    tensors = _parameters(path)
+    tensors = parameter_headers(path)
     layout = recognise_layout(tensors)
     public = {} if layout is None or LAYOUTS[layout].ambiguous else {"checkpoint_of": LAYOUTS[layout].title}
     kinds = sorted({HEADER_DTYPES.get(kind, kind) for _, kind in tensors.values()})
-    return {"parameters": {"in_all": _count(tensors)}, "dtype": ", ".join(kinds), **public}
+    return {"parameters": {"in_all": count(tensors)}, "dtype": ", ".join(kinds), **public}
 
 
 def _sentence_transformer(folder: Path) -> FolderFacts:
@@ -186,14 +167,6 @@ def _sentence_transformer(folder: Path) -> FolderFacts:
 def _run_without_model(folder: Path) -> FolderFacts:
     newest = last_checkpoint(folder)
     return {"kind": "run of train.py without a model yet", "newest_checkpoint": newest and newest.name}
-
-
-def _parameters(path: Path) -> TensorHeaders:
-    return {name: of for name, of in read_header(path).items() if not _NO_PARAMETER.fullmatch(name)}
-
-
-def _count(tensors: TensorHeaders) -> int:
-    return sum(prod(shape) for shape, _ in tensors.values())
 
 
 def _files(folder: Path) -> dict[str, int]:

@@ -27,7 +27,7 @@ def test_the_model_is_pushed_after_training_without_checkpoints_and_optimiser_st
     assert np.array_equal(loaded.encode(sentences), dcpcse.load(run.folder, device="cpu").encode(sentences))
     assert not {"push_to_hub", "hub_model_id", "hub_private_repo"} & set(yaml.safe_load(held["run.yaml"]))
     again = train(tiny("bert"), train_txt, folder=run.folder, overwrite_output_dir=True, seed=7, **options)
-    assert "| seed | 7 |" in (again.folder / "README.md").read_text(encoding="utf-8")
+    assert "| Seed | 7 |" in (again.folder / "README.md").read_text(encoding="utf-8")
     assert server.repositories[ID]["main"]["README.md"] == (again.folder / "README.md").read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Model cards: what they say is what the files say, and what no file says is said to be unknown."""
+"""Model cards repeat the records of a folder, and facts without a record are called "Not recorded"."""
 
 import json
 import re
@@ -42,22 +42,23 @@ def folder(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_numbers_and_settings_are_those_of_the_model(recipe, tiny, tmp_path):
+def test_parameters_and_settings_are_those_of_the_model(recipe, tiny, tmp_path):
     model = model_of(recipe, tiny)
     model.save(tmp_path)
     found = rows(write_card(tmp_path))
+    assert "" not in found.values(), "the template names an unknown fact"
     encoder = model.encoder
     parts = [part for part in (encoder.prompt, encoder.shallow, encoder.cls_prompt, model.head) if part is not None]
     parts += [encoder.backbone] if encoder.tuned else []
     counted = {id(p): p.numel() for part in parts for p in part.parameters()}
-    assert found["numbers trained in all"] == f"{sum(counted.values()):,}"
-    assert found["method"] == RECIPES[recipe][1]["method"]
-    assert found["pooling"] == model.pooling
-    assert found["template"] == ("none" if model.template is None else str(model.template.template))
-    assert found["sha256 fingerprint of its weights"] == model.source.fingerprint
+    assert found["Trained parameters in total"] == f"{sum(counted.values()):,}"
+    assert found["Method"] == RECIPES[recipe][1]["method"]
+    assert found["Pooling"] == model.pooling
+    assert found["Template"] == ("none" if model.template is None else str(model.template.template))
+    assert found["SHA-256 fingerprint of the base weights"] == model.source.fingerprint
 
 
-def test_the_metadata_are_read_by_huggingface_hub(folder):
+def test_huggingface_hub_reads_the_metadata(folder):
     data = ModelCard(write_card(folder, "someone/prompts")).data
     assert data.library_name == "dcpcse"
     assert data.tags == ["sentence-embeddings", "dcpcse"]
@@ -66,7 +67,7 @@ def test_the_metadata_are_read_by_huggingface_hub(folder):
         ("CR", "accuracy", 81.25),
         ("mteb/STS12", "cosine_spearman", 70.0),
     }
-    assert data.base_model is None  # a folder of this machine is nothing that the hub knows
+    assert data.base_model is None  # the Hub does not know a local folder
 
 
 def test_a_base_on_the_hub_is_named_in_the_metadata(folder):
@@ -79,23 +80,23 @@ def test_a_base_on_the_hub_is_named_in_the_metadata(folder):
     assert "base=" not in card
 
 
-def test_the_run_is_told_from_its_records(folder):
+def test_the_run_is_described_from_its_records(folder):
     card = write_card(folder)
     found = rows(card)
-    assert found["seed"] == "7" and found["learning_rate"] == "0.03"
-    assert found["optimiser steps"] == "4 of 4"
-    assert found["dev: stsb_spearman"] == "0.7000 at the end, best 0.7500 at step 2"
-    assert "trained with seed 7" in card
+    assert found["Seed"] == "7" and found["Learning rate"] == "0.03" and found["Training file"] == "Not recorded"
+    assert found["Optimiser steps"] == "4 of 4"
+    assert found["Dev stsb_spearman"] == "0.7000 at the end; best: 0.7500 at step 2"
+    assert "training seed: 7" in card
     assert "torch 2.13.0" in card and "c" * 40 in card
     assert "python train.py run.yaml --output_dir" in card
 
 
-def test_what_no_file_says_is_said_to_be_unknown(tiny, tmp_path):
+def test_facts_without_a_record_are_not_recorded(tiny, tmp_path):
     model_of("simcse", tiny).save(tmp_path)
     card = write_card(tmp_path)
-    assert "Data, options, steps and seed: not on record" in card
-    assert "Not on record: no file of scores" in card
-    assert "Versions and hardware: not on record" in card
+    assert "Not recorded: the folder has no `run.yaml`" in card
+    assert "Not recorded: no score file was given" in card
+    assert "Not recorded: versions and hardware" in card
     assert "eval_results" not in card and "model-index" not in card
     assert "license:" not in card
 
@@ -108,47 +109,47 @@ def test_every_method_has_its_paper():
     ("recipe", "words"),
     [
         ("dcpcse", "PeftModel"),
-        ("dcpcse, head at inference", "do not load it"),
-        ("simcse", "load it as it is"),
-        ("promptbert", "do not load it"),
+        ("dcpcse, head at inference", "cannot load this folder"),
+        ("simcse", "load this folder as it is"),
+        ("promptbert", "cannot load this folder"),
     ],
 )
-def test_it_says_what_other_libraries_do_with_the_folder(recipe, words, tiny, tmp_path):
+def test_the_card_names_the_libraries_that_load_the_folder(recipe, words, tiny, tmp_path):
     model_of(recipe, tiny).save(tmp_path)
     card = write_card(tmp_path)
     assert words in card
     assert (words == "PeftModel") == ("PeftModel" in card)
 
 
-def test_scores_of_another_model_are_refused(folder, tiny, tmp_path):
+def test_scores_of_a_different_model_are_refused(folder, tiny, tmp_path):
     other = model_of("dcpcse", tiny, seed=2)
     path = tmp_path / "other.json"
     path.write_text(json.dumps(report(other)), encoding="utf-8")
-    with pytest.raises(UserError, match=r"another model.*trained differ"):
+    with pytest.raises(UserError, match=r"a different model.*trained differ"):
         write_card(folder, scores=[path])
     same = model_of("dcpcse", tiny)
     same.pooling = "avg"
     path.write_text(json.dumps(report(same)), encoding="utf-8")
-    with pytest.raises(UserError, match=r"another model.*pooling differ"):
+    with pytest.raises(UserError, match=r"a different model.*pooling differ"):
         write_card(folder, scores=[path])
 
 
-def test_scores_that_are_none_or_not_complete_are_refused(folder, tiny, tmp_path):
+def test_files_without_scores_and_incomplete_ones_are_refused(folder, tiny, tmp_path):
     path = tmp_path / "s.json"
     path.write_text(json.dumps(report(model_of("dcpcse", tiny), complete=False)), encoding="utf-8")
-    with pytest.raises(UserError, match="cut off"):
+    with pytest.raises(UserError, match="interrupted"):
         write_card(folder, scores=[path])
     path.write_text("{}", encoding="utf-8")
     with pytest.raises(UserError, match="holds no scores"):
         write_card(folder, scores=[path])
 
 
-def test_a_card_knows_the_weights_that_it_was_written_of(folder):
+def test_a_card_contains_the_digest_of_its_weights(folder):
     assert digest_in(write_card(folder)) == trained_digest(folder)
     assert digest_in("# My own card") is None
 
 
-def test_words_from_files_stay_in_their_cells(folder):
+def test_text_from_files_stays_in_its_cell(folder):
     run = folder / "run.yaml"
     run.write_text(run.read_text(encoding="utf-8") + 'train_file: "a|b\\n# c"\n', encoding="utf-8")
-    assert "| train_file | a\\|b # c |" in write_card(folder)
+    assert "| Training file | a\\|b # c |" in write_card(folder)

@@ -1,0 +1,41 @@
+"""Numbers of trained parameters in a model folder, from the headers of its weight files; without torch."""
+
+import re
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from dcpcse.encoders.storage import manifest
+from dcpcse.utils.safetensors_header import TensorHeaders, read_header
+
+_BUFFER = re.compile(r".*(running_mean|running_var|num_batches_tracked|position_ids|token_type_ids)")
+"""Names of tensors in weight files that are not parameters."""
+
+
+def parameter_headers(path: Path) -> TensorHeaders:
+    """Return the headers of the parameters in a weight file, without buffers."""
+    return {name: header for name, header in read_header(path).items() if not _BUFFER.fullmatch(name)}
+
+
+def count(tensors: TensorHeaders) -> int:
+    """Return the number of elements of all tensors together."""
+    return sum(prod(shape) for shape, _ in tensors.values())
+
+
+def count_trained(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of trained parameters in each part of a model: prompt, head, shallow, cls_prompt, backbone.
+
+    A prompt table that a projection computes does not count; its projection does.
+    """
+    parts: dict[str, int] = {}
+    if record["prompts_file"] and record["prompt"]["projection"] is None:
+        parts["prompt"] = count(read_header(folder / record["prompts_file"]))
+    trained = parameter_headers(folder / manifest.TRAINED) if (folder / manifest.TRAINED).is_file() else {}
+    for part in dict.fromkeys(name.split(".")[0] for name in trained):
+        parts[part] = count({name: header for name, header in trained.items() if name.split(".")[0] == part})
+    if record["backbone"] is not None:
+        own = parameter_headers(manifest.backbone_path(folder, record["backbone"]) / manifest.WEIGHTS)
+        # A pooler repeats the head for other libraries.
+        parts["backbone"] = count({name: header for name, header in own.items() if not name.startswith("pooler.")})
+    return parts
