@@ -1,1 +1,1 @@
-"""Other formats and libraries, in and out."""
+"""Conversion from and to the formats of other libraries."""

@@ -1,6 +1,6 @@
-"""What lies in a folder, a model of ours or any other, told from small files and the heads of weights. No torch.
+"""Describe the contents of a model folder or a checkpoint from its small files and the headers of its weights.
 
-Nothing is loaded, so nothing is proved either: that a frozen encoder is the right one is seen when a model is loaded.
+Nothing is loaded, and torch is not imported. The weights of a frozen encoder are only compared when a model is loaded.
 """
 
 import os
@@ -29,25 +29,25 @@ _OF_ADAPTERS += ("modules_to_save", "peft_version")
 
 
 def describe_folder(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
-    """What lies in a folder, JSON-ready; UserError for one that holds nothing known, or a damaged model.
+    """Return a description of a folder, JSON-ready; raise UserError for an unknown folder or a damaged model.
 
-    Sizes in bytes, numbers of parameters, dev scores as logged, scores of evaluations × 100. on_problem is called with
-    a line for each damaged record of a run.
+    Sizes are in bytes, dev scores as logged, scores of evaluations × 100. on_problem is called with one line for each
+    damaged record of a run.
     """
     if not folder.is_dir():
-        what = "is a file" if folder.exists() else "is not there"
-        raise UserError(f"{folder} {what}; give a folder of a model, a run or a checkpoint")
-    tell = {
+        what = "is a file" if folder.exists() else "does not exist"
+        raise UserError(f"{folder} {what}; give the folder of a model, a run or a checkpoint")
+    describe = {
         manifest.MODEL_FOLDER_FILE: _model,
         manifest.PEFT_CONFIG: _adapter,
         manifest.CONFIG: _encoder,
         RUN_FILE: _run_without_model,
     }
-    found = next((name for name in tell if (folder / name).is_file()), None)
+    found = next((name for name in describe if (folder / name).is_file()), None)
     if found is None:
-        raise UserError(f"{folder} holds none of {', '.join(tell)}: no model, run or checkpoint that is known here")
+        raise UserError(f"{folder} contains none of {', '.join(describe)}; give the folder of a model or a run")
     try:
-        facts = tell[found](folder)
+        facts = describe[found](folder)
     except (KeyError, TypeError, AttributeError, OSError) as error:
         raise UserError(f"{folder / found} is damaged ({error}); copy the folder again") from error
     return {"folder": str(folder), **facts, "files": _files(folder), "scores": _scores(folder, on_problem)}
@@ -79,7 +79,7 @@ def _model(folder: Path) -> FolderFacts:
 
 
 def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
-    """UserError where tensors are not those that the record tells of."""
+    """Raise UserError if the shapes of tensors differ from the record."""
     files = [name for name in (record["prompts_file"], manifest.TRAINED) if name and (folder / name).is_file()]
     found = {
         name: {tensor: tuple(shape) for tensor, (shape, _) in read_header(folder / name).items()} for name in files
@@ -89,29 +89,29 @@ def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def find_base(folder: Path, record: Mapping[str, Any]) -> FolderFacts:
-    """Whether the encoder of a model is where its record says, and the words for that."""
+    """Return whether the encoder of a model is at its recorded location, and a phrase that describes this."""
     if record["backbone"] is None:
         return _find_encoder(record["base"])
     place = manifest.backbone_path(folder, record["backbone"])
-    return {"found": (place / manifest.WEIGHTS).is_file(), "where": f"trained, and in {place} itself"}
+    return {"found": (place / manifest.WEIGHTS).is_file(), "where": f"trained, saved in {place}"}
 
 
 def _find_encoder(wanted: Mapping[str, Any]) -> FolderFacts:
-    """Whether there is such an encoder at the place that a record names; None: it would be downloaded."""
+    """Return whether the encoder is at its recorded location; None if it would be downloaded."""
     name = wanted["name_or_path"]
     if not os.path.isdir(name):  # Path.is_dir raises for a name that is too long
         return _find_on_hub(name, wanted["revision"])
     if not (Path(name) / manifest.CONFIG).is_file():
-        return {"found": False, "where": f"the folder is there, but holds no {manifest.CONFIG}"}
+        return {"found": False, "where": f"the folder exists, but contains no {manifest.CONFIG}"}
     config = manifest.read_object(Path(name) / manifest.CONFIG)
     for key in ("model_type", "hidden_size"):
         if key in wanted and config.get(key) != wanted[key]:
-            return {"found": False, "where": f"another encoder lies there, with {key} {config.get(key)}"}
-    return {"found": True, "where": "the folder is there"}
+            return {"found": False, "where": f"the folder contains a different encoder, with {key} {config.get(key)}"}
+    return {"found": True, "where": "the folder exists"}
 
 
 def _find_on_hub(name: str, revision: str | None) -> FolderFacts:
-    missing = {"found": False, "where": f"there is no such folder; give its place with {BASE}"}
+    missing = {"found": False, "where": f"the folder does not exist; give its location with {BASE}"}
     if Path(name).is_absolute() or name.startswith("."):
         return missing
     try:
@@ -119,15 +119,15 @@ def _find_on_hub(name: str, revision: str | None) -> FolderFacts:
     except HFValidationError:
         return missing
     if isinstance(cached, str):
-        return {"found": True, "where": "in the hub's cache on this machine"}
-    return {"found": None, "where": "not in the hub's cache on this machine; loading the model downloads it"}
+        return {"found": True, "where": "in the Hub's cache on this machine"}
+    return {"found": None, "where": "not in the Hub's cache on this machine; loading the model downloads it"}
 
 
 def _adapter(folder: Path) -> FolderFacts:
     config = manifest.read_object(folder / manifest.PEFT_CONFIG)
     base = {"name_or_path": config.get("base_model_name_or_path"), "revision": config.get("revision")}
-    found = _find_encoder(base) if base["name_or_path"] else {"found": None, "where": "the adapter does not say"}
-    facts = {"kind": "adapter of peft", **_chosen(config, _OF_ADAPTERS), "base": base | found}
+    found = _find_encoder(base) if base["name_or_path"] else {"found": None, "where": "not recorded in the adapter"}
+    facts = {"kind": "PEFT adapter", **_chosen(config, _OF_ADAPTERS), "base": base | found}
     return facts | _weights(folder, manifest.PEFT_PROMPTS)
 
 
@@ -142,11 +142,11 @@ def _chosen(config: Mapping[str, Any], names: Iterable[str]) -> FolderFacts:
 
 
 def _weights(folder: Path, name: str) -> FolderFacts:
-    """Parameters, types and public format of weights; of a pickle, which is not opened, that it is one."""
+    """Return the number of parameters, the data types and the public format of weights; pickles are not opened."""
     path = folder / name
     if not path.is_file():
         pickles = sorted(one.name for one in folder.glob("*.bin"))
-        return {"weights": f"{', '.join(pickles)}: a pickle, not opened" if pickles else f"there is no {name}"}
+        return {"weights": f"{', '.join(pickles)}: a pickle, not opened" if pickles else f"{name} does not exist"}
     tensors = parameter_headers(path)
     layout = recognise_layout(tensors)
     public = {} if layout is None or LAYOUTS[layout].ambiguous else {"checkpoint_of": LAYOUTS[layout].title}
@@ -155,7 +155,7 @@ def _weights(folder: Path, name: str) -> FolderFacts:
 
 
 def _sentence_transformer(folder: Path) -> FolderFacts:
-    """How sentence-transformers pools in this folder, where it says so."""
+    """Return the pooling of a sentence-transformers folder; {} for other folders."""
     path = folder / "1_Pooling" / manifest.CONFIG
     if not (folder / manifest.MODULES).is_file() or not path.is_file():
         return {}
@@ -166,22 +166,22 @@ def _sentence_transformer(folder: Path) -> FolderFacts:
 
 def _run_without_model(folder: Path) -> FolderFacts:
     newest = last_checkpoint(folder)
-    return {"kind": "run of train.py without a model yet", "newest_checkpoint": newest and newest.name}
+    return {"kind": "unfinished run of train.py, without a model", "newest_checkpoint": newest and newest.name}
 
 
 def _files(folder: Path) -> dict[str, int]:
-    """Name → bytes; a folder counts as what lies in and below it."""
+    """Return the size in bytes of each file and each subfolder."""
     return {f"{path.name}/" if path.is_dir() else path.name: _size(path) for path in sorted(folder.iterdir())}
 
 
 def _size(path: Path) -> int:
     if path.is_dir():
         return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
-    return path.stat().st_size if path.exists() else 0  # a link may point to nothing
+    return path.stat().st_size if path.exists() else 0  # a link may be broken
 
 
 def _scores(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
-    """Scores on record: of the run that trained the model, and of evaluations in its folder and beside it."""
+    """Return the recorded scores: of the training run, and of evaluations in the folder and its parent folder."""
     scores: FolderFacts = {}
     if any((folder / name).is_file() for name in (RUN_FILE, STATE, METRICS)):
         run = read_run(folder)
@@ -193,14 +193,14 @@ def _scores(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
         steps = {"steps_done": run.steps_done, "steps_planned": run.steps_planned, "finished": run.finished}
         scores["run"] = {**steps, "dev": dev}
     reports = {path.name: report for path, report in find_scores(folder, on_problem).items()}
-    reports |= {f"../{path.name}": report for path, report in _beside(folder).items()}
+    reports |= {f"../{path.name}": report for path, report in _scores_above(folder).items()}
     if reports:
         scores["evaluations"] = {name: _evaluation(report) for name, report in reports.items()}
     return scores
 
 
-def _beside(folder: Path) -> dict[Path, Mapping[str, Any]]:
-    """Evaluations in the folder above, where it holds no other model, and they are of such a one as this."""
+def _scores_above(folder: Path) -> dict[Path, Mapping[str, Any]]:
+    """Return evaluations in the parent folder that fit this model, if the parent contains no other model."""
     above = folder.absolute().parent
     if not manifest.is_model_folder(folder) or sum(map(manifest.is_model_folder, above.iterdir())) > 1:
         return {}
@@ -212,7 +212,7 @@ def _beside(folder: Path) -> dict[Path, Mapping[str, Any]]:
         model = report.get("model")
         return isinstance(model, Mapping) and all(model.get(name) == value for name, value in own.items())
 
-    # What else lies there is none of this folder's business, damaged or not.
+    # Problems of other files in the parent folder are not reported.
     return {path: report for path, report in find_scores(above, lambda line: None).items() if is_own(report)}
 
 

@@ -1,5 +1,4 @@
-"""Sentences → vectors by an exported ONNX graph; takes onnxruntime, tokenizers and numpy, neither torch nor
-transformers."""
+"""Encode sentences with an exported ONNX graph: requires onnxruntime, tokenizers and numpy, but not torch."""
 
 import logging
 from collections.abc import Sequence
@@ -20,19 +19,19 @@ GRAPH, TOKENIZER, SETTINGS = "model.onnx", "tokenizer.json", "encoder.json"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
 
 TOKENS_PER_BATCH = 2_048
-"""Tokens that are encoded at once, at most."""
+"""Maximum number of tokens in a batch."""
 
 
 class OnnxEncoder:
-    """A folder that `dcpcse export --to onnx` wrote, ready to `encode`."""
+    """A sentence encoder in a folder written by `dcpcse export --to onnx`."""
 
     def __init__(self, folder: str | Path, *, providers: Sequence[str] = ("CPUExecutionProvider",)) -> None:
-        """providers: of onnxruntime, the first that works is taken. UserError for a folder without its files."""
+        """Load the folder; raise UserError if files are missing. providers: of onnxruntime, in order of preference."""
         try:
             import onnxruntime
             from tokenizers import Tokenizer
         except ImportError as error:
-            raise UserError(f"{error.name} cannot be imported: pip install onnxruntime tokenizers") from error
+            raise UserError(f"{error.name} is not installed: pip install onnxruntime tokenizers") from error
 
         self.folder = Path(folder)
         settings = self._settings()
@@ -41,7 +40,7 @@ class OnnxEncoder:
         self._text: dict[str, Any] = settings["text"]
         self._words = Tokenizer.from_file(str(self.folder / TOKENIZER))
         self._pad_id: int = self._words.padding["pad_id"]
-        self._words.no_padding()  # within batches only
+        self._words.no_padding()  # batches are padded below
         self._session = onnxruntime.InferenceSession(self.folder / GRAPH, providers=list(providers))
 
     def encode(
@@ -52,11 +51,11 @@ class OnnxEncoder:
         *,
         max_length: int | None = None,
     ) -> np.ndarray:
-        """Embeddings of sentences, float32 (N, H), in the order given.
+        """Return the embeddings of sentences, float32 (N, H), in the given order.
 
-        batch_size: sentences encoded at once, at most; long ones are fewer. normalize: unit length. max_length: cut
-        texts at so many tokens, special ones and template included; without it only where the encoder has no more
-        room, and cut texts are counted in one warning.
+        batch_size: maximum number of sentences in a batch; batches of long sentences are smaller. normalize: scale to
+        unit length. max_length: truncate to this number of tokens, special tokens and template included; default: the
+        maximum of the encoder, and one warning reports the number of truncated sentences.
         """
         require_batch_size(batch_size)
         require_sentences(sentences)
@@ -73,7 +72,7 @@ class OnnxEncoder:
         least = self._words.num_special_tokens_to_add(False) + 1
         if not least <= wanted <= self.max_tokens:
             raise UserError(
-                f"max_length {wanted} is not between {least} and the {self.max_tokens} tokens of this encoder"
+                f"max_length {wanted} is not between {least} and {self.max_tokens}, the maximum of this encoder"
             )
         self._words.enable_truncation(wanted, direction=self._words.truncation["direction"])
         texts = self._words.encode_batch_fast(list(map(self._prepared, sentences)))
@@ -83,7 +82,7 @@ class OnnxEncoder:
         return [text.ids for text in texts]
 
     def _prepared(self, sentence: str) -> str:
-        """A sentence as the tokenizer takes it."""
+        """Return a sentence as the tokenizer expects it."""
         if self._text["final_period"]:
             sentence = with_final_period(sentence)
         return self._text["prepend"] + (sentence.strip() if self._text["strip"] else sentence)
@@ -98,7 +97,7 @@ class OnnxEncoder:
     def _settings(self) -> dict[str, Any]:
         for name in (SETTINGS, TOKENIZER, GRAPH):
             if not (self.folder / name).is_file():
-                raise UserError(f"{self.folder} holds no {name}; give a folder that dcpcse export --to onnx wrote")
+                raise UserError(f"{self.folder} contains no {name}; give a folder written by dcpcse export --to onnx")
         try:
             settings = parse_json((self.folder / SETTINGS).read_text(encoding="utf-8"))
         except ValueError as error:

@@ -1,8 +1,8 @@
-"""Our models in sentence-transformers: `SentenceTransformer(folder, trust_remote_code=True)`.
+"""The module that loads model folders in sentence-transformers: `SentenceTransformer(folder, trust_remote_code=True)`.
 
-`dcpcse export --to sentence-transformers` writes such a folder. It holds a model folder as it is, and a modules.json
-that names the module by its door, `dcpcse.st`, so that without this package, or without trust in it, the folder is
-refused, never opened as the encoder alone.
+`dcpcse export --to sentence-transformers` writes such a folder. It contains a model folder and a modules.json that
+names the module by its public path `dcpcse.st`. Without this package, or without trust in it, sentence-transformers
+raises an error instead of loading the encoder alone.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from dcpcse.encoders.tokenization import tokenize_texts
 from dcpcse.utils.errors import UserError
 
 SLOT_KEY = "slots_"
-"""What the names of the slots of a template begin with, among the features of a batch."""
+"""Prefix of the names of template slots among the features of a batch."""
 
 
 class DeepPromptTransformer(InputModule):
-    """A whole `SentenceEncoder` as the one module of a SentenceTransformer: texts → sentence embeddings."""
+    """A complete `SentenceEncoder` as the only module of a SentenceTransformer."""
 
-    __module__ = "dcpcse.st"  # sentence-transformers writes it into modules.json: a name that never moves
+    __module__ = "dcpcse.st"  # sentence-transformers writes it to modules.json, so it must not change
 
     def __init__(self, encoder: SentenceEncoder) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class DeepPromptTransformer(InputModule):
 
     @property
     def max_seq_length(self) -> int:
-        """Texts are cut at so many tokens, special ones and template included."""
+        """Sentences are truncated to this number of tokens, special tokens and template included."""
         return self._max_seq_length
 
     @max_seq_length.setter
@@ -47,11 +47,11 @@ class DeepPromptTransformer(InputModule):
         self._max_seq_length = value
 
     def get_embedding_dimension(self) -> int:
-        """Length of an embedding."""
+        """Return the dimension of the embeddings."""
         return self.encoder.dimension
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
-        """Texts as ids, in the model's template; prompt: text that is put before every one of them."""
+        """Tokenize sentences in the model's template; prompt: text that is put before each sentence."""
         model, texts = self.encoder, [f"{prompt or ''}{text}" for text in inputs]
         rows = tokenize_texts(
             model.tokenizer, model.template, texts, self.max_seq_length, final_period=model.final_period
@@ -61,15 +61,15 @@ class DeepPromptTransformer(InputModule):
         return {"input_ids": input_ids, "attention_mask": mask, **found}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add the embeddings (N, H) of a batch that `preprocess` made."""
+        """Add the embeddings (N, H) of a batch from `preprocess` to its features."""
         slots = {name.removeprefix(SLOT_KEY): part for name, part in features.items() if name.startswith(SLOT_KEY)}
         embeddings = self.encoder(features["input_ids"], features["attention_mask"], Slots(**slots) if slots else None)
         return {**features, "sentence_embedding": embeddings}
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write the model as a folder of ours; never a frozen encoder."""
+        """Save the model as a model folder, which does not contain a frozen encoder."""
         if not safe_serialization:
-            raise UserError("safe_serialization=False: only safetensors are written; leave it out")
+            raise UserError("safe_serialization=False: only safetensors are supported; leave it out")
         self.encoder.save(output_path)
 
     @classmethod
@@ -88,21 +88,21 @@ class DeepPromptTransformer(InputModule):
         backend: str = "torch",
         **kwargs: Any,
     ) -> "DeepPromptTransformer":
-        """Load a folder, or a repository of the hub, that `save` wrote.
+        """Load a local folder or a repository on the Hub that `save` wrote.
 
-        model_kwargs: {"base": PLACE} says where the frozen encoder is now. UserError for all else that would be
-        asked of transformers, and for a wrong base or a damaged folder.
+        model_kwargs: {"base": LOCATION} is the current location of the frozen encoder. Raises UserError for all other
+        arguments of transformers, for a wrong base and for a damaged folder.
         """
         given = {"model_kwargs": set(model_kwargs or {}) - {"base"}}
         given |= {"processor_kwargs": set(processor_kwargs or {}), "config_kwargs": set(config_kwargs or {})}
         for name, keys in given.items():
             if keys:
-                raise UserError(f"{name}: {sorted(keys)} cannot be set on this model; model_kwargs takes 'base' only")
+                raise UserError(f"{name}: {sorted(keys)} cannot be set; model_kwargs accepts only 'base'")
         if backend != "torch":
             raise UserError(
-                f"backend={backend!r}: this module runs on torch; `dcpcse export --to onnx` writes a graph"
+                f"backend={backend!r}: this module supports only torch; use dcpcse export --to onnx for a graph"
             )
         folder = cls.load_dir_path(model_name_or_path, subfolder, token, cache_folder, revision, local_files_only)
         options = LoadOptions(cache_dir=cache_folder, token=token)
-        # On the CPU: sentence-transformers moves it to where it is wanted.
+        # On the CPU, because sentence-transformers moves it to the requested device.
         return cls(SentenceEncoder.load(folder, (model_kwargs or {}).get("base"), device="cpu", options=options))

@@ -82,7 +82,7 @@ def test_it_tells_what_loading_finds(name, kind, saved, tiny):
     assert facts["shallow_prompt"] == record["shallow"]
     assert {key: facts["base"][key] for key in record["base"]} == record["base"]
     assert facts["base"]["found"] is True
-    assert ("itself" in facts["base"]["where"]) == encoder.tuned
+    assert facts["base"]["where"].startswith("trained, saved in") == encoder.tuned
     assert facts["files"]["dcpcse.json"] == (folder / "dcpcse.json").stat().st_size
     assert facts["scores"] == {}
     lines = format_facts(facts).splitlines()
@@ -91,7 +91,7 @@ def test_it_tells_what_loading_finds(name, kind, saved, tiny):
         assert any(str(model.template.template) in line for line in lines)
 
 
-def test_it_says_whether_the_base_is_where_the_record_says(saved, tiny, tmp_path, monkeypatch):
+def test_whether_the_base_is_at_its_recorded_location(saved, tiny, tmp_path, monkeypatch):
     folder = saved(method="dcpcse")
     path = folder / "dcpcse.json"
     record = json.loads(path.read_text())
@@ -102,12 +102,12 @@ def test_it_says_whether_the_base_is_where_the_record_says(saved, tiny, tmp_path
 
     assert base(tiny("bert"))["found"] is True
     for place, message in (
-        (str(tmp_path / "gone"), "no such folder"),
-        ("./gone", "no such folder"),
-        ("no/id/at/all", "no such folder"),
-        (str(tmp_path), "holds no config.json"),
-        (tiny("roberta"), "another encoder lies there, with model_type roberta"),
-        (tiny("bert", hidden_size=16), "another encoder lies there, with hidden_size 16"),
+        (str(tmp_path / "gone"), "does not exist"),
+        ("./gone", "does not exist"),
+        ("no/id/at/all", "does not exist"),
+        (str(tmp_path), "contains no config.json"),
+        (tiny("roberta"), "contains a different encoder, with model_type roberta"),
+        (tiny("bert", hidden_size=16), "contains a different encoder, with hidden_size 16"),
     ):
         found = base(place)
         assert found["found"] is False
@@ -122,7 +122,7 @@ def test_it_says_whether_the_base_is_where_the_record_says(saved, tiny, tmp_path
     assert base("someone/some-encoder")["found"] is True
 
 
-def test_scores_of_the_run_and_of_evaluations_are_told(saved, tmp_path, capsys):
+def test_scores_of_the_run_and_of_evaluations_are_shown(saved, tmp_path, capsys):
     folder = saved(method="dcpcse")
     (folder / "run.yaml").write_text("method: dcpcse\nmax_steps: 4\n", encoding="utf-8")
     lines = [{"step": step, "eval_stsb_spearman": value} for step, value in ((2, 0.7), (4, 0.6))]
@@ -149,10 +149,10 @@ def test_scores_of_the_run_and_of_evaluations_are_told(saved, tmp_path, capsys):
     assert "dev stsb_spearman: best 0.7000 at step 2, last 0.6000" in shown
     assert "own.json (test): sts average 71.50, STS12 71.50" in shown
     shutil.copytree(folder, tmp_path / "another")
-    assert set(tell(folder)["scores"]["evaluations"]) == {"own.json"}, "whose scores lie above is not to be known now"
+    assert set(tell(folder)["scores"]["evaluations"]) == {"own.json"}, "the scores above may be of either model"
 
 
-def test_damaged_records_of_a_run_are_said_and_the_rest_is_told(saved, caplog, capsys):
+def test_damaged_records_of_a_run_are_reported_and_the_rest_is_shown(saved, caplog, capsys):
     folder = saved(method="dcpcse")
     (folder / "trainer_state.json").write_text("{", encoding="utf-8")
     with caplog.at_level("INFO"):
@@ -161,7 +161,7 @@ def test_damaged_records_of_a_run_are_said_and_the_rest_is_told(saved, caplog, c
     assert json.loads(capsys.readouterr().out)["method"] == "dcpcse"
 
 
-def test_hugging_face_folders_are_told_as_far_as_they_tell(tiny, tmp_path):
+def test_hugging_face_folders_are_described(tiny, tmp_path):
     facts = tell(Path(tiny("roberta")))
     assert facts["kind"] == "Hugging Face folder"
     assert (facts["model_type"], facts["hidden_size"], facts["num_hidden_layers"]) == ("roberta", 32, 3)
@@ -193,18 +193,18 @@ def test_a_checkpoint_of_other_code_is_named(tiny, tmp_path):
     assert facts["dtype"] == "float16, float32"
 
 
-def test_adapters_of_peft_and_unfinished_runs_are_told(tiny, tmp_path):
+def test_peft_adapters_and_unfinished_runs_are_described(tiny, tmp_path):
     folder = tmp_path / "adapter"
     folder.mkdir()
     config = {"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 3, "base_model_name_or_path": tiny("bert")}
     (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file({"prompt_embeddings": torch.ones(3, 192)}, folder / "adapter_model.safetensors")
     facts = tell(folder)
-    assert (facts["kind"], facts["peft_type"], facts["num_virtual_tokens"]) == ("adapter of peft", "PREFIX_TUNING", 3)
+    assert (facts["kind"], facts["peft_type"], facts["num_virtual_tokens"]) == ("PEFT adapter", "PREFIX_TUNING", 3)
     assert facts["base"]["found"] is True
     assert facts["parameters"] == {"in_all": 576}
     (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
-    assert tell(folder)["base"]["where"] == "the adapter does not say"
+    assert tell(folder)["base"]["where"] == "not recorded in the adapter"
     begun = tmp_path / "run"
     (begun / "checkpoint-20").mkdir(parents=True)
     (begun / "run.yaml").write_text("max_steps: 40\n", encoding="utf-8")
@@ -214,16 +214,16 @@ def test_adapters_of_peft_and_unfinished_runs_are_told(tiny, tmp_path):
     assert "0/40 steps, unfinished" in format_facts(facts)
 
 
-def test_what_is_no_model_is_one_line(saved, tmp_path):
+def test_an_unknown_or_damaged_folder_is_one_line(saved, tmp_path):
     folder = saved(method="dcpcse", mlp_only_train=False)
     record = (folder / "dcpcse.json").read_text()
     trained = (folder / "trained.safetensors").read_bytes()
     empty = tmp_path / "empty"
     empty.mkdir()
     for place, message in (
-        (tmp_path / "nowhere", "is not there; give a folder"),
-        (folder / "dcpcse.json", "is a file; give a folder"),
-        (empty, "holds none of dcpcse.json, adapter_config.json, config.json, run.yaml"),
+        (tmp_path / "nowhere", "does not exist; give the folder"),
+        (folder / "dcpcse.json", "is a file; give the folder"),
+        (empty, "contains none of dcpcse.json, adapter_config.json, config.json, run.yaml"),
     ):
         with pytest.raises(UserError, match=message):
             describe_folder(place, print)
@@ -244,7 +244,7 @@ def test_what_is_no_model_is_one_line(saved, tmp_path):
         describe_folder(folder, print)
 
 
-def test_neither_telling_nor_the_help_of_importing_takes_torch(saved):
+def test_info_and_the_help_of_import_do_not_import_torch(saved):
     folder = saved(method="promptbert")
     program = (
         "import sys; from dcpcse.__main__ import main\n"

@@ -227,7 +227,7 @@ def test_another_encoder_in_the_folder_is_neither_overwritten_nor_removed(place,
     shutil.copytree(tiny("bert"), folder / place)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for options in ({"method": "simcse"}, {"method": "promptbert"}):
-        with pytest.raises(UserError, match="holds another encoder"):
+        with pytest.raises(UserError, match="contains a different encoder"):
             trained(tiny("bert"), **options).save(folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     trained(tiny("bert"), method="scpcse").save(folder)  # prompts lie beside it

@@ -368,7 +368,7 @@ def test_optiprompt_as_the_public_code_finds_its_places(checkpoint, tmp_path, se
         rows.append(states[row.index(words.mask_token_id)])
     assert_same(model.encode(texts), torch.stack(rows))
     assert not model.encoder.tuned
-    assert "never counted in the public code" in caplog.text
+    assert "is not used, as in the public code" in caplog.text
 
 
 @pytest.mark.parametrize("own_pooler", [True, False], ids=["pooler", "no pooler"])
@@ -511,10 +511,10 @@ def put(name: str, *shape: int):
 SIMCSE = {
     "nan": (nan, "NaN or infinite numbers in 'mlp.dense.bias'"),
     "missing in the encoder": (drop("{root}.encoder.layer.0.output.dense.bias"), "the encoder lacks"),
-    "missing in the head": (drop("mlp.dense.bias"), "no head of a known kind"),
+    "missing in the head": (drop("mlp.dense.bias"), "fit no supported head"),
     "wrong shape in the encoder": (put("bert.encoder.layer.0.output.dense.bias", 5), "has shape (5,); (32,) is"),
     "wrong shape in the head": (put("mlp.dense.bias", 5), "the head: 'dense.bias' has shape (5,)"),
-    "unknown": (put("cls.seq_relationship.weight", 2, 2), "'cls.seq_relationship.weight' is no tensor of a SimCSE"),
+    "unknown": (put("cls.seq_relationship.weight", 2, 2), "'cls.seq_relationship.weight' is not a tensor of a SimCSE"),
     "extra in the encoder": (put("bert.encoder.layer.3.output.dense.bias", 32), "which this model does not have"),
     "twice": (put("pooler.dense.bias", 32), "'mlp.dense.bias' and 'pooler.dense.bias' are the same part"),
     "of another root": (put("roberta.encoder.layer.0.output.dense.bias", 32), "are the same part"),
@@ -522,13 +522,13 @@ SIMCSE = {
 DCPCSE = {
     "another encoder": (
         lambda made: made.tensors[f"{made.root}.encoder.layer.1.output.dense.bias"].add_(0.25),
-        "is not {base}: 'encoder.layer.1.output.dense.bias' differs by up to 0.25; give with --base",
+        "is not {base}: 'encoder.layer.1.output.dense.bias' differs by up to 0.25; give the encoder",
     ),
     "encoder not whole": (drop("{root}.encoder.layer.0.output.dense.bias"), "the encoder inside lacks"),
-    "prompts of another size": (put("prefix_encoder.embedding.weight", 3, 128), "each prompt has 128 numbers"),
-    "prompts of one dimension": (put("prefix_encoder.embedding.weight", 192), "of two dimensions"),
+    "prompts of another size": (put("prefix_encoder.embedding.weight", 3, 128), "each prompt has 128 values"),
+    "prompts of one dimension": (put("prefix_encoder.embedding.weight", 192), "with two dimensions"),
     "half a projection": (put("prefix_encoder.trans.0.weight", 6, 32), "the prompt encoder lacks"),
-    "shallow prompts": (put("prefix_encoder.weight", 3, 32), "'prefix_encoder.weight' is no tensor of"),
+    "shallow prompts": (put("prefix_encoder.weight", 3, 32), "'prefix_encoder.weight' is not a tensor of"),
 }
 
 
@@ -560,21 +560,21 @@ def refused(folder: Path, tmp_path: Path, message: str, **options) -> None:
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_choices_that_nothing_hangs_on_are_refused(checkpoint, tmp_path):
+def test_choices_without_an_effect_are_refused(checkpoint, tmp_path):
     made = checkpoint(trained=True)
     made.with_mlp()
     folder = made.write(tmp_path / "simcse")
     for choices, message in (
-        (Choices(template="{sentence} [MASK]"), "SimCSE has no template; if it is one of PromptBERT, give --layout"),
+        (Choices(template="{sentence} [MASK]"), "SimCSE has no template; for a PromptBERT checkpoint, give --layout"),
         (Choices(final_period=True), "has no template"),
         (Choices(denoise_at_inference=True), "has no template"),
         (Choices(position_offset=3), "it has no deep prompts"),
-        (Choices(pooler_type="avg", mlp_only_train=False), "stands on the pooler cls or mask, not on avg"),
+        (Choices(pooler_type="avg", mlp_only_train=False), "requires --pooler_type cls or mask, not avg"),
         (Choices(pooler_type="mask"), "needs a template"),
     ):
         refused(folder, tmp_path, message, choices=choices)
-    refused(folder, tmp_path, "holds its own encoder; leave it out", base=made.base)
-    refused(folder, tmp_path, "is not of the kind peft", layout="peft")
+    refused(folder, tmp_path, "with its own encoder; leave --base out", base=made.base)
+    refused(folder, tmp_path, "does not have the format peft", layout="peft")
     for options, message in (({"pooler_type": "x"}, "one of"), ({"position_offset": -1}, "0 or more")):
         with pytest.raises(UserError, match=message):
             Choices(**options)
@@ -591,29 +591,29 @@ def test_a_frozen_encoder_must_be_given_and_the_right_one(checkpoint, tiny, tmp_
     refused(folder, tmp_path, "there is no such folder", base=str(tmp_path / "nowhere"))
 
 
-def test_folders_that_hold_no_checkpoint_are_told(checkpoint, tiny, tmp_path):
+def test_folders_without_a_checkpoint_are_refused(checkpoint, tiny, tmp_path):
     made = checkpoint(trained=True)
     made.with_mlp()
     folder = made.write(tmp_path / "simcse")
     weights = folder / "pytorch_model.bin"
-    refused(tmp_path / "nowhere", tmp_path, "there is no folder")
-    refused(weights, tmp_path, "is a file; give the folder that holds it")
+    refused(tmp_path / "nowhere", tmp_path, "nowhere does not exist")
+    refused(weights, tmp_path, "is a file; give its folder")
     whole = weights.read_bytes()
     for content in (b"", whole[:1000], b"no pickle"):
         weights.write_bytes(content)
         refused(folder, tmp_path, "pytorch_model.bin is damaged")
     torch.save([torch.ones(2)], weights)
-    refused(folder, tmp_path, "holds a list, not tensors by name")
+    refused(folder, tmp_path, "contains a list; expected a state dict")
     torch.save({"epoch": 3, "state_dict": made.tensors}, weights)
-    refused(folder, tmp_path, "holds 'epoch', a int")
+    refused(folder, tmp_path, "contains 'epoch', a int")
     torch.save({}, weights)
-    refused(folder, tmp_path, "holds no tensors")
+    refused(folder, tmp_path, "contains no tensors")
     torch.save({"lstm.weight": torch.ones(2)}, weights)
-    refused(folder, tmp_path, "is of another kind: it holds lstm.weight")
+    refused(folder, tmp_path, "has an unknown format: it contains lstm.weight")
     weights.rename(folder / "model.ckpt")
-    refused(folder, tmp_path, "nothing else is read; it holds model.ckpt")
+    refused(folder, tmp_path, "other formats are not read; it contains model.ckpt")
     (folder / "model.ckpt").unlink()
-    refused(folder, tmp_path, "it holds no weights")
+    refused(folder, tmp_path, "it contains no weights")
     (folder / "model.safetensors").write_bytes(b"short")
     refused(folder, tmp_path, "model.safetensors is damaged")
 
@@ -629,8 +629,8 @@ def test_a_trained_encoder_needs_its_configuration_and_a_tokenizer(checkpoint, t
     shutil.rmtree(tmp_path / "imported")
     config = json.loads((folder / "config.json").read_text())
     for change, message in (
-        ({"model_type": "gpt2"}, "a 'gpt2' encoder"),
-        ({"model_type": "roberta"}, "its tensors of"),
+        ({"model_type": "gpt2"}, "model_type 'gpt2'"),
+        ({"model_type": "roberta"}, "the tensors are of a bert encoder"),
     ):
         (folder / "config.json").write_text(json.dumps(config | change), encoding="utf-8")
         refused(folder, tmp_path, message, tokenizer=made.base)
@@ -655,7 +655,7 @@ def test_other_adapters_of_peft_are_refused(tmp_path, tiny):
         (folder / "adapter_config.json").write_text(json.dumps(config | change), encoding="utf-8")
         refused(folder, tmp_path, message)
     save_file({"base_model.x.lora_A.weight": torch.ones(3)}, folder / "adapter_model.safetensors")
-    refused(folder, tmp_path, "what can be imported here: peft")
+    refused(folder, tmp_path, "supported formats: peft")
 
 
 def test_a_folder_of_sentence_transformers_is_no_simcse_checkpoint_unless_said_so(checkpoint, tmp_path):
@@ -680,7 +680,7 @@ def test_nothing_is_overwritten_unasked(checkpoint, tmp_path, sentences):
     import_checkpoint(folder, out, choices=PLAIN, overwrite=True)
     assert_same(dcpcse.load(out, device="cpu").encode(sentences), made.firsts(sentences))
     assert not (out / "run.yaml").exists()
-    for place, message in ((folder, "is the folder of the checkpoint"), (tmp_path, "holds no model that")):
+    for place, message in ((folder, "is the folder of the checkpoint"), (tmp_path, "contains no model that")):
         with pytest.raises(UserError, match=message):
             import_checkpoint(folder, place, overwrite=True)
     (tmp_path / "file").write_text("", encoding="utf-8")
@@ -692,7 +692,7 @@ def test_nothing_is_overwritten_unasked(checkpoint, tmp_path, sentences):
         import_checkpoint(folder, tmp_path / "file" / "x")
 
 
-def test_the_command_says_what_it_assumes_and_leaves_out(checkpoint, tmp_path, caplog, sentences):
+def test_the_command_prints_assumed_settings_and_tensors_left_out(checkpoint, tmp_path, caplog, sentences):
     made = checkpoint("roberta")
     made.with_prefix(False)
     made.with_mlp()
@@ -704,10 +704,10 @@ def test_the_command_says_what_it_assumes_and_leaves_out(checkpoint, tmp_path, c
     lines = [record.getMessage() for record in caplog.records]
     for piece in (
         f"a DCPCSE or PromCSE checkpoint, {len(made.tensors) - 4} tensors used, 4 left out",
-        "left out (masked-LM head, of training only): ['lm_head.bias', 'lm_head.decoder.weight', ",
-        "--pooler_type cls: the checkpoint does not say; taken from preset dcpcse/unsup-roberta-base; 'unsup' stands",
-        "--position_offset 3: the checkpoint does not say; taken from the prompt length",
-        f"the model is in {out}",
+        "left out (masked-LM head, used in training only): ['lm_head.bias', 'lm_head.decoder.weight', ",
+        "--pooler_type cls: not in the checkpoint; taken from preset dcpcse/unsup-roberta-base; ",
+        "--position_offset 3: not in the checkpoint; taken from the prompt length",
+        f"saved the model to {out}",
     ):
         assert [line for line in lines if piece in line], (piece, lines)
     assert not [line for line in lines if "--mlp_only_train" in line]
@@ -725,14 +725,14 @@ def test_the_command_says_what_it_assumes_and_leaves_out(checkpoint, tmp_path, c
         (["x", "--output", "y", "--position_offset", "-1"], "must be 0 or more"),
     ],
 )
-def test_wrong_words_are_one_line(words, message, capsys):
+def test_wrong_options_are_one_line(words, message, capsys):
     assert run(import_command, words) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
 
 
-def test_every_layout_can_be_asked_for_and_recognises_nothing_of_the_others():
+def test_every_layout_is_a_choice_and_unknown_tensors_are_not_recognised():
     action = next(action for action in import_parser()._actions if action.dest == "layout")
     assert set(action.choices) == set(LAYOUTS)
     assert recognise_layout(["lstm.weight"]) is None

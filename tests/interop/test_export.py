@@ -40,13 +40,13 @@ PEFT = {
 }
 NOT_PEFT = {
     "offset": ({**DEEP, "position_offset": 0}, ["its texts start at position 0, and with peft at 3"]),
-    "template": ({**DEEP, "template": "{sentence} [MASK]", "pooler_type": "mask"}, ["stand in a template"]),
+    "template": ({**DEEP, "template": "{sentence} [MASK]", "pooler_type": "mask"}, ["uses a template"]),
     "[CLS] prompt": ({**DEEP, "cls_prompt": True}, ["it has a [CLS] prompt"]),
     "batch normalisation": ({**DEEP, **HEAD, "batchnorm": True}, ["its head at inference is not a tanh MLP"]),
     "layers": ({**DEEP, "pooler_type": "avg_top2"}, ["its pooling, avg_top2,"]),
     "bfloat16": ({**DEEP, "encoder_dtype": "bfloat16"}, ["its encoder is kept in bfloat16"]),
     "trained encoder": ({"method": "simcse"}, ["it has no deep prompts", "its encoder was trained too"]),
-    "all at once": ({"method": "promptbert"}, ["no deep prompts", "trained too", "in a template"]),
+    "all at once": ({"method": "promptbert"}, ["no deep prompts", "trained too", "uses a template"]),
 }
 PLAIN = {
     "cls with its MLP": {"method": "simcse", **HEAD},
@@ -55,7 +55,7 @@ PLAIN = {
 }
 NOT_PLAIN = {
     "frozen": (DEEP, ["its encoder is frozen", "it has deep prompts", "start at position 3"]),
-    "template": ({"method": "promptbert"}, ["stand in a template"]),
+    "template": ({"method": "promptbert"}, ["uses a template"]),
     "batch normalisation": ({"method": "diffcse", **HEAD}, ["its head at inference is not a tanh MLP"]),
     "layers": ({"method": "simcse", "pooler_type": "avg_first_last"}, ["its pooling, avg_first_last,"]),
 }
@@ -154,7 +154,7 @@ def test_an_exported_adapter_comes_back_as_a_model_folder(kind, name, pooler, sa
 
 
 @pytest.mark.parametrize("case", NOT_PEFT)
-def test_what_peft_cannot_hold_is_refused_with_the_reason(case, saved, tmp_path):
+def test_a_model_that_peft_cannot_represent_is_refused_with_the_reasons(case, saved, tmp_path):
     options, reasons = NOT_PEFT[case]
     folder, _ = saved(**options)
     with pytest.raises(UserError) as refusal:
@@ -165,7 +165,7 @@ def test_what_peft_cannot_hold_is_refused_with_the_reason(case, saved, tmp_path)
 
 def test_an_encoder_without_a_pooler_cannot_hold_the_mlp(saved, tmp_path):
     folder, _ = saved("electra", **PEFT["cls, head at inference"])
-    with pytest.raises(UserError, match="electra encoders have no pooler that its MLP could be"):
+    with pytest.raises(UserError, match="electra encoders have no pooler for its MLP"):
         export(folder, "peft", tmp_path / "out")
 
 
@@ -182,7 +182,7 @@ def test_auto_model_gives_the_vectors_of_an_exported_encoder(name, kind, saved, 
 
 
 @pytest.mark.parametrize("case", NOT_PLAIN)
-def test_what_auto_model_would_load_half_of_is_refused_with_the_reason(case, saved, tmp_path):
+def test_a_model_that_auto_model_cannot_represent_is_refused_with_the_reasons(case, saved, tmp_path):
     options, reasons = NOT_PLAIN[case]
     folder, _ = saved(**options)
     with pytest.raises(UserError) as refusal:
@@ -257,7 +257,7 @@ def test_a_frozen_encoder_that_has_moved_is_given_by_name(saved, tiny, sentences
     vectors = opened(tmp_path / "out", **options).encode(sentences)
     np.testing.assert_allclose(vectors, model.encode(sentences), atol=1e-5)
     for wrong in ({"model_kwargs": {"dtype": "float16"}}, {"config_kwargs": {"x": 1}}, {"backend": "onnx"}):
-        with pytest.raises(UserError, match=r"model_kwargs takes 'base' only|runs on torch"):
+        with pytest.raises(UserError, match=r"accepts only 'base'|supports only torch"):
             opened(tmp_path / "out", trust_remote_code=True, **wrong)
     with pytest.raises(UserError, match="is not the encoder"):
         opened(tmp_path / "out", trust_remote_code=True, model_kwargs={"base": tiny("bert", seed=9)})
@@ -326,7 +326,7 @@ assert not {{"torch", "transformers"}} & set(sys.modules)
     for name in ("model.onnx", "encoder.json"):
         content = (tmp_path / "out" / name).read_bytes()
         (tmp_path / "out" / name).unlink()
-        with pytest.raises(UserError, match=f"holds no {name}"):
+        with pytest.raises(UserError, match=f"contains no {name}"):
             OnnxEncoder(tmp_path / "out")
         (tmp_path / "out" / name).write_bytes(content)
     for content in ("{", '{"format": 2}', "[]"):
@@ -337,7 +337,7 @@ assert not {{"torch", "transformers"}} & set(sys.modules)
 
 def test_an_encoder_in_half_precision_is_no_graph_in_float32(saved, tmp_path):
     folder, _ = saved(**NOT_PEFT["bfloat16"][0])
-    with pytest.raises(UserError, match="its encoder is kept in bfloat16, and graphs are written in float32"):
+    with pytest.raises(UserError, match="its encoder is in bfloat16, but graphs are in float32"):
         export(folder, "onnx", tmp_path / "out")
 
 
@@ -345,18 +345,18 @@ def test_an_encoder_in_half_precision_is_no_graph_in_float32(saved, tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [0.001, float("nan")])
-def test_a_folder_that_gives_other_vectors_is_not_given(wrong, saved, tmp_path, monkeypatch):
+def test_a_folder_with_different_embeddings_is_not_saved(wrong, saved, tmp_path, monkeypatch):
     from dcpcse.interop.export import peft as module
 
     folder, _ = saved(**PEFT["cls"])
     read_back = module.read_back
     monkeypatch.setattr(module, "read_back", lambda *args: read_back(*args) + wrong)
-    with pytest.raises(UserError, match="gives other vectors than"):
+    with pytest.raises(UserError, match="embeddings of peft differ from those of"):
         export(folder, "peft", tmp_path / "place/out")
     assert not list((tmp_path / "place").iterdir())
 
 
-def test_nothing_is_written_over(saved, tmp_path):
+def test_nothing_is_overwritten(saved, tmp_path):
     folder, _ = saved(**PEFT["cls"])
     (tmp_path / "file").write_text("mine")
     (tmp_path / "full").mkdir()
@@ -375,18 +375,18 @@ def test_a_missing_package_is_named_with_its_extra(saved, tmp_path, monkeypatch)
     folder, _ = saved(**PEFT["cls"])
     find = exporting.importlib.util.find_spec
     monkeypatch.setattr(exporting.importlib.util, "find_spec", lambda name: None if name == "onnx" else find(name))
-    with pytest.raises(UserError, match=r"this format needs onnx: pip install -e \.\[onnx\]"):
+    with pytest.raises(UserError, match=r"this format requires onnx: pip install -e \.\[onnx\]"):
         export(folder, "onnx", tmp_path / "out")
 
 
 def test_an_unknown_format_is_refused(tmp_path):
-    with pytest.raises(UserError, match="unknown format 'tf'; choose one of peft, sentence-transformers, onnx"):
+    with pytest.raises(UserError, match="unknown format 'tf'; choose from peft, sentence-transformers, onnx"):
         export(tmp_path, "tf", tmp_path / "out")
 
 
-def test_the_command_says_what_was_written_and_how_near_it_is(saved, tmp_path, caplog):
+def test_the_command_prints_the_size_and_the_difference(saved, tmp_path, caplog):
     folder, _ = saved(**PEFT["cls"])
     assert main(["export", str(folder), "--to", "peft", "--output", str(tmp_path / "out")]) == 0
-    assert re.search(r"out \(0\.\d MB\); read back, its vectors differ by \de[+-]\d\d at most", caplog.text)
+    assert re.search(r"out \(0\.\d MB\); embeddings read back differ by at most \de[+-]\d\d", caplog.text)
     assert main(["export", str(folder), "--to", "peft", "--output", str(tmp_path / "out")]) == 2
     assert main(["export", str(folder), "--to", "other", "--output", str(tmp_path / "new")]) == 2

@@ -1,4 +1,4 @@
-"""`dcpcse export FOLDER --to FORMAT --output OUT`: a trained folder for other libraries."""
+"""The command `dcpcse export FOLDER --to FORMAT --output OUT`."""
 
 from collections.abc import Sequence
 
@@ -9,22 +9,22 @@ from dcpcse.utils.console import notify
 
 
 def export_command(argv: Sequence[str]) -> None:
-    """The whole command; raises UserError for what the user can mend."""
+    """Run the command; raises UserError for mistakes of the user."""
     args = export_parser().parse_args(argv)
     done = export_folder(args.folder, args.to, args.output, base=args.base)
-    size, most = f"{done.bytes / 1e6:.1f} MB", f"{done.difference:.0e}"
-    notify(f"{done.folder} ({size}); read back, its vectors differ by {most} at most (allowed {TOLERANCE:.0e})")
+    size, difference = f"{done.bytes / 1e6:.1f} MB", f"{done.difference:.0e}"
+    notify(f"{done.folder} ({size}); embeddings read back differ by at most {difference} (allowed: {TOLERANCE:.0e})")
 
 
 def export_parser() -> CommandParser:
-    """The parser of the command."""
+    """Return the parser of the command."""
     parser = CommandParser(
         prog="dcpcse export",
-        description="Write a trained folder in the format of another library, and compare the vectors it gives.",
+        description="Export a trained folder to the format of another library, and compare the embeddings.",
     )
-    parser.add_argument("folder", metavar="FOLDER", help="Output folder of train.py, or its hub id.")
+    parser.add_argument("folder", metavar="FOLDER", help="Output folder of train.py, or its Hub id.")
     formats = "; ".join(f"{name}: {target.help}" for name, target in EXPORT_FORMATS.items())
     parser.add_argument("--to", required=True, choices=EXPORT_FORMATS, help=f"Format. {formats}.")
-    parser.add_argument("--output", required=True, metavar="OUT", help="New folder; nothing is written over.")
-    parser.add_argument("--base", help="Where the frozen encoder is now, if not where it was in training.")
+    parser.add_argument("--output", required=True, metavar="OUT", help="New folder; nothing is overwritten.")
+    parser.add_argument("--base", help="Current location of the frozen encoder, if it has moved since training.")
     return parser

@@ -1,4 +1,4 @@
-"""`dcpcse info FOLDER`: what lies in a folder, for the terminal or as JSON."""
+"""The command `dcpcse info FOLDER`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,19 +12,19 @@ from dcpcse.utils.console import notify, print_result
 
 
 def info_command(argv: Sequence[str]) -> None:
-    """The whole command; raises UserError for what the user can mend."""
+    """Run the command; raises UserError for mistakes of the user."""
     args = info_parser().parse_args(list(argv))
     facts = describe_folder(Path(args.folder), notify)
     print_result(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else format_facts(facts))
 
 
 def format_facts(facts: FolderFacts) -> str:
-    """The facts of `describe_folder`: a line each, then the files, then the scores."""
-    told = {name.replace("_", " "): _words(name, value) for name, value in facts.items() if name not in _SECTIONS}
-    told = {name: words for name, words in told.items() if words}
+    """Format the facts of `describe_folder`: one line for each fact, then the files, then the scores."""
+    shown = {name.replace("_", " "): _text(name, value) for name, value in facts.items() if name not in _SECTIONS}
+    shown = {name: text for name, text in shown.items() if text}
     sizes = {name: _bytes(size) for name, size in facts["files"].items()}
-    scores = [f"  {line}" for line in _score_lines(facts["scores"]) or ["none on record"]]
-    sections = [_columns(told), ["files", *_columns(sizes, "  ")], ["scores", *scores]]
+    scores = [f"  {line}" for line in _score_lines(facts["scores"]) or ["not recorded"]]
+    sections = [_columns(shown), ["files", *_columns(sizes, "  ")], ["scores", *scores]]
     return "\n\n".join("\n".join(lines) for lines in sections)
 
 
@@ -33,15 +33,15 @@ _SECTIONS = ("files", "scores")
 
 def _columns(pairs: Mapping[str, str], indent: str = "") -> list[str]:
     width = max(map(len, pairs), default=0)
-    return [f"{indent}{name:{width}}  {words}" for name, words in pairs.items()]
+    return [f"{indent}{name:{width}}  {text}" for name, text in pairs.items()]
 
 
-def _words(name: str, value: Any) -> str:
-    """A value in words; empty where there is nothing to say."""
+def _text(name: str, value: Any) -> str:
+    """Return a value as text; "" for an empty value."""
     if value in (None, "", {}, []):
         return ""
-    if name in _TELL:
-        return _TELL[name](value)
+    if name in _FORMATS:
+        return _FORMATS[name](value)
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {one}" for key, one in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -54,12 +54,12 @@ def _base(base: Mapping[str, Any]) -> str:
 
 
 def _head(head: Mapping[str, Any]) -> str:
-    return f"{head['kind']}, {'part of the representation' if head['at_inference'] else 'in training only'}"
+    return f"{head['kind']}, {'part of the representation' if head['at_inference'] else 'training only'}"
 
 
 def _template(template: Mapping[str, Any]) -> str:
-    notes = ["its words are continuous prompts"] if template["continuous"] else []
-    notes += ["a full stop is put to sentences without an end mark"] if template["final_period"] else []
+    notes = ["its tokens are continuous prompts"] if template["continuous"] else []
+    notes += ["a full stop is added to sentences without an end mark"] if template["final_period"] else []
     return "; ".join([template["text"], *notes])
 
 
@@ -76,16 +76,16 @@ def _parameters(parameters: Mapping[str, Any]) -> str:
     return f"{parameters['trained']:,} trained: {parts}"
 
 
-_TELL = {
+_FORMATS = {
     "base": _base,
     "head": _head,
     "template": _template,
     "prompt": _prompt,
     "parameters": _parameters,
     "pooling": lambda name: f"{name}: {POOLERS[name].help}" if name in POOLERS else name,
-    "denoising": lambda given: f"by {given['by']}" if given["inference"] else "in training only, if at all",
+    "denoising": lambda given: f"by {given['by']}" if given["inference"] else "not at inference",
 }
-"""Fact → its words, where they are not simply its value."""
+"""Fact → its text, if it is not simply the value."""
 
 
 def _score_lines(scores: Mapping[str, Any]) -> list[str]:
@@ -113,10 +113,10 @@ def _bytes(size: float) -> str:
 
 
 def info_parser() -> CommandParser:
-    """The parser of the command."""
+    """Return the parser of the command."""
     parser = CommandParser(
         prog="dcpcse info",
-        description="Tells what lies in a folder: a model, a run, an adapter of peft, an encoder. Nothing is loaded.",
+        description="Describe a folder: a model, a run, a PEFT adapter or an encoder. Nothing is loaded.",
     )
     parser.add_argument("folder", metavar="FOLDER", help="Folder of a model, a run or a checkpoint.")
     parser.add_argument("--json", action="store_true", help="Print it as JSON.")

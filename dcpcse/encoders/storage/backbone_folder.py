@@ -1,8 +1,9 @@
-"""A trained backbone on disk: as a plain Hugging Face folder where it is the whole truth, in `backbone/` elsewhere.
+"""A trained backbone on disk: a plain Hugging Face folder if the backbone is the complete model, else `backbone/`.
 
-Plain means that AutoModel and sentence-transformers come to the same vectors: [CLS] or the mean, with the tanh MLP
-where inference uses one. `modules.json` names the pooling: without it sentence-transformers takes the mean, silently.
-A template or prompts are unknown to both; `backbone/` makes them fail on the folder instead of loading half of it.
+Plain means that AutoModel and sentence-transformers return the same embeddings: [CLS] or mean pooling, with the tanh
+MLP if inference uses one. `modules.json` names the pooling, because sentence-transformers silently uses the mean
+without it. Neither library supports templates or prompts; with `backbone/` they raise an error for the folder instead
+of loading an incomplete model.
 """
 
 import copy
@@ -21,19 +22,19 @@ from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 _POOLING, _DENSE = "1_Pooling", "2_Dense"
 WITH_POOLER = ("bert", "roberta", "xlm-roberta")
-"""Model types whose pooler is dense and tanh on [CLS], as SimCSE's MLP."""
+"""Model types whose pooler is a dense layer and tanh on [CLS], like SimCSE's MLP."""
 
 
 @dataclass(frozen=True)
 class TunedBackbone:
-    """What is written of a trained backbone.
+    """A trained backbone and the settings that it is saved with.
 
-    pooling: name of the pooler if the folder is plain, else None. dense: layer of the tanh MLP, where there is one,
-    and whether inference uses it.
+    pooling: name of the pooler if the folder is plain, else None. dense: the layer of the tanh MLP, None without one.
+    dense_at_inference: whether inference uses it. max_tokens: maximum sequence length.
     """
 
     POOLINGS: ClassVar[Mapping[str, str]] = {"cls": "cls", "cls_before_pooler": "cls", "avg": "mean"}
-    """Poolers that sentence-transformers has, and its names for them."""
+    """Poolers that sentence-transformers supports → its names for them."""
 
     model: PreTrainedModel
     fingerprint: str
@@ -43,7 +44,7 @@ class TunedBackbone:
     max_tokens: int
 
     def write(self, folder: Path) -> dict[str, str]:
-        """Write weights and configuration into a model folder; gives what `dcpcse.json` says of them."""
+        """Write weights and configuration to a model folder; return the entry about them in `dcpcse.json`."""
         place = folder if self.pooling else folder / BACKBONE
         for name in (BACKBONE, _POOLING, _DENSE):
             require_inside(folder, name)
@@ -53,18 +54,18 @@ class TunedBackbone:
         save_tensors(place / WEIGHTS, self._tensors())
         config = copy.deepcopy(self.model.config)
         config.architectures = [type(self.model).__name__]
-        config.save_pretrained(place)  # last: what is cut off does not load
+        config.save_pretrained(place)  # last: an interrupted save does not load
         return {"folder": "." if self.pooling else BACKBONE, "fingerprint": self.fingerprint}
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = dict(self.model.state_dict())
-        # As in the published SimCSE checkpoints: the MLP is AutoModel's pooler.
+        # As in the published SimCSE checkpoints, the MLP is AutoModel's pooler.
         if self.pooling and self.dense is not None and self.model.config.model_type in WITH_POOLER:
             tensors |= {f"pooler.dense.{name}": tensor for name, tensor in self.dense.state_dict().items()}
         return tensors
 
     def _write_modules(self, folder: Path) -> None:
-        """The files by which sentence-transformers knows pooling, head and length."""
+        """Write the files that tell sentence-transformers the pooling, head and maximum length."""
         size = self.model.config.hidden_size
         kinds = {"Transformer": "", "Pooling": _POOLING}
         (folder / _POOLING).mkdir(exist_ok=True)
@@ -90,15 +91,15 @@ class TunedBackbone:
 def plain_obstacles(
     *, pooling: str, tuned: bool, templates: bool, prompts: bool, position_offset: int, other_head: bool
 ) -> list[str]:
-    """Why AutoModel and sentence-transformers alone would come to other vectors; empty where they do not.
+    """Return the reasons why AutoModel and sentence-transformers would return different embeddings; [] if they do not.
 
-    tuned: the encoder was trained. other_head: inference uses one that is not the tanh MLP.
+    tuned: whether the encoder was trained. other_head: whether inference uses a head other than the tanh MLP.
     """
     reasons = {
-        "its encoder is frozen, and belongs to whoever gave it": not tuned,
-        "its sentences stand in a template": templates,
+        "its encoder is frozen, so the folder does not contain it": not tuned,
+        "it uses a template": templates,
         "it has deep prompts": prompts,
-        f"its texts start at position {position_offset}": position_offset != 0,
+        f"its sentences start at position {position_offset}": position_offset != 0,
         f"its pooling, {pooling}, is neither [CLS] nor the mean of the last layer": (
             pooling not in TunedBackbone.POOLINGS
         ),
@@ -108,17 +109,20 @@ def plain_obstacles(
 
 
 def read_backbone(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Weights of the backbone in a model folder; record: of `TunedBackbone.write`. UserError if they are damaged."""
+    """Return the weights of the backbone in a model folder; raise UserError if they are damaged.
+
+    record: the entry that `TunedBackbone.write` returned.
+    """
     return load_tensors(backbone_path(folder, record) / WEIGHTS)
 
 
 def holds_encoder(folder: Path) -> bool:
-    """Whether there is an encoder at one of the places that `TunedBackbone.write` writes to."""
+    """Whether a folder contains an encoder at a location that `TunedBackbone.write` writes to."""
     return any((folder / place / name).exists() for place in (".", BACKBONE) for name in (CONFIG, WEIGHTS))
 
 
 def clear_backbone(folder: Path) -> None:
-    """Remove what `TunedBackbone.write` writes."""
+    """Remove the files that `TunedBackbone.write` writes."""
     for name in (CONFIG, WEIGHTS, MODULES, SENTENCE_CONFIG):
         (folder / name).unlink(missing_ok=True)
     for name in (BACKBONE, _POOLING, _DENSE):

@@ -1,4 +1,4 @@
-"""How a checkpoint is reached: revision, cache, token."""
+"""Options for loading a checkpoint from the Hugging Face Hub: revision, cache and token."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How to reach a checkpoint; the names are those of transformers' `from_pretrained`."""
+    """Options for loading a checkpoint, named as in transformers' `from_pretrained`."""
 
     revision: str | None = None
     cache_dir: str | None = None
@@ -14,9 +14,10 @@ class LoadOptions:
 
     @classmethod
     def from_args(cls, cache_dir: str | None, use_auth_token: bool, model_revision: str = "main") -> "LoadOptions":
-        """From the options of the command lines; the main branch is what is taken anyway."""
+        """Return the options given on a command line; the revision `main` is the default and counts as not given."""
         revision = None if model_revision == "main" else model_revision
         return cls(revision, cache_dir, True if use_auth_token else None)
 
     def kwargs(self) -> dict[str, Any]:
+        """Return the options that are set, as keyword arguments."""
         return {key: value for key, value in asdict(self).items() if value is not None}

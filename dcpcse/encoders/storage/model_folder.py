@@ -1,13 +1,13 @@
-"""The model folder on disk: what was trained, and enough about the rest that it cannot be loaded wrongly.
+"""The model folder on disk: trained weights, and the facts about the base that are needed to load them correctly.
 
 dcpcse.json            method, pooling, head, prompt, position offset, base and vocabulary with fingerprints
 prompts.safetensors    the prompts, one tensor `prompt_embeddings` (P, 2·layers·hidden), or instead
 adapter_model.safetensors + adapter_config.json
-                       the same tensor where peft alone gives the same [CLS] vectors; the other name keeps
-                       peft from opening half a model elsewhere
-trained.safetensors    other trained weights (head, projection, shallow prompts), only where there are any
+                       the same tensor if PEFT alone returns the same [CLS] vectors; with the other name, PEFT cannot
+                       open an incomplete model
+trained.safetensors    other trained weights (head, projection, shallow prompts), if there are any
 backbone/, or config.json, model.safetensors, modules.json, ...
-                       the encoder, only where it was trained itself (see `dcpcse.encoders.storage.backbone_folder`)
+                       the encoder, if it was trained itself (see `dcpcse.encoders.storage.backbone_folder`)
 tokenizer files
 """
 
@@ -28,7 +28,7 @@ from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 @dataclass(frozen=True)
 class FolderContents:
-    """A model folder as read: its record, the deep prompts (None without) and the other trained tensors by name."""
+    """A loaded model folder: its record, the deep prompts (None without) and the other trained tensors by name."""
 
     record: Mapping[str, Any]
     prompts: Tensor | None
@@ -45,16 +45,16 @@ def write_contents(
     backbone: backbone_folder.TunedBackbone | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
-    """Write the files of a model. With `peft_config` the prompts take the names that peft opens.
+    """Write the files of a model. With `peft_config` the prompts are saved under the names that PEFT opens.
 
-    The record has the sha256 of every other file, the tokenizer's too: all that vectors follow from.
+    The record contains the sha256 of every other file that the embeddings depend on, the tokenizer included.
 
-    `dcpcse.json` is written last and files of an earlier model are removed first, so a folder that was cut off
-    while it was written does not load as a mixture.
+    Files of an earlier model are removed first and `dcpcse.json` is written last, so that an interrupted save does
+    not load as a mixture of two models.
     """
     folder = Path(folder)
     if backbone is not None and holds_another_encoder(folder):
-        raise UserError(f"{folder} holds another encoder, which a trained one would overwrite; give another folder")
+        raise UserError(f"{folder} contains a different encoder, which would be overwritten; give another folder")
     folder.mkdir(parents=True, exist_ok=True)
     clear(folder)
     name = None if prompts is None else manifest.PROMPTS if peft_config is None else manifest.PEFT_PROMPTS
@@ -72,7 +72,7 @@ def write_contents(
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of a model from a folder; everything else stays, another's encoder too."""
+    """Remove the files of a model from a folder; other files stay, encoders not written by dcpcse included."""
     if _holds_own_encoder(folder):
         backbone_folder.clear_backbone(folder)
     for name in manifest.OURS:
@@ -80,7 +80,7 @@ def clear(folder: Path) -> None:
 
 
 def holds_another_encoder(folder: Path) -> bool:
-    """Whether a folder holds an encoder that this program did not write, and that a trained one would overwrite."""
+    """Whether a folder contains an encoder not written by dcpcse, which saving a trained encoder would overwrite."""
     return backbone_folder.holds_encoder(folder) and not _holds_own_encoder(folder)
 
 
@@ -93,7 +93,7 @@ def _holds_own_encoder(folder: Path) -> bool:
 
 
 def read_contents(folder: str | Path) -> FolderContents:
-    """Read and check a model folder; UserError names the file and what is wrong with it."""
+    """Read and check a model folder; raise UserError with the name of a damaged file and the problem."""
     folder = Path(folder)
     record = manifest.read_record(folder)
     for name in sorted(manifest.file_names(record)):
@@ -108,7 +108,7 @@ def read_contents(folder: str | Path) -> FolderContents:
 def _require_shapes(
     folder: Path, record: Mapping[str, Any], prompts: Tensor | None, trained: Mapping[str, Tensor]
 ) -> None:
-    """UserError where tensors are not those that the record tells of, by which the model will be built."""
+    """Raise UserError if tensors differ from the record, which the model will be built from."""
     found = {manifest.TRAINED: {name: tuple(tensor.shape) for name, tensor in trained.items()}}
     if prompts is not None:
         found[record["prompts_file"]] = {manifest.PROMPT_KEY: tuple(prompts.shape)}
@@ -121,5 +121,8 @@ def _read_prompts(folder: Path, name: str | None) -> Tensor | None:
         return None
     prompts = load_tensors(folder / name)
     if set(prompts) != {manifest.PROMPT_KEY}:
-        raise UserError(f"{folder / name} holds {sorted(prompts)}; exactly '{manifest.PROMPT_KEY}' is expected")
+        raise UserError(
+            f"{folder / name}: expected the one tensor '{manifest.PROMPT_KEY}' but found {sorted(prompts)}; copy the "
+            "folder again"
+        )
     return prompts[manifest.PROMPT_KEY]

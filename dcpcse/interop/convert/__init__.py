@@ -1,8 +1,9 @@
-"""Published checkpoints of other code → model folders: SimCSE, DCPCSE, DiffCSE, PromptBERT, P-tuning v2, peft.
+"""Convert checkpoints of SimCSE, DCPCSE, DiffCSE, PromptBERT, P-tuning v2 and PEFT to model folders.
 
     dcpcse.import_checkpoint("promcse-bert", "imported/promcse", base="bert-base-uncased")
 
-`layouts` is the table of formats, `choices` what they do not hold, `read` reads them, `build` makes the model.
+`layouts` is the table of formats, `choices` the settings that checkpoints do not contain, `read` reads the files, and
+`build` builds the model.
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["LAYOUTS", "Choices", "Imported", "Layout", "import_checkpoint", "recognise_layout"]
 
 PUBLISHED_CHOICES = Choices()
-"""All as the published evaluation has it."""
+"""The settings of the published evaluation."""
 
 
 def import_checkpoint(
@@ -31,14 +32,15 @@ def import_checkpoint(
     overwrite: bool = False,
     options: "LoadOptions | None" = None,
 ) -> Imported:
-    """Read a checkpoint of other code and write it as a model folder, which `dcpcse.load` loads.
+    """Read a checkpoint of other code and save it as a model folder, which `dcpcse.load` loads.
 
-    base: the frozen encoder, for layouts that have one. tokenizer: another place to take it from. layout: a name of
-    `LAYOUTS`, where it should not be recognised. choices: what the checkpoint does not hold. overwrite: replace a
-    model in `output`. Raises UserError for a folder that is none, for tensors that are missing, unknown, damaged or of
-    another encoder, and for a pickle that holds more than tensors.
+    base: the frozen encoder, for layouts that have one. tokenizer: folder or Hub id of the tokenizer; default: that of
+    the checkpoint, or else of the base. layout: a name of `LAYOUTS`; default: recognised from the names of the
+    tensors. choices: settings that the checkpoint does not contain. overwrite: replace a model in `output`. Raises
+    UserError if the folder is not a checkpoint, if tensors are missing, unknown, damaged or of a different encoder,
+    and if a pickle contains anything but tensors.
     """
-    # Here only: it takes torch.
+    # Imported here because it imports torch.
     from dcpcse.interop.convert.build import EncoderPlace, load_checkpoint, require_room_for, write_model_folder
 
     path, output = Path(path), Path(output)

@@ -1,4 +1,4 @@
-"""From the tensors of a checkpoint to a model, and to the folder of it."""
+"""Build a model from the tensors of a checkpoint, and save it as a model folder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ Parts = Mapping[str, Mapping[str, Tensor]]
 """Part of a model → its tensors by name."""
 
 _ROOTS = {"bert": "bert", "roberta": "roberta", "xlm-roberta": "roberta"}
-"""Model type → what stands before the names of its encoder's tensors."""
+"""Model type → prefix of its encoder's tensor names."""
 
 _SAME = ("num_attention_heads", "hidden_act", "layer_norm_eps")
-"""Settings that vectors hang on and no tensor shows."""
+"""Settings that embeddings depend on and that no tensor shows."""
 
 
 @dataclass(frozen=True)
 class EncoderPlace:
-    """Where the encoder of a checkpoint is taken from, in the words of `import_checkpoint`."""
+    """Where the encoder of a checkpoint is loaded from; arguments of `import_checkpoint`."""
 
     base: str | None
     tokenizer: str | None
@@ -48,7 +48,7 @@ class EncoderPlace:
 def load_checkpoint(
     path: Path, place: EncoderPlace, layout: str | None, choices: Choices
 ) -> tuple[SentenceEncoder, Imported]:
-    """The model of a checkpoint, in eval mode, and what became of its tensors; arguments as of `import_checkpoint`."""
+    """Return the model of a checkpoint in eval mode, and a report on its tensors; arguments of `import_checkpoint`."""
     checkpoint = read_checkpoint(path)
     name = find_layout(
         sorted(checkpoint.tensors), layout, adapter=checkpoint.adapter is not None, where=checkpoint.file
@@ -56,8 +56,8 @@ def load_checkpoint(
     kind = LAYOUTS[name]
     if kind.ambiguous and layout is None and is_sentence_transformer(path):
         raise UserError(
-            f"{path} is a sentence-transformers folder: evaluation.py takes its encoder as it is; if it is a "
-            f"{kind.title} checkpoint all the same, say so with --layout {name}"
+            f"{path} is a sentence-transformers folder, whose encoder evaluation.py loads as it is; if it is a "
+            f"{kind.title} checkpoint nevertheless, give --layout {name}"
         )
     try:
         used, left_out = kind.sort(checkpoint.tensors)
@@ -66,14 +66,14 @@ def load_checkpoint(
     parts = _parts(checkpoint.tensors, used)
     backbone = (_frozen if kind.frozen else _trained)(checkpoint, kind, parts["encoder"], place)
     model, resolved = _build(checkpoint, name, parts, backbone, choices)
-    # Once nothing can be wrong any more: before an error these lines would only hide it.
+    # At the end, so that these lines do not hide an error.
     notify(
         f"{checkpoint.file}: a {kind.title} checkpoint, {plural(len(used), 'tensor')} used, {len(left_out)} left out"
     )
     for why in dict.fromkeys(left_out.values()):
         notify(f"left out ({why}): {listed([name for name, reason in left_out.items() if reason == why])}")
     for option, value in resolved.assumed.items():
-        notify(f"--{option} {value}: the checkpoint does not say; taken from {resolved.source[option]}")
+        notify(f"--{option} {value}: not in the checkpoint; taken from {resolved.source[option]}")
     return model, Imported(name, checkpoint.file, used, left_out, resolved.assumed)
 
 
@@ -88,12 +88,12 @@ def _parts(tensors: Mapping[str, Tensor], used: Mapping[str, str]) -> Parts:
 def _trained(
     checkpoint: ForeignCheckpoint, layout: Layout, found: Mapping[str, Tensor], place: EncoderPlace
 ) -> Backbone:
-    """The encoder of a checkpoint that trained it."""
+    """Return the trained encoder inside a checkpoint."""
     folder = str(checkpoint.folder)
     if place.base is not None:
-        raise UserError(f"--base: {folder} is a {layout.title} checkpoint, which holds its own encoder; leave it out")
+        raise UserError(f"--base: {folder} is a {layout.title} checkpoint with its own encoder; leave --base out")
     if not checkpoint.config:
-        raise UserError(f"{folder} has no config.json, which says what encoder it is; copy it there")
+        raise UserError(f"{folder} has no config.json, which describes the encoder; copy it there")
     if place.tokenizer is None and not checkpoint.has_tokenizer:
         raise UserError(f"{folder} has no tokenizer; give the one of its encoder with --tokenizer")
     _require_root(checkpoint)
@@ -101,29 +101,34 @@ def _trained(
 
 
 def _require_root(checkpoint: ForeignCheckpoint) -> None:
-    """UserError where tensors and config.json speak of different encoders; their shapes alone may agree."""
+    """Raise UserError if tensors and config.json are of different encoders, whose shapes may be equal."""
     kind = checkpoint.config.get("model_type")
     if kind not in _ROOTS:
-        raise UserError(f"{checkpoint.folder}: config.json speaks of a {kind!r} encoder; known are {sorted(_ROOTS)}")
+        raise UserError(
+            f"{checkpoint.folder}: config.json has model_type {kind!r}; supported are {', '.join(sorted(_ROOTS))}"
+        )
     found = {name.split(".")[0] for name in checkpoint.tensors} & set(_ROOTS.values())
     if found - {_ROOTS[kind]}:
-        raise UserError(f"{checkpoint.folder}: config.json speaks of a {kind} encoder, its tensors of {min(found)}")
+        raise UserError(
+            f"{checkpoint.folder}: config.json has model_type {kind}, but the tensors are of a {min(found)} encoder; "
+            "copy the folder again"
+        )
 
 
 def _frozen(
     checkpoint: ForeignCheckpoint, layout: Layout, found: Mapping[str, Tensor], place: EncoderPlace
 ) -> Backbone:
-    """The encoder that a checkpoint's prompts were trained on, from its own place."""
+    """Load the encoder that a checkpoint's prompts were trained on, from --base."""
     adapter = checkpoint.adapter
     where = place.base or (None if adapter is None else adapter.get("base_model_name_or_path"))
     if adapter is not None:
         _require_prefix_tuning(checkpoint)
     if where is None:
         hint = checkpoint.config.get("_name_or_path")
-        said = f"; config.json names {hint!r}" if hint else ""
+        named = f"; config.json names {hint!r}" if hint else ""
         raise UserError(
-            f"{checkpoint.folder} holds prompts on a frozen encoder ({layout.title}), which is not written again; "
-            f"give that encoder with --base{said}"
+            f"{checkpoint.folder} contains prompts for a frozen encoder ({layout.title}); give that encoder with "
+            f"--base{named}"
         )
     tokenizer = place.tokenizer or (str(checkpoint.folder) if checkpoint.has_tokenizer else None)
 
@@ -131,12 +136,12 @@ def _frozen(
         _require_same(checkpoint, where, "model_type", checkpoint.config.get("model_type"), source.model_type)
 
     backbone = load_backbone(where, tokenizer=tokenizer, options=place.options, require=require_same_kind)
-    notify(f"tokenizer: that of {tokenizer or where}")
+    notify(f"tokenizer: loaded from {tokenizer or where}")
     _require_same_settings(checkpoint, where, backbone)
     if found:
         _require_same_encoder(checkpoint, found, where, backbone)
     else:
-        notify(f"the encoder is taken to be {where}: {checkpoint.file.name} has nothing to know it by but its size")
+        notify(f"encoder: {where}; only its size could be checked, as {checkpoint.file.name} does not contain it")
     return backbone
 
 
@@ -146,43 +151,43 @@ def _require_prefix_tuning(checkpoint: ForeignCheckpoint) -> None:
         if adapter.get(name) not in known:
             raise UserError(
                 f"{checkpoint.folder}: adapter_config.json has {name} {adapter.get(name)!r}; only {known[0]!r} can be "
-                "imported, prompts on one encoder"
+                "imported"
             )
 
 
 def _require_same_settings(checkpoint: ForeignCheckpoint, where: str, backbone: Backbone) -> None:
-    """UserError where the checkpoint's files say that its encoder computes in another way, or has another size."""
+    """Raise UserError if the encoder in the checkpoint's configuration has different settings or a different size."""
     config = backbone.model.config
-    said = {name: (checkpoint.config.get(name), getattr(config, name, None)) for name in _SAME}
+    recorded = {name: (checkpoint.config.get(name), getattr(config, name, None)) for name in _SAME}
     if checkpoint.adapter is not None:
         own = {"token_dim": "hidden_size", "num_layers": "num_hidden_layers"}
         own["num_attention_heads"] = "num_attention_heads"
-        said |= {name: (checkpoint.adapter.get(name), getattr(config, ours, None)) for name, ours in own.items()}
-    for name, (theirs, ours) in said.items():
+        recorded |= {name: (checkpoint.adapter.get(name), getattr(config, ours, None)) for name, ours in own.items()}
+    for name, (theirs, ours) in recorded.items():
         _require_same(checkpoint, where, name, theirs, ours)
 
 
 def _require_same(checkpoint: ForeignCheckpoint, where: str, name: str, theirs: Any, ours: Any) -> None:
     if theirs is not None and theirs != ours:
         raise UserError(
-            f"{checkpoint.folder} was trained on an encoder with {name} {theirs}, {where} has {ours}; give with "
-            "--base the one that it was trained on"
+            f"{checkpoint.folder} was trained on an encoder with {name} {theirs}, but {where} has {ours}; give the "
+            "encoder that it was trained on with --base"
         )
 
 
 def _require_same_encoder(
     checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], where: str, backbone: Backbone
 ) -> None:
-    """UserError unless the encoder inside the checkpoint is the given one, number by number."""
+    """Raise UserError unless the weights of the encoder inside the checkpoint equal those of the given one."""
     expected = backbone.model.state_dict()
-    require_same_tensors(f"{checkpoint.file}, beside {where}: the encoder inside", expected, found)
+    require_same_tensors(f"{checkpoint.file}, compared with {where}: the encoder inside", expected, found)
     for name, tensor in expected.items():
         # The checkpoint may have been saved in half precision.
         difference = (tensor.to(found[name].dtype).float() - found[name].float()).abs().max().item()
         if difference:
             raise UserError(
                 f"the encoder inside {checkpoint.file} is not {where}: '{name}' differs by up to {difference:.2g}; "
-                "give with --base the one that the prompts were trained on"
+                "give the encoder that the prompts were trained on with --base"
             )
 
 
@@ -227,21 +232,21 @@ def _build(
 def _deep_prompt(
     checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], backbone: Backbone, dropout: float | None
 ) -> DeepPrompt | None:
-    """Prompts of the size that their tensors have; dropout: None for that of the encoder's hidden states."""
+    """Return prompts with the size of their tensors; dropout: None for the encoder's hidden dropout."""
     if not found:
         return None
     config, file = backbone.model.config, checkpoint.file
     if "embedding" not in found or found["embedding"].ndim != 2:
-        raise UserError(f"{file} has no table of prompts, of two dimensions")
+        raise UserError(f"{file} has no prompt table with two dimensions; copy it again")
     projected = len(found) > 1
     shape = PromptShape.fit(config, len(found["embedding"]))
     inner = found["trans.0.weight"].shape[0] if "trans.0.weight" in found else None
     last = found.get("trans.2.weight", found["embedding"].T) if projected else found["embedding"].T
     if len(last) != shape.width:
         raise UserError(
-            f"{file}: each prompt has {len(last)} numbers; {backbone.source.name_or_path} takes {shape.width} "
-            f"({shape.layers} layers, keys and values of {shape.heads} heads of {shape.head_dim}); is it the encoder "
-            "that they were trained on?"
+            f"{file}: each prompt has {len(last)} values, but {backbone.source.name_or_path} requires {shape.width} "
+            f"({shape.layers} layers, keys and values of {shape.heads} heads of {shape.head_dim}); give the encoder "
+            "that the prompts were trained on with --base"
         )
     rate = getattr(config, "hidden_dropout_prob", 0.0) if dropout is None else dropout
     prompt = DeepPrompt(shape, dropout=rate, projection=inner)
@@ -252,31 +257,32 @@ def _deep_prompt(
 def _shallow_prompt(
     checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], template: Template | None, backbone: Backbone
 ) -> ShallowPrompt | None:
-    """Vectors in the places of the template's words, as the public code of OptiPrompt has them.
+    """Return input vectors for the tokens of the template, as in the public code of OptiPrompt.
 
-    It finds a word's place by the last time its token occurs, so that of two alike the first one keeps its own
-    embedding, and its vector never counts.
+    That code finds the position of a template token by its last occurrence. If a token occurs twice in the template,
+    the first one therefore keeps its own embedding, and its trained vector is never used.
     """
     if not found:
         return None
     vectors, ids = found["weight"].float(), TokenTemplate(template, backbone.tokenizer).prompt_ids
-    words = backbone.model.get_input_embeddings().weight.detach()
-    if vectors.shape != (len(ids), words.shape[1]):
+    embeddings = backbone.model.get_input_embeddings().weight.detach()
+    if vectors.shape != (len(ids), embeddings.shape[1]):
         raise UserError(
-            f"{checkpoint.file}: p_mbv has shape {tuple(vectors.shape)}; the template {str(template)!r} has "
-            f"{len(ids)} tokens of {words.shape[1]} numbers; --template names the one that was trained"
+            f"{checkpoint.file}: p_mbv has shape {tuple(vectors.shape)}, but the template {str(template)!r} has "
+            f"{len(ids)} tokens and the encoder {embeddings.shape[1]} dimensions; give the trained template with "
+            "--template"
         )
     unused = [place for place, token in enumerate(ids) if token in ids[place + 1 :]]
     if unused:
         tokens = backbone.tokenizer.convert_ids_to_tokens([ids[place] for place in unused])
-        notify(f"p_mbv of {', '.join(tokens)} never counted in the public code: the token comes again in the template")
+        notify(f"p_mbv of {', '.join(tokens)} is not used, as in the public code: the token occurs again later")
     return ShallowPrompt(
-        vectors.index_copy(0, torch.tensor(unused, dtype=torch.long), words[[ids[i] for i in unused]])
+        vectors.index_copy(0, torch.tensor(unused, dtype=torch.long), embeddings[[ids[i] for i in unused]])
     )
 
 
 def _head(checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], config: Any) -> nn.Module | None:
-    """The head of which a checkpoint has all tensors; None where it has none of any."""
+    """Return the head whose tensors a checkpoint contains; None without a head."""
     if not found:
         return None
     settings = {"activation": getattr(config, "hidden_act", "gelu"), "eps": getattr(config, "layer_norm_eps", 1e-12)}
@@ -284,7 +290,7 @@ def _head(checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], config: An
     candidates = [build_head({"kind": kind, **of_kind.get(kind, {})}, config.hidden_size) for kind in HEADS]
     head = next((one for one in candidates if set(one.state_dict()) == set(found)), None)
     if head is None:
-        raise UserError(f"{checkpoint.file}: its head holds {listed(found)}, which is no head of a known kind")
+        raise UserError(f"{checkpoint.file}: its head has the tensors {listed(found)}, which fit no supported head")
     _fill(f"{checkpoint.file}: the head", head, found)
     return head
 
@@ -295,27 +301,27 @@ def _fill(what: str, module: nn.Module, found: Mapping[str, Tensor]) -> None:
 
 
 def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
-    """UserError where the result cannot be written, or would overwrite what it was not asked to."""
+    """Raise UserError if the model folder cannot be written, or would overwrite something without `overwrite`."""
     if output.exists() and not output.is_dir():
         raise UserError(f"--output {output} is a file; give a folder")
     require_writable(output, f"--output {output}")
     if not output.is_dir() or not any(output.iterdir()):
         return
     if path.is_dir() and output.samefile(path):
-        raise UserError(f"--output {output} is the folder of the checkpoint; give another one")
+        raise UserError(f"--output {output} is the folder of the checkpoint; give another folder")
     if not overwrite:
         raise UserError(f"--output {output} is not empty; give another folder, or --overwrite to replace its model")
     if not is_model_folder(output):
-        raise UserError(f"--output {output} holds no model that --overwrite could replace; give another folder")
+        raise UserError(f"--output {output} contains no model that --overwrite could replace; give another folder")
 
 
 def write_model_folder(model: SentenceEncoder, output: Path) -> None:
-    """Write the model folder: whole, or not at all where there was none."""
+    """Save the model folder; atomically if the folder is new or empty."""
     if output.is_dir() and any(output.iterdir()):
         from dcpcse.training.output_folder import clear_run
 
-        clear_run(output)  # what spoke of the earlier model must not speak of this one
+        clear_run(output)  # records of the earlier model must not describe this one
         model.save(output)
         return
-    with atomic_folder(output) as aside:
-        model.save(aside)
+    with atomic_folder(output) as temporary:
+        model.save(temporary)

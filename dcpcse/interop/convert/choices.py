@@ -1,4 +1,4 @@
-"""What public checkpoints do not hold: the options that say it, and what published runs have for them."""
+"""Settings that public checkpoints do not contain: their options, and their values in the published runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,24 +14,24 @@ from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, flag, option, require
 
 @dataclass(frozen=True)
 class Choices:
-    """How a checkpoint is read and pooled; None is what the published evaluation of its method does."""
+    """How a checkpoint is read and pooled; None is the setting of the method's published evaluation."""
 
     pooler_type: str | None = option(
         None,
-        f"Sentence representation; mask is the template's. {describe_poolers()}.",
+        f"Sentence representation; mask requires a template. {describe_poolers()}.",
         choices=list(POOLERS),
         aliases=["--pooler"],
     )
-    mlp_only_train: bool | None = flag("The head was of training only; False: it is part of the representation.")
+    mlp_only_train: bool | None = flag("The head was used in training only; False: it is part of the representation.")
     template: str | None = option(
         None,
         "Template of a PromptBERT checkpoint: 'This sentence of \"{sentence}\" means [MASK].', or in the grammar of "
         "the public code.",
     )
-    final_period: bool | None = flag("Put a full stop to sentences that end in none of . ? \" '.")
-    denoise_at_inference: bool | None = flag("Take the template's own [MASK] vector away.")
+    final_period: bool | None = flag("Add a full stop to sentences that do not end in . ? \" '.")
+    denoise_at_inference: bool | None = flag("Subtract the template's own [MASK] vector.")
     position_offset: int | None = option(
-        None, "Positions by which the text starts late (default: the prompt length, as in the public code)."
+        None, "Position of the first text token (default: the prompt length, as in the public code)."
     )
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class ResolvedChoices:
-    """Choices with nothing open; assumed: those that were filled in, and source: from what, by their names."""
+    """Choices without None. assumed: the settings that were filled in; source: where each of them is from."""
 
     choices: Choices
     assumed: Mapping[str, Any]
@@ -54,10 +54,10 @@ class ResolvedChoices:
 def resolve_choices(
     choices: Choices, layout: Layout, path: str, model_type: str, *, head: bool, prompt_length: int | None
 ) -> ResolvedChoices:
-    """Fill in what is open. UserError for a choice that nothing in this checkpoint hangs on.
+    """Fill in the settings that are not given; raise UserError for a setting that has no effect on this checkpoint.
 
-    path: where the checkpoint lies, as the user wrote it: `unsup` in it means an unsupervised one, as in the published
-    tools. head: whether it has one. prompt_length: of its deep prompts, or None.
+    path: location of the checkpoint as given by the user; `unsup` in it means an unsupervised checkpoint, as in the
+    published tools. head: whether the checkpoint has a head. prompt_length: number of its deep prompts, or None.
     """
     published, source = _published(layout, path, model_type)
     pooling = choices.pooler_type or published["pooler_type"]
@@ -84,18 +84,18 @@ def resolve_choices(
 
 
 def _published(layout: Layout, path: str, model_type: str) -> tuple[dict[str, Any], str]:
-    """Options of the published runs, and the words for where they come from."""
+    """Return the options of the published runs, and a phrase that names their source."""
     defaults = {
         "pooler_type": "mask" if layout.templated else "cls",
         **dict.fromkeys(("mlp_only_train", "final_period", "denoise_at_inference"), False),
     }
     if layout.preset is None:
-        return defaults, f"{layout.title}'s own use of them"
+        return defaults, f"the usual use of {layout.title}"
     supervision = "unsup" if "unsup" in path else "sup"
     encoder = "roberta" if "roberta" in model_type else "bert"
     name = layout.preset.format(supervision=supervision, encoder=encoder)
     by_name = "{supervision}" in layout.preset
-    why = f"; 'unsup' stands {'' if supervision == 'unsup' else 'not '}in {path}" if by_name else ""
+    why = f"; {path} {'contains' if supervision == 'unsup' else 'does not contain'} 'unsup'" if by_name else ""
     options = presets.load_preset(name).options
     known = {*defaults, "template"}
     return defaults | {key: value for key, value in options.items() if key in known}, f"preset {name}{why}"
@@ -104,11 +104,11 @@ def _published(layout: Layout, path: str, model_type: str) -> tuple[dict[str, An
 def _no_head(head: bool, pooling: str) -> str | None:
     if not head:
         return "it has no head"
-    return None if pooling in POOLERS_WITH_HEAD else f"its head stands on the pooler cls or mask, not on {pooling}"
+    return None if pooling in POOLERS_WITH_HEAD else f"a head requires --pooler_type cls or mask, not {pooling}"
 
 
 def _not_templated(layout: Layout) -> str:
-    return f"{layout.title} has no template; if it is one of PromptBERT, give --layout promptbert"
+    return f"{layout.title} has no template; for a PromptBERT checkpoint, give --layout promptbert"
 
 
 def _not_denoised(layout: Layout, pooling: str) -> str | None:

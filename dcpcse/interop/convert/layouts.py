@@ -1,7 +1,7 @@
-"""The table of public formats: how each is known by its tensors' names, and what each tensor is here. No torch.
+"""The table of public formats: the tensor names that identify a format, and the name of each tensor here.
 
-A tensor is used, under the name that its rule gives, or left out for the reason that its rule gives; one that no rule
-knows is an error. To add a format, add a `Layout` to `LAYOUTS`.
+A rule either renames a tensor or leaves it out for a stated reason; a tensor without a rule is an error. To add a
+format, add a `Layout` to `LAYOUTS`. Torch is not imported.
 """
 
 import re
@@ -14,10 +14,10 @@ from dcpcse.utils.errors import UserError
 
 @dataclass(frozen=True)
 class Rule:
-    """What tensors are whose whole name matches `pattern`.
+    """How to import the tensors whose complete name matches `pattern`.
 
-    target: their name here, as `<part>.<name in the part>` (parts: encoder, prompt, shallow, head), in the manner of
-    `re.Match.expand`; None leaves them out. why: the reason for that.
+    target: their name here, `<part>.<name in the part>` (parts: encoder, prompt, shallow, head), expanded by
+    `re.Match.expand`; None leaves them out. why: the reason for leaving them out.
     """
 
     pattern: str
@@ -29,10 +29,10 @@ class Rule:
 class Layout:
     """A public format.
 
-    marks: patterns, each of which some tensor's name must match for the format to be recognised. frozen: the encoder
-    was not trained, so that it is taken from its own place. preset: of which published runs the defaults are, with
-    slots for supervision (`unsup` or `sup`) and encoder (`bert` or `roberta`). templated: sentences stand in a
-    template. adapter: the files are those of peft. ambiguous: encoders of other kinds have such tensors too.
+    marks: patterns; the format is recognised if each matches the name of some tensor. frozen: the encoder was not
+    trained and is loaded from --base. preset: the published run that the defaults are taken from, with placeholders
+    for supervision (`unsup` or `sup`) and encoder (`bert` or `roberta`). templated: sentences are put into a template.
+    adapter: the files are those of PEFT. ambiguous: other kinds of encoders have the same tensors.
     """
 
     title: str
@@ -46,11 +46,11 @@ class Layout:
     ambiguous: bool = False
 
     def matches(self, names: Collection[str]) -> bool:
-        """Whether tensors of these names are of this format."""
+        """Whether tensors with these names are in this format."""
         return all(any(re.fullmatch(mark, name) for name in names) for mark in self.marks)
 
     def sort(self, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Tensor → its name here, and tensor left out → why; UserError for tensors that the format does not have."""
+        """Return used tensor → name here, and unused tensor → reason; raise UserError for unknown tensors."""
         used: dict[str, str] = {}
         left_out: dict[str, str] = {}
         for name in sorted(names):
@@ -61,7 +61,7 @@ class Layout:
             target = match.expand(rule.target)
             if target in used.values():
                 other = next(first for first, taken in used.items() if taken == target)
-                raise UserError(f"'{other}' and '{name}' are the same part of a {self.title} checkpoint; which one?")
+                raise UserError(f"'{other}' and '{name}' are the same part of a {self.title} checkpoint; keep one")
             used[name] = target
         return used, left_out
 
@@ -70,16 +70,16 @@ class Layout:
             if match := re.fullmatch(rule.pattern, name):
                 return rule, match
         raise UserError(
-            f"'{name}' is no tensor of a {self.title} checkpoint; if it is one of another kind, --layout names it: "
+            f"'{name}' is not a tensor of a {self.title} checkpoint; for a different format, give --layout: "
             f"{', '.join(LAYOUTS)}"
         )
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What became of a checkpoint: its format, the tensors that were used and left out, and what had to be assumed.
+    """The result of an import: the format, the tensors that were used and left out, and the assumed settings.
 
-    used: tensor → name here. left_out: tensor → why. assumed: option → value, where the checkpoint does not say.
+    used: tensor → name here. left_out: tensor → reason. assumed: option → value, for options not in the checkpoint.
     """
 
     layout: str
@@ -90,19 +90,19 @@ class Imported:
 
 
 def recognise_layout(names: Collection[str], *, adapter: bool = False) -> str | None:
-    """The format of tensors of these names, as a name of `LAYOUTS`; adapter: they lie in a folder of peft's."""
+    """Return the name in `LAYOUTS` of the format of these tensors, or None; adapter: they are from a PEFT adapter."""
     return next((n for n, one in LAYOUTS.items() if one.adapter == adapter and one.matches(names)), None)
 
 
 _ROOT = r"(?:(?:bert|roberta)\.)?"
-"""Before the names of an encoder; simcse_to_huggingface takes it away."""
+"""Prefix of an encoder's names, which simcse_to_huggingface removes."""
 _LINEAR = r"(weight|bias)"
 _MLP = r"(?:mlp|pooler)"
-"""The head; simcse_to_huggingface calls it pooler."""
+"""Prefix of the head's names; simcse_to_huggingface renames it to pooler."""
 
-_COUNTED = Rule(_ROOT + r"embeddings\.(?:position_ids|token_type_ids)", why="a count, made anew")
+_COUNTED = Rule(_ROOT + r"embeddings\.(?:position_ids|token_type_ids)", why="position or type indices, computed again")
 _ENCODER = Rule(_ROOT + r"((?:embeddings|encoder)\..+)", r"encoder.\1")
-_LM_HEAD = Rule(r"(?:lm_head|cls\.predictions)\..+", why="masked-LM head, of training only")
+_LM_HEAD = Rule(r"(?:lm_head|cls\.predictions)\..+", why="masked-LM head, used in training only")
 _TANH = Rule(_MLP + r"\.(dense\.(?:weight|bias))", r"head.\1")
 _TRANSFORM = Rule(_MLP + rf"\.LayerNorm\.{_LINEAR}", r"head.norm.\1")
 _BATCHNORM = Rule(_MLP + r"\.net\.(\d+\.\w+)", r"head.layers.\1")
@@ -114,9 +114,9 @@ _PREFIX = (
     Rule(rf"prefix_encoder\.(trans\.[02])\.{_LINEAR}", r"prompt.\1.\2"),
 )
 _DISCRIMINATION = Rule(
-    r"(?:aux_|discriminator\.|generator\.|electra_head\.).+", why="replaced-token detection, of training only"
+    r"(?:aux_|discriminator\.|generator\.|electra_head\.).+", why="replaced-token detection, used in training only"
 )
-_CLASSIFIER = "classifier of another task"
+_CLASSIFIER = "classifier of a different task"
 
 _FULL = (_COUNTED, _ENCODER, _LM_HEAD)
 
@@ -176,7 +176,7 @@ LAYOUTS: Mapping[str, Layout] = {
         ambiguous=True,
     ),
     "peft": Layout(
-        "peft prefix tuning",
+        "PEFT prefix tuning",
         marks=(r"prompt_embeddings",),
         rules=(
             Rule(r"prompt_embeddings", "prompt.embedding"),
@@ -187,14 +187,14 @@ LAYOUTS: Mapping[str, Layout] = {
         adapter=True,
     ),
 }
-"""Formats by name; the first that recognises the tensors is taken, so the narrower ones stand first."""
+"""Formats by name, in the order in which they are tried: the more specific ones come first."""
 
 
 def find_layout(names: Sequence[str], asked: str | None, *, adapter: bool, where: Path) -> str:
-    """The format that is asked for, or else recognised; UserError where there is none."""
+    """Return the requested format, or else the recognised one; raise UserError if there is none."""
     found = asked or recognise_layout(names, adapter=adapter)
     if found is None or LAYOUTS[found].adapter != adapter:
         known = ", ".join(name for name, layout in LAYOUTS.items() if layout.adapter == adapter)
-        what = "is of another kind" if asked is None else f"is not of the kind {asked}"
-        raise UserError(f"{where} {what}: it holds {', '.join(names[:3])}, …; what can be imported here: {known}")
+        what = "has an unknown format" if asked is None else f"does not have the format {asked}"
+        raise UserError(f"{where} {what}: it contains {', '.join(names[:3])}, …; supported formats: {known}")
     return found

@@ -1,4 +1,4 @@
-"""The files of a checkpoint: its tensors, without running any code that may lie in them, and its configuration."""
+"""Read the files of a checkpoint: its tensors, without running any code in them, and its configuration."""
 
 import pickle
 import re
@@ -16,17 +16,17 @@ from dcpcse.utils.safetensors_io import BROKEN_PICKLE, load_tensors, require_fin
 
 PICKLE = "pytorch_model.bin"
 WEIGHT_FILES = {False: (manifest.WEIGHTS, PICKLE), True: (manifest.PEFT_PROMPTS, "adapter_model.bin")}
-"""Names of the weights, the first one there is taken; True: in a folder of peft's."""
+"""Whether a folder is a PEFT adapter → names of its weight file; the first that exists is read."""
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
-"""Files of which each makes a tokenizer."""
+"""Files of which one is enough to load a tokenizer."""
 
 _WEIGHTS_OF_OTHERS = (".bin", ".ckpt", ".h5", ".index.json", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors")
 
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
-    """A checkpoint as read. config: config.json, empty without one; adapter: peft's adapter_config.json, or None."""
+    """A loaded checkpoint. config: its config.json, {} without one; adapter: PEFT's adapter_config.json, or None."""
 
     folder: Path
     file: Path
@@ -36,12 +36,12 @@ class ForeignCheckpoint:
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether a tokenizer lies beside the weights."""
+        """Whether the folder contains a tokenizer."""
         return any((self.folder / name).is_file() for name in TOKENIZERS)
 
 
 def read_checkpoint(folder: Path) -> ForeignCheckpoint:
-    """All that lies in a checkpoint's folder; UserError names the file and what is wrong with it."""
+    """Read a checkpoint's folder; raise UserError with the name of a damaged file and the problem."""
     _require_checkpoint(folder)
     adapter = (
         manifest.read_object(folder / manifest.PEFT_CONFIG) if (folder / manifest.PEFT_CONFIG).is_file() else None
@@ -50,17 +50,17 @@ def read_checkpoint(folder: Path) -> ForeignCheckpoint:
     file = _weights_in(folder, adapter is not None)
     tensors = load_tensors(file) if file.suffix == ".safetensors" else load_pickle(file)
     if not tensors:
-        raise UserError(f"{file} holds no tensors")
+        raise UserError(f"{file} contains no tensors; copy it again")
     return ForeignCheckpoint(folder, file, tensors, config, adapter)
 
 
 def _require_checkpoint(folder: Path) -> None:
     if folder.is_file():
-        raise UserError(f"{folder} is a file; give the folder that holds it, with its configuration")
+        raise UserError(f"{folder} is a file; give its folder, which also contains the configuration")
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}; give one that holds a checkpoint (from the hub: download it)")
+        raise UserError(f"the folder {folder} does not exist; give a local folder (download it from the Hub first)")
     if manifest.is_model_folder(folder):
-        raise UserError(f"{folder} is a model folder already; dcpcse.load and evaluation.py take it as it is")
+        raise UserError(f"{folder} is a model folder already; dcpcse.load and evaluation.py load it as it is")
 
 
 def _weights_in(folder: Path, adapter: bool) -> Path:
@@ -68,23 +68,23 @@ def _weights_in(folder: Path, adapter: bool) -> Path:
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is None:
         others = sorted(path.name for path in folder.iterdir() if path.name.endswith(_WEIGHTS_OF_OTHERS))
-        held = f"it holds {', '.join(others)}" if others else "it holds no weights"
-        raise UserError(f"{folder} has no {' or '.join(names)}, and nothing else is read; {held}")
+        held = f"it contains {', '.join(others)}" if others else "it contains no weights"
+        raise UserError(f"{folder} has no {' or '.join(names)}, and other formats are not read; {held}")
     return found
 
 
 def load_pickle(path: Path) -> dict[str, Tensor]:
-    """Tensors of a file that torch.save wrote, all finite, by name; UserError for one that holds anything else.
+    """Return the tensors in a file of torch.save by name; raise UserError if it contains anything but finite tensors.
 
-    What stands in the file is never run: torch refuses everything but tensors and the containers around them.
+    Code in the file is never run: torch rejects everything but tensors and plain containers.
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = f"holds more than tensors ({wanted[1]})" if wanted else "is damaged, or holds more than tensors"
+        what = f"contains more than tensors ({wanted[1]})" if wanted else "is damaged, or contains more than tensors"
         raise UserError(
-            f"{path} {what}; it was not opened, as that could run code of whoever made it; ask for {manifest.WEIGHTS}"
+            f"{path} {what}; it was not loaded, because that could run its author's code; use {manifest.WEIGHTS}"
         ) from error
     except (*BROKEN_PICKLE, OSError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
@@ -94,15 +94,17 @@ def load_pickle(path: Path) -> dict[str, Tensor]:
 
 def _tensors_of(path: Path, content: Any) -> dict[str, Tensor]:
     if not isinstance(content, Mapping):
-        raise UserError(f"{path} holds a {type(content).__name__}, not tensors by name (a state dict)")
+        raise UserError(f"{path} contains a {type(content).__name__}; expected a state dict (tensors by name)")
     for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout != torch.strided:
-            raise UserError(f"{path} holds {name!r}, a {type(value).__name__}; a state dict holds plain tensors alone")
+            raise UserError(
+                f"{path} contains {name!r}, a {type(value).__name__}; expected a state dict of dense tensors only"
+            )
     tensors = {name: value.detach() for name, value in content.items()}
     require_finite(path, tensors)
     return tensors
 
 
 def is_sentence_transformer(folder: Path) -> bool:
-    """Whether sentence-transformers wrote the folder, which then says itself how it pools."""
+    """Whether sentence-transformers wrote the folder, which then contains its own pooling settings."""
     return (folder / manifest.MODULES).is_file()

@@ -1,8 +1,9 @@
-"""Trained folders as other libraries read them; each is read back, and its vectors compared, before it is given.
+"""Export trained folders to the formats of other libraries; embeddings are read back and compared before saving.
 
     export("result/my-model", "onnx", "result/my-model-onnx")
 
-What a format cannot hold whole is refused: half a model would give other vectors, and nobody would be told.
+A model that a format cannot represent completely is rejected: an incomplete model would silently return different
+embeddings.
 """
 
 import importlib
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
 TOLERANCE = 1e-4
-"""What a number of a vector that is read back may differ by, at most."""
+"""Largest allowed absolute difference of an embedding's values when read back."""
 
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """A format: its module here, what it is, and the packages that it takes, of one of the extras in setup.py.
+    """An export format: its module here, its help text, and its required packages with their extra in setup.py.
 
-    The module has `obstacles(model)`, reasons why the format cannot hold a model; `write(model, folder)`; and
-    `read_back(model, folder, sentences)`, the vectors that the other library makes of the folder.
+    The module has `obstacles(model)`, which returns the reasons why the format cannot represent a model;
+    `write(model, folder)`; and `read_back(model, folder, sentences)`, which returns the other library's embeddings.
     """
 
     module: str
@@ -38,28 +39,28 @@ class ExportFormat:
     packages: tuple[str, ...] = ()
 
     def require_packages(self) -> None:
-        """UserError for packages that are not installed."""
+        """Raise UserError if required packages are not installed."""
         missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
         if missing:
-            raise UserError(f"this format needs {', '.join(missing)}: pip install -e .[{self.extra}]")
+            raise UserError(f"this format requires {', '.join(missing)}: pip install -e .[{self.extra}]")
 
 
 EXPORT_FORMATS = {
-    "peft": ExportFormat("peft", "an adapter that PeftModel opens on the frozen encoder", "peft", ("peft",)),
+    "peft": ExportFormat("peft", "an adapter for PeftModel and the frozen encoder", "peft", ("peft",)),
     "sentence-transformers": ExportFormat(
-        "sentence_transformers", "a folder that SentenceTransformer opens", "st", ("sentence_transformers",)
+        "sentence_transformers", "a folder for SentenceTransformer", "st", ("sentence_transformers",)
     ),
     "onnx": ExportFormat(
-        "onnx", "one graph for onnxruntime, the encoder inside", "onnx", ("onnx", "onnxscript", "onnxruntime")
+        "onnx", "one graph for onnxruntime, including the encoder", "onnx", ("onnx", "onnxscript", "onnxruntime")
     ),
-    "huggingface": ExportFormat("huggingface", "the trained encoder as AutoModel opens it"),
+    "huggingface": ExportFormat("huggingface", "a trained encoder for AutoModel"),
 }
-"""Formats by the name that the command line gives them."""
+"""Formats by their name on the command line."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A folder that was written: its bytes, and the largest difference of a number in vectors read back from it."""
+    """An exported folder: its size in bytes, and the largest difference of the embeddings read back from it."""
 
     folder: Path
     bytes: int
@@ -67,34 +68,34 @@ class Exported:
 
 
 def export(folder: str | Path, to: str, output: str | Path, *, base: str | None = None) -> Exported:
-    """Write an output folder of train.py, or of the hub, in another format, into a new folder; whole or not at all.
+    """Export an output folder of train.py, local or on the Hub, to a new folder; completely or not at all.
 
-    base: where the frozen encoder is now, if not where it was; an exported adapter names this place.
-    UserError for an unknown format, one that cannot hold the model (with all reasons), a place where something is,
-    missing packages, and vectors that differ by more than `TOLERANCE` when read back.
+    base: current location of the frozen encoder, if it has moved; an exported adapter names this location. Raises
+    UserError for an unknown format, a format that cannot represent the model (with all reasons), an existing output,
+    missing packages, and embeddings that differ by more than `TOLERANCE` when read back.
     """
     if to not in EXPORT_FORMATS:
-        raise UserError(f"unknown format {to!r}; choose one of {', '.join(EXPORT_FORMATS)}")
+        raise UserError(f"unknown format {to!r}; choose from {', '.join(EXPORT_FORMATS)}")
     target, output = EXPORT_FORMATS[to], Path(output)
     require_new_folder(output, "--output")
     target.require_packages()
-    # Once what was given is right: these take seconds.
+    # Imported after the checks, because these imports take seconds.
     from dcpcse.encoders.backbones import quiet
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
     model = SentenceEncoder.load(folder, base, device="cpu")
     module = importlib.import_module(f".{target.module}", __package__)
     if reasons := module.obstacles(model):
-        raise UserError(f"--to {to} cannot hold {folder}: {'; '.join(reasons)}; {_others(model, to)}")
+        raise UserError(f"--to {to} cannot represent {folder}: {'; '.join(reasons)}; {_others(model, to)}")
     sentences = _probes(model)
     expected = model.encode(sentences, max_length=model.encoder.max_tokens)
-    with atomic_folder(output) as aside, quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # what the libraries have to tell each other
-        module.write(model, aside)
-        difference = _difference(module.read_back(model, aside, sentences), expected)
-        if not difference <= TOLERANCE:  # NaN too
+    with atomic_folder(output) as temporary, quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # between the libraries
+        module.write(model, temporary)
+        difference = _difference(module.read_back(model, temporary, sentences), expected)
+        if not difference <= TOLERANCE:  # also true for NaN
             raise UserError(
-                f"{to} gives other vectors than {folder}: some number differs by {difference:.1e}, more than "
+                f"embeddings of {to} differ from those of {folder} by up to {difference:.1e}, more than "
                 f"{TOLERANCE:.0e}; nothing was written"
             )
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
@@ -102,21 +103,21 @@ def export(folder: str | Path, to: str, output: str | Path, *, base: str | None 
 
 
 def _probes(model: "SentenceEncoder") -> list[str]:
-    """Sentences that tell whether texts are read alike: marks, none at all, and one that has to be cut."""
+    """Return sentences that detect differences in tokenization: special marks, an empty one, and a truncated one."""
     marks = f'"No {model.tokenizer.mask_token}"? (She said: twice!)'
     return ["A man is playing a flute.", "Rain fell", "", marks, "rain " * min(model.encoder.max_tokens, 600)]
 
 
 def _others(model: "SentenceEncoder", refused: str) -> str:
-    """The formats that can hold a model."""
+    """Return a phrase with the other formats that can represent a model."""
     modules = {
         name: importlib.import_module(f".{target.module}", __package__) for name, target in EXPORT_FORMATS.items()
     }
     fitting = [name for name, module in modules.items() if name != refused and not module.obstacles(model)]
-    return f"what can: {', '.join(fitting)}"
+    return f"use --to {' or '.join(fitting)}"
 
 
 def _difference(found: "np.ndarray", expected: "np.ndarray") -> float:
     if found.shape != expected.shape:
-        raise UserError(f"vectors of shape {found.shape} were read back, not {expected.shape}; nothing was written")
+        raise UserError(f"embeddings read back have shape {found.shape}, not {expected.shape}; nothing was written")
     return float(abs(found - expected).max())

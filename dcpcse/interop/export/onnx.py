@@ -1,4 +1,4 @@
-"""One graph for onnxruntime: encoder, prompts, template, pooling, head and denoising inside."""
+"""Export one graph for onnxruntime with encoder, prompts, template, pooling, head and denoising."""
 
 import contextlib
 import logging
@@ -18,20 +18,20 @@ from dcpcse.interop.onnx_encoder import GRAPH, INPUTS, ONNX_FORMAT, OUTPUT, SETT
 from dcpcse.utils.files import write_atomic, write_json_atomic
 
 MOST_IN_ONE_FILE = 2**31 - 2**24
-"""Bytes of weights from which on they lie beside the graph: one file of this format holds 2 GB at most."""
+"""Bytes; larger weights are saved to a second file, because an ONNX file is limited to 2 GB."""
 
 ONNX_README = """# Sentence embeddings ({method}) as an ONNX graph
 
-`{graph}` holds the encoder and all that was trained. Its inputs are `input_ids` and `attention_mask`, int64, both
-(batch, length) with pads at the end; its output `embeddings` is float32, (batch, {dimension}), not normalised.
-`{tokenizer}` makes these inputs of a text: special tokens, template, cutting and padding are part of it. What has to
-be done to the text before stands in `{settings}` under `text`, in this order: `final_period`, a full stop where the
-text ends in none of . ? " '; `strip`, blanks at both ends are taken off; `prepend`, this is put before it.
+`{graph}` contains the encoder and all trained weights. Its inputs are `input_ids` and `attention_mask`, int64 of shape
+(batch, length), padded at the end. Its output `embeddings` is float32 of shape (batch, {dimension}), not normalised.
+`{tokenizer}` converts a text to these inputs; it includes special tokens, template, truncation and padding. Before
+tokenization, apply the settings under `text` in `{settings}` in this order: `final_period` adds a full stop to a text
+that does not end in . ? " '; `strip` removes white space at both ends; `prepend` is put before the text.
 
 ```python
-from dcpcse import OnnxEncoder  # takes onnxruntime, tokenizers and numpy; no torch
+from dcpcse import OnnxEncoder  # requires onnxruntime, tokenizers and numpy, but not torch
 
-FOLDER = "."  # where this page lies
+FOLDER = "."  # the folder of this README
 encoder = OnnxEncoder(FOLDER)
 embeddings = encoder.encode(["A man is playing a flute.", "Rain fell."])
 ```
@@ -39,17 +39,17 @@ embeddings = encoder.encode(["A man is playing a flute.", "Rain fell."])
 
 
 def obstacles(model: SentenceEncoder) -> list[str]:
-    """Why a graph would give other vectors; empty where it gives the same."""
+    """Return the reasons why a graph would return different embeddings; [] if it does not."""
     reasons = {
-        f"its encoder is kept in {str(model.encoder.backbone.dtype).removeprefix('torch.')}, and graphs are written "
-        "in float32": model.encoder.backbone.dtype != torch.float32,
+        f"its encoder is in {str(model.encoder.backbone.dtype).removeprefix('torch.')}, but graphs are in "
+        "float32": model.encoder.backbone.dtype != torch.float32,
         "its tokenizer has no tokenizer.json": not model.tokenizer.is_fast,
     }
     return [reason for reason, there in reasons.items() if there]
 
 
 def write(model: SentenceEncoder, folder: Path) -> None:
-    """The graph, the tokenizer with the template in it, what else has to be known, and a page."""
+    """Write the graph, the tokenizer with the template, the settings of the text, and a README."""
     _tokenizer(model).save(str(folder / TOKENIZER))
     _write_graph(model, folder / GRAPH)
     write_json_atomic(folder / SETTINGS, _settings(model))
@@ -59,13 +59,13 @@ def write(model: SentenceEncoder, folder: Path) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Vectors by onnxruntime and tokenizers alone."""
+    """Return the embeddings of onnxruntime and tokenizers alone."""
     found = OnnxEncoder(folder)
     return found.encode(sentences, max_length=found.max_tokens)
 
 
 class _Graph(nn.Module):
-    """Ids and mask (N, L) → embeddings (N, H): where a template has its slots follows from the lengths."""
+    """Map ids and mask (N, L) to embeddings (N, H); the positions of template slots follow from the lengths."""
 
     def __init__(self, model: SentenceEncoder) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class _Graph(nn.Module):
 
 
 def _slots(template: TokenTemplate, content: Tensor) -> Slots:
-    """Slots around sentences of `content` tokens (N,): each stays, or moves on with the sentence's end."""
+    """Return the slots around sentences of `content` tokens (N,): each is fixed, or shifts with the sentence's end."""
 
     def indices(of: Callable[[int], Sequence[int]]) -> Tensor:
         first, next_to_it = (torch.tensor(of(tokens), dtype=torch.long) for tokens in (0, 1))
@@ -88,13 +88,13 @@ def _slots(template: TokenTemplate, content: Tensor) -> Slots:
 
 
 def _write_graph(model: SentenceEncoder, path: Path) -> None:
-    # Batches as they are: which tokens are real, a graph cannot count ahead of the data.
+    # Padded batches: the number of real tokens depends on the data, so a graph cannot pack them.
     set_packed(model, False)
-    rows, length = 3, min(model.longest_template + 7, model.encoder.max_tokens)  # dimensions that nothing else has
+    rows, length = 3, min(model.longest_template + 7, model.encoder.max_tokens)  # sizes that occur nowhere else
     example = torch.full((rows, length), 5), torch.ones(rows, length, dtype=torch.long)
     dynamic = {name: {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for name in INPUTS}
     names = {name: {0: "batch", 1: "length"} for name in INPUTS}
-    beside = sum(weight.numel() * weight.element_size() for weight in model.parameters()) > MOST_IN_ONE_FILE
+    external = sum(weight.numel() * weight.element_size() for weight in model.parameters()) > MOST_IN_ONE_FILE
     with torch.no_grad(), _quietly():
         program = torch.export.export(_Graph(model), example, dynamic_shapes=dynamic, strict=False)
         torch.onnx.export(
@@ -103,14 +103,14 @@ def _write_graph(model: SentenceEncoder, path: Path) -> None:
             input_names=INPUTS,
             output_names=[OUTPUT],
             dynamic_shapes=names,
-            external_data=beside,
+            external_data=external,
             verbose=False,
         )
 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what the exporter tells of packages that it does not need, and of its own old calls."""
+    """Suppress the exporter's warnings about optional packages and its own deprecated calls."""
     of_onnx = logging.getLogger("torch.onnx")
     level = of_onnx.level
     of_onnx.setLevel(logging.ERROR)
@@ -123,24 +123,24 @@ def _quietly() -> Iterator[None]:
 
 
 def _tokenizer(model: SentenceEncoder) -> Tokenizer:
-    """The model's own, with its template around every text, cutting and padding."""
-    words, template = Tokenizer.from_str(model.tokenizer.backend_tokenizer.to_str()), model.template
+    """Return the model's tokenizer with its template, truncation and padding."""
+    tokenizer, template = Tokenizer.from_str(model.tokenizer.backend_tokenizer.to_str()), model.template
     if template is not None:
         around = {"before": template.before, "after": template.after}
-        words.post_processor = processors.TemplateProcessing(
+        tokenizer.post_processor = processors.TemplateProcessing(
             single=["before", "$A", "after"],
             special_tokens=[
                 {"id": name, "ids": ids, "tokens": model.tokenizer.convert_ids_to_tokens(ids)}
                 for name, ids in around.items()
             ],
         )
-    words.enable_truncation(model.encoder.max_tokens, direction=model.tokenizer.truncation_side)
-    words.enable_padding(pad_id=model.tokenizer.pad_token_id, pad_token=model.tokenizer.pad_token)
-    return words
+    tokenizer.enable_truncation(model.encoder.max_tokens, direction=model.tokenizer.truncation_side)
+    tokenizer.enable_padding(pad_id=model.tokenizer.pad_token_id, pad_token=model.tokenizer.pad_token)
+    return tokenizer
 
 
 def _settings(model: SentenceEncoder) -> dict[str, object]:
-    """What `OnnxEncoder` has to know besides graph and tokenizer, JSON-ready."""
+    """Return the settings that `OnnxEncoder` needs besides graph and tokenizer, JSON-ready."""
     template = model.template
     return {
         "format": ONNX_FORMAT,

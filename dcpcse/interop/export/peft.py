@@ -1,4 +1,4 @@
-"""A PREFIX_TUNING adapter for PeftModel, where peft gives the very same vectors."""
+"""Export prompts as a PREFIX_TUNING adapter for PeftModel, if PEFT returns the same embeddings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,28 +17,28 @@ from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.safetensors_io import save_tensors
 
 POOLER = "base_model.pooler.dense"
-"""Where peft keeps a pooler that was trained with an adapter."""
+"""Name of a pooler that was trained with an adapter, in PEFT's files."""
 
-NOTE = """Prompts for the frozen encoder `{base}`, in peft's format. Neither peft nor transformers knows how vectors
-are taken from the output, so it is shown here."""
+NOTE = """Prompts for the frozen encoder `{base}` in the format of PEFT. Neither PEFT nor transformers stores how the
+output is pooled, so the code is given here."""
 
 
 def obstacles(model: SentenceEncoder) -> list[str]:
-    """Why peft would give other vectors; empty where it gives the same."""
+    """Return the reasons why PEFT would return different embeddings; [] if it does not."""
     found = model.encoder.peft_obstacles()
     if model.templates:
-        found.append("its sentences stand in a template")
+        found.append("it uses a template")
     elif model.pooling not in TunedBackbone.POOLINGS:
         found.append(f"its pooling, {model.pooling}, is neither [CLS] nor the mean of the last layer")
     if model.head_at_inference and not isinstance(model.head, TanhMLP):
         found.append("its head at inference is not a tanh MLP")
     elif needs_other_pooler(model):
-        found.append(f"{model.source.model_type} encoders have no pooler that its MLP could be")
+        found.append(f"{model.source.model_type} encoders have no pooler for its MLP")
     return found
 
 
 def write(model: SentenceEncoder, folder: Path) -> None:
-    """The adapter, its MLP as the pooler where inference uses one, the tokenizer and a page."""
+    """Write the adapter, the MLP as the pooler if inference uses one, the tokenizer and a README."""
     source, prompt = model.source, model.encoder.prompt
     config, tensors = peft_config(prompt.shape, source.name_or_path, source.revision), {PROMPT_KEY: prompt.table()}
     if model.head_at_inference:
@@ -55,7 +55,7 @@ def write(model: SentenceEncoder, folder: Path) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Vectors by peft and transformers alone."""
+    """Return the embeddings of PEFT and transformers alone."""
     from peft import PeftModel
 
     source = model.source

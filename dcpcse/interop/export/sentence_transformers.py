@@ -1,4 +1,4 @@
-"""A folder that SentenceTransformer opens: by its own modules where they do, else by ours around the whole model."""
+"""Export a folder for SentenceTransformer: with its own modules if they suffice, else with one of dcpcse."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,23 +18,23 @@ library_name: sentence-transformers
 ```python
 from sentence_transformers import SentenceTransformer
 
-FOLDER = "."  # where this page lies
+FOLDER = "."  # the folder of this README
 model = SentenceTransformer(FOLDER{options})
 embeddings = model.encode(["A man is playing a flute.", "Rain fell."])
 ```
 """
-WRAPPED = """The folder holds {what}. `modules.json` names the module `dcpcse.st.DeepPromptTransformer`, so the package
-`dcpcse` has to be installed, and sentence-transformers has to be told to trust it; otherwise it refuses the folder."""
-PLAIN = "A trained encoder; sentence-transformers needs nothing else to open it."
+WRAPPED = """The folder contains {what}. `modules.json` names the module `dcpcse.st.DeepPromptTransformer`: install the
+package `dcpcse` and pass `trust_remote_code=True`, otherwise sentence-transformers raises an error for the folder."""
+PLAIN = "A trained encoder. sentence-transformers opens it without further packages."
 
 
 def obstacles(model: SentenceEncoder) -> list[str]:
-    """None: the module of `dcpcse.st` hands on to the model as it is."""
+    """Return []: the module of `dcpcse.st` wraps any model."""
     return []
 
 
 def write(model: SentenceEncoder, folder: Path) -> None:
-    """The model, the files that sentence-transformers opens it by, and a page."""
+    """Write the model, the files of sentence-transformers and a README."""
     plain = _is_plain(model)
     if plain:
         model.tuned_backbone().write(folder)
@@ -47,8 +47,8 @@ def write(model: SentenceEncoder, folder: Path) -> None:
         SentenceTransformer(modules=[DeepPromptTransformer(model)], device="cpu").save(
             str(folder), create_model_card=False
         )
-    frozen = f"what was trained on the frozen encoder `{model.source.name_or_path}`, which is loaded from there"
-    what = "its trained encoder" if model.encoder.tuned else frozen
+    frozen = f"trained weights for the frozen encoder `{model.source.name_or_path}`, which is loaded from there"
+    what = "the trained encoder" if model.encoder.tuned else frozen
     page = README_PAGE.format(
         method=model.method or "DCPCSE",
         note=PLAIN if plain else WRAPPED.format(what=what),
@@ -58,10 +58,10 @@ def write(model: SentenceEncoder, folder: Path) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Vectors by sentence-transformers."""
+    """Return the embeddings of sentence-transformers."""
     from sentence_transformers import SentenceTransformer
 
-    # Trust in our own module: this folder was written a moment ago.
+    # The folder was just written, with the module of dcpcse.
     found = SentenceTransformer(str(folder), device="cpu", trust_remote_code=not _is_plain(model))
     return found.encode(list(sentences), show_progress_bar=False)
 

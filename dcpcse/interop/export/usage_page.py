@@ -1,4 +1,4 @@
-"""Vectors by transformers alone: how a folder's page tells it, and the same for the check."""
+"""Embeddings with transformers alone: the code in the README of an exported folder, and the same for the check."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from dcpcse.utils.files import write_atomic
 
 @dataclass(frozen=True)
 class Pooling:
-    """From a model's output and the mask (N, L) to embeddings (N, H): as a line of code, and as a function."""
+    """Pooling of a model's output with the mask (N, L) to embeddings (N, H): as a line of code and as a function."""
 
     line: str
     of: Callable[[Any, Tensor], Tensor]
@@ -34,17 +34,17 @@ POOLING_CODE = {
 
 
 def pooling_of(model: SentenceEncoder) -> Pooling:
-    """The one by which a model that has no obstacles is pooled; its MLP stands where transformers has the pooler."""
+    """Return the pooling of a model without obstacles; the MLP is exported as the pooler of transformers."""
     return POOLING_CODE["pooler" if model.head_at_inference else TunedBackbone.POOLINGS[model.pooling]]
 
 
 def needs_other_pooler(model: SentenceEncoder) -> bool:
-    """Whether inference uses an MLP that transformers has no pooler for in this encoder."""
+    """Whether inference uses an MLP, but this type of encoder has no pooler in transformers."""
     return model.head_at_inference and model.source.model_type not in WITH_POOLER
 
 
 def embed(module: nn.Module, folder: Path, sentences: Sequence[str], max_tokens: int, pooling: Pooling) -> np.ndarray:
-    """Embeddings (N, H) of sentences, read by the tokenizer in a folder; one batch."""
+    """Return the embeddings (N, H) of one batch of sentences, with the tokenizer in a folder."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(list(sentences), padding=True, truncation=True, max_length=max_tokens, return_tensors="pt")
     mask = batch["attention_mask"]
@@ -55,10 +55,10 @@ def embed(module: nn.Module, folder: Path, sentences: Sequence[str], max_tokens:
 def write_page(
     model: SentenceEncoder, folder: Path, library: str, imports: Sequence[str], load: str, note: str
 ) -> None:
-    """A README.md that says what the folder is and shows the code that gives its vectors."""
+    """Write a README.md that describes the folder and shows the code for its embeddings."""
     lines = [
         *("---", f"library_name: {library}", "---", f"# Sentence embeddings ({model.method or 'DCPCSE'})", ""),
-        *(note, "", "```python", *imports, "", 'FOLDER = "."  # where this page lies'),
+        *(note, "", "```python", *imports, "", 'FOLDER = "."  # the folder of this README'),
         'sentences = ["A man is playing a flute.", "Rain fell."]',
         "tokenizer = AutoTokenizer.from_pretrained(FOLDER)",
         f"model = {load}.eval()",
