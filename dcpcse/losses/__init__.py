@@ -1,4 +1,4 @@
-"""Losses: what a method minimises, each on nothing but an `EncodedBatch`."""
+"""Training losses. Each one is computed from an `EncodedBatch` alone."""
 
 from dcpcse.losses.base import EncodedBatch, Loss, PerRowLoss, Term
 from dcpcse.losses.contrastive import Contrastive

@@ -1,4 +1,4 @@
-"""The interface of losses: what a training step hands to them, and what they give back."""
+"""The interface of training losses: their input (`EncodedBatch`), their base classes, and weighted terms."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -18,12 +18,13 @@ from dcpcse.utils.errors import UserError
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """All that a loss may look at.
+    """The input of a loss: the tokens of a batch and their embeddings.
 
-    input_ids, attention_mask (B, V, L): V views of B examples. embeddings: view name → (B, H); pooled: the same
-    before the head. For losses that encode again, of B·V rows: prefix, the one that gave the embeddings; packing,
-    that of the mask; slots, of their templates, if any. extras: further tensors of the batch. precomputed:
-    what the loss's own `precompute` returned.
+    input_ids, attention_mask: (B, V, L), V views of each of B examples. embeddings: view name → (B, H), after the
+    head. pooled: the same before the head. prefix, packing, slots: for losses that encode the B·V rows a second time,
+    the deep prompts of the first pass, the packing of attention_mask, and the template slots (None without
+    templates). extras: further tensors of the batch, such as labels. precomputed: the tensors returned by the loss's
+    own `precompute`.
     """
 
     model: SentenceEncoder
@@ -39,15 +40,15 @@ class EncodedBatch:
 
 
 Metrics = Mapping[str, tuple[Tensor, Tensor]]
-"""Name → sum and number of what is averaged: a mean that can be joined over batches and processes."""
+"""Metric name → (sum, count). Sums and counts can be added up over batches and processes to get the overall mean."""
 
 
 class Loss(nn.Module):
-    """A part of the loss; may own parameters (an LM head, a discriminator).
+    """Base class of losses. A loss may have parameters of its own, such as an LM head or a discriminator.
 
-    metrics: figures of the last batch for the log, without gradients. anchors (B, H): embeddings of that batch that
-    the guards look at, without gradients; None of one that shows none. max_tokens: longest text that it can take,
-    where that is not the encoder's.
+    metrics: metrics of the last batch for the training log, without gradients. anchors: embeddings (B, H) of the last
+    batch for the training guards, without gradients, or None. max_tokens: the longest text that the loss accepts, in
+    tokens, or None if it has no limit besides the encoder's.
     """
 
     max_tokens: int | None = None
@@ -58,57 +59,58 @@ class Loss(nn.Module):
         self.anchors: Tensor | None = None
 
     def forward(self, batch: EncodedBatch) -> Tensor:
-        """The unweighted scalar of this batch."""
+        """Return the unweighted loss of the batch, a scalar tensor."""
         raise NotImplementedError(f"{type(self).__name__}.forward(batch) is missing")
 
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
-        """Tensors (B, ...) of these rows that it needs besides embeddings: `batch.precomputed`; none by default.
+        """Return tensors (B, ...) that `forward` needs besides the embeddings, by name; none by default.
 
-        Asked without a gradient before `forward`; of a batch that is taken apart chunk by chunk, and joined again.
+        Called without gradients before `forward`, which finds the tensors in `batch.precomputed`. With the gradient
+        cache it is called once per chunk, and the results are concatenated.
         """
         return {}
 
     def persistent_state(self) -> Mapping[str, Tensor]:
-        """What it remembers from batch to batch besides parameters, by name; nothing by default.
+        """Return the tensors that the loss carries from batch to batch besides its parameters, by name.
 
-        The same in all processes. It is part of checkpoints, which are read into these very tensors, and never of a
-        result. Buffers of it are registered with persistent=False.
+        None by default. They must be equal in all processes. They are saved to checkpoints, restored in place, and
+        never saved to the trained model folder. If they are buffers, register them with persistent=False.
         """
         return {}
 
     def after_step(self, model: SentenceEncoder) -> None:
-        """Called once after each optimiser step, without gradients; nothing by default."""
+        """Update the loss after an optimiser step; called without gradients. Does nothing by default."""
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int | None:
-        """How many negatives an anchor has in a batch of all processes, with these views.
+        """Return the number of negatives per anchor, or None if the loss has no negatives.
 
-        None of a loss that tells nothing apart in a batch.
+        batch_size: examples of all processes together. views: names of the views of the method.
         """
 
 
 def with_precomputed(batch: EncodedBatch, loss_fn: Loss) -> EncodedBatch:
-    """The batch as a loss takes it, with what the loss precomputes of it."""
+    """Return the batch with the tensors from the loss's `precompute` added as `precomputed`."""
     with torch.no_grad():
         precomputed = {name: tensor.detach() for name, tensor in loss_fn.precompute(batch).items()}
     return replace(batch, precomputed=precomputed) if precomputed else batch
 
 
 class PerRowLoss(Loss):
-    """A mean over things that each belong to one row (of B·V), such as its masked tokens.
+    """Base class of losses that are a mean over items, each of which belongs to one of the B·V rows (a masked token).
 
-    Batches can be taken apart for it: it sees nothing but the rows that it is given, and has `sample` in the place of
-    `precompute`.
+    The gradient cache splits a batch into chunks for such a loss, since no row depends on another. Subclasses
+    implement `num_items`, `mean` and, for random draws, `sample`, which replaces `precompute`.
     """
 
     def sample(self, batch: EncodedBatch) -> Any:
-        """What is drawn at random before any pass, without a gradient; nothing by default."""
+        """Draw what the loss needs at random (such as masked positions), without gradients; None by default."""
 
     def num_items(self, batch: EncodedBatch, sampled: Any) -> int | Tensor:
-        """Number of things in this batch."""
+        """Return the number of items in this batch."""
         raise NotImplementedError(f"{type(self).__name__}.num_items(batch, sampled) is missing")
 
     def mean(self, batch: EncodedBatch, sampled: Any) -> Tensor:
-        """The mean over them; 0 of none."""
+        """Return the mean of the loss over the items, a scalar tensor; 0 if there are none."""
         raise NotImplementedError(f"{type(self).__name__}.mean(batch, sampled) is missing")
 
     def forward(self, batch: EncodedBatch) -> Tensor:
@@ -118,22 +120,25 @@ class PerRowLoss(Loss):
 
 @dataclass(frozen=True)
 class Term:
-    """A loss with its weight; `schedule` maps the finished optimiser steps to a factor of the weight."""
+    """A weighted loss. schedule: maps the number of finished optimiser steps to a factor of the weight.
+
+    Raises UserError if loss is not an initialised `Loss` or the weight is not a finite number.
+    """
 
     loss: Loss
     weight: float = 1.0
     schedule: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
-        """UserError for what is no loss, or none that is whole: methods of strangers are told in a line."""
+        # UserError, not TypeError: the authors of plugins see these messages, without a traceback.
         kind = type(self.loss).__name__
         if not isinstance(self.loss, Loss):
-            raise UserError(f"Term({kind}): give an instance of a class that inherits from Loss or PerRowLoss")
+            raise UserError(f"Term({kind}): not a loss; give an instance of a subclass of Loss or PerRowLoss")
         if not hasattr(self.loss, "metrics"):
-            raise UserError(f"Term({kind}): its __init__ must begin with super().__init__()")
+            raise UserError(f"Term({kind}): the loss is not initialised; call super().__init__() first in __init__")
         if not isinstance(self.weight, (int, float)) or not math.isfinite(self.weight):
             raise UserError(f"Term({kind}, {self.weight}): the weight must be a finite number")
 
     def weight_at(self, step: int) -> float:
-        """Weight after `step` finished optimiser steps."""
+        """Return the weight after `step` finished optimiser steps."""
         return self.weight * (1.0 if self.schedule is None else self.schedule(step))

@@ -11,9 +11,10 @@ from dcpcse.utils.distributed import gather_own_first, global_mean, published_gr
 
 
 class Contrastive(Loss):
-    """Picks each anchor's positive among all positives, and hard negatives, of all processes.
+    """InfoNCE: cross entropy of each anchor's positive among the positives and hard negatives of all processes.
 
-    With prototypes as positives, and negated prototypes as others, it is the prototypical loss of ConPVP.
+    SimCSE, eq. 1 (in-batch negatives) and eq. 5 (with hard negatives). With prototypes as positives and negated
+    prototypes as others it is the prototypical loss of ConPVP, eq. 1.
     """
 
     def __init__(
@@ -25,10 +26,12 @@ class Contrastive(Loss):
         others: Sequence[str] = (),
         gather_gradient: str = "exact",
     ) -> None:
-        """hard_negative_weight: logarithm of the weight of an anchor's own hard negative; 0 weighs it as 1.
+        """Create the loss.
 
-        positive: view that belongs to the anchor. others: views that are negatives of every anchor, the own included.
-        gather_gradient: `exact`, or `published` (see `published_gradient`); they differ where processes share rows.
+        temperature: divides the cosines. hard_negative_weight: logarithm of the weight of an anchor's own hard
+        negative; 0 means weight 1. positive: name of the view with the positives. others: names of views whose rows
+        are negatives of every anchor, including the anchor's own row. gather_gradient: `exact`, or `published` for
+        the gradient of the public code with several processes (see `dcpcse.utils.distributed.published_gradient`).
         """
         super().__init__()
         self.temperature = temperature
@@ -56,17 +59,20 @@ class Contrastive(Loss):
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
     def extra_negatives(self) -> Sequence[Tensor]:
-        """Negatives (E, H) of every anchor that are no rows of the batch, the same in all processes; none here."""
+        """Return negatives (E, H) from outside the batch, the same in all processes; none by default."""
         return ()
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
-        """Every candidate but the own positive."""
+        """Return the number of candidates of an anchor without its own positive."""
         return (1 + len(self.others) + ("negative" in views)) * batch_size - 1
 
 
 @torch.no_grad()
 def cosine_metrics(anchors: Tensor, positives: Tensor) -> Metrics:
-    """Figures of the log, by which the guards know a collapse: cosines (B, H) with own positives, and with others'."""
+    """Return the mean cosines of anchors (B, H) with their own positives and with other positives (B, H), as metrics.
+
+    They are logged, and the guards detect a collapse by them.
+    """
     of_pairs = cosines(anchors, positives)
     own = of_pairs.diagonal().sum()
     pairs = torch.tensor(len(anchors), device=of_pairs.device)

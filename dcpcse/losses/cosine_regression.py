@@ -1,4 +1,4 @@
-"""Regression of the cosine of a pair to its score (SBERT, section 3)."""
+"""Cosine regression on scored sentence pairs (SBERT, section 3, "Regression Objective Function")."""
 
 import torch
 import torch.nn.functional as F
@@ -9,13 +9,13 @@ from dcpcse.losses.functional import precise
 
 
 class CosineRegression(PerRowLoss):
-    """Mean squared distance of the cosine of two sentences from their score, divided by the largest (section 3).
+    """Mean squared error between the cosine of two sentences and their score, scaled to [0, 1] (SBERT, section 3).
 
-    Examples have their scores in `extras["scores"]`.
+    The scores (B,) of the examples are in `extras["scores"]`.
     """
 
     def __init__(self, largest: float) -> None:
-        """largest: score of two sentences that mean the same."""
+        """Create the loss. largest: the score of two sentences with the same meaning; scores are divided by it."""
         super().__init__()
         self.largest = largest
 
@@ -23,9 +23,9 @@ class CosineRegression(PerRowLoss):
         return len(batch.input_ids)
 
     def mean(self, batch: EncodedBatch, sampled: None) -> Tensor:
-        # Half precision has few steps between 0.9 and 1.
+        # In float32, since half precision has few values between 0.9 and 1.
         first, second = (precise(batch.embeddings[name]) for name in ("anchor", "positive"))
-        distances = F.cosine_similarity(first, second) - batch.extras["scores"].to(first) / self.largest
-        number = torch.tensor(len(distances), device=distances.device)
-        self.metrics = {"absolute_error": (distances.detach().abs().sum(), number)}
-        return distances.square().mean()
+        errors = F.cosine_similarity(first, second) - batch.extras["scores"].to(first) / self.largest
+        count = torch.tensor(len(errors), device=errors.device)
+        self.metrics = {"absolute_error": (errors.detach().abs().sum(), count)}
+        return errors.square().mean()

@@ -1,4 +1,4 @@
-"""Loss functions on tensors: no model, no state, no collective operation."""
+"""Loss functions on tensors, without a model, state or collective operations."""
 
 from collections.abc import Sequence
 
@@ -16,17 +16,17 @@ def nt_xent(
     hard_negative_weight: float = 0.0,
     others: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Cross entropy of picking each anchor's own positive among all candidates by cosine (SimCSE, eq. 1 and 5).
+    """Return the cross entropy of picking each anchor's own positive by cosine, a mean over B in nats.
 
-    anchors (B, H); positives (C, H) with C ≥ B, the i-th belonging to anchor i; negatives (D, H) with D ≥ B,
-    the i-th being the hard negative of anchor i. Every other row is a negative too, so an anchor has
-    C - 1 + D of them, and those of `others`, each (E, H), besides (ConPVP, eq. 1: the negated prototypes).
-    `hard_negative_weight` is a logarithm: it is added to the logit of an anchor's own hard negative, 0 weighs it
-    like any other. Mean over B, in nats. Raises ValueError if C < B or D < B.
+    SimCSE, eq. 1 and 5. anchors: (B, H). positives: (C, H) with C ≥ B; row i belongs to anchor i. negatives: (D, H)
+    with D ≥ B; row i is the hard negative of anchor i. All other rows are negatives too: C - 1 + D per anchor, plus
+    the rows of others, each (E, H) (ConPVP, eq. 1: the negated prototypes). temperature: divides the cosines.
+    hard_negative_weight: a logarithm, added to the logit of an anchor's own hard negative; 0 means the weight of any
+    other negative. Raises ValueError if C < B or D < B.
     """
     for name, candidates in (("positives", positives), ("negatives", negatives)):
         if candidates is not None and len(candidates) < len(anchors):
-            raise ValueError(f"{len(anchors)} anchors need as many {name}; got {len(candidates)}")
+            raise ValueError(f"{len(anchors)} anchors need at least {len(anchors)} {name}; got {len(candidates)}")
     logits = cosines(anchors, positives) / temperature  # (B, C)
     targets = torch.arange(len(anchors), device=anchors.device)
     if negatives is not None:
@@ -38,24 +38,24 @@ def nt_xent(
 
 
 def cosines(vectors: Tensor, others: Tensor) -> Tensor:
-    """Cosine of every row of one (A, H) with every row of the other (B, H): (A, B), in float32 or better.
+    """Return the cosines (A, B) of all pairs of rows of vectors (A, H) and others (B, H), in float32 or float64.
 
-    Embeddings of one encoder lie close together, and half precision has few steps between 0.9 and 1.
+    Not in half precision, which has few values between 0.9 and 1, where the embeddings of an encoder often are.
     """
     with torch.autocast(vectors.device.type, enabled=False):
         return F.normalize(precise(vectors), dim=-1) @ F.normalize(precise(others), dim=-1).T
 
 
 def precise(tensor: Tensor) -> Tensor:
-    """In float32, or as it is in float64."""
+    """Return the tensor in float32, or unchanged if it is in float64."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def masked_ce(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy in nats over the predicted tokens of the whole batch (BERT, section 3.1).
+    """Return the mean cross entropy over the masked tokens of a batch, in nats (BERT, section 3.1).
 
-    logits (n, vocabulary) and labels (n,) of the masked positions only. 0 where nothing was masked: a batch of
-    very short sentences may have no masked token, and the mean over none would be NaN.
+    logits: (n, vocabulary) and labels: (n,), at the masked positions only. Returns 0 if no token is masked, which can
+    happen in a batch of very short sentences; the mean would be NaN.
     """
     return F.cross_entropy(precise(logits), labels, reduction="sum") / max(len(labels), 1)
 
@@ -64,13 +64,13 @@ REDUCTIONS = ("sum", "mean_tokens", "mean_all")
 
 
 def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction: str, sentences: int) -> Tensor:
-    """Cross entropy in nats of telling replaced from kept tokens (D2CSE, eq. 2).
+    """Return the cross entropy of classifying tokens as replaced or kept, in nats (D2CSE, eq. 2).
 
-    logits (N, L, 2): class 1 is "replaced"; replaced, boolean, and mask (N, L). reduction: `sum` over the tokens,
-    divided by `sentences` (examples times copies of one text: copies are averaged, other texts summed);
-    `mean_tokens`, mean over all tokens; `mean_all`, mean over all positions, first ones and pads among them, which
-    count as kept (DiffCSE's code). The first two leave out pads and the first position, where the condition stands.
-    ValueError for another one.
+    logits: (N, L, 2), where class 1 is "replaced". replaced: boolean (N, L). mask: (N, L), 0 at padding. reduction:
+    `sum` over the tokens, divided by `sentences` (the number of examples times the copies of one text, so that copies
+    are averaged and different texts are summed); `mean_tokens`, the mean over all tokens; `mean_all`, the mean over
+    all positions, where padding and first positions count as kept (DiffCSE's code). `sum` and `mean_tokens` leave out
+    padding and the first position, which contains the condition. Raises ValueError for an unknown reduction.
     """
     each = F.cross_entropy(precise(logits).flatten(0, 1), replaced.long().flatten(), reduction="none").view_as(mask)
     if reduction == "mean_all":
@@ -82,9 +82,9 @@ def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction:
         return total / sentences
     if reduction == "mean_tokens":
         return total / tokens.sum().clamp(min=1)
-    raise ValueError(f"reduction {reduction!r} is none of {REDUCTIONS}")
+    raise ValueError(f"reduction {reduction!r} is unknown; choose from {REDUCTIONS}")
 
 
 def replaced_token_count(mask: Tensor, reduction: str, sentences: int) -> int | Tensor:
-    """How many things `replaced_token_ce` averages over: sentences, tokens or positions."""
+    """Return the number of items that `replaced_token_ce` averages over: sentences, tokens or positions."""
     return {"sum": sentences, "mean_tokens": mask[:, 1:].sum(), "mean_all": mask.numel()}[reduction]

@@ -1,4 +1,4 @@
-"""The generator of replaced-token detection: a frozen masked language model that fills masked tokens plausibly."""
+"""The generator of replaced-token detection: a frozen masked language model that fills in masked tokens."""
 
 import torch
 from torch import Tensor, nn
@@ -13,22 +13,22 @@ from dcpcse.utils.errors import UserError
 
 
 class Generator(nn.Module):
-    """A masked language model without gradients, in eval mode whatever the training step is in.
+    """A frozen masked language model that stays in eval mode during training.
 
-    train_mode: its dropout is active in training, as in the public DiffCSE code.
+    train_mode: whether its dropout is active in training, as in the public DiffCSE code.
     """
 
     def __init__(self, masked_lm: PreTrainedModel, train_mode: bool = False) -> None:
         super().__init__()
         masked_lm.requires_grad_(False)
         self.encoder = Encoder(masked_lm.base_model)
-        self.lm_head = LMHead(masked_lm)  # in the place of the encoder it has nothing from now on
+        self.lm_head = LMHead(masked_lm)  # removes the encoder from masked_lm
         self.train_mode = train_mode
         self.train(False)
 
     @property
     def max_tokens(self) -> int:
-        """Longest text in tokens, special ones included, that its positions hold."""
+        """The longest text that it accepts, in tokens, special tokens included."""
         return self.encoder.max_tokens
 
     def train(self, mode: bool = True) -> "Generator":
@@ -38,18 +38,19 @@ class Generator(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, chosen: Tensor, packing: Packing | None = None
     ) -> Tensor:
-        """Logits (n, vocabulary) at the n chosen places of token ids; these, the mask and the places are (N, L).
+        """Return the logits (n, vocabulary) at the n chosen positions.
 
-        packing: that of the mask, made before.
+        input_ids: token ids (N, L). attention_mask: (N, L). chosen: boolean positions (N, L). packing: the packing of
+        attention_mask, if it is already computed.
         """
         return self.lm_head(self.encoder(input_ids, attention_mask, packing=packing)[-1][chosen])
 
 
 class Corruption(nn.Module):
-    """Masks tokens and lets a generator fill them.
+    """Corrupts sentences: masks tokens at random and replaces them by the predictions of a generator.
 
-    choice: `sample` from its distribution, or `argmax`. place: only at `masked` tokens, or the generator's choice at
-    `all` tokens but the first, as in the public DiffCSE code.
+    choice: `sample` from the generator's distribution, or `argmax`. place: replace the `masked` tokens only, or `all`
+    tokens except the first, as in the public DiffCSE code.
     """
 
     def __init__(
@@ -63,7 +64,10 @@ class Corruption(nn.Module):
 
     @torch.no_grad()
     def forward(self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None) -> Tensor:
-        """A corrupted copy of token ids (N, L); pads stay. packing: that of the mask, made before."""
+        """Return a corrupted copy of the token ids (N, L); padding is unchanged.
+
+        attention_mask: (N, L). packing: the packing of attention_mask, if it is already computed.
+        """
         masked_ids, chosen = self.masking(input_ids)
         if self.place == "all":
             chosen = attention_mask.bool().clone()
@@ -73,7 +77,7 @@ class Corruption(nn.Module):
         return corrupted
 
     def _pick(self, logits: Tensor) -> Tensor:
-        """One token id for each row of logits (n, vocabulary)."""
+        """Return one token id for each row of logits (n, vocabulary)."""
         if self.choice == "argmax" or not len(logits):
             return logits.argmax(-1)
         return torch.multinomial(logits.float().softmax(-1), 1).squeeze(1)
@@ -82,22 +86,22 @@ class Corruption(nn.Module):
 def load_generator(
     name_or_path: str, tokenizer: PreTrainedTokenizerBase, options: LoadOptions, *, train_mode: bool = False
 ) -> Generator:
-    """A masked language model as a generator for texts of this tokenizer.
+    """Load a masked language model as the generator for an encoder with this tokenizer.
 
-    Raises UserError for a checkpoint without a masked-LM head, and for one whose tokens are not the tokenizer's.
+    Raises UserError if the checkpoint has no masked-LM head, or if its vocabulary differs from the tokenizer's.
     """
     try:
-        masked_lm, words = load_masked_lm(name_or_path, options)
+        masked_lm, generator_tokenizer = load_masked_lm(name_or_path, options)
     except UserError as error:
         raise UserError(
-            f"--generator_name {name_or_path}: give a masked language model of the encoder's vocabulary. {error}"
+            f"--generator_name {name_or_path}: give a masked language model with the encoder's vocabulary. {error}"
         ) from error
-    own, other = tokenizer.get_vocab(), words.get_vocab()
+    own, other = tokenizer.get_vocab(), generator_tokenizer.get_vocab()
     if own != other:
         token = min(set(own.items()) ^ set(other.items()), key=lambda item: (item[1], item[0]))[0]
         raise UserError(
-            f"--generator_name {name_or_path}: its vocabulary is not the encoder's ({token!r} is token "
-            f"{other.get(token)} there and {own.get(token)} here); BERT needs a BERT generator of the same vocabulary "
-            "(distilbert-base-uncased), RoBERTa a RoBERTa one (distilroberta-base)"
+            f"--generator_name {name_or_path}: its vocabulary differs from the encoder's (the id of {token!r} is "
+            f"{other.get(token)} in the generator and {own.get(token)} in the encoder); give a generator with the "
+            "encoder's vocabulary, such as distilbert-base-uncased for BERT or distilroberta-base for RoBERTa"
         )
     return Generator(masked_lm, train_mode)

@@ -1,4 +1,4 @@
-"""Auxiliary masked language modelling (DCPCSE, section 2.2): keeps the prompts associated with the text."""
+"""The auxiliary masked language modelling loss (DCPCSE, section 2.2), which ties the prompts to the text."""
 
 from collections.abc import Callable
 
@@ -12,16 +12,20 @@ from dcpcse.losses.token_masking import TokenMasking
 
 
 class MaskedLM(PerRowLoss):
-    """Predicts masked tokens of all views through the same prompts, prompt dropout included.
+    """Masked language modelling on all views, with the prompts (and prompt dropout) of the first pass.
 
-    In a template only tokens of the sentence are masked. The head is frozen by default, as the paper says of all
-    language-model weights; the published code trains an untied copy at the prompts' learning rate (`train_head`).
+    In a template only the tokens of the sentence are masked. The LM head is frozen by default, like all
+    language-model weights in the paper; the published code trains an untied copy at the prompts' learning rate.
     """
 
     def __init__(
         self, lm_head: LMHead, masking: TokenMasking, *, train_head: bool = False, apart: bool = False
     ) -> None:
-        """apart: the head gets weights of its own although it is frozen, for an encoder that is trained itself."""
+        """Create the loss.
+
+        train_head: train an untied copy of lm_head. apart: untie the weights of a frozen head as well, as is necessary
+        if the encoder is trained.
+        """
         super().__init__()
         if train_head or apart:
             lm_head.untie()
@@ -29,7 +33,7 @@ class MaskedLM(PerRowLoss):
         self.masking = masking
 
     def sample(self, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-        """Masked token ids and the places to predict, both (B·V, L)."""
+        """Return the masked token ids and the boolean positions to predict, both (B·V, L)."""
         input_ids, mask = batch.input_ids.flatten(0, 1), batch.attention_mask.flatten(0, 1)
         candidates = None if batch.slots is None else sentence_tokens(batch.model.templates, batch.slots, mask)
         return self.masking(input_ids, candidates)
@@ -39,11 +43,11 @@ class MaskedLM(PerRowLoss):
 
     def mean(self, batch: EncodedBatch, sampled: tuple[Tensor, Tensor]) -> Tensor:
         (masked_ids, chosen), mask = sampled, batch.attention_mask.flatten(0, 1)
-        again = {"slots": batch.slots, "prefix": batch.prefix, "packing": batch.packing}
-        hidden = batch.model.encoder(masked_ids, mask, **again)[-1]
+        first_pass = {"slots": batch.slots, "prefix": batch.prefix, "packing": batch.packing}
+        hidden = batch.model.encoder(masked_ids, mask, **first_pass)[-1]
         return masked_ce(self.lm_head(hidden[chosen]), batch.input_ids.flatten(0, 1)[chosen])
 
 
 def exponential_decay(rate: float, steps: float) -> Callable[[int], float]:
-    """Factor rate^(step / steps), the exponent real-valued (DCPCSE, section 2.2: 0.95 and 100)."""
+    """Return the schedule step → rate^(step / steps), with a real-valued exponent (DCPCSE, section 2.2: 0.95, 100)."""
     return lambda step: rate ** (step / steps)

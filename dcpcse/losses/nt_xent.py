@@ -1,4 +1,4 @@
-"""Contrastive learning among two copies of every sentence (NT-Xent over 2N; ConSERT, eq. 1)."""
+"""The NT-Xent loss over the two copies of every sentence (ConSERT, eq. 1; SimCLR)."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -14,13 +14,17 @@ from dcpcse.utils.distributed import gather_own_first, global_mean, published_gr
 
 
 class NTXent(Loss):
-    """Each copy of a sentence picks the other one among all copies of all sentences, but itself (eq. 1).
+    """Cross entropy of each copy's other copy among all other copies of all processes (ConSERT, eq. 1).
 
-    Of all processes; the sum over the columns of sentences.
+    The losses of several columns of sentences are computed separately and summed.
     """
 
     def __init__(self, pairs: Sequence[tuple[str, str]], temperature: float, gather_gradient: str = "exact") -> None:
-        """pairs: the views that are copies of one sentence, of each column. gather_gradient: see `Contrastive`."""
+        """Create the loss.
+
+        pairs: for each column of sentences, the names of the two views that are its copies. temperature: divides the
+        cosines. gather_gradient: `exact` or `published` (see `Contrastive`).
+        """
         super().__init__()
         self.pairs = tuple(pairs)
         self.temperature = temperature
@@ -39,22 +43,24 @@ class NTXent(Loss):
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
-        """Both copies of every other sentence."""
+        """Return the number of copies of the other sentences."""
         return 2 * (batch_size - 1)
 
 
 def two_way_nt_xent(
     first: Tensor, second: Tensor, all_first: Tensor, all_second: Tensor, temperature: float
 ) -> Tensor:
-    """Mean over 2 B copies of the cross entropy of picking the other copy by cosine, in nats (ConSERT, eq. 1).
+    """Return the cross entropy of picking a copy's other copy by cosine, a mean over 2 B in nats (ConSERT, eq. 1).
 
-    first, second (B, H); all_first, all_second (C, H), which begin with these: the copies of all sentences.
+    first, second: the copies (B, H) of this process's sentences. all_first, all_second: the copies (C, H) of all
+    sentences, which begin with first and second. temperature: divides the cosines.
     """
     own = torch.arange(len(first), device=first.device)
 
     def one_way(anchors: Tensor, others: Tensor, same: Tensor) -> Tensor:
-        itself = F.one_hot(own, num_classes=len(same)).bool()
-        logits = torch.cat([cosines(anchors, others), cosines(anchors, same).masked_fill(itself, -math.inf)], dim=1)
+        self_pairs = F.one_hot(own, num_classes=len(same)).bool()
+        same_cosines = cosines(anchors, same).masked_fill(self_pairs, -math.inf)
+        logits = torch.cat([cosines(anchors, others), same_cosines], dim=1)
         return F.cross_entropy(logits / temperature, own)
 
     return (one_way(first, all_second, all_first) + one_way(second, all_first, all_second)) / 2

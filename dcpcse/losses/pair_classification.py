@@ -15,7 +15,7 @@ from dcpcse.utils.errors import UserError
 
 @dataclass(frozen=True)
 class Pair:
-    """Two views of every example and the class of the pair; None: the one that the example itself is labelled with."""
+    """The names of two views of an example and the class of the pair. label None: the label of the example."""
 
     first: str
     second: str
@@ -23,78 +23,79 @@ class Pair:
 
 
 class Classification(PerRowLoss):
-    """Which class a pair of sentences is of: softmax(W [u, v, abs(u - v)] + b).
+    """Classification of sentence pairs by softmax(W [u, v, abs(u - v)] + b) (SBERT, section 3).
 
-    W and b are trained, and are not part of the result. Examples say their class by its number among all that there
-    are (`labels.CLASSES`), in `extras["labels"]`.
+    W and b are trained and are not saved to the model folder. The labels (B,) of the examples are in
+    `extras["labels"]`, as indices into `dcpcse.data.labels.CLASSES`.
     """
 
     def __init__(
         self, hidden_size: int, classes: Sequence[str], pairs: Sequence[Pair], *, max_square: bool = False
     ) -> None:
-        """classes: those that the data have. max_square: max(u, v)² is a further feature (ConSERT's code).
+        """Create the loss.
 
-        ValueError for less than two classes, without pairs, and for a pair of another class.
+        hidden_size: the dimension H of u and v. classes: the classes that occur in the data. pairs: the pairs to
+        classify. max_square: use max(u, v)² as a further feature (ConSERT's code). Raises ValueError if there are
+        fewer than two classes or no pairs, or if a class is unknown.
         """
         super().__init__()
-        named = {pair.label for pair in pairs} - {None}
-        if len(classes) < 2 or not pairs or not named <= set(classes) <= set(CLASSES):
-            raise ValueError(
-                f"{list(pairs)} cannot be told apart as {list(classes)}; of {CLASSES} at least 2 are needed"
-            )
+        used = {pair.label for pair in pairs} - {None}
+        if len(classes) < 2 or not pairs or not used <= set(classes) <= set(CLASSES):
+            raise ValueError(f"cannot classify {list(pairs)} as {list(classes)}; give pairs and two of {CLASSES}")
         self.classes = tuple(classes)
         self.pairs = tuple(pairs)
         self.max_square = max_square
         self.head = nn.Linear((4 if max_square else 3) * hidden_size, len(self.classes))
-        numbers = [self.classes.index(name) if name in self.classes else -1 for name in CLASSES]
-        self.register_buffer("numbers", torch.tensor(numbers), persistent=False)
+        indices = [self.classes.index(name) if name in self.classes else -1 for name in CLASSES]
+        self.register_buffer("class_indices", torch.tensor(indices), persistent=False)
 
     def num_items(self, batch: EncodedBatch, sampled: None) -> int:
         return len(batch.input_ids) * len(self.pairs)
 
     def mean(self, batch: EncodedBatch, sampled: None) -> Tensor:
-        """Cross entropy in nats, the mean over all pairs of all examples."""
+        """Return the mean cross entropy over all pairs of all examples, in nats."""
         views = batch.embeddings
         logits = self.head(torch.cat([self._features(views[pair.first], views[pair.second]) for pair in self.pairs]))
         targets = torch.cat([self._targets(batch, pair.label) for pair in self.pairs])
-        right = (logits.argmax(-1) == targets).sum()
-        self.metrics = {"accuracy": (right, torch.tensor(len(targets), device=right.device))}
+        correct = (logits.argmax(-1) == targets).sum()
+        self.metrics = {"accuracy": (correct, torch.tensor(len(targets), device=correct.device))}
         return F.cross_entropy(precise(logits), targets)
 
     def _features(self, first: Tensor, second: Tensor) -> Tensor:
-        """Two embeddings (B, H) → what is known of the pair (B, 3 H), or (B, 4 H)."""
+        """Return the features (B, 3 H) of pairs of embeddings (B, H); (B, 4 H) with max_square."""
         features = [first, second, (first - second).abs()]
         return torch.cat([*features, torch.maximum(first, second) ** 2] if self.max_square else features, dim=-1)
 
     def _targets(self, batch: EncodedBatch, label: str | None) -> Tensor:
         if label is None:
-            return self.numbers[batch.extras["labels"]]
-        number = self.classes.index(label)
-        return torch.full((len(batch.input_ids),), number, device=self.numbers.device)
+            return self.class_indices[batch.extras["labels"]]
+        index = self.classes.index(label)
+        return torch.full((len(batch.input_ids),), index, device=self.class_indices.device)
 
 
 def classified_pairs(
     method: str, columns: Columns, view: Callable[[str], str] = str, *, labels: Sequence[str] = (LABEL,)
 ) -> tuple[Sequence[str], Sequence[Pair]]:
-    """The classes of data with these columns, and the pairs that are of one: labelled, or with hard negatives.
+    """Return the classes of data with these columns, and the pairs of views to classify.
 
-    A hard negative contradicts, where the positive follows. view: the one in which the sentence of a column is
-    classified. method, and the labels that it reads: for messages. UserError for data that tell no pairs apart.
+    With a label column these are the labelled pairs. With hard negatives (anchor, positive) is an entailment and
+    (anchor, negative) a contradiction. view: maps a column to the view in which its sentence is classified. method,
+    labels: the method and the label columns that it uses, for error messages. Raises UserError if all labels are
+    equal, or if the data have neither labels nor hard negatives.
     """
     first, second = view("anchor"), view("positive")
     if columns.label == LABEL:
         classes = columns.classes or CLASSES
         if len(classes) < 2:
             raise UserError(
-                f"all rows of --train_file have the label {classes[0]}: there is nothing to tell apart; give rows of "
-                f"another one, too ({', '.join(name for name in CLASSES if name != classes[0])})"
+                f"--train_file: all rows have the label {classes[0]}; classification needs at least two labels, so "
+                f"add rows with another one ({', '.join(name for name in CLASSES if name != classes[0])})"
             )
         return classes, [Pair(first, second)]
     if "negative" not in columns:
         raise UserError(
-            f"--method {method} learns from what pairs of sentences are said to be; give a training file with a third "
-            f"column: {', '.join(labels)}, or hard negatives, which contradict the first sentence as the second one "
-            "follows from it"
+            f"--method {method} needs labelled pairs or hard negatives; give a --train_file with a third column: "
+            f"{', '.join(labels)}, or hard negatives (sentences that contradict the first one)"
         )
-    against = Pair(first, view("negative"), "contradiction")
-    return ("contradiction", "entailment"), [Pair(first, second, "entailment"), against]
+    contradiction = Pair(first, view("negative"), "contradiction")
+    return ("contradiction", "entailment"), [Pair(first, second, "entailment"), contradiction]

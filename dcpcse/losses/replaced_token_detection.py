@@ -1,4 +1,4 @@
-"""Conditional replaced-token detection: which tokens of a sentence are not its own (D2CSE, eq. 2; DiffCSE)."""
+"""Conditional replaced-token detection: predict which tokens of a sentence were replaced (D2CSE, eq. 2; DiffCSE)."""
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +13,9 @@ from dcpcse.utils.distributed import all_reduce_max
 
 
 class ReplacedTokenDetection(PerRowLoss):
-    """A discriminator sees the corrupted sentence with the sentence's vector in the place of [CLS].
+    """A discriminator detects the replaced tokens of a corrupted sentence, given the sentence embedding as its [CLS].
 
-    Gradients flow through that vector into the encoder: it is to tell as much of the sentence as it can.
+    The gradient flows through the embedding into the encoder, so that the embedding encodes the sentence's content.
     """
 
     def __init__(
@@ -30,10 +30,12 @@ class ReplacedTokenDetection(PerRowLoss):
         copies: int = 1,
         std: float = 0.02,
     ) -> None:
-        """corruption: None where the batches bring their corrupted ids. discriminator: None for the encoder itself.
+        """Create the loss.
 
-        conditional: False leaves the [CLS] as it is (D2CSE, Table 6, c). before_mlp: the condition is the vector
-        before the head. reduction: see `replaced_token_ce`. copies: views of one and the same text.
+        hidden_size: the discriminator's. corruption: None if the batches contain corrupted token ids. discriminator:
+        None for the encoder itself. conditional: False leaves [CLS] unchanged (D2CSE, Table 6, c). before_mlp: use
+        the vector before the head as the condition. reduction: see `dcpcse.losses.functional.replaced_token_ce`.
+        copies: the number of views of one text. std: standard deviation of the new head's weights.
         """
         super().__init__()
         self.corruption = corruption
@@ -49,12 +51,15 @@ class ReplacedTokenDetection(PerRowLoss):
         nn.init.zeros_(self.head.bias)
 
     def sample(self, batch: EncodedBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Token ids, corrupted ones and mask, (B·V, L); where pads count, L is that of the joined batch."""
+        """Return token ids, corrupted token ids and attention mask, each (B·V, L).
+
+        If padding counts, L is the length of the longest text of all processes.
+        """
         ids, mask = batch.input_ids.flatten(0, 1), batch.attention_mask.flatten(0, 1)
-        given = batch.extras.get(CORRUPTED)
-        corrupted = self.corruption(ids, mask, batch.packing) if given is None else given.flatten(0, 1)
+        corrupted = batch.extras.get(CORRUPTED)
+        corrupted = self.corruption(ids, mask, batch.packing) if corrupted is None else corrupted.flatten(0, 1)
         if self.counts_pads:
-            return _as_joined(ids, corrupted, mask, batch.model.tokenizer.pad_token_id)
+            return _padded_alike(ids, corrupted, mask, batch.model.tokenizer.pad_token_id)
         return ids, corrupted, mask
 
     def num_items(self, batch: EncodedBatch, sampled: tuple[Tensor, Tensor, Tensor]) -> int | Tensor:
@@ -71,29 +76,29 @@ class ReplacedTokenDetection(PerRowLoss):
         return len(batch.input_ids) * self.copies
 
     def _hidden(self, batch: EncodedBatch, corrupted: Tensor, mask: Tensor) -> Tensor:
-        """What the discriminator makes of the corrupted sentences (B·V, L, H)."""
+        """Return the discriminator's hidden states (B·V, L, H) of the corrupted sentences."""
         vectors = batch.pooled if self.before_mlp else batch.embeddings
         condition = torch.stack(list(vectors.values()), dim=1).flatten(0, 1) if self.conditional else None
-        # Of the encoder itself the same prompts, dropout included, as in the pass that gave the condition.
+        # The encoder as discriminator uses the prompts (with dropout) of the pass that computed the condition.
         own = self.discriminator is None
         encoder, prefix = (batch.model.encoder, batch.prefix) if own else (self.discriminator, None)
-        how = {"condition": condition, "as_encoder": False, "packing": batch.packing, "pads": self.counts_pads}
-        return encoder(corrupted, mask, prefix=prefix, **how)[-1]
+        options = {"condition": condition, "as_encoder": False, "packing": batch.packing, "pads": self.counts_pads}
+        return encoder(corrupted, mask, prefix=prefix, **options)[-1]
 
     @torch.no_grad()
     def _set_metrics(self, logits: Tensor, replaced: Tensor, mask: Tensor) -> None:
-        real = mask.bool().clone()
-        real[:, 0] = False
-        right = logits.argmax(-1) == replaced.long()
-        kept = real & ~replaced
+        tokens = mask.bool().clone()
+        tokens[:, 0] = False
+        correct = logits.argmax(-1) == replaced.long()
+        kept = tokens & ~replaced
         self.metrics = {
-            "rtd_accuracy_replaced": ((right & replaced & real).sum(), (replaced & real).sum()),
-            "rtd_accuracy_kept": ((right & kept).sum(), kept.sum()),
-            "replaced_share": ((replaced & real).sum(), real.sum()),
+            "rtd_accuracy_replaced": ((correct & replaced & tokens).sum(), (replaced & tokens).sum()),
+            "rtd_accuracy_kept": ((correct & kept).sum(), kept.sum()),
+            "replaced_share": ((replaced & tokens).sum(), tokens.sum()),
         }
 
 
-def _as_joined(ids: Tensor, corrupted: Tensor, mask: Tensor, pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids (N, L), corrupted ones and mask, as long as in the joined batch: where pads count, so many count."""
+def _padded_alike(ids: Tensor, corrupted: Tensor, mask: Tensor, pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Pad token ids, corrupted token ids and mask, each (N, L), to the longest text of all processes."""
     pads = (0, all_reduce_max(ids.shape[1]) - ids.shape[1])
     return F.pad(ids, pads, value=pad_id), F.pad(corrupted, pads, value=pad_id), F.pad(mask, pads)

@@ -178,7 +178,7 @@ def test_it_goes_with_prototypes_and_looks_at_the_pair_alone(tiny):
     [
         ({"eh_loss_margin": 0.2}, "--eh_loss_margin has no effect without --do_eh_loss"),
         ({"eh_loss_weight": 1.0, "do_eh_loss": False}, "--eh_loss_weight has no effect without"),
-        ({"do_eh_loss": True, "method": "promptbert"}, "is of --method dcpcse and simcse"),
+        ({"do_eh_loss": True, "method": "promptbert"}, "is an option of --method dcpcse and simcse"),
         ({"eh_loss_margin": -0.1}, r"--eh_loss_margin -0\.1: must be in \[0, 2\)"),
         ({"eh_loss_margin": 2.0}, "--eh_loss_margin 2.0: must be"),
         ({"eh_loss_weight": 0.0}, "--eh_loss_weight 0.0: must be above 0"),
@@ -191,5 +191,5 @@ def test_what_cannot_be_is_refused(options, message):
 
 
 def test_sentences_alone_are_refused(tiny):
-    with pytest.raises(UserError, match="the training file has sentences alone"):
+    with pytest.raises(UserError, match="--do_eh_loss needs sentence pairs, but --train_file has one column"):
         built(tiny("bert"), ["anchor"])

@@ -83,7 +83,7 @@ def test_the_gradient_reaches_anchors_positives_and_negatives_as_the_formula_say
 @pytest.mark.parametrize("name", ["positives", "negatives"])
 def test_fewer_candidates_than_anchors_are_refused_with_both_counts(name):
     candidates = {"positives": vectors(4), "negatives": vectors(4), name: vectors(3)}
-    with pytest.raises(ValueError, match=f"4 anchors need as many {name}; got 3"):
+    with pytest.raises(ValueError, match=f"4 anchors need at least 4 {name}; got 3"):
         nt_xent(vectors(4), candidates["positives"], 0.05, negatives=candidates["negatives"])
 
 

@@ -133,7 +133,7 @@ def test_masking_follows_the_seed(tiny):
 def test_a_tokenizer_without_a_mask_token_is_refused(tiny):
     tokenizer = load_backbone(tiny("bert")).tokenizer
     tokenizer.mask_token = None
-    with pytest.raises(UserError, match="masking needs a tokenizer with a mask token"):
+    with pytest.raises(UserError, match="the tokenizer has no mask token"):
         TokenMasking(tokenizer, 0.15)
 
 
