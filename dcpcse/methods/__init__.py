@@ -1,7 +1,7 @@
-"""Methods: each file registers one, as a value on the axes trained × views × representation × losses.
+"""Training methods. Each module registers one: the trained parameters, the views, the representation and the losses.
 
-All files here are read; others come by `dcpcse.methods.plugins`. What a method of one's own needs is here and in
-`dcpcse.losses`.
+All modules of this package are imported here; `dcpcse.methods.plugins` loads methods from elsewhere. A custom method
+needs only the names exported here and in `dcpcse.losses`.
 """
 
 import importlib

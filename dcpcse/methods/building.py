@@ -1,4 +1,4 @@
-"""Parts that methods are built from: what is trained, the model around it, and the terms of the loss."""
+"""Functions that build the parts of a method from its options: the sentence encoder, templates and loss terms."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -30,59 +30,71 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Part:
-    """What a part adds to a method: templates, views and terms. The views number the templates within the part."""
+    """Templates, views and loss terms that an option adds to a method.
+
+    The views refer to templates by their index in `templates`; see `views_after`.
+    """
 
     templates: tuple[Template, ...] = ()
     views: tuple[View, ...] = ()
     terms: Mapping[str, Term] = field(default_factory=dict)
 
     def views_after(self, count: int) -> tuple[View, ...]:
-        """Its views in a method whose first `count` templates are others."""
+        """Return the views for a method in which `count` other templates precede those of this part."""
         return tuple(replace(view, templates=tuple(count + i for i in view.templates)) for view in self.views)
 
 
-NOTHING = Part()
+EMPTY_PART = Part()
 
 
-def instance_wise(backbone: Backbone, args: ModelArguments, columns: Sequence[str], more: Part = NOTHING) -> Method:
-    """Two renderings of a sentence, or of a pair, against all others: SimCSE, and what differs on the other axes."""
-    return of_pairs(backbone, args, columns, {"contrastive": Term(contrastive(args))}, more)
+def instance_wise(
+    backbone: Backbone, args: ModelArguments, columns: Sequence[str], extra: Part = EMPTY_PART
+) -> Method:
+    """Build a method with the contrastive loss of SimCSE on two views of a sentence or on the sentences of a pair."""
+    return pair_method(backbone, args, columns, {"contrastive": Term(contrastive(args))}, extra)
 
 
-def of_pairs(
+def pair_method(
     backbone: Backbone,
     args: ModelArguments,
     columns: Sequence[str],
     terms: Mapping[str, Term],
-    more: Part = NOTHING,
+    extra: Part = EMPTY_PART,
 ) -> Method:
-    """Terms on the views of `sentence_pair_views`, which every option of templates, tuning and MLM goes with."""
+    """Build a method with these loss terms on the views of `sentence_pair_views`, and with the MLM loss if it is set.
+
+    extra: further templates, views and terms.
+    """
     templates = own_templates(args)
-    model = sentence_encoder(backbone, args, [*templates, *more.templates])
-    views = (*sentence_pair_views(columns, len(templates)), *more.views_after(len(templates)))
-    return Method(model, views, {**terms, **more.terms, **mlm_terms(backbone, args)})
+    model = sentence_encoder(backbone, args, [*templates, *extra.templates])
+    views = (*sentence_pair_views(columns, len(templates)), *extra.views_after(len(templates)))
+    return Method(model, views, {**terms, **extra.terms, **mlm_terms(backbone, args)})
 
 
 def own_templates(args: ModelArguments) -> list[Template]:
-    """The templates that the options name: the anchor's, and the positive's if it is another one."""
+    """Return the templates of --template and --second_template: the anchor's and, if it differs, the positive's."""
     return [parse_template(text, args) for text in (args.template, args.second_template) if text is not None]
 
 
 def contrastive(args: ModelArguments, **views: Any) -> Contrastive:
-    """The contrastive loss of the options; views: which ones it compares, if not anchor and positive."""
+    """Return the contrastive loss with the options' settings. views: see `Contrastive` (positive, others)."""
     return Contrastive(args.temp, args.hard_negative_weight, gather_gradient=args.gather_gradient, **views)
 
 
 def parse_template(text: str, args: ModelArguments) -> Template:
-    """A template of the options; with --tuning shallow its words are continuous, unless slots are written in it."""
+    """Parse a template. With --tuning shallow its tokens are trained, unless it contains [PROMPT] slots."""
     plain = Template.parse(text)
     return Template.parse(text, continuous=args.tuning == "shallow" and not plain.prompts)
 
 
 def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Template]) -> SentenceEncoder:
-    """The model that the options ask for; the first template is that of the anchor and of inference."""
+    """Build the sentence encoder of the options: backbone with prompts, pooling, head and templates.
+
+    The first template is used for the anchor and at inference. Raises UserError if another one has trainable tokens,
+    or if --tuning shallow has nothing to train.
+    """
     if any(template.prompts or template.continuous for template in templates[1:]):
-        raise UserError("continuous prompts stand in one template; leave --second_template out")
+        raise UserError("--second_template: only one template can have continuous prompts; leave it out")
     encoder = _encoder(backbone, args, templates)
     return SentenceEncoder(
         encoder,
@@ -100,7 +112,7 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
 
 
 def denoising_of(args: ModelArguments) -> Denoising:
-    """Whether and how the template's own vector is taken away."""
+    """Return the settings of template denoising: whether and how the template's own [MASK] vector is subtracted."""
     if args.template is None:
         return NO_DENOISING
     return Denoising(
@@ -113,7 +125,7 @@ def denoising_of(args: ModelArguments) -> Denoising:
 
 
 def mlm_terms(backbone: Backbone, args: ModelArguments) -> Mapping[str, Term]:
-    """The masked-LM term with its decaying weight (DCPCSE, section 2.2), where it is asked for."""
+    """Return the MLM loss term with its decaying weight (DCPCSE, section 2.2) if --do_mlm is set, else no term."""
     if not args.do_mlm:
         return {}
     masking = TokenMasking(backbone.tokenizer, args.mlm_probability)
@@ -123,14 +135,16 @@ def mlm_terms(backbone: Backbone, args: ModelArguments) -> Mapping[str, Term]:
 
 
 def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Template]) -> Encoder:
-    """The encoder with what is trained in it: itself, deep prompts, and input vectors where a template has slots."""
+    """Build the encoder with its trained parts: all weights, deep prompts, or input vectors of template slots."""
     tuned = args.tuning == "full"
     backbone.model.requires_grad_(tuned)
     if args.encoder_dropout is not None:
         set_dropout(backbone.model, args.encoder_dropout)
     shallow = _shallow_prompt(backbone, args, templates[0]) if templates else None
     if args.tuning == "shallow" and shallow is None:
-        raise UserError(f"--tuning shallow: the template {templates[0]} has no token to train in its place")
+        raise UserError(
+            f"--tuning shallow: the template {templates[0]} has no tokens to train; add words or [PROMPT] slots"
+        )
     if args.tuning != "deep":
         return Encoder(backbone.model, shallow=shallow, tuned=tuned)
     prompt = DeepPrompt(
@@ -144,31 +158,31 @@ def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Templ
 
 
 def _cls_prompt(backbone: Backbone) -> ShallowPrompt:
-    """The [CLS] prompt of D2CSE (section 3), begun as the embedding of what stands first in every text."""
+    """Return the [CLS] prompt of D2CSE (section 3), initialised with the word embedding of the first token."""
     first = backbone.tokenizer("")["input_ids"][0]
     return ShallowPrompt(backbone.model.get_input_embeddings().weight[[first]])
 
 
 def _shallow_prompt(backbone: Backbone, args: ModelArguments, template: Template) -> ShallowPrompt | None:
-    """Input vectors for the slots of a template; None where it has none."""
+    """Return the input vectors for the slots of a template, or None if it has no slots."""
     ids = TokenTemplate(template, backbone.tokenizer).prompt_ids
     if not ids:
         return None
     init = args.prompt_init or ("template" if template.continuous else "normal")
     if init == "template" and not template.continuous:
-        raise UserError("--prompt_init template: at a [PROMPT] slot stands no token; choose normal or uniform")
-    words = backbone.model.get_input_embeddings().weight.detach()
-    prompt = ShallowPrompt(_beginnings(words, ids, initial_std(backbone))[init])
+        raise UserError("--prompt_init template: [PROMPT] slots have no tokens; choose normal or uniform")
+    embeddings = backbone.model.get_input_embeddings().weight.detach()
+    prompt = ShallowPrompt(_initial_values(embeddings, ids, initial_std(backbone))[init])
     return prompt.requires_grad_(not args.freeze_prompts)
 
 
-def _beginnings(words: Tensor, ids: Sequence[int], std: float) -> dict[str, Tensor]:
-    shape = (len(ids), words.shape[1])
-    # All are drawn, so that what follows sees the same random numbers.
+def _initial_values(embeddings: Tensor, ids: Sequence[int], std: float) -> dict[str, Tensor]:
+    shape = (len(ids), embeddings.shape[1])
+    # All of them are drawn, so that later random numbers do not depend on the choice.
     return {
-        "template": words[list(ids)],
-        "normal": torch.randn(shape).to(words) * std,
-        "uniform": torch.rand(shape).to(words),
+        "template": embeddings[list(ids)],
+        "normal": torch.randn(shape).to(embeddings) * std,
+        "uniform": torch.rand(shape).to(embeddings),
     }
 
 
@@ -185,7 +199,7 @@ def _position_offset(backbone: Backbone, args: ModelArguments) -> int:
         return args.pre_seq_len if args.position_offset is None else args.position_offset
     if args.position_offset:
         logger.warning(
-            "--position_offset %d has no effect on %s: its positions are rotary, only distances count",
+            "--position_offset %d has no effect on %s, whose position embeddings are rotary and encode distances only",
             args.position_offset,
             backbone.source.model_type,
         )
@@ -193,12 +207,12 @@ def _position_offset(backbone: Backbone, args: ModelArguments) -> int:
 
 
 def initial_std(backbone: Backbone) -> float:
-    """The published code draws prompts and MLP like any new weight of the backbone: N(0, initializer_range)."""
+    """Return the standard deviation of new prompts and heads: the backbone's initializer_range, as published."""
     return getattr(backbone.model.config, "initializer_range", 0.02)
 
 
 def _prompt_dropout(backbone: Backbone, args: ModelArguments) -> float:
-    """That of the backbone's hidden states (ModernBERT: of its MLPs), as published, unless it is given."""
-    given = [rate for rate in (args.prompt_dropout, args.encoder_dropout) if rate is not None]
+    """Return the dropout of deep prompts; by default the backbone's hidden (ModernBERT: MLP) dropout, as published."""
+    rates = [rate for rate in (args.prompt_dropout, args.encoder_dropout) if rate is not None]
     config = backbone.model.config
-    return [*given, getattr(config, "hidden_dropout_prob", getattr(config, "mlp_dropout", 0.0))][0]
+    return [*rates, getattr(config, "hidden_dropout_prob", getattr(config, "mlp_dropout", 0.0))][0]

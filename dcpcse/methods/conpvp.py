@@ -1,4 +1,4 @@
-"""ConPVP (Zeng et al. 2022): anchors with a continuous prompt against virtual prototypes that templates call forth."""
+"""ConPVP (Zeng et al. 2022): contrasts anchors in a continuous prompt with prompt-derived virtual prototypes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,15 +18,17 @@ from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, option, require, requi
 
 @dataclass
 class ConPVPOptions:
-    """Options of ConPVP alone."""
+    """Options of ConPVP."""
 
     _argument_group_name = "ConPVP"
 
     prompt_len: int | None = option(
-        None, "ConPVP: continuous prompts between sentence and [MASK]. Default: 4.", replaces=("template",)
+        None,
+        "ConPVP: number of continuous prompt vectors between the sentence and [MASK]. Default: 4.",
+        replaces=("template",),
     )
     instance_weight: float | None = option(
-        None, "ConPVP: weight of an additional contrastive loss between two passes of the anchor. Default: 0, none."
+        None, "ConPVP: weight of an additional contrastive loss between two passes of the anchor. Default: 0 (off)."
     )
 
     def __post_init__(self) -> None:
@@ -36,14 +38,18 @@ class ConPVPOptions:
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if args.second_template is not None:
-        raise UserError("--second_template: ConPVP has --prototype_templates for its other views; leave it out")
+        raise UserError("--second_template: --method conpvp uses --prototype_templates instead; leave it out")
     prompts = [PROMPT] * (4 if args.prompt_len is None else args.prompt_len)
     if None not in (args.template, args.prompt_len) and Template.parse(args.template).prompts != len(prompts):
         raise UserError(
-            f"--prompt_len {args.prompt_len}: --template has another number of {PROMPT} slots; leave one out"
+            f"--prompt_len {args.prompt_len}: --template has a different number of {PROMPT} slots; leave one of the "
+            "two options out"
         )
     if args.prototypes == "none" and args.instance_weight:
-        raise UserError("--prototypes none compares two anchors, and --instance_weight has no effect; leave it out")
+        raise UserError(
+            f"--instance_weight {args.instance_weight:g} has no effect with --prototypes none, where the contrastive "
+            "loss between two passes of the anchor is the only one; leave it out"
+        )
     return {
         "tuning": "full",
         "pooler_type": "mask",
@@ -63,11 +69,11 @@ CITATION = (
 
 @register("conpvp", citation=CITATION, defaults=_defaults, options=(ConPVPOptions, PrototypeOptions))
 def conpvp(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Eq. 1: the anchor's [MASK] is near its own prototype, far from the others' and from all negated ones.
+    """Contrast the anchor with its prototype against the other prototypes and all negated prototypes (eq. 1).
 
-    A prototype is the [MASK] of the sentence in a template drawn from a set; where the data have pairs, of the
-    positive sentence. A hard negative stands in the anchor's template. Without prototypes (Table 4) two anchors are
-    compared.
+    A prototype is the [MASK] vector of the sentence (of the positive sentence, if the data have pairs) in a template
+    drawn from a set. A hard negative is put into the anchor's template. Without prototypes (Table 4) the loss compares
+    two passes of the anchor.
     """
     require_anchor(columns)
     positive = "positive" if "positive" in columns else "anchor"

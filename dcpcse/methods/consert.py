@@ -1,4 +1,4 @@
-"""ConSERT (Yan et al. 2021): two changed copies of a sentence are told from all others, alone or beside NLI labels."""
+"""ConSERT (Yan et al. 2021): contrasts two augmented copies of each sentence, with NLI classification if labelled."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from dcpcse.utils.option_fields import Need, flag, option, require
 
 @dataclass(frozen=True)
 class Kind:
-    """An augmentation: the option with its number, if it has one, the paper's value, and what it does to a view."""
+    """A kind of augmentation. option, default: the option with its strength and the paper's value. make: its class."""
 
     option: str | None = None
     default: float | None = None
@@ -38,47 +38,47 @@ KINDS: Mapping[str, Kind] = {
     "dropout": Kind("embedding_dropout_rate", 0.2, ElementDropout),
     "adversarial": Kind("noise_norm", 1.0),
 }
-"""The paper's numbers; the length of the adversarial step is the default of its public code."""
+"""The values of --augmentation_1 and --augmentation_2. Defaults are the paper's; noise_norm is its public code's."""
 
 
-def _copy(kind: str) -> Need:
-    return Need(f"an augmentation {kind}", lambda args: kind in (args.augmentation_1, args.augmentation_2))
+def _needs(kind: str) -> Need:
+    return Need(f"--augmentation_1 or _2 {kind}", lambda args: kind in (args.augmentation_1, args.augmentation_2))
 
 
 @dataclass
 class ConSERTOptions:
-    """Options of ConSERT alone."""
+    """Options of ConSERT."""
 
     _argument_group_name = "ConSERT"
 
     augmentation_1: str | None = option(
         None,
-        "ConSERT: what is changed in the first copy of a sentence: none, shuffle (the order of its tokens), "
-        "token_cutoff, feature_cutoff or dropout (of its embeddings), adversarial (with NLI data). Default: shuffle.",
+        "ConSERT: augmentation of the first copy of a sentence: none, shuffle (of the tokens), token_cutoff, "
+        "feature_cutoff or dropout (of the token embeddings), or adversarial (with NLI data). Default: shuffle.",
         choices=list(KINDS),
     )
     augmentation_2: str | None = option(
-        None, "ConSERT: the same of the second copy. Default: feature_cutoff.", choices=list(KINDS)
+        None, "ConSERT: augmentation of the second copy. Default: feature_cutoff.", choices=list(KINDS)
     )
     token_cutoff_rate: float | None = option(
-        None, "ConSERT: share of the tokens that are cut off. Default: 0.15.", needs=_copy("token_cutoff")
+        None, "ConSERT: share of the tokens that are set to zero. Default: 0.15.", needs=_needs("token_cutoff")
     )
     feature_cutoff_rate: float | None = option(
-        None, "ConSERT: share of the features that are cut off. Default: 0.2.", needs=_copy("feature_cutoff")
+        None, "ConSERT: share of the features that are set to zero. Default: 0.2.", needs=_needs("feature_cutoff")
     )
     embedding_dropout_rate: float | None = option(
-        None, "ConSERT: share of the elements that augmentation dropout takes. Default: 0.2.", needs=_copy("dropout")
+        None, "ConSERT: rate of the augmentation dropout. Default: 0.2.", needs=_needs("dropout")
     )
     noise_norm: float | None = option(
-        None, "ConSERT: length of the adversarial step at each token. Default: 1.", needs=_copy("adversarial")
+        None, "ConSERT: length of the adversarial step at each token. Default: 1.", needs=_needs("adversarial")
     )
     contrastive_weight: float | None = option(
-        None, "ConSERT: weight of its contrastive loss. Default: 1; beside NLI classification 0.15."
+        None, "ConSERT: weight of the contrastive loss. Default: 1; with NLI classification 0.15."
     )
     no_dropout: bool | None = flag(
-        "ConSERT: train without the dropout of encoder and prompts. Default: on; False for ordinary dropout."
+        "ConSERT: train without dropout of encoder and prompts. Default: True, unless --encoder_dropout is set."
     )
-    max_square: bool | None = flag("ConSERT: classify by max(u, v)² as well (its public code).")
+    max_square: bool | None = flag("ConSERT: max(u, v)² as a further feature for classification (its public code).")
 
     def __post_init__(self) -> None:
         for name in ("token_cutoff_rate", "feature_cutoff_rate", "embedding_dropout_rate"):
@@ -89,29 +89,25 @@ class ConSERTOptions:
             require(number is None or 0 < number < math.inf, f"--{name}", number, "above 0, and finite")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """What stands for numbers that are left out; UserError for two copies that would be the same."""
+        """Return the values of options that are left out. Raises UserError if both copies would be identical."""
         kinds = (self.augmentation_1, self.augmentation_2)
-        used = {KINDS[kind].option: KINDS[kind].default for kind in kinds if KINDS[kind].option}
-        if kinds == ("adversarial", "adversarial") or (kinds == ("none", "none") and self._is_still):
-            remedy = "; or leave dropout on" if kinds[0] == "none" else ""
+        rates = {KINDS[kind].option: KINDS[kind].default for kind in kinds if KINDS[kind].option}
+        dropout_off = not self.prompt_dropout and bool(self.no_dropout or self.encoder_dropout == 0)
+        if kinds == ("adversarial", "adversarial") or (kinds == ("none", "none") and dropout_off):
+            remedy = ", or train with dropout" if kinds[0] == "none" else ""
             raise UserError(
-                f"--augmentation_1 {kinds[0]} --augmentation_2 {kinds[0]}: both copies would be the same; choose "
-                f"another one{remedy}"
+                f"--augmentation_1 {kinds[0]} --augmentation_2 {kinds[0]}: both copies would be identical; choose a "
+                f"different augmentation for one of them{remedy}"
             )
-        still = {"prompt_dropout": 0.0} if self.no_dropout and self.tuning == "deep" else {}
-        return {**used, **still, "contrastive_weight": 0.15 if "positive" in columns else 1.0}
-
-    @property
-    def _is_still(self) -> bool:
-        """Whether nothing is dropped out in training, as far as the options tell."""
-        return not self.prompt_dropout and bool(self.no_dropout or self.encoder_dropout == 0)
+        dropout = {"prompt_dropout": 0.0} if self.no_dropout and self.tuning == "deep" else {}
+        return {**rates, **dropout, "contrastive_weight": 0.15 if "positive" in columns else 1.0}
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     if args.second_template is not None:
-        raise UserError("--second_template: the copies of --method consert stand in one template; leave it out")
+        raise UserError("--second_template: --method consert puts both copies into one template; leave it out")
     if args.hard_negative_weight != DEFAULTS["hard_negative_weight"] and not PROTOTYPES.holds(args):
-        raise UserError("--hard_negative_weight: --method consert classifies hard negatives; leave it out")
+        raise UserError("--hard_negative_weight has no effect with --method consert; leave it out")
     for name in ("encoder_dropout", "prompt_dropout"):
         if args.no_dropout and getattr(args, name):
             raise UserError(f"--no_dropout and --{name} {getattr(args, name)} contradict each other; leave one out")
@@ -136,9 +132,10 @@ CITATION = (
     augmentation_2="feature_cutoff",
 )
 def consert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Sentences alone, or classified pairs beside them, whose sentences are contrasted each with its own kind.
+    """Contrast two augmented copies of each sentence; with labelled pairs or triplets, classify the pairs as well.
 
-    The mean over tokens is the representation (section 3.2). Classification sees sentences unchanged.
+    With several columns of sentences, each column is contrasted separately. The representation is the mean over the
+    tokens (section 3.2). The classification uses the unchanged sentences.
     """
     require_anchor(columns)
     if args.no_dropout:
@@ -146,51 +143,55 @@ def consert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) ->
     kinds, columns = (args.augmentation_1, args.augmentation_2), Columns.of(columns)
     classification = _classification(backbone.source.hidden_size, args, columns)
     templates = own_templates(args)
-    more = prototypes_of(args, "positive" if "negative" in columns else "anchor")
-    model = sentence_encoder(backbone, args, [*templates, *more.templates])
+    prototypes = prototypes_of(args, "positive" if "negative" in columns else "anchor")
+    model = sentence_encoder(backbone, args, [*templates, *prototypes.templates])
     views = [view for column in columns.sentences for view in _copies(args, column, templates, classification)]
     pairs = [(column, f"{column}_copy") for column in columns.sentences]
     contrastive = Term(NTXent(pairs, args.temp, args.gather_gradient), args.contrastive_weight)
-    terms = {"contrastive": contrastive, **classification, **more.terms, **mlm_terms(backbone, args)}
-    steep = {pair[kinds.index("adversarial")]: _whole(kinds, pair[0]) for pair in pairs if "adversarial" in kinds}
-    adversary = Adversary("classification", args.noise_norm, steep) if steep else None
-    return Method(model, (*views, *more.views_after(len(templates))), terms, adversary)
+    terms = {"contrastive": contrastive, **classification, **prototypes.terms, **mlm_terms(backbone, args)}
+    adversary = None
+    if "adversarial" in kinds:
+        copy = kinds.index("adversarial")
+        adversarial = {pair[copy]: _unchanged_view(kinds, pair[0]) for pair in pairs}
+        adversary = Adversary("classification", args.noise_norm, adversarial)
+    return Method(model, (*views, *prototypes.views_after(len(templates))), terms, adversary)
 
 
 def _copies(
     args: ModelArguments, column: str, templates: Sequence[Any], classification: Mapping[str, Term]
 ) -> Sequence[View]:
-    """The views of a column: two copies, and the sentence as it is where that is classified and no copy is it."""
+    """Return the views of a column: two copies and, for classification, the sentence if both copies are augmented."""
     kinds, template = (args.augmentation_1, args.augmentation_2), (0,) if templates else ()
     named = zip((column, f"{column}_copy"), kinds, strict=True)
     views = [View(name, column, template, _augmentation(kind, args)) for name, kind in named]
-    whole = [View(_whole(kinds, column), column, template)] if classification and "none" not in kinds else []
-    return [*views, *whole]
+    if classification and "none" not in kinds:
+        views.append(View(_unchanged_view(kinds, column), column, template))
+    return views
 
 
 def _augmentation(kind: str, args: ModelArguments) -> Augmentation | None:
     entry = KINDS[kind]
-    numbers = [getattr(args, entry.option)] if entry.option else []
-    return None if entry.make is None else entry.make(*numbers)
+    strength = [getattr(args, entry.option)] if entry.option else []
+    return None if entry.make is None else entry.make(*strength)
 
 
-def _whole(kinds: Sequence[str], column: str) -> str:
-    """The view in which the sentence of a column is as it is."""
+def _unchanged_view(kinds: Sequence[str], column: str) -> str:
+    """Return the name of the view with the unchanged sentence of a column."""
     names = (column, f"{column}_copy")
     return names[kinds.index("none")] if "none" in kinds else f"{column}_whole"
 
 
 def _classification(hidden_size: int, args: ModelArguments, columns: Columns) -> Mapping[str, Term]:
-    """The supervised term, nothing for sentences alone; UserError for data that it cannot be of."""
+    """Return the classification term (no term for one column). Raises UserError if an option or the data forbid it."""
     kinds = (args.augmentation_1, args.augmentation_2)
     if "positive" not in columns:
-        asked = {"--max_square": args.max_square, "an adversarial augmentation": "adversarial" in kinds}
-        for what, there in asked.items():
-            if there:
+        supervised = {"--max_square": args.max_square, "the augmentation adversarial": "adversarial" in kinds}
+        for option_name, is_set in supervised.items():
+            if is_set:
                 raise UserError(
-                    f"{what} needs a supervised loss, and sentences alone have none; leave it out, or give a training "
-                    "file of pairs with a third column: label, or hard negatives"
+                    f"{option_name} needs the classification loss, but --train_file has one column of sentences; "
+                    "leave it out, or give pairs with a third column (label, or hard negatives)"
                 )
         return {}
-    classes, pairs = classified_pairs("consert", columns, lambda column: _whole(kinds, column))
+    classes, pairs = classified_pairs("consert", columns, lambda column: _unchanged_view(kinds, column))
     return {"classification": Term(Classification(hidden_size, classes, pairs, max_square=bool(args.max_square)))}

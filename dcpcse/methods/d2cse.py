@@ -1,4 +1,4 @@
-"""D2CSE (Lee 2023): one frozen encoder with deep prompts tells sentences apart and finds replaced tokens."""
+"""D2CSE (Lee 2023): deep prompts on a frozen encoder, trained with a contrastive and a replaced-token loss."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from dcpcse.methods.shared.replaced_tokens import CrtdOptions, crtd_defaults, wi
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
-    # Table 6: the [CLS] prompt helps with pairs only (its RoBERTa column of Table 7 has it without pairs, too).
+    # Table 6: the [CLS] prompt helps with pairs only (the RoBERTa column of Table 7 uses it without pairs, too).
     cls_prompt = {"cls_prompt": "positive" in columns} if args.tuning in (None, "deep") else {}
     return {**crtd_defaults(args), "tuning": "deep", "discriminator": "self", **cls_prompt}
 
@@ -20,5 +20,8 @@ CITATION = "Lee, *D2CSE: Difference-aware Deep continuous prompts for Contrastiv
 
 @register("d2cse", citation=CITATION, defaults=_defaults, options=CrtdOptions)
 def d2cse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Eq. 1 to 3; BatchNorm MLP in training, [CLS] before it afterwards (appendix, "Pooler Design")."""
+    """Contrastive loss and replaced-token detection with the encoder as its own discriminator (eq. 1 to 3).
+
+    A BatchNorm MLP is used in training only; the representation is [CLS] before it (appendix, "Pooler Design").
+    """
     return with_crtd(backbone, args, columns)

@@ -17,8 +17,8 @@ CITATION = (
 
 @register("dcpcse", citation=CITATION, options=(PrototypeOptions, HingeOptions), tuning="deep", pooler_type="cls")
 def dcpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Only the prompts and the MLP head are trained; [CLS] is the representation (sections 2.1 and 2.2).
+    """Train only the prompts and the MLP head; the representation is [CLS] (sections 2.1 and 2.2).
 
-    Its later form, PromCSE, has the energy-based hinge for pairs.
+    The later version of the paper, PromCSE, adds the energy-based hinge for sentence pairs.
     """
     return with_hinge(with_prototypes(backbone, args, columns), args)

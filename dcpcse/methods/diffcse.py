@@ -1,4 +1,4 @@
-"""DiffCSE (Chuang et al. 2022): a trained encoder, and a trained discriminator that is given the sentence's vector."""
+"""DiffCSE (Chuang et al. 2022): SimCSE with replaced-token detection by a discriminator trained along with it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,5 +21,5 @@ CITATION = (
 
 @register("diffcse", citation=CITATION, defaults=_defaults, options=CrtdOptions)
 def diffcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """SimCSE with replaced-token detection beside it; the discriminator is not part of the result."""
+    """Train the encoder with SimCSE's loss and replaced-token detection; the discriminator is not saved."""
     return with_crtd(backbone, args, columns)

@@ -1,4 +1,4 @@
-"""ESimCSE (Wu et al. 2022): repeated words make the second view, a momentum encoder fills a queue of negatives."""
+"""ESimCSE (Wu et al. 2022): SimCSE with repeated words in the second view and a momentum queue of negatives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,26 +16,26 @@ from dcpcse.methods.shared.prototypes import PrototypeOptions, with_prototypes
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Need, option, require
 
 LARGEST_QUEUE = 1_000_000
-"""Sentences: a slip of the keyboard should not cost the memory of a machine."""
+"""Maximum of --neg_size, in sentences, so that a typo does not exhaust the memory."""
 
-QUEUE = Need("a queue of negatives (--neg_size 0)", lambda args: args.neg_size != 0)
+QUEUE = Need("a queue of negatives (--neg_size above 0)", lambda args: args.neg_size != 0)
 
 
 @dataclass
 class ESimCSEOptions:
-    """Options of ESimCSE, by the names of its public code."""
+    """Options of ESimCSE, under the names of its public code."""
 
-    _argument_group_name = "method esimcse"
+    _argument_group_name = "ESimCSE"
 
     dup_rate: float | None = option(
-        None, "ESimCSE: share of a sentence's tokens that are repeated in the second view, at most. Default: 0.32."
+        None, "ESimCSE: maximum share of a sentence's tokens that are repeated in the second view. Default: 0.32."
     )
     neg_size: int | None = option(
-        None, "ESimCSE: sentences in the queue of negatives; 0 for none. Default: 160, 2.5 batches of 64."
+        None, "ESimCSE: number of sentences in the queue of negatives; 0: no queue. Default: 160 (2.5 batches of 64)."
     )
     momentum: float | None = option(
         None,
-        "ESimCSE: share of its weights that the momentum encoder keeps in a step. Default: 0.995.",
+        "ESimCSE: coefficient of the moving average of the momentum encoder's weights, per step. Default: 0.995.",
         needs=QUEUE,
     )
 
@@ -47,23 +47,23 @@ class ESimCSEOptions:
 
 @dataclass(frozen=True)
 class WordRepetition(Augmentation):
-    """Some tokens twice, side by side, as the public code repeats them (`--dup_type bpe`).
+    """Repeats some tokens of a sentence in place, as in the public code (`--dup_type bpe`).
 
-    Of a text of n tokens, the two special ones included, fewer than min(10, ⌊rate · n⌋), each number as likely as
-    another. (The paper, as others quote it: any number up to max(2, ⌊rate · n⌋).)
+    The number of repeated tokens is drawn uniformly from 0 to min(10, ⌊rate · n⌋) - 1, where n counts the tokens
+    including two special ones. (In the paper, as quoted by others, it goes up to max(2, ⌊rate · n⌋).)
     """
 
     rate: float
 
     def edit(self, ids: Sequence[int], random: Random) -> list[int]:
-        twice = set(random.sample(range(len(ids)), random.randrange(self._below(len(ids)))))
-        return [token for place, token in enumerate(ids) for token in [token] * (1 + (place in twice))]
+        repeated = set(random.sample(range(len(ids)), random.randrange(self._limit(len(ids)))))
+        return [token for i, token in enumerate(ids) for token in [token] * (1 + (i in repeated))]
 
     def longest(self, tokens: int) -> int:
-        return tokens + self._below(tokens) - 1
+        return tokens + self._limit(tokens) - 1
 
-    def _below(self, tokens: int) -> int:
-        """Fewer than so many tokens are repeated, of so many that stand between two special ones."""
+    def _limit(self, tokens: int) -> int:
+        """Return the exclusive upper limit of the number of repeated tokens; tokens: without special tokens."""
         return max(1, min(10, int(self.rate * (tokens + 2))))
 
 
@@ -71,7 +71,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     return {
         "tuning": "full",
         "pooler_type": "cls",
-        # As in SimCSE: in training only where there are sentences alone.
+        # As in SimCSE: for training only, if the data are single sentences.
         "mlp_only_train": "positive" not in columns and args.pooler_type in (None, *POOLERS_WITH_HEAD),
         "dup_rate": 0.32,
         "neg_size": 160,
@@ -87,7 +87,7 @@ CITATION = (
 
 @register("esimcse", citation=CITATION, options=(PrototypeOptions, ESimCSEOptions), defaults=_defaults)
 def esimcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """SimCSE whose positives have some tokens twice, and whose anchors are told apart from earlier ones as well."""
+    """SimCSE with word repetition in the positives and the anchors of earlier batches as further negatives."""
     method = with_prototypes(backbone, args, columns)
     repetition = WordRepetition(args.dup_rate) if args.dup_rate else None
     views = [replace(view, augmentation=repetition) if view.name == "positive" else view for view in method.views]
@@ -98,6 +98,12 @@ def esimcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) ->
 def _contrastive(method: Method, args: ModelArguments) -> Contrastive:
     if not args.neg_size:
         return contrastive(args)
-    model, how = method.model, {"gather_gradient": args.gather_gradient}
-    how |= {"temperature": args.temp, "hard_negative_weight": args.hard_negative_weight}
-    return MomentumContrastive(model.encoder, model.dimension, args.neg_size, args.momentum, **how)
+    return MomentumContrastive(
+        method.model.encoder,
+        method.model.dimension,
+        args.neg_size,
+        args.momentum,
+        temperature=args.temp,
+        hard_negative_weight=args.hard_negative_weight,
+        gather_gradient=args.gather_gradient,
+    )

@@ -1,6 +1,6 @@
-"""PromptBERT (Jiang et al. 2022): the [MASK] of a template, two templates as views, and template denoising.
+"""PromptBERT (Jiang et al. 2022): [MASK] of a template as representation, two templates as views, denoising.
 
-With `--tuning shallow` it is OptiPrompt as section 4.2 uses it: the template's tokens are trained, all else is frozen.
+With `--tuning shallow` it is OptiPrompt (section 4.2): only the input vectors of the template's tokens are trained.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
 
 FIRST_TEMPLATE = 'This sentence of "{sentence}" means [MASK].'
 SECOND_TEMPLATE = 'This sentence : "{sentence}" means [MASK].'
-"""Table 14, BERT. RoBERTa has its own there; the presets name them."""
+"""The templates of Table 14 for BERT. The presets contain those for RoBERTa."""
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
-    """What the paper does with sentences alone, and with pairs (section 5 and appendix C)."""
+    """Return the paper's settings for single sentences and for pairs (section 5 and appendix C)."""
     optiprompt = args.tuning == "shallow"
     supervised = "positive" in columns
     two = args.template is None and not supervised and not optiprompt
@@ -29,7 +29,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         "template": SECOND_TEMPLATE if optiprompt else FIRST_TEMPLATE,
         "second_template": SECOND_TEMPLATE if two else None,
         "denoise": denoised,
-        # At test time: the plain [MASK] vector if unsupervised, denoised and through the head if supervised.
+        # At inference: the plain [MASK] vector if unsupervised, the denoised one after the head if supervised.
         "denoise_at_inference": denoised and supervised and args.denoise is not False,
         "mlp_only_train": not supervised and args.pooler_type in (None, *POOLERS_WITH_HEAD),
     }
@@ -43,5 +43,5 @@ CITATION = (
 
 @register("promptbert", citation=CITATION, options=PrototypeOptions, defaults=_defaults)
 def promptbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """The template is put around every sentence, and its own vector is subtracted (sections 4.1 to 4.3, eq. 4)."""
+    """Put every sentence into a template and subtract the template's own vector (sections 4.1 to 4.3, eq. 4)."""
     return with_prototypes(backbone, args, columns)

@@ -1,4 +1,4 @@
-"""Name → method, and what a method fills in where an option was left out."""
+"""The registry of methods: registration, default values of options, and building a method on an encoder."""
 
 import functools
 import re
@@ -26,10 +26,11 @@ from dcpcse.utils.safetensors_io import TORCH_DTYPES
 
 @dataclass(frozen=True)
 class Adversary:
-    """Views that are others again, a step uphill in a loss: ε · g / ‖g‖ at each token (ConSERT, section 3.3).
+    """Adversarial views: other views with ε · g / ‖g‖ added to each token's embedding (ConSERT, section 3.3).
 
-    term: of the loss, a mean over rows, which all views without the step give. epsilon: length of the step behind the
-    embedding layer. views: which view is which other one again.
+    g is the gradient of a loss term. term: the name of that term; its loss is a `PerRowLoss` on views that are not
+    adversarial. epsilon: length ε of the step, added to the output of the embedding layer. views: adversarial view →
+    the view that it is a copy of.
     """
 
     term: str
@@ -39,7 +40,7 @@ class Adversary:
 
 @dataclass(frozen=True)
 class Method:
-    """What is trained and how: a model, the views of an example, and named, weighted losses."""
+    """A training method: the model, the views of an example, and the weighted loss terms by name."""
 
     model: SentenceEncoder
     views: tuple[View, ...]
@@ -48,28 +49,34 @@ class Method:
 
     @property
     def losses(self) -> list[Loss]:
-        """The losses of the terms, in their order."""
+        """The losses of the terms, in the order of the terms."""
         return [term.loss for term in self.terms.values()]
 
     @property
     def anchors(self) -> Tensor | None:
-        """Embeddings (B, H) of the last batch that the guards look at; None where no loss shows some."""
+        """Embeddings (B, H) of the last batch for the training guards; None if no loss provides them."""
         return next((loss_fn.anchors for loss_fn in self.losses if loss_fn.anchors is not None), None)
 
     def negatives(self, batch: int) -> int | None:
-        """Negatives of an anchor in a batch of all processes, in the first term that has any notion of them."""
+        """Return the number of negatives per anchor in the first term that has negatives, or None.
+
+        batch: examples of all processes together.
+        """
         views = [view.name for view in self.views]
         found = (loss_fn.negatives(batch, views) for loss_fn in self.losses)
-        return next((number for number in found if number is not None), None)
+        return next((count for count in found if count is not None), None)
 
     def loss_state(self) -> dict[str, Tensor]:
-        """What checkpoints hold of the losses: trained parameters by `<term>.<name>`, what is kept by `kept.…`."""
-        found: dict[str, Tensor] = {}
+        """Return the tensors of the losses that checkpoints contain.
+
+        Trained parameters are named `TERM.NAME`, tensors of `Loss.persistent_state` `kept.TERM.NAME`.
+        """
+        state: dict[str, Tensor] = {}
         for term, part in self.terms.items():
             parameters = part.loss.named_parameters()
-            found |= {f"{term}.{name}": parameter for name, parameter in parameters if parameter.requires_grad}
-            found |= {f"kept.{term}.{name}": tensor for name, tensor in part.loss.persistent_state().items()}
-        return found
+            state |= {f"{term}.{name}": parameter for name, parameter in parameters if parameter.requires_grad}
+            state |= {f"kept.{term}.{name}": tensor for name, tensor in part.loss.persistent_state().items()}
+        return state
 
 
 Builder = Callable[[Backbone, ModelArguments, Sequence[str]], Method]
@@ -80,8 +87,9 @@ Defaults = Callable[[ModelArguments, Sequence[str]], Mapping[str, Any]]
 class Entry:
     """A registered method.
 
-    build: makes it. defaults: what it takes for options that are left out. parts: dataclasses of its own options.
-    citation: the paper that it is from. labels: which of the columns `label` and `score` it reads.
+    build: the function that builds it. defaults: the function that returns values of options that are left out. parts:
+    dataclasses of its own options. citation: the paper that introduced it. labels: which of the columns `label` and
+    `score` it uses.
     """
 
     build: Builder
@@ -92,7 +100,7 @@ class Entry:
 
     @property
     def options(self) -> frozenset[str]:
-        """Names of its own options."""
+        """The names of its own options."""
         return frozenset(field.name for part in self.parts for field in fields(part))
 
 
@@ -108,34 +116,35 @@ def register(
     labels: Sequence[str] = (),
     **fixed: Any,
 ) -> Callable[[Builder], Builder]:
-    """Make a builder known as `--method NAME`; ValueError for a name, or one of its options, that is taken.
+    """Return a decorator that registers a function (backbone, args, columns) → `Method` as `--method NAME`.
 
-    options: dataclasses of options that not all methods read, made by `dcpcse.utils.option_fields.option` and `flag`;
-    methods may share one. Each is None by default, which means that it was left out. fixed: values of options that are
-    left out;
-    defaults: those that hang on other options and on the data's columns, taken before the fixed ones. A dataclass may
-    have a method `defaults(columns)` too, for what all methods that share it take: it sees the method's filled in.
-    labels: what it reads in the data besides sentences: the column `label`, the column `score`, or either.
+    options: one or several dataclasses with the method's own options, declared with `option` and `flag` of
+    `dcpcse.utils.option_fields`; methods may share a dataclass. Every option must be None by default, which means that
+    it was left out. fixed: values of options that are left out. defaults: a function (args, columns) → such values,
+    for those that depend on other options or on the columns of the data; they precede the fixed ones. A dataclass of
+    options may also have a method `defaults(columns)`, which is called after these values are filled in. citation: the
+    paper, for the model card. labels: the columns of the data that the method uses besides sentences: `label`, `score`
+    or both.
+
+    Raises ValueError if the name is invalid or taken, or if an option is taken, unknown or has a default value.
     """
     parts = options if isinstance(options, tuple) else (options,)
 
-    def remember(builder: Builder) -> Builder:
+    def decorator(builder: Builder) -> Builder:
         if name in METHODS:
             raise ValueError(f"the method name {name!r} is already registered, by {METHODS[name].build.__module__}")
         if not _NAME.fullmatch(name):
-            raise ValueError(f"the method name {name!r} is none; use small letters, digits, . _ and -")
+            raise ValueError(f"the method name {name!r} is invalid; use lower-case letters, digits, '.', '_' and '-'")
         for part in parts:
-            _require_new(part)
+            _require_valid_options(part)
         known = {field.name for part in (ModelArguments, *parts) for field in fields(part)}
         if unknown := sorted(set(fixed) - known):
             hint = did_you_mean(unknown[0], known)
-            raise ValueError(
-                f"register({name!r}, {unknown[0]}=...): there is no such option{hint and '; ' + hint.strip()}"
-            )
+            raise ValueError(f"register({name!r}, {unknown[0]}=...): unknown option{hint and '; ' + hint.strip()}")
         METHODS[name] = Entry(builder, _with_fixed(defaults, fixed), parts, citation, tuple(labels))
         return builder
 
-    return remember
+    return decorator
 
 
 _NAME = re.compile(METHOD_NAME)
@@ -145,28 +154,32 @@ def _with_fixed(defaults: Defaults | None, fixed: Mapping[str, Any]) -> Defaults
     return lambda args, columns: {**fixed, **(defaults(args, columns) if defaults else {})}
 
 
-def _require_new(part: type) -> None:
-    """ValueError for options that are not ours to have: of a name that is taken, or with a value of their own."""
+def _require_valid_options(part: type) -> None:
+    """Raise ValueError if an option of the dataclass has a name that is taken, or a default value other than None."""
     taken = {field.name: known.__module__ for known in (ModelArguments, *option_parts()) for field in fields(known)}
     for field in fields(part):
         if part not in option_parts() and field.name in taken:
-            raise ValueError(f"the option --{field.name} of {part.__module__} is one of {taken[field.name]} already")
+            raise ValueError(
+                f"the option --{field.name} of {part.__module__} already exists in {taken[field.name]}; rename it"
+            )
         if field.default is not None:
-            raise ValueError(f"the option --{field.name} must be None by default; give register({field.name}=...)")
+            raise ValueError(
+                f"the option --{field.name} must be None by default; set its value in register(..., {field.name}=...)"
+            )
 
 
 def option_parts() -> tuple[type, ...]:
-    """The dataclasses of own options of all registered methods."""
+    """Return the dataclasses of the own options of all registered methods, each once."""
     return tuple(dict.fromkeys(part for entry in METHODS.values() for part in entry.parts))
 
 
 def arguments_class() -> type[ModelArguments]:
-    """ModelArguments with the own options of all methods that are registered now."""
-    return _joined(option_parts())
+    """Return a subclass of ModelArguments with the own options of all methods registered so far."""
+    return _combined(option_parts())
 
 
 @functools.cache
-def _joined(parts: tuple[type, ...]) -> type[ModelArguments]:
+def _combined(parts: tuple[type, ...]) -> type[ModelArguments]:
     def check(self: ModelArguments) -> None:
         for part in (ModelArguments, *parts):
             getattr(part, "__post_init__", lambda self: None)(self)
@@ -175,14 +188,17 @@ def _joined(parts: tuple[type, ...]) -> type[ModelArguments]:
 
 
 def model_arguments(**given: Any) -> ModelArguments:
-    """Options of a method by name, its own among them; UserError for values that cannot be."""
+    """Return the options of a method, given by name; options of all registered methods are known.
+
+    Raises UserError if a value is not allowed, and TypeError if a name is unknown.
+    """
     return arguments_class()(**given)
 
 
 def fill_defaults(args: ModelArguments, columns: Sequence[str]) -> ModelArguments:
-    """The options with everything filled in that was left out, for data with these columns.
+    """Return the options with all values that were left out filled in, for data with these columns.
 
-    UserError for an unknown method, for options that have no effect together, and for what cannot be combined.
+    Raises UserError if the method is unknown, an option has no effect, or options cannot be combined.
     """
     if args.method not in METHODS:
         hint = did_you_mean(args.method.lower(), METHODS)
@@ -191,8 +207,10 @@ def fill_defaults(args: ModelArguments, columns: Sequence[str]) -> ModelArgument
     for name in sorted(set().union(*(other.options for other in METHODS.values())) - entry.options):
         if getattr(args, name) is not None:
             owners = " and ".join(method for method, other in METHODS.items() if name in other.options)
-            raise UserError(f"--{name} is of --method {owners} and has no effect on {args.method}; leave it out")
-    _require_labels_read(args.method, Columns.of(columns).label)
+            raise UserError(
+                f"--{name} is an option of --method {owners} and has no effect on {args.method}; leave it out"
+            )
+    _require_labels_used(args.method, Columns.of(columns).label)
     filled = _filled(args, entry.defaults(args, columns))
     for part in entry.parts:
         filled = _filled(filled, part.defaults(filled, columns) if hasattr(part, "defaults") else {})
@@ -201,14 +219,14 @@ def fill_defaults(args: ModelArguments, columns: Sequence[str]) -> ModelArgument
     return _filled(filled, _common(filled))
 
 
-def _require_labels_read(method: str, label: str | None) -> None:
-    """UserError for labels in the data that the method would not look at."""
+def _require_labels_used(method: str, label: str | None) -> None:
+    """Raise UserError if the data have a label column that the method does not use."""
     if label is None or label in METHODS[method].labels:
         return
-    readers = ", ".join(name for name, entry in sorted(METHODS.items()) if label in entry.labels)
+    users = ", ".join(name for name, entry in sorted(METHODS.items()) if label in entry.labels)
     raise UserError(
-        f"--method {method} does not read the column {label} of the training file; leave the column out, or name it "
-        "otherwise if it holds hard negatives" + (f"; methods that read a {label}: {readers}" if readers else "")
+        f"--method {method} does not use the column {label} of --train_file; remove the column, rename it if it "
+        f"contains hard negatives, or choose a method that uses it ({users})"
     )
 
 
@@ -217,47 +235,50 @@ def _filled(args: ModelArguments, defaults: Mapping[str, Any]) -> ModelArguments
 
 
 def _common(args: ModelArguments) -> dict[str, Any]:
-    """What every method takes for options that are still open."""
+    """Return the default values that all methods share."""
     deep = {"pre_seq_len": 10, "prefix_projection": False} if args.tuning == "deep" else {}
-    inner = {"prefix_hidden_size": 512} if args.prefix_projection else {}
+    projection = {"prefix_hidden_size": 512} if args.prefix_projection else {}
     flags = ("mlp_only_train", "org_mlp", "batchnorm", "cls_prompt")
     flags += ("final_period", "denoise", "denoise_at_inference")
-    ways = {"denoise_by": "template"} if args.denoise or args.denoise_at_inference else {}
+    denoising = {"denoise_by": "template"} if args.denoise or args.denoise_at_inference else {}
     in_dev = {"denoise_in_dev": bool(args.denoise_at_inference)}
-    return {**deep, **inner, **dict.fromkeys(flags, False), **ways, **in_dev}
+    return {**deep, **projection, **dict.fromkeys(flags, False), **denoising, **in_dev}
 
 
 def _require_fitting_encoder(args: ModelArguments) -> None:
-    """UserError for a representation, or a type of weights, that the encoder cannot have as it is trained."""
+    """Raise UserError if the encoder's dtype, tuning or pooling does not fit the other options."""
     if args.encoder_dtype != "float32" and args.tuning == "full":
         raise UserError(
-            f"--encoder_dtype {args.encoder_dtype} is of frozen encoders; with --tuning full, --bf16 computes in "
-            "bfloat16 and keeps the trained weights in float32"
+            f"--encoder_dtype {args.encoder_dtype} needs a frozen encoder; with --tuning full use --bf16, which "
+            "computes in bfloat16 and keeps the trained weights in float32"
         )
     if args.tuning == "shallow" and args.template is None:
-        raise UserError("--tuning shallow trains input vectors in the places of a template's tokens; give --template")
+        raise UserError("--tuning shallow trains the input vectors of a template's tokens; give --template")
     if args.pooler_type == "mask" and args.template is None:
-        raise UserError("--pooler_type mask is the [MASK] of a template; give --template")
+        raise UserError("--pooler_type mask needs a template with [MASK]; give --template")
 
 
 DEFAULTS = {field.name: field.default for field in fields(ModelArguments)}
 
 
 def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build the method that `args.method` names on a loaded encoder, for data with these columns."""
+    """Build the method `args.method` on a loaded encoder, for data with these columns.
+
+    Raises UserError if the options or the columns do not fit the method.
+    """
     return build_resolved(backbone, fill_defaults(args, columns), columns)
 
 
 def build_resolved(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """As `build_method`, with options that `fill_defaults` has returned for these columns."""
+    """Build a method as `build_method` does, with options returned by `fill_defaults` for these columns."""
     columns = Columns.of(columns)
     method = METHODS[args.method].build(backbone, args, columns)
-    _require_whole(method, args.method, columns)
+    _require_complete(method, args.method, columns)
     if args.init_from:
         options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
         try:
             folder, _ = hub.require_model_folder(args.init_from, options)
-            _require_begins_alike(method.model, folder)
+            _require_compatible(method.model, folder)
             method.model.load_trained(folder)
         except UserError as error:
             raise UserError(f"--init_from {args.init_from}: {error}") from error
@@ -266,36 +287,38 @@ def build_resolved(backbone: Backbone, args: ModelArguments, columns: Sequence[s
     return method
 
 
-def _require_whole(method: Any, name: str, columns: Sequence[str]) -> None:
-    """UserError for what a builder gave that cannot be trained: it may be a stranger's."""
+def _require_complete(method: Any, name: str, columns: Sequence[str]) -> None:
+    """Raise UserError if the return value of a builder, which may be a plugin's, cannot be trained."""
     if not isinstance(method, Method):
         raise UserError(
-            f"the builder of --method {name} gave {type(method).__name__}; return Method(model, views, terms)"
+            f"the builder of --method {name} returned {type(method).__name__}; return Method(model, views, terms)"
         )
     if not method.terms or not method.views:
         raise UserError(
-            f"the builder of --method {name} gave no {'views' if method.terms else 'terms'}; give one at least"
+            f"the builder of --method {name} returned no {'views' if method.terms else 'terms'}; return at least one"
         )
     for term, part in method.terms.items():
         if not isinstance(part, Term):
-            raise UserError(f"the term {term} of --method {name} is {type(part).__name__}; write Term(loss, weight)")
+            raise UserError(f"the term {term} of --method {name} is {type(part).__name__}; use Term(loss, weight)")
     for view in method.views:
         if view.column not in columns:
             raise UserError(
-                f"the view {view.name} of --method {name} reads the column {view.column}; the training file has "
-                f"{', '.join(columns)}"
+                f"the view {view.name} of --method {name} uses the column {view.column}, but the columns of "
+                f"--train_file are {', '.join(columns)}; give a file with that column"
             )
 
 
-def _require_begins_alike(model: SentenceEncoder, folder: str | Path) -> None:
-    """UserError for the folder of a model whose trained numbers mean something else."""
+def _require_compatible(model: SentenceEncoder, folder: str | Path) -> None:
+    """Raise UserError if the trained weights of a model folder do not fit the model."""
     saved, ours = model_folder.read_contents(folder).record, model.record()
     texts = [record["template"] and record["template"]["text"] for record in (saved, ours)]
-    differing = {
+    differences = {
         "the vocabulary": saved["vocabulary"] != ours["vocabulary"],
         "the frozen encoder": not model.encoder.tuned and saved["base"]["fingerprint"] != ours["base"]["fingerprint"],
         "the template": ours["shallow"] is not None and texts[0] != texts[1],
     }
-    for what, differs in differing.items():
+    for part, differs in differences.items():
         if differs:
-            raise UserError(f"{what} of {folder} is another one; give the folder of a model built alike")
+            raise UserError(
+                f"{part} of {folder} differs from this run's; give a folder that was trained with the same"
+            )

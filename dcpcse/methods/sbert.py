@@ -1,4 +1,4 @@
-"""SBERT (Reimers and Gurevych 2019): an encoder learns from what pairs of sentences are said to be."""
+"""SBERT (Reimers and Gurevych 2019): supervised training on labelled or scored sentence pairs."""
 
 import math
 from collections.abc import Sequence
@@ -11,24 +11,24 @@ from dcpcse.losses import Classification, PerRowLoss, Term
 from dcpcse.losses.cosine_regression import CosineRegression
 from dcpcse.losses.pair_classification import classified_pairs
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.methods.building import of_pairs
+from dcpcse.methods.building import pair_method
 from dcpcse.methods.registry import DEFAULTS, Method, register
 from dcpcse.methods.shared.prototypes import PROTOTYPES, PrototypeOptions, prototypes_of
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
 
 LABELS = (LABEL, SCORE)
-"""What it reads besides sentences."""
+"""The columns of the data that the method uses besides sentences."""
 
 
 @dataclass
 class SBERTOptions:
-    """Options of SBERT alone."""
+    """Options of SBERT."""
 
     _argument_group_name = "SBERT"
 
     largest_score: float | None = option(
-        None, "SBERT: score that stands for a cosine of 1. Default: the largest of the training file."
+        None, "SBERT: the score that corresponds to a cosine of 1. Default: the largest score of the training file."
     )
 
     def __post_init__(self) -> None:
@@ -37,10 +37,10 @@ class SBERTOptions:
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
-    """Nothing; UserError for options of a contrastive loss where there is none."""
+    """Return no defaults. Raises UserError for options of a contrastive loss if there is none."""
     for name in ("temp", "hard_negative_weight", "gather_gradient"):
         if not PROTOTYPES.holds(args) and getattr(args, name) != DEFAULTS[name]:
-            raise UserError(f"--{name} is of contrastive losses, and --method sbert has none; leave it out")
+            raise UserError(f"--{name} has no effect: --method sbert has no contrastive loss; leave it out")
     return {}
 
 
@@ -57,33 +57,33 @@ CITATION = "Reimers and Gurevych, *Sentence-BERT: Sentence Embeddings using Siam
     pooler_type="avg",
 )
 def sbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Classification of labelled pairs, or of a pair and a hard negative; regression of scored ones (section 3)."""
+    """Classify labelled pairs or triplets, or regress the cosine of scored pairs on the score (section 3)."""
     name, loss_fn = _loss(backbone.source.hidden_size, args, Columns.of(columns))
-    # The second sentence of a labelled pair may say the contrary: prototypes are then of the first one itself.
+    # The sentences of a labelled pair may contradict each other, so the prototypes are those of the anchor.
     prototypes = prototypes_of(args, "positive" if "negative" in columns else "anchor")
-    return of_pairs(backbone, args, columns, {name: Term(loss_fn)}, prototypes)
+    return pair_method(backbone, args, columns, {name: Term(loss_fn)}, prototypes)
 
 
 def _loss(hidden_size: int, args: ModelArguments, columns: Columns) -> tuple[str, PerRowLoss]:
-    """The name of the term and its loss; UserError for data that tell no pairs apart."""
+    """Return the name of the term and its loss. Raises UserError if the data do not allow either loss."""
     if columns.label == SCORE:
-        return "regression", CosineRegression(_largest(args, columns))
+        return "regression", CosineRegression(_largest_score(args, columns))
     if args.largest_score is not None:
-        raise UserError("--largest_score has no effect without a column score in the training file; leave it out")
+        raise UserError("--largest_score has no effect without a column score in --train_file; leave it out")
     return "classification", Classification(hidden_size, *classified_pairs("sbert", columns, labels=LABELS))
 
 
-def _largest(args: ModelArguments, columns: Columns) -> float:
-    """The score of a cosine of 1; UserError for scores on no scale from 0 to it."""
-    least, most = columns.scores or (0.0, args.largest_score or 1.0)
-    largest = most if args.largest_score is None else args.largest_score
-    if least < 0 or most > largest or least == most:
-        remedy = "give rows of several" if least == most else "give scores from 0 on"
-        if least >= 0 and most > largest:
-            remedy = "give a larger one, or leave it out"
-        limit = f"--largest_score {largest:g}" if args.largest_score else "the largest"
+def _largest_score(args: ModelArguments, columns: Columns) -> float:
+    """Return the score for a cosine of 1. Raises UserError if the scores are all equal or not between 0 and it."""
+    lowest, highest = columns.scores or (0.0, args.largest_score or 1.0)
+    largest = highest if args.largest_score is None else args.largest_score
+    if lowest < 0 or highest > largest or lowest == highest:
+        remedy = "add rows with other scores" if lowest == highest else "rescale them"
+        if lowest >= 0 and highest > largest:
+            remedy = "give a larger --largest_score, or leave it out"
+        allowed = f"between 0 and --largest_score {largest:g}" if args.largest_score else "0 or more"
         raise UserError(
-            f"the scores of --train_file go from {least:g} to {most:g}; they must differ, and lie between 0 and "
-            f"{limit}: {remedy}"
+            f"the scores of --train_file range from {lowest:g} to {highest:g}; they must differ and be {allowed}; "
+            f"{remedy}"
         )
     return largest

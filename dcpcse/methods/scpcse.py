@@ -1,4 +1,4 @@
-"""SCPCSE (Jiang and Wang 2022, section 3.4): shallow prompts in the places of a template's tokens, all else frozen."""
+"""SCPCSE (Jiang and Wang 2022, section 3.4): trains only the input vectors of a template's tokens."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ CITATION = (
 )
 
 TEMPLATE = 'This sentence : "{sentence}" means [MASK]'
-"""The manual template whose embeddings the prompts begin as; the paper's has no full stop, PromptBERT's has one."""
+"""The template that initialises the prompts. As in the paper it has no full stop, unlike PromptBERT's."""
 
 
 @register(
@@ -27,8 +27,8 @@ TEMPLATE = 'This sentence : "{sentence}" means [MASK]'
     mlp_only_train=True,
 )
 def scpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """[p_1 … p_m] sentence [p_m+1 … p_l] [MASK]: [MASK] is the representation.
+    """Train the prompts of [p_1 … p_m] sentence [p_m+1 … p_l] [MASK]; the representation is [MASK].
 
-    The paper does not say where the MLP stands; as in its unsupervised form it is used in training only.
+    The paper does not say where the MLP is used; here it is used in training only, as in its unsupervised setting.
     """
     return with_prototypes(backbone, args, columns)

@@ -1,4 +1,4 @@
-"""SimCSE (Gao et al. 2021): the whole encoder is trained; dropout, or a labelled pair, makes the two views."""
+"""SimCSE (Gao et al. 2021): trains all weights of the encoder; the views come from dropout or from a labelled pair."""
 
 from collections.abc import Sequence
 
@@ -13,5 +13,5 @@ CITATION = "Gao, Yao and Chen, *SimCSE: Simple Contrastive Learning of Sentence 
 
 @register("simcse", citation=CITATION, options=(PrototypeOptions, HingeOptions), tuning="full", pooler_type="cls")
 def simcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """[CLS] through a fresh MLP is told apart from all others of the batch (sections 3 and 4)."""
+    """Contrast [CLS], followed by a new MLP, with that of the other sentences of the batch (sections 3 and 4)."""
     return with_hinge(with_prototypes(backbone, args, columns), args)

@@ -100,8 +100,8 @@ def test_a_run_resumes_from_a_corpus(corpus, train):
         ({"max_seq_length": 16}, "made with max_seq_length 32, this run has 16"),
         ({"train_file": "other"}, "made with data"),
         ({"encoder": "roberta"}, "made with vocabulary"),
-        ({"generator_name": "bert"}, "--generator_name: the tokens of --corrupted_corpus are replaced already"),
-        ({"method": "dcpcse"}, "--corrupted_corpus is of --method"),
+        ({"generator_name": "bert"}, "--generator_name has no effect with --corrupted_corpus"),
+        ({"method": "dcpcse"}, "--corrupted_corpus is an option of --method"),
     ],
     ids=str,
 )

@@ -65,10 +65,10 @@ def test_the_labels_of_a_file_are_said(tiny, train, tool, labelled_csv, scored_c
 def test_other_methods_say_which_method_reads_labels(tiny, train, tool, labelled_csv, tmp_path):
     words = train.argv(tiny("bert"), labelled_csv, tmp_path / "out", method="simcse")
     refused(
-        tool, train_command, words, "--method simcse does not read the column label", "that read a label: ", "sbert"
+        tool, train_command, words, "--method simcse does not use the column label", "a method that uses it (", "sbert"
     )
 
 
 def test_sentences_alone_teach_no_relation(tiny, train, tool, train_txt, tmp_path):
     words = train.argv(tiny("bert"), train_txt, tmp_path / "out", method="sbert")
-    refused(tool, train_command, words, "--method sbert learns from what pairs", "label, score, or hard negatives")
+    refused(tool, train_command, words, "--method sbert needs labelled pairs", "label, score, or hard negatives")

@@ -80,7 +80,7 @@ def assert_is_what_the_guide_says(record: Run) -> None:
     [
         (["--margin", "3"], "--margin 3.0: must be in (0, 2]"),
         (["--train_file", "data/sample/sentences.txt"], "--method triplet needs triplets"),
-        (["--prototypes", "both"], "--prototypes is of --method"),
+        (["--prototypes", "both"], "--prototypes is an option of --method"),
     ],
 )
 def test_what_it_refuses_is_one_line_and_nothing_is_left(words, message, desk, tool):
@@ -101,18 +101,18 @@ def test_the_rest_of_the_framework_holds_for_it(options, desk):
     [
         ("return F.relu(self.margin - gap).mean()", "return F.relu(self.margin - gap)", "is a tensor of shape (32,)"),
         ("return F.relu(self.margin - gap).mean()", "return None", "the term triplet of the loss is None"),
-        ("return Method(", "Method(", "the builder of --method triplet gave NoneType; return Method("),
-        ("return Method(", "return (", "the builder of --method triplet gave tuple"),
-        ("Term(TripletMargin(args.margin))", "TripletMargin(args.margin)", "is TripletMargin; write Term("),
-        ("Term(TripletMargin(args.margin))", "Term(args.margin)", "Term(float): give an instance of a class"),
+        ("return Method(", "Method(", "the builder of --method triplet returned NoneType; return Method("),
+        ("return Method(", "return (", "the builder of --method triplet returned tuple"),
+        ("Term(TripletMargin(args.margin))", "TripletMargin(args.margin)", "is TripletMargin; use Term("),
+        ("Term(TripletMargin(args.margin))", "Term(args.margin)", "Term(float): not a loss; give an instance of"),
         ("Term(TripletMargin(args.margin))", "Term(TripletMargin(args.margin), None)", "must be a finite number"),
-        ("        super().__init__()\n", "", "Term(TripletMargin): its __init__ must begin with super().__init__()"),
+        ("        super().__init__()\n", "", "Term(TripletMargin): the loss is not initialised; call super()"),
         (
             "sentence_pair_views(columns)",
             '(View("anchor", "title"),)',
-            "reads the column title; the training file has",
+            "uses the column title, but the columns of --train_file are",
         ),
-        ("margin=0.3,", "margins=0.3,", "there is no such option; did you mean margin?"),
+        ("margin=0.3,", "margins=0.3,", "unknown option; did you mean margin?"),
     ],
     ids=lambda text: text[:40],
 )

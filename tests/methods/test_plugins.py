@@ -55,7 +55,7 @@ def test_a_method_in_a_file_has_its_own_options_checks_and_defaults(plugin):
     assert fill_defaults(parsed("--plugin", file, "--method", "mine", "--sharpness", "3"), ["anchor"]).sharpness == 3.0
     with pytest.raises(UserError, match=r"--sharpness -1\.0: must be above 0"):
         parsed("--plugin", file, "--method", "mine", "--sharpness", "-1")
-    with pytest.raises(UserError, match="--sharpness is of --method mine and has no effect on simcse"):
+    with pytest.raises(UserError, match="--sharpness is an option of --method mine and has no effect on simcse"):
         fill_defaults(parsed("--plugin", file, "--method", "simcse", "--sharpness", "3"), ["anchor"])
     assert "--sharpness" in training_parser().format_help()
 
@@ -142,25 +142,16 @@ def test_an_installed_package_that_cannot_be_run_is_told_and_left_out(plugin, tm
     [
         ("x = 1", "registers no method"),
         ("x = (", "SyntaxError: .*line 1"),
-        ("import dcpcse\n\n1 / 0", r"ZeroDivisionError: division by zero \(my_method\.py, line 3\); mend it"),
+        ("import dcpcse\n\n1 / 0", r"ZeroDivisionError: division by zero \(my_method\.py, line 3\); fix it"),
         ("import no_such_package", "No module named 'no_such_package'; install it"),
         (
             OWN.replace('"mine"', '"simcse"'),
             r"'simcse' is already registered.*\(my_method\.py, line 15\)",
         ),
-        (OWN.replace('register("mine"', 'register("My Own"'), "the method name 'My Own' is none"),
-        (
-            OWN.replace("sharpness=2.0", "sharpnes=2.0"),
-            "no such option; did you mean sharpness",
-        ),
-        (
-            OWN.replace("sharpness", "temp"),
-            "the option --temp of my_method is one of dcpcse.methods.arguments already",
-        ),
-        (
-            OWN.replace("sharpness", "prompt_len"),
-            "the option --prompt_len of my_method is one of dcpcse.methods.conpvp",
-        ),
+        (OWN.replace('register("mine"', 'register("My Own"'), "the method name 'My Own' is invalid"),
+        (OWN.replace("sharpness=2.0", "sharpnes=2.0"), "unknown option; did you mean sharpness"),
+        (OWN.replace("sharpness", "temp"), "--temp of my_method already exists in dcpcse.methods.arguments"),
+        (OWN.replace("sharpness", "prompt_len"), "--prompt_len of my_method already exists in dcpcse.methods.conpvp"),
         (OWN.replace("option(None", "option(2.0"), "the option --sharpness must be None by default"),
     ],
     ids=lambda value: value[:30],
@@ -175,12 +166,12 @@ def test_what_is_wrong_with_a_plugin_is_said_in_a_line(plugin, text, message):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere.py", "there is no such file"),
-        ("no.such.module", "there is no module no.such.module; give an installed one"),
-        ("my-method.py", "my-method is no name of a module"),
-        ("my_method", "give the file, my_method.py"),
-        ("../there/my_method", "give the file, ../there/my_method.py"),
-        ("random.py", "another module is called random"),
+        ("nowhere.py", "--plugin nowhere.py: no such file"),
+        ("no.such.module", "there is no module no.such.module; install it"),
+        ("my-method.py", "my-method is not a valid module name"),
+        ("my_method", "to load the file, give my_method.py"),
+        ("../there/my_method", "to load the file, give ../there/my_method.py"),
+        ("random.py", "a module named random already exists"),
     ],
 )
 def test_a_name_that_leads_to_no_plugin_is_refused(plugin, name, message, tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 import dcpcse
 from dcpcse.data.collator import ViewCollator
 from dcpcse.encoders.backbones import Backbone, EncoderSource, load_backbone, load_tokenizer
-from dcpcse.encoders.heads import BatchNormMLP
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.losses.functional import replaced_token_ce
 from dcpcse.losses.generator import Corruption, load_generator
@@ -109,7 +108,7 @@ def test_a_generator_stays_in_eval_mode_unless_told_otherwise(tiny):
 
 
 def test_a_generator_of_another_vocabulary_is_refused_by_name(tiny):
-    with pytest.raises(UserError, match="its vocabulary is not the encoder's"):
+    with pytest.raises(UserError, match="its vocabulary differs from the encoder's"):
         load_generator(tiny("roberta"), load_tokenizer(tiny("bert"), LoadOptions()), LoadOptions())
 
 
@@ -160,7 +159,7 @@ def test_pads_never_count_in_the_papers_form(reduction):
 
 
 def test_an_unknown_reduction_is_an_error():
-    with pytest.raises(ValueError, match="none of"):
+    with pytest.raises(ValueError, match="'max' is unknown; choose from"):
         replaced_token_ce(torch.zeros(1, 2, 2), torch.zeros(1, 2).bool(), torch.ones(1, 2), "max", 1)
 
 
@@ -197,19 +196,11 @@ def crtd_loss(step, batch):
     return step(**batch)["crtd"]
 
 
-WIDTHS = {
-    "tiny": {},
-    "base": {"hidden_size": 768, "num_attention_heads": 12},
-    "large": {"hidden_size": 1024, "num_attention_heads": 16},
-}
-
-
 @pytest.mark.parametrize("columns", COLUMNS.values(), ids=COLUMNS)
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_the_crtd_step_is_the_loop_over_sentences(kind, width, columns, tiny, sentences):
+def test_the_crtd_step_is_the_loop_over_sentences(kind, columns, tiny, sentences):
     """Each copy with its own vector; the sum of the paper over anchor, positive and negative."""
-    step, batch = built(tiny(kind, **NO_DROPOUT, **WIDTHS[width]), sentences, columns, pre_seq_len=3)
+    step, batch = built(tiny(kind, **NO_DROPOUT), sentences, columns, pre_seq_len=3)
     loss_fn, encoder, model = step.losses["crtd"], step.model.encoder, step.model
     found = crtd_loss(step, batch)
     ids, mask = batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)
@@ -290,22 +281,6 @@ def test_the_gradient_reaches_the_prompts_through_the_condition(conditional, tin
 
 
 # What is trained
-
-
-def test_d2cse_on_bert_base_trains_the_published_number_of_parameters():
-    """SPEC 3.1: 16 prompts of keys and values, BatchNorm MLP, head of two classes; 768 more with the [CLS] prompt."""
-    hidden, layers = 768, 12
-    head = BatchNormMLP(hidden)
-    trained = sum(p.numel() for p in head.parameters()) + 16 * 2 * layers * hidden + 2 * hidden + 2
-    assert sum(p.numel() for p in head.parameters()) == 2_362_368
-    assert trained == 2_658_818
-
-
-@pytest.mark.parametrize("cls_prompt", [False, True])
-def test_the_trained_parameters_are_prompts_head_and_detection_head(cls_prompt, tiny, sentences):
-    step, _ = built(tiny("bert"), sentences, pre_seq_len=16, cls_prompt=cls_prompt)
-    trained = sum(p.numel() for p in step.parameters() if p.requires_grad)
-    assert trained == 16 * 2 * 3 * 32 + (32 * 64 * 2 + 128) + (2 * 32 + 2) + 32 * cls_prompt
 
 
 TYPES = {
@@ -419,11 +394,12 @@ def test_the_cls_prompt_replaces_the_word_embedding_of_the_first_token(tiny):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "dcpcse", "lambda_weight": 0.1}, "--lambda_weight is of --method"),
+        ({"method": "dcpcse", "lambda_weight": 0.1}, "--lambda_weight is an option of --method"),
         ({"method": "simcse", "cls_prompt": True}, "--cls_prompt has no effect without --tuning deep"),
         ({"method": "simcse", "pooler_type": "avg", "batchnorm": True}, "has no effect without a head"),
-        ({"method": "d2cse", "corrupted_corpus": "x", "masking_ratio": 0.2}, "are replaced already"),
-        ({"method": "d2cse", "tuning": "shallow"}, "takes no template, so no --tuning shallow"),
+        ({"method": "d2cse", "corrupted_corpus": "x", "masking_ratio": 0.2}, "--masking_ratio has no effect with"),
+        ({"method": "d2cse", "tuning": "shallow"}, "--tuning shallow: --method d2cse takes no template"),
+        ({"method": "diffcse", "template": "{sentence} [MASK]"}, "--template: --method diffcse takes no template"),
         ({"method": "d2cse", "crtd_condition": False, "before_mlp": True}, "--before_mlp has no effect"),
     ],
 )
@@ -442,12 +418,6 @@ def test_values_that_cannot_be_are_refused(options):
         model_arguments(method="d2cse", **options)
 
 
-def test_a_template_and_a_condition_do_not_go_together(tiny):
-    args = model_arguments(method="d2cse", generator_name=tiny("bert"), template="{sentence} [MASK]")
-    with pytest.raises(UserError, match="takes no template"):
-        build_method(load_backbone(tiny("bert")), args, ["anchor"])
-
-
 @pytest.mark.parametrize("method", ["d2cse", "diffcse"])
 def test_another_pooling_goes_without_the_head(method):
     settled = fill_defaults(model_arguments(method=method, pooler_type="avg"), ["anchor"])
@@ -461,17 +431,16 @@ def test_the_cls_prompt_is_of_pairs_by_default_and_may_be_chosen():
     assert fill_defaults(model_arguments(method="dcpcse", cls_prompt=True), ["anchor"]).cls_prompt
 
 
-@pytest.mark.parametrize("cls_prompt", [False, True])
-def test_d2cse_on_the_shape_of_bert_base(cls_prompt, tiny):
-    """The published 2.6 M, counted on the method itself; the vocabulary does not matter."""
+def test_d2cse_trains_the_published_number_of_parameters_on_bert_base(tiny):
+    """16 prompts of keys and values, the BatchNorm MLP (2,362,368) and a head of two classes; with [CLS] 768 more."""
     tokenizer = load_tokenizer(tiny("bert"), LoadOptions())
-    model = AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=len(tokenizer)))
+    model = AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=len(tokenizer), intermediate_size=8))
     model.pooler = None
     backbone = Backbone(model, tokenizer, EncoderSource("random", None, "bert", 768, "none"))
-    args = model_arguments(method="d2cse", pre_seq_len=16, cls_prompt=cls_prompt, corrupted_corpus="elsewhere")
+    args = model_arguments(method="d2cse", pre_seq_len=16, cls_prompt=True, corrupted_corpus="elsewhere")
     step = TrainingStep(build_method(backbone, args, ["anchor"]))
     trained = sum(p.numel() for p in step.parameters() if p.requires_grad)
-    assert trained == 2_658_818 + 768 * cls_prompt
+    assert trained == 2_658_818 + 768
 
 
 def test_activation_checkpointing_keeps_condition_and_prompts(tiny, sentences):

@@ -191,18 +191,18 @@ def test_without_known_labels_all_classes_are_expected(tiny):
 @pytest.mark.parametrize(
     ("columns", "options", "said"),
     [
-        (["anchor"], {}, "learns from what pairs of sentences are said to be"),
+        (["anchor"], {}, "--method sbert needs labelled pairs or hard negatives"),
         (PAIR, {}, "third column: label, score, or hard negatives"),
-        (Columns(LABELLED, ["neutral"]), {}, "all rows of --train_file have the label neutral"),
-        (LABELLED, {"temp": 0.1}, "--temp is of contrastive losses"),
-        (TRIPLES, {"hard_negative_weight": 1.0}, "--hard_negative_weight is of contrastive losses"),
-        (LABELLED, {"gather_gradient": "published"}, "--gather_gradient is of contrastive losses"),
+        (Columns(LABELLED, ["neutral"]), {}, "--train_file: all rows have the label neutral"),
+        (LABELLED, {"temp": 0.1}, "--temp has no effect: --method sbert"),
+        (TRIPLES, {"hard_negative_weight": 1.0}, "--hard_negative_weight has no effect: --method sbert"),
+        (LABELLED, {"gather_gradient": "published"}, "--gather_gradient has no effect: --method sbert"),
         (LABELLED, {"largest_score": 5.0}, "--largest_score has no effect without a column score"),
         (TRIPLES, {"largest_score": 5.0}, "--largest_score has no effect without a column score"),
-        (SCORED, {"largest_score": 4.0}, "go from 0 to 5; they must differ, and lie between 0 and --largest_score 4"),
-        (Columns(SCORED, scores=(-1, 1)), {}, "go from -1 to 1; they must differ, and lie between 0 and the largest"),
-        (Columns(SCORED, scores=(3, 3)), {}, "go from 3 to 3; they must differ"),
-        (LABELLED, {"prototypes": "both"}, "--prototypes both: prototypes are .MASK. vectors"),
+        (SCORED, {"largest_score": 4.0}, "from 0 to 5; they must differ and be between 0 and --largest_score 4"),
+        (Columns(SCORED, scores=(-1, 1)), {}, "from -1 to 1; they must differ and be 0 or more; rescale"),
+        (Columns(SCORED, scores=(3, 3)), {}, "range from 3 to 3; they must differ"),
+        (LABELLED, {"prototypes": "both"}, "--prototypes both needs the .MASK. vector"),
     ],
 )
 def test_what_cannot_be_learned_is_refused_with_the_reason(columns, options, said, tiny):
@@ -217,5 +217,5 @@ def test_a_largest_score_is_above_zero(value):
 
 
 def test_other_methods_have_no_largest_score():
-    with pytest.raises(UserError, match="--largest_score is of --method sbert and has no effect on simcse"):
+    with pytest.raises(UserError, match="--largest_score is an option of --method sbert and has no effect on simcse"):
         fill_defaults(model_arguments(method="simcse", largest_score=5.0), ["anchor"])

@@ -1,4 +1,4 @@
-"""The energy-based hinge of PromCSE (Jiang et al. 2022) as a part of a method: what DCPCSE and SimCSE take of it."""
+"""The energy-based hinge loss of PromCSE (Jiang et al. 2022) as an option of DCPCSE and SimCSE."""
 
 import math
 from collections.abc import Sequence
@@ -17,16 +17,18 @@ HINGE = Need("--do_eh_loss", lambda args: args.do_eh_loss)
 
 @dataclass
 class HingeOptions:
-    """Options of the hinge, under the names of the public PromCSE code."""
+    """Options of the hinge loss, under the names of the public PromCSE code."""
 
     _argument_group_name = "energy-based hinge (PromCSE)"
 
     do_eh_loss: bool | None = flag(
-        "Add the energy-based hinge to the loss of sentence pairs: the positive is to be nearer than the hardest "
-        "negative, by a margin."
+        "For sentence pairs: add the energy-based hinge loss, which separates the positive from the hardest negative "
+        "by a margin."
     )
-    eh_loss_margin: float | None = option(None, "That margin, of cosines. Default: 0.2.", needs=HINGE)
-    eh_loss_weight: float | None = option(None, "Weight of the hinge. Default: 10.", needs=HINGE)
+    eh_loss_margin: float | None = option(
+        None, "Margin of the hinge loss, a difference of cosines. Default: 0.2.", needs=HINGE
+    )
+    eh_loss_weight: float | None = option(None, "Weight of the hinge loss. Default: 10.", needs=HINGE)
 
     def __post_init__(self) -> None:
         margin, weight = self.eh_loss_margin, self.eh_loss_weight
@@ -35,20 +37,20 @@ class HingeOptions:
         require(weight is None or 0 < weight < math.inf, "--eh_loss_weight", weight, "above 0, and finite")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """Margin and weight of the paper."""
+        """Return the margin and weight of the paper."""
         return {"eh_loss_margin": 0.2, "eh_loss_weight": 10.0} if self.do_eh_loss else {}
 
 
 def with_hinge(method: Method, args: ModelArguments) -> Method:
-    """The method with the hinge beside its other terms (PromCSE, eq. 12), where it is asked for.
+    """Add the hinge loss to the terms of a method (PromCSE, eq. 12) if --do_eh_loss is set.
 
-    UserError for sentences alone: a sentence and itself are no pair that anything could come between.
+    Raises UserError if the data are single sentences, whose positive is the sentence itself.
     """
     if not args.do_eh_loss:
         return method
     if "positive" not in {view.column for view in method.views}:
         raise UserError(
-            "--do_eh_loss is of pairs of sentences, and the training file has sentences alone; give a file of two or "
+            "--do_eh_loss needs sentence pairs, but --train_file has one column of sentences; give a file with two or "
             "three columns, or leave it out"
         )
     hinge = EnergyHinge(args.eh_loss_margin, args.gather_gradient)

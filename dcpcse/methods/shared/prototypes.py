@@ -1,4 +1,4 @@
-"""Prototypes as a part of a method (ConPVP; Zeng et al. 2022): positives that templates call forth of a sentence."""
+"""Prompt-derived prototypes as positives (ConPVP; Zeng et al. 2022), as an option of several methods."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.templates import PROMPT, Template
 from dcpcse.losses import Term
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.methods.building import NOTHING, Part, contrastive, instance_wise
+from dcpcse.methods.building import EMPTY_PART, Part, contrastive, instance_wise
 from dcpcse.methods.registry import Method
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import Need, option, require
@@ -39,7 +39,7 @@ PAPER = {
         'Article "{sentence}" is definitely not about the [MASK] topic',
     ),
 }
-"""Table 1, its quotes put right where the print lost them."""
+"""The templates of Table 1, with quotation marks restored that the print lost."""
 
 CODE = {
     "positive": (*PAPER["positive"], '"{sentence}" , is related to "[MASK]"'),
@@ -54,7 +54,7 @@ CODE = {
         'Article "{sentence}" is definitely not about the [MASK] topic',
     ),
 }
-"""The public code's nine and eight, as far as its wording is known to differ."""
+"""The nine and eight templates of the public code, as far as its differences are known."""
 
 TEMPLATE_SETS: Mapping[str, Mapping[str, Sequence[str]]] = {"paper": PAPER, "code": CODE}
 
@@ -65,21 +65,21 @@ PROTOTYPES = Need(
 
 @dataclass
 class PrototypeOptions:
-    """Options of prototypes, for every method that takes them."""
+    """Options of prototypes, shared by all methods that support them."""
 
     _argument_group_name = "prototypes (ConPVP)"
 
     prototypes: str | None = option(
         None,
-        "Prototypes, the [MASK] of a sentence in drawn templates, as positives: both (with negated prototypes as "
-        "negatives of all; default of conpvp), positive (without them: w/o c-) or none (default elsewhere; in conpvp "
-        "two anchors instead: w/o c+ & c-).",
+        "Use prototypes, the [MASK] vectors of a sentence in randomly drawn templates, as positives: both (with "
+        "negated prototypes as negatives; default of conpvp), positive (without negated ones: w/o c-) or none "
+        "(default of the other methods; conpvp then compares two anchors: w/o c+ & c-).",
         choices=["both", "positive", "none"],
     )
     prototype_templates: str | None = option(
         None,
-        "Their templates: paper (ConPVP's; default), code (those of its public code) or a YAML file with lists "
-        "positive, negative.",
+        "Templates of the prototypes: paper (ConPVP, Table 1; default), code (its public code) or a YAML file with "
+        "the lists positive and negative.",
         needs=PROTOTYPES,
     )
     prototype_weight: float | None = option(None, "Weight of the prototypical loss. Default: 1.", needs=PROTOTYPES)
@@ -89,38 +89,39 @@ class PrototypeOptions:
         require(weight is None or 0 < weight < math.inf, "--prototype_weight", weight, "above 0, and finite")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """What stands for options that are left out; UserError for an anchor that is no [MASK]."""
+        """Return the values of options that are left out. Raises UserError if the anchor is not a [MASK] vector."""
         if not PROTOTYPES.holds(self):
             return {}
         if self.pooler_type != "mask" or self.template is None:
             raise UserError(
-                f"--prototypes {self.prototypes}: prototypes are [MASK] vectors, and the anchor has to be one; "
-                "give --pooler_type mask and a --template, such as 'This sentence : \"{sentence}\" means [MASK].', "
-                "or --prototypes none"
+                f"--prototypes {self.prototypes} needs the [MASK] vector of a template as the anchor; give "
+                "--pooler_type mask and a --template, such as 'This sentence : \"{sentence}\" means [MASK].', or "
+                "--prototypes none"
             )
         return {"prototype_templates": "paper"}
 
 
 def with_prototypes(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """An instance-wise method, with prototypes beside its positives where they are asked for."""
+    """Build an instance-wise contrastive method, with the prototypical loss if --prototypes is set."""
     column = "positive" if "positive" in columns else "anchor"
     return instance_wise(backbone, args, columns, prototypes_of(args, column))
 
 
 def prototypes_of(args: ModelArguments, column: str) -> Part:
-    """What prototypes add to a method, of the sentences of a column; nothing where none are asked for.
+    """Return the templates, views and loss term of the prototypes of a column's sentences; empty without --prototypes.
 
-    The views are `prototype` and `negated`. The term wants each anchor (view `anchor`) near its own prototype, far
-    from the others', from all negated ones and from the hard negatives, if there are any (ConPVP, eq. 1).
+    The views are `prototype` and `negated`. The loss contrasts each anchor (view `anchor`) with its own prototype
+    against the other prototypes, all negated ones and the hard negatives, if there are any (ConPVP, eq. 1). Raises
+    UserError if the file of --prototype_templates is not usable.
     """
     if not PROTOTYPES.holds(args):
-        return NOTHING
+        return EMPTY_PART
     sets = TEMPLATE_SETS.get(args.prototype_templates) or _read_sets(Path(args.prototype_templates))
     kinds = {"prototype": sets["positive"], "negated": sets["negative"] if args.prototypes == "both" else ()}
     templates = tuple(map(Template.parse, (*kinds["prototype"], *kinds["negated"])))
     first = len(kinds["prototype"])
-    numbers = {"prototype": range(first), "negated": range(first, len(templates))}
-    views = tuple(View(name, column, tuple(numbers[name])) for name, texts in kinds.items() if texts)
+    indices = {"prototype": range(first), "negated": range(first, len(templates))}
+    views = tuple(View(name, column, tuple(indices[name])) for name, texts in kinds.items() if texts)
     others = ("negated",) if kinds["negated"] else ()
     weight = 1.0 if args.prototype_weight is None else args.prototype_weight
     term = Term(contrastive(args, positive="prototype", others=others), weight)
@@ -128,17 +129,20 @@ def prototypes_of(args: ModelArguments, column: str) -> Part:
 
 
 def _read_sets(path: Path) -> Mapping[str, Sequence[str]]:
-    wanted = f"a YAML file with the lists positive and negative, or one of {', '.join(TEMPLATE_SETS)}"
+    allowed = f"a YAML file with the lists positive and negative, or one of {', '.join(TEMPLATE_SETS)}"
     try:
         content = parse_yaml(read_text(path))
     except OSError as error:
-        raise UserError(f"--prototype_templates {path}: {error.strerror}; give {wanted}") from error
+        raise UserError(f"--prototype_templates {path}: {error.strerror}; give {allowed}") from error
     except ValueError as error:
-        raise UserError(f"--prototype_templates {path} is not readable YAML; give {wanted}") from error
+        raise UserError(f"--prototype_templates {path}: not valid YAML; give {allowed}") from error
     lists = content if isinstance(content, dict) else {}
     if set(lists) != {"positive", "negative"} or not all(lists.values()):
-        raise UserError(f"--prototype_templates {path} holds other things; give {wanted}")
+        raise UserError(f"--prototype_templates {path}: expected the keys positive and negative; give {allowed}")
     for text in (*lists["positive"], *lists["negative"]):
         if Template.parse(str(text)).prompts:
-            raise UserError(f"{path}: the template {text!r} has {PROMPT} slots; only the anchor's may have some")
+            raise UserError(
+                f"--prototype_templates {path}: the template {text!r} has {PROMPT} slots, which only the anchor's "
+                "template can have; remove them"
+            )
     return {kind: tuple(map(str, texts)) for kind, texts in lists.items()}

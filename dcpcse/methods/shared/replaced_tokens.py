@@ -1,4 +1,4 @@
-"""Conditional replaced-token detection as a part of a method: what D2CSE and DiffCSE share."""
+"""Conditional replaced-token detection (CRTD): the options and loss term that D2CSE and DiffCSE share."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from dcpcse.utils.option_fields import (
 DISCRIMINATORS = ("self", "frozen", "trained")
 
 GENERATOR_OPTIONS = ("generator_name", "masking_ratio", "generation", "generate_at", "generator_train_mode")
-"""Options of a generator that replaces tokens in training."""
+"""Options of the generator, which have no effect with --corrupted_corpus."""
 
 CONDITION = Need("--crtd_condition", lambda args: args.crtd_condition)
 
@@ -43,39 +43,46 @@ class CrtdOptions:
 
     generator_name: str | None = option(
         None,
-        "CRTD: masked language model that replaces tokens, of the encoder's vocabulary. Default: "
-        "distilbert-base-uncased for BERT, distilroberta-base for RoBERTa.",
+        "CRTD: the generator, a masked language model with the encoder's vocabulary. Default: distilbert-base-uncased "
+        "for BERT, distilroberta-base for RoBERTa.",
     )
-    masking_ratio: float | None = option(None, "CRTD: share of the tokens that are masked for it. Default: 0.3.")
+    masking_ratio: float | None = option(
+        None, "CRTD: share of the tokens that are masked for the generator. Default: 0.3."
+    )
     generation: str | None = option(
         None,
-        "CRTD: the generator's choice is a sample (default) or the argmax (DiffCSE's code).",
+        "CRTD: replace tokens by a sample from the generator (default) or by its argmax (DiffCSE's code).",
         choices=list(GENERATION_CHOICES),
     )
     generate_at: str | None = option(
         None,
-        "CRTD: tokens that are replaced: masked (default), or all by the generator's choice (DiffCSE's code).",
+        "CRTD: replace the masked tokens (default), or all tokens (DiffCSE's code).",
         choices=list(GENERATE_AT_CHOICES),
     )
-    generator_train_mode: bool | None = flag("CRTD: the generator's dropout is active (DiffCSE's code).")
+    generator_train_mode: bool | None = flag("CRTD: keep the generator's dropout active (DiffCSE's code).")
     corrupted_corpus: str | None = option(
-        None, "CRTD: folder that dcpcse corrupt wrote; no generator is loaded then.", replaces=GENERATOR_OPTIONS
+        None,
+        "CRTD: output folder of dcpcse corrupt with corrupted sentences; no generator is loaded then.",
+        replaces=GENERATOR_OPTIONS,
     )
-    lambda_weight: float | None = option(None, "CRTD: weight of its loss. Default: 0.005.")
+    lambda_weight: float | None = option(None, "CRTD: weight of the CRTD loss. Default: 0.005.")
     crtd_reduction: str | None = option(
         None,
-        "CRTD: sum over a sentence's tokens (default, the paper's), mean_tokens, or mean_all with pads and first "
-        "positions (DiffCSE's code). They differ by the length of a sentence: so must --lambda_weight.",
+        "CRTD: reduction of the loss: sum over a sentence's tokens (default, the paper's), mean_tokens, or mean_all "
+        "including padding and first positions (DiffCSE's code). They differ by a factor of the sentence length, so "
+        "adjust --lambda_weight.",
         choices=list(REDUCTIONS),
     )
     discriminator: str | None = option(
         None,
-        "CRTD: self (the prompted encoder; D2CSE), frozen (the encoder without prompts; Table 6, a) or trained (a "
-        "copy of it; Table 6, b, and DiffCSE).",
+        "CRTD: the discriminator: self (the prompted encoder; D2CSE), frozen (the encoder without prompts; D2CSE, "
+        "Table 6, a) or trained (a trained copy of the encoder; Table 6, b, and DiffCSE).",
         choices=list(DISCRIMINATORS),
     )
-    crtd_condition: bool | None = flag("CRTD: the sentence vector stands in the place of [CLS]. False: Table 6, c.")
-    before_mlp: bool | None = flag("CRTD: the condition is the vector before the head.", needs=CONDITION)
+    crtd_condition: bool | None = flag(
+        "CRTD: give the discriminator the sentence embedding in place of [CLS]. False: D2CSE, Table 6, c."
+    )
+    before_mlp: bool | None = flag("CRTD: use the vector before the head as the condition.", needs=CONDITION)
 
     def __post_init__(self) -> None:
         ratio, weight = self.masking_ratio, self.lambda_weight
@@ -84,35 +91,41 @@ class CrtdOptions:
 
 
 GENERATORS = {"bert": "distilbert-base-uncased", "roberta": "distilroberta-base"}
-"""Generators by the encoder's model type (DiffCSE)."""
+"""The default generators by the encoder's model type (DiffCSE)."""
 
 
 def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
-    """What both methods take; UserError for a generator beside a corpus that was corrupted before."""
+    """Return the default values that D2CSE and DiffCSE share.
+
+    Raises UserError for a template, or for options of the generator together with --corrupted_corpus.
+    """
     if args.tuning == "shallow" or args.template is not None:
+        option_name = "--tuning shallow" if args.template is None else "--template"
         raise UserError(
-            f"--method {args.method} puts the condition of its discriminator in [CLS] and takes no template, so no "
-            "--tuning shallow either; leave it out"
+            f"{option_name}: --method {args.method} takes no template, because its discriminator is given the "
+            "sentence embedding as [CLS]; leave it out"
         )
-    headed = args.pooler_type in (None, *POOLERS_WITH_HEAD)
-    both: dict[str, Any] = {"pooler_type": "cls", "mlp_only_train": headed, "batchnorm": headed}
-    both |= {"lambda_weight": 0.005, "crtd_reduction": "sum", "crtd_condition": True, "before_mlp": False}
+    has_head = args.pooler_type in (None, *POOLERS_WITH_HEAD)
+    defaults: dict[str, Any] = {"pooler_type": "cls", "mlp_only_train": has_head, "batchnorm": has_head}
+    defaults |= {"lambda_weight": 0.005, "crtd_reduction": "sum", "crtd_condition": True, "before_mlp": False}
     if args.corrupted_corpus is None:
-        return {**both, "masking_ratio": 0.3, "generation": "sample", "generate_at": "masked"}
+        return {**defaults, "masking_ratio": 0.3, "generation": "sample", "generate_at": "masked"}
     for name in GENERATOR_OPTIONS:
         if getattr(args, name) is not None:
-            raise UserError(f"--{name}: the tokens of --corrupted_corpus are replaced already; leave it out")
-    return both
+            raise UserError(
+                f"--{name} has no effect with --corrupted_corpus, which is already corrupted; leave it out"
+            )
+    return defaults
 
 
 def with_crtd(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """A contrastive method with replaced-token detection beside it."""
+    """Build an instance-wise contrastive method with the replaced-token detection loss."""
     method = instance_wise(backbone, args, columns)
     return Method(method.model, method.views, {**method.terms, **_crtd_term(backbone, args, method.views)})
 
 
 def _crtd_term(backbone: Backbone, args: ModelArguments, views: Sequence[View]) -> Mapping[str, Term]:
-    """The replaced-token detection of D2CSE and DiffCSE, weighted by lambda (D2CSE, eq. 3)."""
+    """Return the loss term of replaced-token detection, weighted by lambda (D2CSE, eq. 3)."""
     loss_fn = ReplacedTokenDetection(
         backbone.source.hidden_size,
         None if args.corrupted_corpus else _corruption(backbone, args),
@@ -130,8 +143,8 @@ def _corruption(backbone: Backbone, args: ModelArguments) -> Corruption:
     name = args.generator_name or GENERATORS.get(backbone.source.model_type)
     if name is None:
         raise UserError(
-            f"--generator_name is missing: a masked language model of this vocabulary; {backbone.source.model_type} "
-            "encoders have no usual one"
+            f"--generator_name is missing: there is no default for {backbone.source.model_type} encoders; give a "
+            "masked language model with the encoder's vocabulary"
         )
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
     generator = load_generator(name, backbone.tokenizer, options, train_mode=bool(args.generator_train_mode))
@@ -140,7 +153,7 @@ def _corruption(backbone: Backbone, args: ModelArguments) -> Corruption:
 
 
 def _discriminator(backbone: Backbone, args: ModelArguments) -> Encoder | None:
-    """None where the encoder is its own discriminator."""
+    """Return the discriminator, or None if the encoder is its own."""
     if args.discriminator == "trained":
         return Encoder(copy.deepcopy(backbone.model).requires_grad_(True))
     return Encoder(backbone.model) if args.discriminator == "frozen" else None
