@@ -1,1 +1,1 @@
-"""Scores of an encoder."""
+"""Evaluation of sentence encoders on the tasks of senteval and MTEB."""

@@ -1,4 +1,4 @@
-"""Encoding by all processes for the first one, which measures: it asks, each encodes a share, it gets the vectors."""
+"""Evaluation with several processes: the first one computes the scores, and all of them encode the sentences."""
 
 import logging
 from collections.abc import Callable
@@ -10,31 +10,31 @@ import torch.distributed as dist
 from dcpcse.utils.distributed import cpu_group, is_main_process, world_size
 
 EncodeFunction = Callable[..., np.ndarray]
-"""Sentences, and options by name → embeddings (n, H)."""
+"""A function of sentences and named options that returns embeddings (n, H)."""
 
 T = TypeVar("T")
 
 
 def run_on_rank_zero(encode: EncodeFunction, work: Callable[[EncodeFunction], T]) -> T:
-    """The result of `work`, which the first process alone does, with an encode function that all carry out.
+    """Run `work` in the first process and return its result in all processes.
 
-    All processes call this with an `encode` that gives the same vectors, and all get the result: there is one, so
-    that what follows from it cannot differ between them. Alone, `work` gets `encode` itself.
+    `work` is called with an encode function that distributes the sentences over all processes. All processes must
+    call this function, each with an `encode` that returns the same vectors. With one process `work` gets `encode`.
     """
     if world_size() == 1:
         return work(encode)
     if not is_main_process():
         return _encode_shares(encode)
-    result = work(lambda sentences, **options: _share_out(encode, sentences, options))
+    result = work(lambda sentences, **options: _encode_distributed(encode, sentences, options))
     _broadcast({"result": result})
     return result
 
 
-def _share_out(encode: EncodeFunction, sentences: list[str], options: dict[str, Any]) -> np.ndarray:
+def _encode_distributed(encode: EncodeFunction, sentences: list[str], options: dict[str, Any]) -> np.ndarray:
     if len(sentences) < world_size():
         return encode(sentences, **options)
     _broadcast({"sentences": sentences, "options": options})
-    own = _share(encode, sentences, options)
+    own = _encode_share(encode, sentences, options)
     shares: list[Any] = [None] * world_size()
     dist.gather_object(own, shares, group=cpu_group())
     vectors = np.empty((len(sentences), *own.shape[1:]), dtype=own.dtype)
@@ -44,18 +44,18 @@ def _share_out(encode: EncodeFunction, sentences: list[str], options: dict[str, 
 
 
 def _encode_shares(encode: EncodeFunction) -> Any:
-    """Encode shares until the first process is done; its result."""
-    while "result" not in (told := _broadcast(None)):
-        dist.gather_object(_share(encode, told["sentences"], told["options"]), group=cpu_group())
-    return told["result"]
+    """Encode shares until the first process sends its result, and return the result."""
+    while "result" not in (message := _broadcast(None)):
+        dist.gather_object(_encode_share(encode, message["sentences"], message["options"]), group=cpu_group())
+    return message["result"]
 
 
-def _share(encode: EncodeFunction, sentences: list[str], options: dict[str, Any]) -> np.ndarray:
-    # Every world-th: texts come sorted by length, and no process is to have all the long ones.
+def _encode_share(encode: EncodeFunction, sentences: list[str], options: dict[str, Any]) -> np.ndarray:
+    # Interleaved shares: the sentences are sorted by length, and no process should get all the long ones.
     share = sentences[dist.get_rank() :: world_size()]
     logger = logging.getLogger("dcpcse")
     level = logger.level
-    logger.setLevel(min(level, logging.WARNING))  # texts that are cut are counted where they are
+    logger.setLevel(min(level, logging.WARNING))  # each process warns of the texts that it truncates
     try:
         return encode(share, **options)
     finally:
@@ -63,7 +63,7 @@ def _share(encode: EncodeFunction, sentences: list[str], options: dict[str, Any]
 
 
 def _broadcast(content: Any) -> Any:
-    """What the first process says, in all."""
+    """Return the first process's content in all processes."""
     box = [content]
     dist.broadcast_object_list(box, group=cpu_group())
     return box[0]

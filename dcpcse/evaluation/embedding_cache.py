@@ -1,7 +1,7 @@
-"""Embeddings kept between evaluations, in one SQLite file for each encoder: what was encoded once is read back.
+"""A cache of embeddings between evaluations: one SQLite file per encoder.
 
-A file belongs to one identity: weights, representation, tokenizer, versions. Whatever changes a vector by more than
-rounding makes another file. Vectors are written as they are made, so that a run that is cut off loses little.
+A file belongs to one identity (weights, representation, tokenizer and versions): everything that changes a vector by
+more than rounding. Vectors are written as they are computed, so that an interrupted run loses little.
 """
 
 import hashlib
@@ -18,21 +18,22 @@ import numpy as np
 from dcpcse.utils.errors import UserError
 
 QUERY = 500
-"""Sentences asked for at once; SQLite allows some thousand."""
+"""Number of sentences in one SQL query; SQLite allows a few thousand."""
 
 EncodeSentences = Callable[[list[str]], np.ndarray]
 
 
 def embeddings_dir(cache_dir: str) -> Path:
-    """Where the embeddings of a command's --cache_dir lie, beside its downloads."""
+    """Return the folder of the cached embeddings in a command's --cache_dir."""
     return Path(cache_dir) / "embeddings"
 
 
 class EmbeddingCache:
-    """An encode function that encodes only what it has not seen; close it after use.
+    """An encode function that reads cached embeddings and encodes only the other sentences; close it after use.
 
-    folder: where the files lie; identity: JSON-ready facts that the vectors depend on. `hits` counts the sentences
-    that were read back. Raises UserError if the file cannot be read or written.
+    encode: the function that encodes sentences. folder: the folder of the cache files. identity: JSON-serialisable
+    facts that the vectors depend on. `hits` counts the sentences read from the cache. Raises UserError if the file
+    cannot be read or written, or if a vector is damaged.
     """
 
     def __init__(self, encode: EncodeSentences, folder: Path, identity: Mapping[str, Any]) -> None:
@@ -51,14 +52,14 @@ class EmbeddingCache:
             self._database.commit()
 
     def __call__(self, sentences: list[str]) -> np.ndarray:
-        """Embeddings (n, H), float32, row i for sentence i."""
+        """Return embeddings (n, H) in float32, row i for sentence i."""
         found = dict(self._read(sentences))
         self.hits += len(found)
         missing = [sentence for sentence in dict.fromkeys(sentences) if sentence not in found]
         if missing:
             vectors = np.asarray(self._encode(missing), dtype=np.float32)
             found.update(zip(missing, vectors, strict=True))
-            # Never kept: a diverged encoder's NaN is reported by the evaluation, now and the next time.
+            # NaN vectors of a diverged encoder are not cached; the evaluation reports them every time.
             finite = np.isfinite(vectors).all(axis=1)
             rows = zip(missing, vectors, finite, strict=True)
             with self._explained(), self._database:
@@ -73,13 +74,13 @@ class EmbeddingCache:
 
     def _read(self, sentences: list[str]) -> Iterator[tuple[str, np.ndarray]]:
         for start in range(0, len(sentences), QUERY):
-            asked = sentences[start : start + QUERY]
-            marks = ",".join("?" * len(asked))
+            queried = sentences[start : start + QUERY]
+            marks = ",".join("?" * len(queried))
             with self._explained():
                 query = f"SELECT sentence, vector, crc FROM vectors WHERE sentence IN ({marks})"
-                rows = self._database.execute(query, asked).fetchall()
+                rows = self._database.execute(query, queried).fetchall()
                 for sentence, vector, crc in rows:
-                    # The database tells of damage to its own structure only.
+                    # SQLite itself detects damage to its structure only.
                     if _crc(sentence, vector) != crc:
                         raise sqlite3.DatabaseError(f"the vector of {sentence[:40]!r} is damaged")
             for sentence, vector, _ in rows:
@@ -89,9 +90,9 @@ class EmbeddingCache:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last from an error's own text
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last is raised by SQLite's error texts
             raise UserError(
-                f"the kept embeddings {self.path} cannot be used ({error}); delete that file, or leave --cache_dir out"
+                f"the embedding cache {self.path} cannot be used ({error}); delete the file, or leave --cache_dir out"
             ) from error
 
 

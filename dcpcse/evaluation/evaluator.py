@@ -1,4 +1,4 @@
-"""The only bridge to senteval: measuring a model, in evaluation and for model selection in training."""
+"""Evaluation of a model with senteval, for evaluation.py and for model selection in training."""
 
 import logging
 import sys
@@ -24,7 +24,7 @@ from dcpcse.evaluation.postprocessing import Fitting
 logger = logging.getLogger(__name__)
 
 METRIC_NAMES = {"STSBenchmark": "stsb_spearman", "SICKRelatedness": "sickr_spearman"}
-"""Similarity tasks with a dev set and the names that the papers' scripts select checkpoints by."""
+"""Similarity tasks with a dev set → the names of their metrics in the papers' training scripts."""
 
 
 def evaluate_suite(
@@ -37,20 +37,21 @@ def evaluate_suite(
     show_progress: bool = False,
     on_result: Callable[[Result], None] = lambda result: None,
 ) -> Evaluation:
-    """Measure a model on loaded tasks; each distinct sentence is encoded once. DataError for unusable embeddings.
+    """Evaluate a model on loaded tasks; each distinct sentence is encoded once.
 
-    Of several processes, which all call this, each encodes a share; the first measures, and all get what it measured.
-    The classifiers of the transfer tasks train where the model is. cache_dir: where embeddings are kept for the next
-    time. fitting: a map of the embeddings that is fitted before they are scored; nothing looks into the model then.
-    on_result is called with every result when it is there.
+    All processes must call this function: all of them encode, the first one computes the scores, and all get the
+    result. Classifiers of transfer tasks are trained on the model's device. cache_dir: folder in which embeddings are
+    cached. fitting: a map of the embeddings that is fitted before they are scored; the parts of tasks that need the
+    model itself are then left out. on_result: called with each result as soon as it is computed. Raises
+    senteval.DataError if embeddings are unusable (not finite, or all equal).
     """
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
 
     def work(encode: EncodeFunction) -> Evaluation:
-        with cached_encode(encode, model, cache_dir) as kept, _Bars(show_progress) as bars:
-            inside = _Inside(model, encode) if fitting is None else None
-            finish = fitting.finish(kept) if fitting else None
-            return suite.measure(kept, inside=inside, finish=finish, progress=bars, on_result=on_result)
+        with cached_encode(encode, model, cache_dir) as cached, _ProgressBars(show_progress) as bars:
+            inside = _ModelAccess(model, encode) if fitting is None else None
+            finish = fitting.finish(cached) if fitting else None
+            return suite.measure(cached, inside=inside, finish=finish, progress=bars, on_result=on_result)
 
     return run_on_rank_zero(partial(model.encode, batch_size=batch_size), work)
 
@@ -58,14 +59,18 @@ def evaluate_suite(
 def evaluate(
     model: SentenceEncoder, tasks: Sequence[str], data_dir: str | Path, mode: str = "test", **changes: Any
 ) -> dict[str, Result]:
-    """Results by task of a mode of the papers' scripts; changes: of its settings, such as official=False."""
+    """Evaluate a model on tasks and return the results by task.
+
+    data_dir: the folder with senteval's data. mode: the mode of the papers' scripts (`test`, `fasttest` or `dev`).
+    changes: changes to the settings of the mode, such as official=False for your own data.
+    """
     return evaluate_suite(model, load_suite(tasks, data_dir, settings_of_mode(mode, **changes))).results
 
 
 def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
-    """Metrics by the papers' names: Spearman as fractions, dev accuracies × 100.
+    """Return the dev metrics under the papers' names: Spearman correlations as fractions, accuracies × 100.
 
-    `avg_sts` and `avg_transfer` are the means of the tasks of their kind, where all of these were measured.
+    The means `avg_sts` and `avg_transfer` are included if the results contain all tasks of their kind.
     """
     sts = {name: results[task].score for task, name in METRIC_NAMES.items() if task in results}
     transfer = {task: results[task].points for task in senteval.TRANSFER_TASKS if task in results}
@@ -79,7 +84,7 @@ def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
 
 @contextmanager
 def cached_encode(encode: Callable, model: SentenceEncoder, cache_dir: Path | None) -> Iterator[Callable]:
-    """The encode function, with embeddings kept in a folder if there is one."""
+    """Wrap the encode function in an `EmbeddingCache` if cache_dir is given."""
     if cache_dir is None:
         yield encode
         return
@@ -89,16 +94,16 @@ def cached_encode(encode: Callable, model: SentenceEncoder, cache_dir: Path | No
     finally:
         cache.close()
         if cache.hits:
-            logger.info("%s embeddings were read back from %s", f"{cache.hits:,}", cache.path)
+            logger.info("%s embeddings were read from the cache %s", f"{cache.hits:,}", cache.path)
 
 
 def token_embeddings(model: SentenceEncoder) -> np.ndarray:
-    """The embedding matrix (V, H) of an encoder."""
+    """Return the token embedding matrix (V, H) of an encoder."""
     return model.encoder.backbone.get_input_embeddings().weight.detach().float().cpu().numpy()
 
 
-class _Inside:
-    """A model, opened for senteval's geometry."""
+class _ModelAccess:
+    """Access to the internals of a model, for senteval's geometry task (`senteval.Inside`)."""
 
     def __init__(self, model: SentenceEncoder, encode: EncodeFunction) -> None:
         self.model, self.encode = model, encode
@@ -109,30 +114,30 @@ class _Inside:
     def encode_without_frequent(self, sentences: list[str], count: int) -> np.ndarray:
         ids = self.model.tokenizer(sentences, add_special_tokens=False, verbose=False)["input_ids"]
         frequency = Counter(token for row in ids for token in row)
-        # Ties by id: Counter would break them by order of appearance.
+        # Ties are broken by token id; Counter would break them by order of appearance.
         frequent = sorted(frequency, key=lambda token: (-frequency[token], token))[:count]
         distinct = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
         vectors = self.encode(list(distinct), without=frequent)
         return vectors[[distinct[sentence] for sentence in sentences]]
 
 
-class _Bars:
-    """Progress bars on stderr, one for each thing that is being done."""
+class _ProgressBars:
+    """Progress bars on stderr, one for each activity."""
 
     def __init__(self, shown: bool) -> None:
-        self.shown, self.what, self.done, self.bar = shown, None, 0, None
+        self.shown, self.activity, self.done, self.bar = shown, None, 0, None
 
-    def __enter__(self) -> "_Bars":
+    def __enter__(self) -> "_ProgressBars":
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.close()
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if what != self.what:
+    def __call__(self, activity: str, done: int, total: int) -> None:
+        if activity != self.activity:
             self.__exit__()
-            self.what, self.done = what, 0
-            self.bar = tqdm(total=total, desc=what, file=sys.stderr, disable=not self.shown)
+            self.activity, self.done = activity, 0
+            self.bar = tqdm(total=total, desc=activity, file=sys.stderr, disable=not self.shown)
         self.bar.update(done - self.done)
         self.done = done

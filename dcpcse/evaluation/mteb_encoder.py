@@ -1,4 +1,4 @@
-"""A SentenceEncoder for `mteb.evaluate`, which has an EncoderProtocol of its own."""
+"""An adapter of `SentenceEncoder` to the EncoderProtocol of mteb."""
 
 import hashlib
 import json
@@ -15,22 +15,26 @@ from dcpcse.encoders.fingerprint import identity
 from dcpcse.utils.errors import UserError
 
 OPTIONS = {"batch_size": "batch_size", "show_progress_bar": "show_progress"}
-"""mteb's names of the options of `encode` → ours."""
+"""Options of `encode`: mteb's name → the name in `SentenceEncoder.encode`."""
 
 
 class MTEBEncoder:
-    """A SentenceEncoder as mteb's EncoderProtocol has it, for `mteb.evaluate`."""
+    """A sentence encoder that `mteb.evaluate` accepts (mteb's EncoderProtocol)."""
 
     def __init__(self, model: Any, encode: Callable[..., np.ndarray] | None = None) -> None:
-        """encode: gives the model's embeddings in another way than its own `encode`."""
+        """Wrap a model.
+
+        model: a model returned by `dcpcse.load`. encode: a function that returns the model's embeddings, such as one
+        with a cache (default: the model's own `encode`).
+        """
         self.model = model
         self._encode = encode or model.encode
 
     @property
     def mteb_model_meta(self) -> Any:
-        """mteb's ModelMeta, where what is not known is None.
+        """mteb's ModelMeta; unknown fields are None.
 
-        Its revision follows from all that vectors depend on, since mteb keeps results by it.
+        Its revision is a digest of everything that the vectors depend on, since mteb caches results by revision.
         """
         mteb, model = import_mteb(), self.model
         base = model.source.name_or_path
@@ -58,34 +62,34 @@ class MTEBEncoder:
         prompt_type: Any = None,
         **options: Any,
     ) -> np.ndarray:
-        """Embeddings (N, H) of batches with a text column; no text is read in another way for what the task is.
+        """Return the embeddings (N, H) of the texts of batches with a text column.
 
-        UserError for batches without text, options that encoders of this package do not have, and embeddings that are
-        not finite, which mteb would rank like others.
+        The task, split and prompt type are ignored: every text is encoded in the same way. Raises UserError if a batch
+        has no text, an option is unknown, or an embedding is not finite (mteb would rank it like any other).
         """
         texts = _texts(inputs)
         if unknown := sorted(set(options) - set(OPTIONS)):
-            raise UserError(f"encode_kwargs {unknown} of mteb: encoders of this package take {sorted(OPTIONS)}")
+            raise UserError(f"encode_kwargs {', '.join(unknown)}: unknown; choose from {', '.join(sorted(OPTIONS))}")
         vectors = self._encode(texts, **{OPTIONS[name]: value for name, value in options.items()})
         _require_finite(texts, vectors)
         return vectors
 
     def similarity(self, first: Any, second: Any) -> Tensor:
-        """Cosines of all pairs of embeddings: (n, H) and (m, H) → (n, m)."""
+        """Return the cosines (n, m) of all pairs of embeddings (n, H) and (m, H)."""
         return _unit(first) @ _unit(second).T
 
     def similarity_pairwise(self, first: Any, second: Any) -> Tensor:
-        """Cosines of embeddings with those of the same row: (n, H) and (n, H) → (n,)."""
+        """Return the cosines (n,) of corresponding rows of embeddings (n, H) and (n, H)."""
         return (_unit(first) * _unit(second)).sum(-1)
 
 
 def import_mteb() -> Any:
-    """The module mteb; UserError where it is not installed."""
+    """Import and return the module mteb. Raises UserError if it is not installed."""
     try:
         import mteb
         import mteb.models.model_meta
     except ImportError as error:
-        raise UserError('the tasks of MTEB need mteb: pip install "mteb>=2.26,<3" (the extra mteb)') from error
+        raise UserError('MTEB tasks need the package mteb: pip install "mteb>=2.26,<3" (the extra mteb)') from error
     return mteb
 
 
@@ -93,7 +97,9 @@ def _texts(batches: Iterable[Mapping[str, Any]]) -> list[str]:
     texts: list[str] = []
     for batch in batches:
         if "text" not in batch:
-            raise UserError(f"a task of mteb gives {sorted(batch)} and no text; encoders of sentences read text only")
+            raise UserError(
+                f"an MTEB task has the columns {', '.join(sorted(batch))} and no text; choose tasks with text only"
+            )
         texts += batch["text"]
     return texts
 

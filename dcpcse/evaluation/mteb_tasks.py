@@ -1,4 +1,4 @@
-"""Tasks of MTEB in an evaluation: found and loaded before the encoder is, measured by mteb itself."""
+"""Tasks of MTEB in evaluation.py: finding them, loading their data, and evaluating a model on them with mteb."""
 
 import importlib.util
 import inspect
@@ -23,12 +23,12 @@ from dcpcse.utils.distributed import is_main_process
 from dcpcse.utils.errors import UserError, first_line
 
 PREFIX = "mteb/"
-"""Before a task's name in results: mteb and SentEval both have an STSBenchmark."""
+"""Prefix of a task's name in results, since mteb and SentEval both have an STSBenchmark."""
 
 
 @dataclass(frozen=True)
 class MtebResult:
-    """What mteb measured on a task. scores: split → what it gives for each of the task's subsets, as fractions."""
+    """The result of an MTEB task. scores: split → mteb's scores of each subset of the task, as fractions."""
 
     task: str
     metric: str
@@ -39,16 +39,16 @@ class MtebResult:
 
     @property
     def split(self) -> str:
-        """The splits that were measured."""
+        """The evaluated splits."""
         return ", ".join(self.scores)
 
     @property
     def points(self) -> float:
-        """The main score × 100, averaged as mteb does: over all splits and subsets, each counting the same."""
+        """The main score × 100, averaged over all splits and subsets with equal weight, as in mteb."""
         return 100 * float(np.mean([subset["main_score"] for subsets in self.scores.values() for subset in subsets]))
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready; scores as mteb gives them."""
+        """Return a JSON-serialisable record, with the scores as returned by mteb."""
         return {
             "task": self.task,
             "split": self.split,
@@ -60,16 +60,16 @@ class MtebResult:
 
 
 def load_tasks(names: Sequence[str], data_dir: str | Path | None = None) -> dict[str, Any]:
-    """mteb's tasks of these names with their data, as `mteb/NAME` → task.
+    """Load mteb tasks with their data and return them as `mteb/NAME` → task.
 
-    names: of mteb's own tasks, or FILE.py or FILE.py:CLASS with tasks of one's own; such a file is run. data_dir: a
-    folder with a copy of each data set under the last part of its hub id; without it they come from the cache of
-    `datasets`, or from the hub. UserError for an unknown task and for data that cannot be had.
+    names: names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; such a file is executed. data_dir: a
+    folder with a copy of each data set under the last part of its hub id (default: the cache of `datasets`, or the
+    hub). Raises UserError if a task is unknown or given twice, or if its data are not available.
     """
     found = [task for name in names for task in _find(name)]
     tasks = {PREFIX + task.metadata.name: task for task in found}
     if len(tasks) < len(found):
-        raise UserError(f"--mteb {' '.join(names)}: a task is named twice; give each once")
+        raise UserError(f"--mteb {' '.join(names)}: a task occurs twice; give each task once")
     for task in found:
         for part in _parts(task):
             _load_data(part, None if data_dir is None else Path(data_dir))
@@ -85,19 +85,20 @@ def evaluate_mteb_tasks(
     show_progress: bool = False,
     on_result: Callable[[MtebResult], None] = lambda result: None,
 ) -> tuple[dict[str, MtebResult], dict[str, float]]:
-    """Measure a model on loaded tasks: results and seconds by task.
+    """Evaluate a model on loaded tasks; return the results and the seconds by task.
 
-    Of several processes, which all call this, the first measures and all encode. cache_dir: where embeddings are kept.
+    All processes must call this function: all of them encode, and the first one computes the scores. cache_dir: folder
+    in which embeddings are cached. on_result: called with each result as soon as it is computed.
     """
 
     def work(encode: EncodeFunction) -> tuple[dict[str, MtebResult], dict[str, float]]:
         results, seconds = {}, {}
         with cached_encode(encode, model, cache_dir) as function:
-            # All processes encode together, by the options that they know.
+            # The options of mteb are dropped: all processes encode with their own batch_size and show_progress.
             encoder = MTEBEncoder(model, lambda texts, **options: function(texts))
             for name, task in tasks.items():
                 started = time.perf_counter()
-                results[name] = _measure(encoder, name, task)
+                results[name] = _evaluate_task(encoder, name, task)
                 seconds[name] = time.perf_counter() - started
                 on_result(results[name])
         return results, seconds
@@ -106,10 +107,10 @@ def evaluate_mteb_tasks(
     return run_on_rank_zero(partial(model.encode, batch_size=batch_size, show_progress=bars), work)
 
 
-def _measure(encoder: MTEBEncoder, name: str, task: Any) -> MtebResult:
-    # Without mteb's own cache: its results would stay when the data of a local task change.
-    measured = import_mteb().evaluate(encoder, task, cache=None, co2_tracker=False, show_progress_bar=False)
-    (result,) = measured.task_results
+def _evaluate_task(encoder: MTEBEncoder, name: str, task: Any) -> MtebResult:
+    # Without mteb's cache, whose results would be outdated when the data of a local task change.
+    results = import_mteb().evaluate(encoder, task, cache=None, co2_tracker=False, show_progress_bar=False)
+    (result,) = results.task_results
     for split, subsets in result.scores.items():
         for subset in subsets:
             if not math.isfinite(subset["main_score"]):
@@ -123,50 +124,52 @@ def _measure(encoder: MTEBEncoder, name: str, task: Any) -> MtebResult:
 
 
 def _find(name: str) -> list[Any]:
-    """The task of that name, or those of a file of one's own."""
-    path, _, wanted = name.partition(":")
+    """Return the task of that name, or the tasks of a FILE.py or FILE.py:CLASS."""
+    path, _, class_name = name.partition(":")
     if Path(path).suffix == ".py":
-        return _tasks_of_file(Path(path), wanted)
+        return _tasks_of_file(Path(path), class_name)
     try:
         return [import_mteb().get_task(name)]
     except KeyError as error:
         near = re.search(r"Did you mean: '(.+?)'", str(error))
         hint = f"did you mean {near[1]}? " if near else ""
         raise UserError(
-            f"--mteb {name}: mteb has no task of that name; {hint}give one of mteb.get_tasks(), or FILE.py[:CLASS]"
+            f"--mteb {name}: unknown task; {hint}choose one of mteb.get_tasks(), or give FILE.py[:CLASS]"
         ) from error
 
 
-def _tasks_of_file(path: Path, wanted: str) -> list[Any]:
-    """The tasks that a Python file defines, or the one of a name."""
+def _tasks_of_file(path: Path, class_name: str) -> list[Any]:
+    """Return the tasks that a Python file defines, or the one of a class name."""
     abstask = import_mteb().abstasks.AbsTask
     module = _run_file(path)
-    kinds = {
-        name: kind
-        for name, kind in vars(module).items()
-        if inspect.isclass(kind) and issubclass(kind, abstask) and kind.__module__ == module.__name__
+    classes = {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, abstask) and value.__module__ == module.__name__
     }
-    if not kinds or (wanted and wanted not in kinds):
-        raise UserError(f"--mteb {path}: no task {wanted or 'of mteb'} is defined there; it has {sorted(kinds)}")
-    return [kind() for name, kind in kinds.items() if wanted in ("", name)]
+    if not classes:
+        raise UserError(f"--mteb {path}: the file defines no mteb task; add a subclass of mteb.AbsTask")
+    if class_name and class_name not in classes:
+        raise UserError(f"--mteb {path}:{class_name}: unknown task; the file defines {', '.join(sorted(classes))}")
+    return [task_class() for name, task_class in classes.items() if class_name in ("", name)]
 
 
 def _run_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UserError(f"--mteb {path}: there is no such file")
+        raise UserError(f"--mteb {path}: no such file; give an existing FILE.py")
     name = f"_dcpcse_mteb_{path.stem}"
     specification = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # as the import system does: classes look their module up
+    sys.modules[name] = module  # as the import system does, since classes look up their module
     try:
         specification.loader.exec_module(module)
     except Exception as error:
-        raise UserError(f"--mteb {path}: it cannot be run ({type(error).__name__}: {error})") from error
+        raise UserError(f"--mteb {path}: the file cannot be run ({type(error).__name__}: {error}); fix it") from error
     return module
 
 
 def _parts(task: Any) -> Iterator[Any]:
-    """The task itself, or those that it is the average of."""
+    """Yield the task itself, or the tasks that an aggregate task averages."""
     if isinstance(task, import_mteb().abstasks.aggregated_task.AbsTaskAggregate):
         yield from task.metadata.tasks
     else:
@@ -174,21 +177,25 @@ def _parts(task: Any) -> Iterator[Any]:
 
 
 def _load_data(task: Any, data_dir: Path | None) -> None:
-    """Load the data of a task, for which mteb takes `datasets`; UserError where they cannot be had."""
+    """Load the data of a task, which mteb does with `datasets`. Raises UserError if they are not available."""
     name = task.metadata.name
     if task.metadata.dataset.get("trust_remote_code"):
-        raise UserError(f"the data of the mteb task {name} are made by code from the hub, which is not run here")
+        raise UserError(
+            f"--mteb {name}: its data set needs to run code from the hub, which is not allowed; leave it out"
+        )
     if data_dir is not None:
-        place = data_dir / Path(task.metadata.dataset["path"]).name
-        if not place.is_dir():
-            raise UserError(f"--mteb_data_dir: the data of {name} belong into {place}, and there is no such folder")
-        # Of this task alone: the metadata belong to its class.
-        dataset = {**task.metadata.dataset, "path": str(place.resolve()), "revision": "local"}
+        folder = data_dir / Path(task.metadata.dataset["path"]).name
+        if not folder.is_dir():
+            raise UserError(
+                f"--mteb_data_dir {data_dir}: the folder {folder} does not exist; put the data of {name} there"
+            )
+        # Copied, since the metadata object belongs to the task's class.
+        dataset = {**task.metadata.dataset, "path": str(folder.resolve()), "revision": "local"}
         task.metadata = task.metadata.model_copy(update={"dataset": dataset})
     try:
         task.load_data()
     except (OSError, ValueError) as error:
         raise UserError(
-            f"the data of the mteb task {name} cannot be had ({first_line(error)}); let them be downloaded once with "
-            "a network, or give --mteb_data_dir with a copy"
+            f"--mteb {name}: its data cannot be loaded ({first_line(error)}); run once with a network connection to "
+            "download them, or give --mteb_data_dir with a copy"
         ) from error

@@ -1,4 +1,4 @@
-"""The JSON file of an evaluation: every number with what it was measured on, how and by what."""
+"""The JSON file of an evaluation: all scores with the model, the protocol, the versions and the data files."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from dcpcse.utils.files import write_atomic
 
 
 class Report:
-    """The file of one evaluation; it can be written after every task."""
+    """Writer of the JSON file of an evaluation, which can be rewritten after every task."""
 
     def __init__(
         self, path: str | Path, model: SentenceEncoder, mode: str, settings: Settings, fitting: Fitting | None = None
@@ -30,7 +30,7 @@ class Report:
             self._head["postprocess"] = fitting.as_dict()
 
     def write(self, results: Mapping[str, Result], evaluation: Evaluation | None = None) -> None:
-        """Write what is measured so far. Without `evaluation` the run goes on: `complete` is false."""
+        """Write the results so far. evaluation: the finished evaluation; without it `complete` is false."""
         content = {
             "complete": evaluation is not None,
             **self._head,
@@ -46,7 +46,7 @@ class Report:
 
 
 def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
-    """Gold scores and cosines (N,) of every task's pairs, as `TASK/gold` and `TASK/cosine` in an .npz file."""
+    """Write the gold scores and cosines (N,) of each task's pairs to an .npz file (`TASK/gold`, `TASK/cosine`)."""
     arrays = {}
     for task, result in results.items():
         if isinstance(result, TaskResult):
@@ -57,7 +57,7 @@ def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
 
 
 def averages(results: Mapping[str, Result]) -> dict[str, float]:
-    """Mean of `points` of each family that has them, over the tasks that ran."""
+    """Return the mean of `points` over the evaluated tasks of each family whose results have points."""
     families: dict[str, list[float]] = {}
     for result in results.values():
         if hasattr(result, "points"):
@@ -66,7 +66,7 @@ def averages(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def describe_model(model: SentenceEncoder) -> dict[str, Any]:
-    """What was measured: method, representation, base, and the digest of everything that vectors depend on."""
+    """Return a record of the model: method, representation, base, and digests of everything that vectors depend on."""
     return {
         "method": model.method,
         "pooling": model.pooling,

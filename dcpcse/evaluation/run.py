@@ -1,4 +1,4 @@
-"""What evaluation.py does: load a model, choose its representation, measure, print, write."""
+"""The evaluation run of evaluation.py: load the tasks and the model, evaluate, print tables and write the files."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,20 +28,22 @@ from dcpcse.utils.files import require_output, require_writable
 from dcpcse.utils.run_files import read_scores
 
 TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
-"""Options of the papers' evaluation scripts that only ever mattered in training."""
+"""Options of the papers' evaluation scripts that have an effect in training only."""
 
 NO_BENCHMARK: Mapping[str, Any] = MappingProxyType({})
-"""No task of mteb."""
 
 
 def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArguments) -> None:
-    """What evaluation.py does once its options are read."""
+    """Run evaluation.py with the parsed options.
+
+    Raises UserError or senteval.DataError before the model is loaded if options, output files or data are unusable.
+    """
     settings = protocol_settings(args)
-    _require_places(args)
+    _require_writable_outputs(args)
     for name in TRAINING_OPTIONS:
         if getattr(published, name) not in (None, False):
-            notify(f"--{name} belongs to training and has no effect on a score")
-    # Before the encoder is loaded: a missing file should not cost a minute.
+            notify(f"--{name} is a training option and has no effect on the evaluation")
+    # The data are loaded first, so that a missing file is reported before the model is loaded.
     own = [PairsTask(Path(args.pairs))] if args.pairs else []
     chosen = args.chosen_tasks()
     suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
@@ -52,26 +54,26 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
     model = load_model(args.model_name_or_path, args, published)
     output = args.output_file if is_main_process() else None
     report = Report(output, model, args.mode, settings, fitting) if output else None
-    measured = evaluate_and_report(args, model, suite, report, fitting, benchmark)
+    evaluation = evaluate_and_report(args, model, suite, report, fitting, benchmark)
     if is_main_process():
-        print(tables(measured.results, args.mode))
-        _notify_summary(measured)
+        print(tables(evaluation.results, args.mode))
+        _notify_summary(evaluation)
         if args.similarities_file:
-            write_similarities(args.similarities_file, measured.results)
+            write_similarities(args.similarities_file, evaluation.results)
     if report:
-        report.write(measured.results, measured)
+        report.write(evaluation.results, evaluation)
     destroy_process_group()
 
 
 def build_fitting(args: EvaluationArguments) -> Fitting | None:
-    """The map of embeddings that is asked for, with the sentences that it is fitted to."""
+    """Return the map of embeddings of --postprocess with the sentences that it is fitted to; None without it."""
     if args.postprocess is None:
         return None
     settings = {"whitening": {"dimensions": args.whitening_dimensions}}
     settings["flow"] = {"epochs": args.flow_epochs, "learning_rate": args.flow_learning_rate, "seed": args.flow_seed}
     postprocessor = POSTPROCESSORS[args.postprocess](**settings[args.postprocess])
     if args.fit_on is None:
-        notify(f"{args.postprocess} is fitted to the sentences of each task, without their scores")
+        notify(f"{args.postprocess} is fitted to the sentences of each task, without their gold scores")
         return Fitting(postprocessor)
     sentences = distinct_sentences(args.fit_on)
     notify(f"{args.postprocess} is fitted to the {len(sentences):,} distinct sentences of {args.fit_on}")
@@ -86,9 +88,9 @@ def evaluate_and_report(
     fitting: Fitting | None = None,
     benchmark: Mapping[str, Any] = NO_BENCHMARK,
 ) -> Evaluation:
-    """Measure all tasks; each result is said, and written to the report, when it is there.
+    """Evaluate all tasks; each result is printed and written to the report as soon as it is computed.
 
-    benchmark: tasks of mteb, which come last.
+    benchmark: tasks of mteb, which are evaluated last.
     """
     results: dict[str, Result | MtebResult] = {}
 
@@ -105,17 +107,17 @@ def evaluate_and_report(
         "on_result": on_result,
     }
     with logging_redirect_tqdm():
-        measured = Evaluation({}, suite.settings, 0)
+        evaluation = Evaluation({}, suite.settings, 0)
         if suite.tasks:
-            measured = evaluate_suite(model, suite, fitting=fitting, **options)
+            evaluation = evaluate_suite(model, suite, fitting=fitting, **options)
         if not benchmark:
-            return measured
+            return evaluation
         found, seconds = evaluate_mteb_tasks(model, benchmark, **options)
-    return replace(measured, results=measured.results | found, seconds=measured.seconds | seconds)
+    return replace(evaluation, results=evaluation.results | found, seconds=evaluation.seconds | seconds)
 
 
 def protocol_settings(args: EvaluationArguments) -> Settings:
-    """The protocol of the mode with what the options change in it."""
+    """Return the settings of --mode, changed by the other options."""
     settings = settings_of_mode(
         args.mode,
         official=not args.custom_data,
@@ -130,8 +132,8 @@ def protocol_settings(args: EvaluationArguments) -> Settings:
     return replace(settings, classifier=replace(settings.classifier, nhid=args.nhid))
 
 
-def _require_places(args: EvaluationArguments) -> None:
-    """UserError where results or embeddings could not be written."""
+def _require_writable_outputs(args: EvaluationArguments) -> None:
+    """Raise UserError if results or embeddings could not be written."""
     for option in ("output_file", "similarities_file"):
         if (given := getattr(args, option)) is not None:
             require_output(Path(given), f"--{option}", args.overwrite or _is_unfinished(Path(given)))
@@ -140,29 +142,29 @@ def _require_places(args: EvaluationArguments) -> None:
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Whether a file holds the scores of an evaluation that was cut off, and so is no result yet."""
+    """Whether a file contains the scores of an interrupted evaluation."""
     if path.suffix != ".json" or not path.is_file():
         return False
     try:
         scores = read_scores(path)
-    except UserError:  # something else, which stays
+    except UserError:  # not a file of scores, so it must not be replaced
         return False
     return scores is not None and scores.get("complete") is False
 
 
-def _notify_summary(measured: Evaluation) -> None:
-    """Time, and files that are not those whose figures are known."""
-    if "encode" not in measured.seconds:  # mteb alone, which encodes task by task
-        notify(f"tasks in {sum(measured.seconds.values()):.1f} s")
+def _notify_summary(evaluation: Evaluation) -> None:
+    """Print the times, and the data files whose contents differ from the known ones."""
+    if "encode" not in evaluation.seconds:  # mteb tasks only, which are encoded one by one
+        notify(f"tasks in {sum(evaluation.seconds.values()):.1f} s")
         return
-    scoring = sum(seconds for name, seconds in measured.seconds.items() if name != "encode")
+    scoring = sum(seconds for name, seconds in evaluation.seconds.items() if name != "encode")
     notify(
-        f"{measured.sentences:,} distinct sentences: encoded in {measured.seconds['encode']:.1f} s, "
+        f"{evaluation.sentences:,} distinct sentences: encoded in {evaluation.seconds['encode']:.1f} s, "
         f"tasks in {scoring:.1f} s"
     )
-    ours = [name for name in measured.files if name.startswith(("downstream/", "clustering/"))]
-    if unknown := [name for name in ours if name in measured.unknown_files]:
+    official = [name for name in evaluation.files if name.startswith(("downstream/", "clustering/"))]
+    if unknown := [name for name in official if name in evaluation.unknown_files]:
         notify(
-            f"{len(unknown)} of {len(ours)} data files pass every check but are not byte for byte the known "
-            f"ones: {', '.join(unknown[:3])}{' ...' if len(unknown) > 3 else ''}"
+            f"{len(unknown)} of {len(official)} data files pass all checks but differ from the known files: "
+            f"{', '.join(unknown[:3])}{' ...' if len(unknown) > 3 else ''}"
         )

@@ -1,4 +1,4 @@
-"""Results as people read them: one table for each family of tasks, in the form of the papers' scripts."""
+"""Text tables of results, one for each family of tasks, in the format of the papers' scripts."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,22 +9,22 @@ from prettytable import PrettyTable
 from senteval import TASKS, Result
 from senteval.geometry import POSITIVE_ABOVE, CosineBin
 
-PICTURE_WIDTH = 41
+BOX_PLOT_WIDTH = 41
 
 
 def tables(results: Mapping[str, Result], mode: str) -> str:
-    """The mode, then a table for each family that was measured, with its average over what ran."""
+    """Return the mode and a table for each family of tasks, with the average over its evaluated tasks."""
     families: dict[str, list[Result]] = {}
-    # In the order of the published tables, whatever order was asked for; tasks of the user's own come last.
-    order = {name: place for place, name in enumerate(TASKS)}
+    # In the order of the published tables, with the user's own tasks last.
+    order = {name: i for i, name in enumerate(TASKS)}
     for result in sorted(results.values(), key=lambda result: order.get(result.task, len(order))):
         families.setdefault(result.family, []).append(result)
-    shown = [FAMILY_TABLES[family](of_family, mode) for family, of_family in families.items()]
-    return "\n".join([f"------ {mode} ------", *shown])
+    texts = [FAMILY_TABLES[family](of_family, mode) for family, of_family in families.items()]
+    return "\n".join([f"------ {mode} ------", *texts])
 
 
 def headline(result: Result) -> str:
-    """One result in a few words."""
+    """Return the main figures of a result as a short text."""
     if result.family == "geometry":
         return f"alignment {result.alignment:.3f}, uniformity {result.uniformity:.3f}"
     deviation = getattr(result, "deviation", None)
@@ -38,7 +38,7 @@ def _row(names: Sequence[str], *rows: Sequence[str], title: str | None = None) -
 
 
 def _points(results: Sequence[Result], mode: str) -> str:
-    """Names, scores and their average; the published dev table of the STS tasks has no average."""
+    """Return a table of names, scores and their average. The published dev table of STS tasks has no average."""
     names, scores = [result.task for result in results], [result.points for result in results]
     if mode != "dev" or results[0].family != "sts":
         names, scores = [*names, "Avg."], [*scores, np.mean(scores)]
@@ -47,7 +47,7 @@ def _points(results: Sequence[Result], mode: str) -> str:
 
 def _pairs(results: Sequence[Result], mode: str) -> str:
     rows = [[result.task, result.all.nsamples, f"{result.points:.2f}"] for result in results]
-    return _row(["file", "pairs", "Spearman x 100"], *rows, title="pairs of your own")
+    return _row(["file", "pairs", "Spearman x 100"], *rows, title="your own pairs")
 
 
 def _mteb(results: Sequence[Result], mode: str) -> str:
@@ -69,7 +69,7 @@ def _fewshot(results: Sequence[Result], mode: str) -> str:
         ["accuracy", *names, "Avg."],
         _with_average("mean", [result.points for result in results]),
         ["std", *(f"{result.deviation:.2f}" for result in results), ""],
-        title=f"few-shot: {first.shots} labelled examples a class, {len(first.draws)} draws",
+        title=f"few-shot: {first.shots} labelled examples per class, {len(first.draws)} draws",
     )
 
 
@@ -116,7 +116,7 @@ def _geometry_parts(result: Result) -> list[str]:
         scores = {0: result.spearman, **result.without_frequent}
         parts.append(
             _row(
-                ["tokens left out", *map(str, scores)],
+                ["tokens removed", *map(str, scores)],
                 ["Spearman x 100", *(f"{score:.2f}" for score in scores.values())],
                 title="without the k most frequent tokens",
             )
@@ -125,26 +125,30 @@ def _geometry_parts(result: Result) -> list[str]:
 
 
 def _cosines(bins: Sequence[CosineBin]) -> str:
-    """Cosines by gold score; the picture shows 5, 25, 50, 75 and 95 % of the pairs of a bin."""
+    """Return a table of cosines by gold score, with a box plot of the 5, 25, 50, 75 and 95 % quantiles of each bin."""
     low = math.floor(10 * min(0.0, *(one.quantiles[5] for one in bins))) / 10
     table = PrettyTable(["gold", "pairs", "mean", "std", f"cosine {low:.1f} ... 1.0"], title="cosine by gold score")
     for one in bins:
         closed = "]" if one is bins[-1] else ")"
-        picture = box_plot(one.quantiles, low, 1.0)
-        table.add_row([f"[{one.low:g}, {one.high:g}{closed}", one.pairs, f"{one.mean:.3f}", f"{one.std:.3f}", picture])
+        box = box_plot(one.quantiles, low, 1.0)
+        table.add_row([f"[{one.low:g}, {one.high:g}{closed}", one.pairs, f"{one.mean:.3f}", f"{one.std:.3f}", box])
     return str(table)
 
 
-def box_plot(quantiles: Mapping[int, float], low: float, high: float, width: int = PICTURE_WIDTH) -> str:
-    """A box plot of 5, 25, 50, 75 and 95 % in a line of text, from low to high."""
-    place = {
+def box_plot(quantiles: Mapping[int, float], low: float, high: float, width: int = BOX_PLOT_WIDTH) -> str:
+    """Return a box plot as a line of text.
+
+    quantiles: percentage (5, 25, 50, 75, 95) → value. low, high: the ends of the axis. width: length of the line in
+    characters.
+    """
+    column = {
         share: round((min(max(value, low), high) - low) / (high - low) * (width - 1))
         for share, value in quantiles.items()
     }
     line = [" "] * width
-    line[place[5] : place[95] + 1] = "-" * (place[95] + 1 - place[5])
-    line[place[25] : place[75] + 1] = "=" * (place[75] + 1 - place[25])
-    line[place[50]] = "#"
+    line[column[5] : column[95] + 1] = "-" * (column[95] + 1 - column[5])
+    line[column[25] : column[75] + 1] = "=" * (column[75] + 1 - column[25])
+    line[column[50]] = "#"
     return "".join(line)
 
 

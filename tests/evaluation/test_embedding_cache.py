@@ -86,7 +86,7 @@ def test_sentences_with_quotes_and_odd_characters_come_back(tmp_path):
 def test_a_damaged_file_is_one_clear_line(tmp_path):
     path = EmbeddingCache(Encoder(), tmp_path, {}).path
     path.write_bytes(b"not a database, whatever its name says" * 100)
-    with pytest.raises(UserError, match="delete that file") as caught:
+    with pytest.raises(UserError, match="delete the file") as caught:
         EmbeddingCache(Encoder(), tmp_path, {})
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -107,7 +107,7 @@ def test_a_damaged_vector_is_noticed_and_not_taken(tmp_path):
     for spoilt in (vectors[0].tobytes()[:-4], vectors[1].tobytes(), b"odd"):
         with sqlite3.connect(cache.path) as database:
             database.execute("UPDATE vectors SET vector = ? WHERE sentence = 'a'", (spoilt,))
-        with pytest.raises(UserError, match=r"'a' is damaged.*delete that file"):
+        with pytest.raises(UserError, match=r"'a' is damaged.*delete the file"):
             EmbeddingCache(Encoder(), tmp_path, {})(["a", "b"])
 
 

@@ -73,7 +73,7 @@ def test_the_dev_table_of_the_sts_tasks_has_no_average_and_that_of_transfer_has(
 def test_few_shot_shows_mean_and_deviation_over_draws():
     results = [FewShotResult(f"{name}-fewshot", "test", 16, (60.0, 64.0), 32, 9) for name in ("MR", "CR")]
     rows = shown(*results)
-    assert rows[0] == ["few-shot: 16 labelled examples a class, 2 draws"]
+    assert rows[0] == ["few-shot: 16 labelled examples per class, 2 draws"]
     assert rows[1:] == [
         ["accuracy", "MR", "CR", "Avg."],
         ["mean", "62.00", "62.00", "62.00"],
@@ -101,7 +101,7 @@ def test_retrieval_says_what_it_did_with_identical_sentences():
 def test_geometry_leaves_out_what_was_not_measured():
     text = tables({GEOMETRY.task: GEOMETRY}, "test")
     assert "token embeddings" not in text
-    assert "left out" not in text
+    assert "tokens removed" not in text
     assert ["alignment (231 pairs scored above 4)", "0.2500"] in cells(text)
     assert "cosine -0.2 ... 1.0" in text
 
@@ -109,7 +109,7 @@ def test_geometry_leaves_out_what_was_not_measured():
 def test_pairs_of_ones_own_have_a_table_of_their_own():
     rows = shown(sts("my.tsv", 0.5, "pairs"), sts("STS12", 0.7))
     assert rows == [
-        *(["STS12", "Avg."], ["70.00", "70.00"], ["pairs of your own"]),
+        *(["STS12", "Avg."], ["70.00", "70.00"], ["your own pairs"]),
         *(["file", "pairs", "Spearman x 100"], ["my.tsv", "10", "50.00"]),
     ]
 

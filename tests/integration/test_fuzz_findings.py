@@ -97,5 +97,5 @@ def test_kept_embeddings_whose_error_is_no_text_are_told(tmp_path):
     database.execute("UPDATE sqlite_master SET sql = CAST(X'435245415445205441424C4520FF8F' AS TEXT)")
     database.commit()
     database.close()
-    with pytest.raises(UserError, match=r"kept embeddings .* cannot be used"):
+    with pytest.raises(UserError, match=r"embedding cache .* cannot be used"):
         EmbeddingCache(encode, tmp_path, {"a": 1})(["one"])

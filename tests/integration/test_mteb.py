@@ -78,12 +78,12 @@ def test_a_task_of_mteb_is_measured_on_a_copy_of_its_data(words, expected, tool,
     task = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["tasks"]["mteb/STSBenchmark"]
     assert task["scores"]["test"][0]["main_score"] == pytest.approx(expected / 100, abs=1e-5)
     assert task["dataset_revision"] == "local"
-    refused(tool, evaluate_command, [*argv, "--mteb", "STS12"], "sts12-sts", "no such folder")
+    refused(tool, evaluate_command, [*argv, "--mteb", "STS12"], "sts12-sts", "does not exist")
 
 
 def test_data_that_are_not_here_are_one_line_before_the_encoder_is_loaded(tool):
     argv = ["--model_name_or_path", "/no/such/encoder", "--mteb", "STS13"]
-    refused(tool, evaluate_command, argv, "the data of the mteb task STS13 cannot be had", "--mteb_data_dir")
+    refused(tool, evaluate_command, argv, "--mteb STS13: its data cannot be loaded", "--mteb_data_dir")
 
 
 def test_the_blocks_of_the_page_run_as_they_stand(tiny, tool, tmp_path, monkeypatch, capsys):
@@ -105,8 +105,8 @@ def test_the_blocks_of_the_page_run_as_they_stand(tiny, tool, tmp_path, monkeypa
     [
         (["--mteb", "STSBenchmar"], "did you mean STSBenchmark?"),
         (["--mteb", "nowhere.py"], "no such file"),
-        (["--mteb", f"{TASKS}:Other"], "no task Other"),
-        (["--mteb", str(TASKS), f"{TASKS}:TinySTS"], "named twice"),
+        (["--mteb", f"{TASKS}:Other"], "Other: unknown task"),
+        (["--mteb", str(TASKS), f"{TASKS}:TinySTS"], "occurs twice"),
         (["--mteb", str(TASKS), "--mode", "dev"], "--mode dev"),
         (["--mteb", str(TASKS), "--postprocess", "whitening"], "--postprocess whitening"),
         (["--mteb_data_dir", "data"], "--mteb_data_dir"),

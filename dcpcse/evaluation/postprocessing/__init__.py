@@ -1,4 +1,4 @@
-"""Maps of finished sentence embeddings that are fitted to sentences without labels: whitening and flow."""
+"""Unsupervised maps of sentence embeddings: whitening and flow."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -14,24 +14,27 @@ from dcpcse.evaluation.postprocessing.whitening import Whitening
 from dcpcse.utils.errors import UserError
 
 Map = Callable[[np.ndarray], np.ndarray]
-"""Embeddings (n, H) → others (n, K), float32."""
+"""A function from embeddings (n, H) to mapped embeddings (n, K) in float32."""
 
 
 class Postprocessor(Protocol):
-    """What is fitted to embeddings."""
+    """A kind of map that is fitted to embeddings."""
 
     def fit(self, vectors: np.ndarray) -> Map:
-        """The map fitted to embeddings (N, H); UserError where they do not allow it."""
+        """Return the map fitted to embeddings (N, H). Raises UserError if it cannot be fitted to them."""
         ...
 
     def as_dict(self) -> dict[str, Any]:
-        """Its name and settings, JSON-ready."""
+        """Return its name and settings, JSON-serialisable."""
         ...
 
 
 @dataclass(frozen=True)
 class WhiteningFitter:
-    """BERT-whitening (Su et al. 2021); dimensions: how many are kept, those of largest variance (None: all)."""
+    """BERT-whitening (Su et al. 2021). dimensions: the number of dimensions with largest variance to keep (None: all).
+
+    See `dcpcse.evaluation.postprocessing.whitening.Whitening`.
+    """
 
     dimensions: int | None = None
 
@@ -44,7 +47,10 @@ class WhiteningFitter:
 
 @dataclass(frozen=True)
 class FlowFitter:
-    """BERT-flow (Li et al. 2020): latent vectors of a normalising flow."""
+    """BERT-flow (Li et al. 2020): maps embeddings to the latent vectors of a normalising flow.
+
+    See `dcpcse.evaluation.postprocessing.flow.fit_flow`.
+    """
 
     epochs: int = 1
     learning_rate: float = 1e-3
@@ -55,7 +61,7 @@ class FlowFitter:
 
             def on_step(step: int, steps: int, likelihood: float) -> None:
                 bar.total = steps
-                bar.set_postfix_str(f"log-likelihood {likelihood:.4f} a dimension", refresh=False)
+                bar.set_postfix_str(f"log-likelihood {likelihood:.4f} per dimension", refresh=False)
                 bar.update()
 
             flow = fit_flow(
@@ -68,28 +74,37 @@ class FlowFitter:
 
 
 POSTPROCESSORS: Mapping[str, Callable[..., Postprocessor]] = {"whitening": WhiteningFitter, "flow": FlowFitter}
-"""By the name that options give."""
+"""Name of --postprocess → postprocessor."""
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """A map to fit, and what to: these sentences, or without any each task's own distinct ones."""
+    """A postprocessor and the sentences to which it is fitted (None: the distinct sentences of each task).
+
+    source: the file of the sentences, for messages and records.
+    """
 
     postprocessor: Postprocessor
     sentences: tuple[str, ...] | None = None
     source: str | None = None
 
     def finish(self, encode: Callable[[list[str]], np.ndarray]) -> Map:
-        """What makes of the embeddings of a task's sentences the ones that are scored."""
+        """Return the function that maps the embeddings of a task's sentences to those that are scored.
+
+        Raises UserError if the embeddings of the sentences are not finite, or if the map cannot be fitted to them.
+        """
         if self.sentences is None:
             return lambda vectors: self.postprocessor.fit(vectors)(vectors)
         vectors = encode(list(self.sentences))
         if not np.isfinite(vectors).all():
-            raise UserError(f"embeddings of {self.source} are not finite (NaN or infinite): did training diverge?")
+            raise UserError(
+                f"--fit_on {self.source}: some embeddings are not finite (NaN or infinite); check whether training "
+                "diverged"
+            )
         return self.postprocessor.fit(vectors)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready, for the record."""
+        """Return a JSON-serialisable record of the postprocessor and the sentences."""
         if self.sentences is None:
             return {**self.postprocessor.as_dict(), "fitted_to": "the distinct sentences of each task"}
         return {**self.postprocessor.as_dict(), "fitted_to": self.source, "sentences": len(self.sentences)}

@@ -1,7 +1,8 @@
 """A normalising flow from sentence embeddings to a Gaussian (BERT-flow; Li et al. 2020), after Glow.
 
-The settings are those of the published code: three levels of three steps (activation normalisation, reversed channels,
-additive coupling of width 32), half of the channels leaving after each level; a standard Gaussian for all of them.
+The architecture is that of the published code: three levels of three steps (activation normalisation, reversal of the
+channels, additive coupling of width 32). After each level half of the channels are split off as latent channels. The
+prior is a standard Gaussian.
 """
 
 import math
@@ -14,14 +15,14 @@ from torch import Tensor, nn
 from dcpcse.utils.errors import UserError
 
 LOG_SCALE = 3.0
-"""Logarithms of scales are kept divided by it, which lets Adam move them faster (Glow)."""
+"""The parameters are logarithms of scales divided by this constant, which makes Adam's steps larger (Glow)."""
 
 LEAST_DEVIATION = 1e-3
-"""Of a channel, as a share of the largest one's."""
+"""Channels whose standard deviation is below this share of the largest one are considered constant."""
 
 
 class ActNorm(nn.Module):
-    """Shift and scale of each channel, begun so that a first batch has mean 0 and variance 1."""
+    """Activation normalisation: a shift and scale per channel, initialised to standardise a first batch."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -30,11 +31,11 @@ class ActNorm(nn.Module):
 
     @torch.no_grad()
     def init_from_data(self, x: Tensor) -> Tensor:
-        """Take mean and variance from a batch (N, C); gives what `forward` makes of it."""
+        """Initialise shift and scale from a batch (N, C) and return the normalised batch."""
         self.shift.copy_(-x.mean(0))
         deviation = (x + self.shift).square().mean(0).sqrt()
-        # Encoders have channels that never vary (three of all-MiniLM-L6-v2's). Scaled to variance 1, in one step
-        # after the other, they would blow up whatever Adam's first step puts there; they are left as they are.
+        # Encoders have constant channels (all-MiniLM-L6-v2 has three). Scaling them to variance 1 in each flow step
+        # would amplify whatever Adam's first update adds to them, so they are not scaled.
         varies = deviation > LEAST_DEVIATION * deviation.max()
         self.log_scale.copy_(-torch.where(varies, deviation + 1e-6, 1.0).log() / LOG_SCALE)
         return self(x)
@@ -51,7 +52,7 @@ class ActNorm(nn.Module):
 
 
 class Coupling(nn.Module):
-    """The second half of the channels, shifted by what two small layers make of the first; no shift at the start."""
+    """Additive coupling: shifts the second half of the channels by a small network of the first; initially by 0."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -88,7 +89,7 @@ class Coupling(nn.Module):
 
 
 class FlowStep(nn.Module):
-    """Normalise, reverse the order of the channels, couple."""
+    """A flow step: activation normalisation, reversal of the channels, additive coupling."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -106,56 +107,62 @@ class FlowStep(nn.Module):
 
 
 class Flow(nn.Module):
-    """An invertible map of embeddings (N, H) under which they are likely in a standard Gaussian."""
+    """A normalising flow: an invertible map of embeddings (N, H) to latent vectors with a standard Gaussian prior."""
 
     def __init__(self, dimension: int, levels: int = 3, depth: int = 3, width: int = 32) -> None:
-        """UserError for a dimension too small to be halved so often."""
+        """Create a flow. dimension: H. levels: each halves the channels. depth: steps per level. width: of couplings.
+
+        Raises UserError if the dimension is below 2^levels.
+        """
         super().__init__()
         if dimension < 2**levels:
-            raise UserError(f"a flow of {levels} levels halves the dimension each time; {dimension} is too small")
+            raise UserError(
+                f"embeddings of dimension {dimension} are too small for a flow of {levels} levels, which needs at "
+                f"least {2**levels}; use an encoder with larger embeddings"
+            )
         self.dimension = dimension
         self.levels = nn.ModuleList()
         self.split_sizes: list[int] = []
         channels = dimension
         for level in range(levels):
             self.levels.append(nn.ModuleList(FlowStep(channels, width) for _ in range(depth)))
-            leaving = channels // 2 if level < levels - 1 else channels
-            self.split_sizes.append(leaving)
-            channels -= leaving
+            split_off = channels // 2 if level < levels - 1 else channels
+            self.split_sizes.append(split_off)
+            channels -= split_off
 
     def forward(self, x: Tensor) -> Tensor:
-        """Latent vectors (N, H) of embeddings, the channels that leave first standing first."""
+        """Return the latent vectors (N, H) of embeddings (N, H), with the channels in the order of the levels."""
         return self._through(x, lambda step, x: step(x))
 
     def inverse(self, z: Tensor) -> Tensor:
-        """Embeddings of latent vectors."""
+        """Return the embeddings (N, H) of latent vectors (N, H)."""
         parts = list(z.split(self.split_sizes, dim=1))
         x = z.new_empty(len(z), 0)
-        for steps, leaving in zip(reversed(self.levels), reversed(parts), strict=True):
-            x = torch.cat([x, leaving], dim=1)
+        for steps, latent in zip(reversed(self.levels), reversed(parts), strict=True):
+            x = torch.cat([x, latent], dim=1)
             for step in reversed(steps):
                 x = step.inverse(x)
         return x
 
     def log_likelihood(self, x: Tensor) -> Tensor:
-        """Logarithm of the density of each embedding (N,), in nats."""
+        """Return the log density (N,) of embeddings (N, H), in nats."""
         z = self(x)
         gaussian = -0.5 * (z.square() + math.log(2 * math.pi)).sum(1)
-        # Couplings shift by what stays, and reversing permutes: of a step the scales of its normalisation are all.
+        # Couplings and reversals have a log determinant of 0, so only the normalisations contribute.
         return gaussian + sum(step.norm.log_determinant for steps in self.levels for step in steps)
 
     @torch.no_grad()
     def init_from_data(self, x: Tensor) -> None:
-        """Take the normalisations from a first batch."""
+        """Initialise the normalisations from a first batch (N, H)."""
         self._through(x, lambda step, x: step.init_from_data(x))
 
     def _through(self, x: Tensor, do: Callable[[FlowStep, Tensor], Tensor]) -> Tensor:
         latent = []
-        for steps, leaving in zip(self.levels, self.split_sizes, strict=True):
+        for steps, size in zip(self.levels, self.split_sizes, strict=True):
             for step in steps:
                 x = do(step, x)
-            x, gone = x.split([x.shape[1] - leaving, leaving], dim=1)
-            latent.append(gone)
+            x, split_off = x.split([x.shape[1] - size, size], dim=1)
+            latent.append(split_off)
         return torch.cat(latent, dim=1)
 
 
@@ -168,15 +175,15 @@ def fit_flow(
     seed: int = 0,
     on_step: Callable[[int, int, float], None] = lambda step, steps, likelihood: None,
 ) -> Flow:
-    """A flow fitted to embeddings (N, H) by maximum likelihood with Adam; defaults as in the published code.
+    """Fit a flow to embeddings (N, H) by maximum likelihood with Adam; the defaults are those of the published code.
 
-    on_step: told the step, their number, and the mean log-likelihood of its batch a dimension, in nats. The first
-    batch that the normalisations begin with has at least as many vectors as there are dimensions, where there are so
-    many: with fewer, variances of narrow batches would be scaled to 1. Raises UserError for fewer than two vectors and
-    for a likelihood that is not finite.
+    on_step: called with the step, the number of steps, and the mean log-likelihood of the batch per dimension, in
+    nats. The normalisations are initialised from max(batch_size, 2 H) vectors, if there are so many, because the
+    variances of a smaller sample would be too small in some directions. Raises UserError if there are fewer than two
+    vectors, or if the likelihood is not finite.
     """
     if len(vectors) < 2:
-        raise UserError(f"a flow cannot be fitted to {len(vectors)} sentence(s); give more")
+        raise UserError(f"a flow cannot be fitted to {len(vectors)} sentence(s); give at least 2")
     random = torch.Generator().manual_seed(seed)
     data = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
     with torch.random.fork_rng(devices=[]):
@@ -190,7 +197,7 @@ def fit_flow(
             likelihood = flow.log_likelihood(data[rows]).mean() / flow.dimension
             if not likelihood.isfinite():
                 raise UserError(
-                    f"the flow's likelihood is {likelihood.item()} at step {step}; lower the learning rate"
+                    f"the likelihood of the flow is {likelihood.item()} at step {step}; lower --flow_learning_rate"
                 )
             optimizer.zero_grad()
             (-likelihood).backward()

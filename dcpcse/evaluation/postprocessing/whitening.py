@@ -10,40 +10,41 @@ from dcpcse.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 LEAST_SHARE = 1e-10
-"""Of the largest variance: directions with less are noise of the arithmetic, which whitening would blow up."""
+"""Directions with less than this share of the largest variance are rounding errors, which whitening would amplify."""
 
 
 @dataclass(frozen=True)
 class Whitening:
-    """x → (x − mean) · matrix. mean (H,), matrix (H, K), the directions of largest variance first."""
+    """The map x → (x − mean) · matrix. mean: (H,). matrix: (H, K), with the directions of largest variance first."""
 
     mean: np.ndarray
     matrix: np.ndarray
 
     @classmethod
     def fit(cls, vectors: np.ndarray, dimensions: int | None = None) -> "Whitening":
-        """The map after which these vectors (N, H) are white; computed in float64.
+        """Return the map that gives these vectors (N, H) mean 0 and covariance 1, computed in float64.
 
-        dimensions K: keep so many of the directions, those of largest variance; by default all in which the vectors
-        vary, with a warning where these are fewer than H. Raises UserError for fewer than asked for, or none.
+        dimensions: the number K of directions with largest variance to keep; by default all in which the vectors vary,
+        with a warning if these are fewer than H. Raises UserError if the vectors vary in fewer than K directions, or
+        in none.
         """
         exact = np.asarray(vectors, dtype=np.float64)
         mean = exact.mean(0)
-        # Singular vectors of the covariance, which is symmetric: its eigenvectors, in descending order.
+        # The singular vectors of the covariance are its eigenvectors, in descending order of variance.
         directions, variances, _ = np.linalg.svd(np.cov(exact, rowvar=False, bias=True))
-        there = int((variances > LEAST_SHARE * variances[0]).sum())
-        wanted = there if dimensions is None else dimensions
-        if dimensions is None and there < exact.shape[1]:
+        rank = int((variances > LEAST_SHARE * variances[0]).sum())
+        kept = rank if dimensions is None else dimensions
+        if dimensions is None and rank < exact.shape[1]:
             logger.warning(
-                "whitening keeps %d of %d dimensions: the embeddings vary in no more", there, exact.shape[1]
+                "whitening keeps %d of %d dimensions: the embeddings vary in no others", rank, exact.shape[1]
             )
-        if not 1 <= wanted <= there:
+        if not 1 <= kept <= rank:
             raise UserError(
-                f"whitening to {wanted} dimensions: the {len(exact)} embeddings that it is fitted to vary in {there} "
-                f"of {exact.shape[1]}; fit it to more sentences, or keep fewer dimensions"
+                f"whitening to {kept} dimensions: the {len(exact)} embeddings that it is fitted to vary in {rank} "
+                f"of {exact.shape[1]} dimensions only; fit it to more sentences, or keep fewer dimensions"
             )
-        return cls(mean, directions[:, :wanted] / np.sqrt(variances[:wanted]))
+        return cls(mean, directions[:, :kept] / np.sqrt(variances[:kept]))
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """(N, H) → (N, K), float32."""
+        """Return the whitened embeddings (N, K), in float32, of embeddings (N, H)."""
         return ((vectors - self.mean) @ self.matrix).astype(np.float32)
