@@ -69,7 +69,7 @@ def parse() -> argparse.Namespace:
 
 
 def tensors(task: LoadedTransfer, embed) -> tuple:  # noqa: ANN001
-    features, labels, rows = task.together(embed)
+    features, labels, rows = task.all_features(embed)
     features, labels = torch.as_tensor(features), torch.as_tensor(labels)
     return {split: (features[of_split], labels[of_split]) for split, of_split in rows.items()}
 

@@ -1,11 +1,11 @@
-"""Evaluation of sentence embeddings on the SentEval tasks and their kin; knows nothing of the models.
+"""Evaluation of sentence embeddings on the SentEval tasks and related ones, for any encoder.
 
     from senteval import STS_TASKS, evaluate
     results = evaluate(encode, STS_TASKS, "SentEval/data").results     # encode: list of str -> array (n, H)
     spearman = {task: result.score for task, result in results.items()}
 
-Whatever is wrong with the files, with the embeddings or with the request is a DataError that says in one line what to
-do. `senteval.engine.SE` is the original interface.
+Faults in the files, the embeddings or the request raise DataError, with the problem and the remedy in one line.
+`senteval.engine.SE` is SentEval's original interface.
 """
 
 from importlib import import_module
@@ -50,7 +50,7 @@ __all__ = [
     "tasks_of_set",
 ]
 
-_PLACES = {
+_MODULES = {
     "data": ("ScoredPairs",),
     "embeddings": ("Encode", "Inside", "Progress"),
     "errors": ("DataError",),
@@ -61,17 +61,17 @@ _PLACES = {
     "suite": ("Evaluation", "Suite", "evaluate", "load_suite"),
     "tasks": ("TASKS", "Result", "find_tasks"),
 }
-"""Module -> what it gives to this package, as above."""
+"""Module -> the names that this package imports from it (as under TYPE_CHECKING above)."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name where it is first used: torch, scipy and scikit-learn take seconds, the names none."""
+    """Import a public name on first use, since importing torch, scipy and scikit-learn takes seconds."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "engine":
         return import_module("senteval.engine")
-    place = next(module for module, names in _PLACES.items() if name in names)
-    value = globals()[name] = getattr(import_module(f"senteval.{place}"), name)
+    module = next(module for module, names in _MODULES.items() if name in names)
+    value = globals()[name] = getattr(import_module(f"senteval.{module}"), name)
     return value
 
 

@@ -1,4 +1,4 @@
-"""How sure a difference between two encoders is: a paired bootstrap over scored pairs."""
+"""A paired bootstrap test of the difference between two encoders on scored pairs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +9,10 @@ from scipy.stats import rankdata
 
 @dataclass(frozen=True)
 class Scored:
-    """One set of n pairs: gold scores (n,), and the similarities that two encoders give them.
+    """One set of n pairs with gold scores (n,) and the similarities of two encoders.
 
-    before, after: (n,), or (R, n) for R runs of an encoder with other seeds, whose correlations are averaged.
+    before, after: (n,), or (R, n) for R runs with different seeds, whose correlations are averaged. Raises ValueError
+    if the shapes do not agree.
     """
 
     gold: np.ndarray
@@ -21,25 +22,25 @@ class Scored:
     def __post_init__(self) -> None:
         shapes = [np.shape(values) for values in (self.gold, self.before, self.after)]
         if len(shapes[0]) != 1 or any(shape[-1:] != shapes[0] or len(shape) > 2 for shape in shapes):
-            raise ValueError(f"three arrays of one length are needed; got {', '.join(map(str, shapes))}")
+            raise ValueError(f"three arrays of the same length are needed; got shapes {', '.join(map(str, shapes))}")
 
     def gain(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Spearman(after) - Spearman(before) over these pairs, (S,) of rows (S, n), one number of all pairs.
+        """Return Spearman(after) - Spearman(before), by default over all pairs; an array (S,) for rows (S, n).
 
-        NaN where one of them is constant there.
+        The gain is NaN if gold scores or similarities are constant.
         """
         gold = rankdata(self.gold[rows], axis=-1)
         return _mean_correlation(gold, self.after, rows) - _mean_correlation(gold, self.before, rows)
 
 
 def _mean_correlation(gold: np.ndarray, runs: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:
-    """Pearson of ranks gold (S, n) with those of each run (R, n), averaged over runs: (S,)."""
+    """Return Pearson's correlation (S,) of gold ranks (S, n) with the ranks of runs (R, n), averaged over runs."""
     ranks = rankdata(np.atleast_2d(runs)[:, rows], axis=-1)  # (R, S, n)
     return np.mean([_correlation(gold, run) for run in ranks], axis=0)
 
 
 def _correlation(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Pearson along the last axis; NaN for a constant row."""
+    """Return Pearson's correlation along the last axis; NaN for a constant row."""
     one, other = (values - values.mean(axis=-1, keepdims=True) for values in (one, other))
     with np.errstate(invalid="ignore", divide="ignore"):
         return (one * other).sum(axis=-1) / np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
@@ -47,7 +48,7 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Gain:
-    """Mean gain in Spearman over sets of pairs, its percentile interval, and a two-sided p of no gain; fractions."""
+    """The mean gain in Spearman over sets of pairs, its percentile interval and two-sided p-value; all fractions."""
 
     value: float
     low: float
@@ -55,24 +56,24 @@ class Gain:
     p: float
 
 
-AT_ONCE = 2**18
-"""Numbers that are ranked at once, at most: many small resamples together, large ones alone."""
+MAX_RANKED = 2**18
+"""Maximum of numbers that are ranked at once: many small resamples together, large ones one by one."""
 
 
 def _resampled(scored: Scored, samples: int, random: np.random.Generator) -> np.ndarray:
-    """Gains (samples,) in resamples of one set."""
+    """Return the gains (samples,) in resamples of one set."""
     size = len(scored.gold)
-    together = max(1, AT_ONCE // size)
-    counts = [min(together, samples - start) for start in range(0, samples, together)]
+    block = max(1, MAX_RANKED // size)
+    counts = [min(block, samples - start) for start in range(0, samples, block)]
     return np.concatenate([scored.gain(random.integers(size, size=(count, size))) for count in counts])
 
 
 def gain(sets: Sequence[Scored], level: float = 0.95, samples: int = 2000, seed: int = 0) -> Gain:
-    """The mean over sets of Spearman(after) - Spearman(before), resampled (Efron, 1979).
+    """Return the mean over sets of Spearman(after) - Spearman(before), with a bootstrap interval (Efron, 1979).
 
-    Each resample draws as many pairs as there are with replacement, in each set for itself, and ranks them anew. p is
-    twice the share of resamples on the other side of 0, at least 2 / (samples + 1). Raises ValueError for no set, and
-    for similarities that are constant in a resample.
+    Each resample draws n pairs with replacement from each set of n pairs and ranks them again. level: of the
+    interval. samples: number of resamples. p is twice the share of resamples on the other side of 0, at least
+    2 / (samples + 1). Raises ValueError if gold scores or similarities are constant in a resample.
     """
     random = np.random.default_rng(seed)
     drawn = sum(_resampled(scored, samples, random) for scored in sets) / len(sets)

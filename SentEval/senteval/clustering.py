@@ -1,6 +1,7 @@
-"""Clustering of short texts: K-means on frozen embeddings, K the number of labels, accuracy by the best matching.
+"""Clustering of short texts: K-means on frozen embeddings, where K is the number of labels.
 
-Source: Zhang et al. (SCCL, 2021), whose eight sets ConPVP takes (its section 6): accuracy, mean of ten runs.
+The score is the accuracy of the best one-to-one matching of clusters and labels, a mean of ten runs. Source: Zhang et
+al. (SCCL, 2021), whose eight data sets ConPVP uses (its section 6).
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class ClusteringResult:
-    """Accuracy and normalised mutual information, both × 100, of every run; mean and sample standard deviation."""
+    """Accuracy and normalised mutual information (NMI), both × 100, of every K-means run."""
 
     task: str
     split: str
@@ -36,20 +37,21 @@ class ClusteringResult:
 
     @property
     def points(self) -> float:
-        """Mean accuracy over the runs."""
+        """The mean accuracy over the runs."""
         return float(np.mean(self.accuracies))
 
     @property
     def deviation(self) -> float:
+        """The sample standard deviation of the accuracy over the runs."""
         return float(np.std(self.accuracies, ddof=1))
 
     @property
     def nmi(self) -> float:
-        """Mean normalised mutual information over the runs."""
+        """The mean NMI over the runs."""
         return float(np.mean(self.nmis))
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return a JSON-serialisable dict."""
         averages = {"accuracy_mean": self.points, "accuracy_std": self.deviation}
         averages |= {"nmi_mean": self.nmi, "nmi_std": float(np.std(self.nmis, ddof=1))}
         return asdict(self) | averages
@@ -57,7 +59,7 @@ class ClusteringResult:
 
 @dataclass(frozen=True)
 class ClusteringTask:
-    """A set of labelled short texts: its file under clustering/ and its official numbers of texts and labels."""
+    """A set of labelled short texts. file: in clustering/. texts, clusters: official numbers of texts and labels."""
 
     name: str
     file: str
@@ -66,7 +68,7 @@ class ClusteringTask:
     family = "clustering"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedClustering":
-        """Read and check the file."""
+        """Read and check the file. Raises DataError if it is missing or faulty, or in dev mode."""
         settings.require_test(self.name)
         (path,) = require_files(self.name, data_dir / "clustering", [self.file], ADVICE)
         examples = read_clusters(path)
@@ -78,7 +80,7 @@ class ClusteringTask:
 
 @dataclass(frozen=True, eq=False)
 class LoadedClustering:
-    """A set with its checked texts."""
+    """A clustering task with its checked texts."""
 
     task: str
     examples: LabelledTexts
@@ -90,8 +92,8 @@ class LoadedClustering:
         return [self.examples.lines[0].path]
 
     def score(self, embed: Embeddings, settings: Settings) -> ClusteringResult:
-        """Cluster as often as the settings say, run i with seed + i; embeddings are taken as they are."""
-        from sklearn.cluster import KMeans  # here only: see `senteval.tasks`
+        """Run K-means settings.kmeans_runs times, run i with seed + i, on embeddings that are not normalised."""
+        from sklearn.cluster import KMeans  # imported here because it is slow: see `senteval.tasks`
         from sklearn.metrics import normalized_mutual_info_score
 
         vectors, labels = embed(self.examples.texts[0]), self.examples.labels
@@ -110,7 +112,7 @@ class LoadedClustering:
 
 
 def matched_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
-    """Share of texts whose cluster is matched to their label, for the best one-to-one matching (Kuhn, 1955)."""
+    """Return the share of texts in the cluster matched to their label by the best one-to-one matching (Kuhn, 1955)."""
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics.cluster import contingency_matrix
 

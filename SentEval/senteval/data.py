@@ -1,6 +1,6 @@
-"""Reading and checking files of scored sentence pairs; nothing here knows which tasks exist.
+"""Reading and checking files of scored sentence pairs, independent of the tasks.
 
-Every fault raises DataError with file and line, so that a broken download is found before any encoding.
+Every fault raises DataError with file and line, so that a broken download is found before anything is encoded.
 """
 
 import math
@@ -20,10 +20,10 @@ SICK_SCALE = (1.0, 5.0)
 
 @dataclass(frozen=True, eq=False)
 class ScoredPairs:
-    """One set of sentence pairs with their human similarity scores.
+    """One set of N sentence pairs with human similarity scores.
 
-    gold (N,) float64, in the units of the set; first, second and lines have N entries as well. lines holds
-    the place of each pair in source, counted from 1; files are all that the set was read from.
+    first, second: the N sentences of each side. gold: the scores (N,) in float64, on the scale of the set. lines: the
+    line numbers of the N pairs in source, counted from 1. files: all files that the set was read from.
     """
 
     name: str
@@ -38,14 +38,14 @@ class ScoredPairs:
         return len(self.lines)
 
     def located(self) -> Iterator[Located]:
-        """Every sentence with the line it stands in."""
+        """Yield every sentence with its line."""
         for side in (self.first, self.second):
             for sentence, number in zip(side, self.lines, strict=True):
                 yield sentence, Line(self.source, number, "")
 
 
 class Pair(NamedTuple):
-    """A checked pair and the number of the line it came from."""
+    """A checked pair and its line number."""
 
     number: int
     first: str
@@ -54,7 +54,7 @@ class Pair(NamedTuple):
 
 
 class TableColumns(NamedTuple):
-    """Which column, counted from 0, of a tab-separated table holds what."""
+    """The columns of sentences and score in a tab-separated table, counted from 0."""
 
     first: int
     second: int
@@ -66,20 +66,20 @@ SICK_COLUMNS = TableColumns(first=1, second=2, gold=3)
 
 
 def read_sts_set(name: str, input_path: Path, gold_path: Path) -> ScoredPairs:
-    """Read a set in the format of STS12-16: a file of sentence pairs and a file of scores, line by line.
+    """Read a set in the format of STS12-16: a file of sentence pairs and a file of their scores, line by line.
 
-    Pairs without a score are left out: in 2015 and 2016 the organisers scored a part of the pairs only.
-    Raises DataError on any fault of the two files.
+    Pairs without a score are skipped: in 2015 and 2016 the organisers scored a part of the pairs only. Raises
+    DataError for any fault in the two files.
     """
     sentences, scores = read_lines(input_path), read_lines(gold_path)
     if len(sentences) != len(scores):
         raise DataError(
             f"{gold_path}: {len(scores)} lines found, {len(sentences)} expected, one for each line of "
-            f"{input_path.name} (empty where there is no score); {REMEDY}"
+            f"{input_path.name} (empty if the pair has no score); {REMEDY}"
         )
     pairs = []
     for line, score in zip(sentences, scores, strict=True):
-        # Before the score is looked at: a broken line without a score still tells of a broken file.
+        # Pairs without a score are checked too, since a broken line means a broken file.
         first, second = split_columns(line, 2, more_allowed=False)
         if score.text.strip():
             pairs.append(make_pair(line, first, second, parse_gold(score, score.text, STS_SCALE)))
@@ -87,10 +87,10 @@ def read_sts_set(name: str, input_path: Path, gold_path: Path) -> ScoredPairs:
 
 
 def read_stsbenchmark(name: str, path: Path) -> ScoredPairs:
-    """Read a file of STSBenchmark: tab-separated, no header, quotes are plain text.
+    """Read a file of STSBenchmark: tab-separated, without a header, quotation marks are plain text.
 
-    Columns after the seventh are allowed: some rows of the original distribution have them.
-    Raises DataError on any fault of the file.
+    More than seven columns are allowed, since some rows of the original distribution have them. Raises DataError for
+    any fault in the file.
     """
     return read_table(name, path, read_lines(path), STSBENCHMARK_COLUMNS, STS_SCALE)
 
@@ -98,18 +98,18 @@ def read_stsbenchmark(name: str, path: Path) -> ScoredPairs:
 def read_sick(name: str, path: Path) -> ScoredPairs:
     """Read a file of SICK: tab-separated with one header line.
 
-    Raises DataError on any fault of the file, one without a header included.
+    Raises DataError for any fault in the file, including a missing header.
     """
     header, *rows = read_lines(path) or [Line(path, 1, "")]
     if is_number(split_columns(header, 1 + max(SICK_COLUMNS))[SICK_COLUMNS.gold]):
-        raise header.error("a pair was found where the header line is expected")
+        raise header.error("a pair found, the header line expected")
     return read_table(name, path, rows, SICK_COLUMNS, SICK_SCALE)
 
 
 def read_table(
     name: str, path: Path, rows: list[Line], columns: TableColumns, scale: tuple[float, float]
 ) -> ScoredPairs:
-    """Turn the rows of a tab-separated table into pairs; every row must have a score within scale."""
+    """Return the pairs of the rows of a tab-separated table. Raises DataError unless each has a score within scale."""
     pairs = []
     for row in rows:
         cells = split_columns(row, 1 + max(columns))
@@ -119,15 +119,15 @@ def read_table(
 
 
 def make_pair(line: Line, first: str, second: str, gold: float) -> Pair:
-    """Return the pair of a line, with single blanks; raises DataError for an empty sentence."""
+    """Return the pair of a line, with single blanks. Raises DataError if a sentence is empty."""
     first, second = single_blanks(first), single_blanks(second)
     if not (first and second):
-        raise line.error("an empty sentence found in a pair that has a score, text expected")
+        raise line.error("an empty sentence found in a pair with a score, text expected")
     return Pair(line.number, first, second, gold)
 
 
 def parse_gold(line: Line, text: str, scale: tuple[float, float]) -> float:
-    """Return the score of a pair; raises DataError unless it is a number within scale."""
+    """Return the score of a pair. Raises DataError unless it is a number within scale."""
     lowest, highest = scale
     if not is_number(text) or not lowest <= float(text) <= highest:
         bounds = "" if math.isinf(highest) else f" from {lowest:g} to {highest:g}"
@@ -136,7 +136,7 @@ def parse_gold(line: Line, text: str, scale: tuple[float, float]) -> float:
 
 
 def collect(name: str, pairs: Sequence[Pair], source: Path, gold_path: Path, remedy: str = REMEDY) -> ScoredPairs:
-    """Gather pairs into a ScoredPairs; raises DataError where no correlation would be defined."""
+    """Collect pairs in a ScoredPairs. Raises DataError if no correlation is defined: fewer than 2, or equal scores."""
     if len(pairs) < 2:
         raise DataError(f"{gold_path}: {len(pairs)} scored pairs found, at least 2 are needed; {remedy}")
     numbers, first, second, scores = (list(column) for column in zip(*pairs, strict=True))

@@ -1,4 +1,4 @@
-"""The vectors of all sentences of a run: each distinct sentence is encoded once, whatever tasks it occurs in."""
+"""Embeddings of all sentences of an evaluation; each distinct sentence is encoded once for all tasks."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -9,34 +9,35 @@ from senteval.errors import DataError, quote
 from senteval.lines import Line, Located
 
 Encode = Callable[[list[str]], np.ndarray]
-"""Gives embeddings (n, H) for n sentences, row i for sentence i; it batches as it likes."""
+"""A function that returns embeddings (n, H) of n sentences, row i for sentence i, in batches of its choice."""
 
 Finish = Callable[[np.ndarray], np.ndarray]
-"""Gives other vectors (n, K) for the n distinct sentences of a task, whose embeddings (n, H) it gets."""
+"""A function that maps the embeddings (n, H) of the n distinct sentences of a task to vectors (n, K)."""
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+"""A function that is called with the current activity, the amount done and the total amount."""
 
 CHUNK = 2048
-"""Sentences that are encoded, and checked, at once."""
+"""Number of sentences that are encoded and checked at once."""
 
 
 class Inside(Protocol):
-    """What can be asked of an encoder besides embeddings, where it is at hand."""
+    """Access to the internals of an encoder, for tasks that need more than embeddings."""
 
     def token_embeddings(self) -> np.ndarray:
-        """The static embedding of every token, (V, H)."""
+        """Return the static embeddings (V, H) of all tokens."""
         ...
 
     def encode_without_frequent(self, sentences: list[str], count: int) -> np.ndarray:
-        """Embeddings (n, H) of sentences without the tokens that are most frequent in them, so many of these."""
+        """Return embeddings (n, H) of the sentences without the `count` tokens that are most frequent in them."""
         ...
 
 
 class Embeddings:
-    """Vectors by sentence; call it with n sentences for their embeddings (n, H).
+    """Embeddings by sentence: called with n sentences, it returns their embeddings (n, H).
 
-    inside: the encoder itself, for tasks that look into it.
+    sentences, vectors: the N distinct sentences and their embeddings (N, H). inside: access to the encoder's
+    internals, or None.
     """
 
     def __init__(self, sentences: Sequence[str], vectors: np.ndarray, inside: Inside | None = None) -> None:
@@ -51,8 +52,8 @@ class Embeddings:
         return len(self.vectors)
 
     def of(self, sentences: Sequence[str], finish: Callable[[np.ndarray], np.ndarray]) -> "Embeddings":
-        """The embeddings of n of these sentences, with their vectors (n, H) as `finish` makes them, (n, K)."""
-        finished = check_vectors(finish(self(sentences)), len(sentences), giver="finish")
+        """Return the embeddings of n of the sentences, with their vectors (n, H) mapped by `finish` to (n, K)."""
+        finished = check_vectors(finish(self(sentences)), len(sentences), source="finish")
         return Embeddings(sentences, finished, self.inside)
 
 
@@ -62,31 +63,32 @@ def encode_all(
     progress: Progress = lambda *_: None,
     inside: Inside | None = None,
     chunk: int = CHUNK,
-    giver: str = "encode",
+    source: str = "encode",
 ) -> Embeddings:
-    """Encode every distinct sentence once, longest first, so that what does not fit into memory shows at once.
+    """Encode every distinct sentence once, longest first, so that a lack of memory shows at once.
 
-    Raises DataError for anything but finite real vectors of one length, naming the sentence and its first place;
-    giver is what the message calls the function.
+    located: sentences with their lines. chunk: sentences per call of encode. source: the name of the function in
+    messages. Raises DataError, with the sentence and its first line, unless the vectors are finite real numbers of the
+    same dimension, and if all vectors are equal.
     """
-    places: dict[str, Line] = {}
+    lines: dict[str, Line] = {}
     for sentence, line in located:
-        places.setdefault(sentence, line)
-    sentences = sorted(places, key=len, reverse=True)
+        lines.setdefault(sentence, line)
+    sentences = sorted(lines, key=len, reverse=True)
     parts: list[np.ndarray] = []
     for start in range(0, len(sentences), chunk):
         progress("encode", start, len(sentences))
         part = sentences[start : start + chunk]
-        vectors = check_vectors(encode(part), len(part), parts[0].shape[1] if parts else None, giver)
-        check_finite(vectors, part, places)
+        vectors = check_vectors(encode(part), len(part), parts[0].shape[1] if parts else None, source)
+        check_finite(vectors, part, lines)
         parts.append(vectors)
     progress("encode", len(sentences), len(sentences))
-    check_different(parts, giver)
+    check_different(parts, source)
     return Embeddings(sentences, np.concatenate(parts), inside)
 
 
-def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, giver: str = "encode") -> np.ndarray:
-    """Return what an encoder gave in float32 or better; DataError unless it is an array (count, H) of numbers."""
+def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, source: str = "encode") -> np.ndarray:
+    """Return a copy in float32 or float64. Raises DataError unless vectors are an array (count, width) of numbers."""
     if not isinstance(vectors, np.ndarray):
         found = f"a {type(vectors).__name__}"
     elif vectors.ndim != 2 or len(vectors) != count or not vectors.shape[1] or width not in (None, vectors.shape[1]):
@@ -94,36 +96,36 @@ def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, giv
     elif vectors.dtype.kind not in "fiu":
         found = f"an array of {vectors.dtype}"
     else:
-        # Products and differences of small types would run over. Always a copy: an encoder may use one buffer again.
+        # Small types would overflow in products. Always a copy, since an encoder may reuse its buffer.
         return np.array(vectors, dtype=np.result_type(vectors, np.float32))
     raise DataError(
-        f"{giver} returned {found}; a numpy array of real numbers of shape ({count}, {width or 'H'}) is expected, "
-        "row i being the embedding of sentence i"
+        f"{source} returned {found}; a numpy array of real numbers of shape ({count}, {width or 'H'}) is expected, "
+        "with the embedding of sentence i in row i"
     )
 
 
-def check_different(parts: Sequence[np.ndarray], giver: str = "encode") -> None:
-    """Raise DataError if all vectors, parts of (n, H) each, are the same but for rounding."""
+def check_different(parts: Sequence[np.ndarray], source: str = "encode") -> None:
+    """Raise DataError if all vectors, in parts (n, H), are equal up to rounding."""
     first, count = parts[0][:1], sum(map(len, parts))
     same = 1e-7 * np.abs(first).max()
     if count > 1 and all(np.abs(part - first).max() <= same for part in parts):
         raise DataError(
-            f"{giver} gave all {count} sentences the same embedding, so no score is defined; check the encoder "
-            "(did training collapse?)"
+            f"{source} returned the same embedding for all {count} sentences, so no score is defined; check the "
+            "encoder (did training collapse?)"
         )
 
 
 def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Features (N, 2H) of pairs of embeddings (N, H) each: |u − v| and u · v beside each other (SentEval)."""
+    """Return the features (N, 2H) of pairs of embeddings (N, H): |u − v| and u * v, concatenated (SentEval)."""
     return np.concatenate([np.abs(first - second), first * second], axis=1)
 
 
-def check_finite(vectors: np.ndarray, sentences: Sequence[str], places: dict[str, Line]) -> None:
-    """Raise DataError naming the first sentence with NaN or infinity in its vector, a row of (n, H)."""
+def check_finite(vectors: np.ndarray, sentences: Sequence[str], lines: dict[str, Line]) -> None:
+    """Raise DataError for the first sentence whose vector, a row of (n, H), has NaN or infinite values."""
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         sentence = sentences[int(np.argmin(finite))]
-        line = places[sentence]
+        line = lines[sentence]
         raise DataError(
             f"{line.path}:{line.number}: the embedding of {quote(sentence)} is not finite (NaN or infinite); check "
             "the encoder (did training diverge, or half precision overflow?)"

@@ -1,18 +1,19 @@
-"""SentEval's original interface, `SE(params, batcher, prepare).eval(names)`, for scripts that were written for it.
+"""SentEval's original interface, `SE(params, batcher, prepare).eval(names)`, for scripts written for it.
 
-params is a dict. The keys that are read here, all but the first with a default:
+params is a dict with these keys; all but the first have the default given here:
 
     task_path    the folder that contains downstream/
-    batch_size   128; the most sentences that batcher gets at once
+    batch_size   128; the maximum number of sentences in a call of batcher
     similarity   the cosine; a function of two numpy vectors (H,), for the STS tasks
     kfold        5; folds of the cross-validated tasks
     seed         1111; of the folds and classifiers
-    usepytorch   True; False takes scikit-learn's logistic regression, for which `classifier` means nothing
-    classifier   {'nhid': 0}; nhid is required in it, the rest are the fields of `senteval.stacked.Classifier`
-    official     True; False allows files of other sizes than the official ones
+    usepytorch   True; False uses scikit-learn's logistic regression and ignores `classifier`
+    classifier   {'nhid': 0}; nhid is required, the other keys are the fields of `senteval.stacked.Classifier`
+    official     True; False allows files whose sizes differ from the official ones
 
-Other keys are the script's own. Unlike the original this leaves the global random numbers alone, encodes equal
-sentences of a task once, and refuses a pair without a defined cosine instead of counting it as 0.
+Other keys are passed on to the script's functions. Unlike the original, this module leaves the global random state
+unchanged, encodes equal sentences of a task once, and raises DataError for a pair without a defined cosine instead of
+counting it as 0.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,7 +30,7 @@ import torch
 
 from senteval.data import ScoredPairs
 from senteval.embeddings import Embeddings, encode_all
-from senteval.errors import DataError, require_whole, shown
+from senteval.errors import DataError, require_integer, shown
 from senteval.finetune import FINETUNE
 from senteval.lines import Located
 from senteval.names import find_by_name
@@ -42,15 +43,15 @@ from senteval.transfer import TRANSFER
 
 Tokens = list[str]
 Batcher = Callable[["Params", list[Tokens]], np.ndarray | torch.Tensor]
-"""Gives embeddings (n, H) for n sentences, of which an empty one is []."""
+"""A function that returns embeddings (n, H) of n tokenised sentences; an empty sentence is []."""
 Prepare = Callable[["Params", list[Tokens]], Any]
-"""Told all sentences of a task, repeated ones too, before any of them is encoded."""
+"""A function that is called with all sentences of a task, including repeated ones, before they are encoded."""
 
 DEFAULTS: Mapping[str, Any] = {
     "usepytorch": True,
     "seed": 1111,
     "batch_size": 128,
-    "nhid": 0,  # there for batchers: the original does not read it either, only the classifier's own
+    "nhid": 0,  # for batchers only; as in the original, the classifier uses its own nhid
     "kfold": 5,
     "classifier": None,
     "official": True,
@@ -61,23 +62,23 @@ CLASSIFIER = tuple(field.name for field in fields(Classifier))
 
 
 class Params(dict):
-    """A dict whose entries are attributes too; as in the original an attribute that is not there is None."""
+    """A dict whose entries are also attributes; as in the original, a missing attribute is None."""
 
     __setattr__ = dict.__setitem__
     __delattr__ = dict.__delitem__
 
     def __getattr__(self, name: str) -> Any:
-        # copy and pickle look for hooks of such names, and would call the None.
+        # copy and pickle look up special methods and would call None.
         if name.startswith("__"):
             raise AttributeError(name)
         return self.get(name)
 
 
 class SE:
-    """Evaluates the encoder of a script; `results` is what `eval` returned last.
+    """Evaluates the encoder of a script. `results` is the last return value of `eval`.
 
-    batcher and prepare get one and the same `Params` in every call, with the task's name as `current_task`. Raises
-    DataError for unusable params.
+    params, batcher, prepare: see the module. batcher and prepare get the same `Params` object in every call, with the
+    name of the task as `current_task`. Raises DataError if params are unusable.
     """
 
     def __init__(self, params: Mapping[str, Any], batcher: Batcher, prepare: Prepare | None = None) -> None:
@@ -89,40 +90,41 @@ class SE:
         self.prepare = _require_callable("prepare", prepare if prepare is not None else lambda params, samples: None)
         self.list_tasks = list(TASKS)
         self.results: dict[str, Any] = {}
-        settings_of(self.params)  # raises now, not after the encoding
+        settings_of(self.params)  # raises errors before anything is encoded
 
     def eval(self, name: str | Iterable[str]) -> dict[str, Any]:
-        """The results of a task under SentEval's keys; for a list of names those of each task, by name.
+        """Return the results of a task under SentEval's keys; for a list of names a dict of them by name.
 
-        Nothing is encoded before the files of all tasks are read and found right.
+        The files of all tasks are read and checked before anything is encoded. Raises DataError for an unknown task,
+        faulty files or unusable embeddings.
         """
         if isinstance(name, str):
-            self.results = self._measure(name, self._load(name))
+            self.results = self._evaluate(name, self._load(name))
         else:
             loaded = {one: self._load(one) for one in name}
-            self.results = {one: self._measure(one, task) for one, task in loaded.items()}
+            self.results = {one: self._evaluate(one, task) for one, task in loaded.items()}
         return self.results
 
     def _load(self, name: str) -> Loaded:
         return find_by_name(name, TASKS).load(Path(self.params.task_path), settings_of(self.params))
 
-    def _measure(self, name: str, loaded: Loaded) -> dict[str, Any]:
+    def _evaluate(self, name: str, loaded: Loaded) -> dict[str, Any]:
         self.params.current_task = name
         self.prepare(self.params, [sentence.split() for sentence, _ in loaded.located()])
-        # Not before: prepare may change the params, and the encoder, so that no vector of another task is of use.
+        # After prepare, which may change params and encoder; so no vectors are shared between tasks either.
         settings = settings_of(self.params)
         embed = encode_by(self.batcher, self.params, loaded.located())
-        return TASKS[name].measure(loaded, embed, settings, self.params)
+        return TASKS[name].score(loaded, embed, settings, self.params)
 
 
 def settings_of(params: Params) -> Settings:
-    """What the typed interface calls the same; raises DataError naming the first key that is missing or unusable."""
+    """Return the params as `Settings`. Raises DataError for the first key that is missing or unusable."""
     if not isinstance(params.task_path, (str, PathLike)):
         raise _unusable("params['task_path']", params.task_path, "the path of the folder that contains downstream/")
     for key in FLAGS:
         if params[key] not in (True, False):
             raise _unusable(f"params[{key!r}]", params[key], "True or False")
-    require_whole("params['batch_size']", params.batch_size, 1)
+    require_integer("params['batch_size']", params.batch_size, 1)
     if params.similarity is not None:
         _require_callable("params['similarity']", params.similarity)
     classifier = _classifier(params.classifier)
@@ -132,16 +134,16 @@ def settings_of(params: Params) -> Settings:
 
 
 def encode_by(batcher: Batcher, params: Params, located: Iterable[Located]) -> Embeddings:
-    """Vectors of all distinct sentences by a batcher; raises DataError for anything but finite ones of one length."""
+    """Encode all distinct sentences with a batcher. Raises DataError unless the vectors are finite and of one size."""
 
     def encode(sentences: list[str]) -> np.ndarray:
         return as_array(batcher(params, [sentence.split() for sentence in sentences]))
 
-    return encode_all(encode, located, chunk=params.batch_size, giver="batcher")
+    return encode_all(encode, located, chunk=params.batch_size, source="batcher")
 
 
 def as_array(vectors: Any) -> Any:
-    """A tensor as a numpy array; anything else as it is."""
+    """Return a tensor as a numpy array, and any other value unchanged."""
     if not isinstance(vectors, torch.Tensor):
         return vectors
     if vectors.is_floating_point() and vectors.dtype != torch.float64:
@@ -150,14 +152,14 @@ def as_array(vectors: Any) -> Any:
 
 
 def load_all_splits(name: str, data_dir: Path, settings: Settings) -> LoadedSts:
-    """An STS task with the sets of all its splits, which the original measures together."""
+    """Load an STS task with the sets of all its splits, which the original evaluates together."""
     splits = STS[name].splits
     sets = chain.from_iterable(load_pairs(name, data_dir, split, settings.official) for split in splits)
     return LoadedSts(name, ", ".join(splits), tuple(sets))
 
 
-def measure_pairs(loaded: LoadedSts, embed: Embeddings, settings: Settings, params: Params) -> dict[str, Any]:
-    """scipy's own results for each set, plain numbers for all sets together and on average."""
+def score_pairs(loaded: LoadedSts, embed: Embeddings, settings: Settings, params: Params) -> dict[str, Any]:
+    """Return scipy's correlation results for each set, and numbers for all pairs together and the averages."""
     compare = similarities if params.similarity is None else partial(similarities_by, params.similarity)
     similarity_of = [compare(loaded.task, pairs, embed(pairs.first), embed(pairs.second)) for pairs in loaded.subsets]
     results: dict[str, Any] = {}
@@ -175,32 +177,32 @@ def similarities_by(
     first: np.ndarray,
     second: np.ndarray,
 ) -> np.ndarray:
-    """The script's own similarity of each pair, (N,) float64; raises DataError unless all are finite numbers."""
+    """Return the script's own similarity of each pair, (N,) float64. Raises DataError unless all are finite."""
     found = []
     for line, *vectors in zip(pairs.lines, first, second, strict=True):
         value = similarity(*vectors)
         if not _is_finite(value):
-            place = f"{pairs.source}:{line}: {task} {pairs.name}: params['similarity'] of this pair"
-            raise _unusable(place, value, "a finite number")
+            owner = f"{pairs.source}:{line}: {task} {pairs.name}: params['similarity'] of this pair"
+            raise _unusable(owner, value, "a finite number")
         found.append(float(value))
     return np.array(found)
 
 
-def measure_trained(loaded: Loaded, embed: Embeddings, settings: Settings, params: Params) -> dict[str, Any]:
-    """The scores of a classifier on top of the vectors."""
+def score_trained(loaded: Loaded, embed: Embeddings, settings: Settings, params: Params) -> dict[str, Any]:
+    """Return the scores of a classifier trained on the vectors."""
     return loaded.score(embed, settings).as_senteval()
 
 
 class Task(NamedTuple):
-    """How the data of a task are loaded, and measured once the vectors are there."""
+    """The functions that load the data of a task and compute its scores from the vectors."""
 
     load: Callable[[Path, Settings], Loaded]
-    measure: Callable[[Any, Embeddings, Settings, Params], dict[str, Any]]
+    score: Callable[[Any, Embeddings, Settings, Params], dict[str, Any]]
 
 
 TASKS: dict[str, Task] = {
-    **{name: Task(partial(load_all_splits, name), measure_pairs) for name in STS},
-    **{name: Task(task.load, measure_trained) for name, task in {**TRANSFER, **FINETUNE}.items()},
+    **{name: Task(partial(load_all_splits, name), score_pairs) for name in STS},
+    **{name: Task(task.load, score_trained) for name, task in {**TRANSFER, **FINETUNE}.items()},
 }
 
 
@@ -217,7 +219,7 @@ def _classifier(given: Any) -> Classifier:
 
 @contextmanager
 def _prefixed(owner: str) -> Iterator[None]:
-    """Errors in here say in whose values they were found."""
+    """Prefix the messages of DataErrors with the owner of the faulty values."""
     try:
         yield
     except DataError as error:

@@ -1,4 +1,4 @@
-"""The one exception that means: the user can mend this, be it data, embeddings or request."""
+"""The exception for faults that the user can fix, and helpers for its messages."""
 
 import reprlib
 from numbers import Integral
@@ -9,25 +9,24 @@ _quoter.maxstring = 60
 
 
 class DataError(ValueError):
-    """Something is wrong with the evaluation data, with the embeddings, or with what was asked for.
+    """Raised for faults in the evaluation data, the embeddings or the request.
 
-    The message is one line: the file and line where there is one, what was found, what is expected and
-    what to do.
+    The message is one line: the file and line (for data), what was found, what is expected and what to do.
     """
 
 
 def quote(text: str) -> str:
-    """Return text in quotes, on one line and cut in its middle, fit for an error message."""
+    """Return text in quotes, on one line and shortened in the middle, for an error message."""
     return _quoter.repr(text)
 
 
 def shown(given: Any) -> str:
-    """Any value on one line, cut in its middle, fit for an error message."""
+    """Return any value as text on one line, shortened in the middle, for an error message."""
     return " ".join(_quoter.repr(given).split())
 
 
-def require_whole(name: str, given: Any, least: int, most: int | None = None) -> None:
-    """Raise DataError unless given is a whole number within bounds."""
+def require_integer(name: str, given: Any, least: int, most: int | None = None) -> None:
+    """Raise DataError unless given is an integer of at least `least` and at most `most`."""
     if not isinstance(given, Integral) or given < least or (most is not None and given > most):
-        bound = f"from {least} on" if most is None else f"from {least} to {most}"
-        raise DataError(f"{name} is {shown(given)}; a whole number {bound} is needed")
+        bound = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise DataError(f"{name} is {shown(given)}; an integer {bound} is needed")

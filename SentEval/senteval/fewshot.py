@@ -1,8 +1,9 @@
-"""Few-shot transfer: 16 labelled examples a class, drawn ten times, and logistic regression on frozen embeddings.
+"""Few-shot transfer: logistic regression on frozen embeddings of 16 labelled examples per class, drawn ten times.
 
-Source: ConPVP, section 4.4, after Zhang et al. (PairSupCon, 2021), who give neither classifier nor test set. Here the
-classifier is scikit-learn's logistic regression, its strength chosen among `STRENGTHS` by cross-validation on the
-drawn examples; the test set is the task's own, and all that was not drawn for tasks that have none.
+Source: ConPVP, section 4.4, after Zhang et al. (PairSupCon, 2021), who specify neither classifier nor test set. Here
+the classifier is scikit-learn's logistic regression, with C chosen from `senteval.protocols.STRENGTHS` by
+cross-validation on the drawn examples. The test set is that of the task or, for tasks without one, all examples that
+were not drawn.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ FOLDS = 4
 
 @dataclass(frozen=True)
 class FewShotResult:
-    """Test accuracy × 100 of every draw; mean and sample standard deviation over them."""
+    """Test accuracy × 100 of every draw."""
 
     task: str
     split: str
@@ -36,15 +37,16 @@ class FewShotResult:
 
     @property
     def points(self) -> float:
-        """Mean accuracy over the draws."""
+        """The mean accuracy over the draws."""
         return float(np.mean(self.draws))
 
     @property
     def deviation(self) -> float:
+        """The sample standard deviation of the accuracy over the draws."""
         return float(np.std(self.draws, ddof=1))
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return a JSON-serialisable dict."""
         return {**vars(self), "draws": list(self.draws), "mean": self.points, "std": self.deviation}
 
 
@@ -57,12 +59,12 @@ class FewShotTask:
     family = "fewshot"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedFewShot":
-        """Read and check all the task's examples but a dev set."""
+        """Read and check all examples except a dev set. Raises DataError if a class has too few, or in dev mode."""
         settings.require_test(self.name)
         wanted = {split: files for split, files in self.transfer.files.items() if split != "dev"}
         examples = self.transfer.read_splits(data_dir, wanted, settings.official)
         pool = examples.get("all") or examples["train"]
-        # Where the rest is the test set, one example more of each class makes sure that there is a rest.
+        # If the examples not drawn are the test set, one more of each class ensures that it is not empty.
         least = settings.shots + ("all" in examples)
         require_enough(self.name, pool.labels, self.transfer.classes, least, f"drawing {settings.shots} of each")
         return LoadedFewShot(self.name, LoadedTransfer(self.transfer, examples))
@@ -70,7 +72,7 @@ class FewShotTask:
 
 @dataclass(frozen=True, eq=False)
 class LoadedFewShot:
-    """A task with its checked examples."""
+    """A few-shot task with its checked examples."""
 
     task: str
     loaded: LoadedTransfer
@@ -82,8 +84,8 @@ class LoadedFewShot:
         return self.loaded.files()
 
     def score(self, embed: Embeddings, settings: Settings) -> FewShotResult:
-        """Draw, train and measure as often as the settings say."""
-        features, labels, rows = self.loaded.together(embed)
+        """Draw examples, train and test a classifier settings.draws times."""
+        features, labels, rows = self.loaded.all_features(embed)
         probe = SklearnProbe(features, labels, self.loaded.task.classes, settings)
         pool = rows["all"] if "all" in rows else rows["train"]
         accuracies = []
@@ -96,13 +98,13 @@ class LoadedFewShot:
 
 
 def draw_examples(pool: np.ndarray, labels: np.ndarray, shots: int, random: np.random.Generator) -> np.ndarray:
-    """So many rows of each class, drawn from the row numbers in pool without replacement."""
+    """Draw `shots` rows of each class without replacement from the row numbers in pool."""
     of_class = [pool[labels[pool] == label] for label in np.unique(labels[pool])]
     return np.concatenate([random.choice(rows, shots, replace=False) for rows in of_class])
 
 
 def _fit(probe: SklearnProbe, train: np.ndarray, labels: np.ndarray, settings: Settings) -> Any:
-    from sklearn.model_selection import StratifiedKFold  # here only: see `senteval.tasks`
+    from sklearn.model_selection import StratifiedKFold  # imported here because it is slow: see `senteval.tasks`
 
     splitter = StratifiedKFold(min(FOLDS, settings.shots), shuffle=True, random_state=settings.seed)
     folds = [(train[part], train[held_out]) for part, held_out in splitter.split(train, labels[train])]

@@ -1,4 +1,4 @@
-"""Whether the files of a task are all there, of the official size, and byte for byte the known ones."""
+"""Checks of the files of a task: whether they exist, have the official size, and are identical to the known ones."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ KNOWN = Path(__file__).parent / "known_files.txt"
 
 
 class MissingFilesError(DataError):
-    """Files of a task are not there; `all_of_them`: not one is."""
+    """Raised if files of a task do not exist. all_of_them: whether all files of the task are missing."""
 
     def __init__(self, message: str, all_of_them: bool) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class MissingFilesError(DataError):
 
 
 def require_files(task: str, folder: Path, names: Sequence[str], advice: str = DOWNLOAD) -> list[Path]:
-    """The paths of a task's files; raises DataError naming every one that is not there."""
+    """Return the paths of a task's files. Raises MissingFilesError with the names of all missing ones."""
     if not folder.is_dir():
         raise MissingFilesError(f"{task}: there is no folder {folder}; {advice}", all_of_them=True)
     missing = [name for name in names if not (folder / name).is_file()]
@@ -39,20 +39,20 @@ def require_count(task: str, path: Path, found: int, official: int, unit: str) -
     if found != official:
         raise DataError(
             f"{path}: {found} {unit} found, but {task} officially has {official}; "
-            "download the SentEval data again, or, for files of your own, give --custom_data (train.py: "
+            "download the SentEval data again, or for your own files give --custom_data (train.py: "
             "--custom_eval_data; in Python: official=False)"
         )
 
 
 @cache
 def known_files() -> dict[str, str]:
-    """Path below the data folder -> sha256 of the file that our figures were measured on."""
+    """Return path in the data folder -> sha256 of the file with which the documented scores were computed."""
     lines = KNOWN.read_text(encoding="utf-8").splitlines()
     return {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
 
 
 def identify(paths: Iterable[Path], data_dir: Path) -> dict[str, dict[str, Any]]:
-    """Path below data_dir -> its sha256, its size in bytes, and whether it is the known file byte for byte."""
+    """Return path in data_dir -> `sha256`, size in `bytes`, and whether it is `known` (see `known_files`)."""
     found = {}
     for path in dict.fromkeys(paths):
         content = path.read_bytes()

@@ -1,7 +1,7 @@
-"""Relatedness by a trained probe: a softmax over the five grades on |u − v| and u · v (Tai, Socher and Manning, 2015).
+"""Relatedness by a trained probe: a softmax over the grades 1 to 5 on |u − v| and u * v (Tai, Socher, Manning, 2015).
 
 These are SentEval's original STSBenchmark and SICKRelatedness, which SimCSE calls `-finetune`, with Spearman instead
-of Pearson in early stopping.
+of Pearson for early stopping.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,17 +25,18 @@ from senteval.sts import STS, StsTask
 
 GRADES = 5
 BATCH_SIZE = 64
-EPOCHS_A_LOOK = 50
+EPOCHS_PER_CHECK = 50
 MAX_EPOCHS = 1000
-FORGIVEN = 3
-"""Looks at the dev set without a new best that are forgiven, in total."""
+TENACITY = 3
+"""Total number of dev checks without a new best score before training stops."""
 
 
 @dataclass(frozen=True, eq=False)
 class RelatednessResult:
-    """Correlations, as fractions, and mean squared error of predicted grades; None in dev mode but for dev_spearman.
+    """Correlations (as fractions) and mean squared error of the predicted grades.
 
-    predictions: grades (n_test,) from 1 to 5, in the order of the file.
+    predictions: grades (n_test,) from 1 to 5, in the order of the file. In dev mode everything except dev_spearman is
+    None.
     """
 
     task: str
@@ -51,15 +52,15 @@ class RelatednessResult:
 
     @property
     def points(self) -> float:
-        """Spearman × 100 on the split that is scored."""
+        """Spearman × 100 on the evaluated split."""
         return 100 * (self.dev_spearman if self.split == "dev" else self.spearman)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready, without the predictions; what was not measured is absent."""
+        """Return a JSON-serialisable dict without the predictions and without values that are None."""
         return {name: value for name, value in vars(self).items() if name != "predictions" and value is not None}
 
     def as_senteval(self) -> dict[str, Any]:
-        """Under SentEval's own keys."""
+        """Return the result under SentEval's own keys."""
         return {
             "devspearman": self.dev_spearman,
             "pearson": self.pearson,
@@ -73,14 +74,14 @@ class RelatednessResult:
 
 @dataclass(frozen=True)
 class RelatednessTask:
-    """The trained form of a similarity task that has train, dev and test splits."""
+    """The trained version of a similarity task that has train, dev and test splits."""
 
     name: str
     pairs: StsTask
     family = "finetune"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedRelatedness":
-        """Read and check train and dev, and the test split if it is scored."""
+        """Read and check the train and dev splits and, in test mode, the test split. Raises DataError for faults."""
         wanted = ("train", "dev") if settings.split == "dev" else ("train", "dev", "test")
         splits = {split: self.pairs.read_split(data_dir, split, settings.official)[0] for split in wanted}
         return LoadedRelatedness(self.name, splits)
@@ -88,7 +89,7 @@ class RelatednessTask:
 
 @dataclass(frozen=True, eq=False)
 class LoadedRelatedness:
-    """A task with its checked pairs by split."""
+    """A relatedness task with its checked pairs by split."""
 
     task: str
     splits: Mapping[str, ScoredPairs]
@@ -100,12 +101,12 @@ class LoadedRelatedness:
         return [path for pairs in self.splits.values() for path in pairs.files]
 
     def score(self, embed: Embeddings, settings: Settings) -> RelatednessResult:
-        """Train on train, stop by dev, measure on test."""
+        """Train the probe on the train split with early stopping on dev, and evaluate it on the test split."""
         features = {split: _featurize(pairs, embed, settings) for split, pairs in self.splits.items()}
         train, dev = self.splits["train"], self.splits["dev"]
-        # The published permutations are those of pairs sorted by length.
+        # The published permutations apply to pairs sorted by length.
         order = _by_length(train)
-        targets = torch.as_tensor(spread(train.gold), dtype=settings.dtype, device=settings.device)
+        targets = torch.as_tensor(grade_weights(train.gold), dtype=settings.dtype, device=settings.device)
         model = _train(features["train"][order], targets[order], features["dev"], dev.gold, settings)
         dev_spearman = correlate(f"{self.task} dev", _grades(model, features["dev"]), dev.gold).spearman
         if "test" not in features:
@@ -125,11 +126,11 @@ class LoadedRelatedness:
         )
 
 
-def spread(gold: np.ndarray) -> np.ndarray:
-    """Each score (N,) as weights of the grades 1 to 5, (N, 5), whose mean grade it is (Tai et al., eq. 15).
+def grade_weights(gold: np.ndarray) -> np.ndarray:
+    """Return weights (N, 5) of the grades 1 to 5 whose mean grades are the scores gold (N,) (Tai et al., eq. 15).
 
-    As published, a score below 1, which STSBenchmark has, keeps only its weight for grade 1: the row then adds up to
-    the score instead of to 1.
+    As published, a score below 1 (STSBenchmark has some) keeps only its weight for grade 1, so that its row sums to
+    the score instead of 1.
     """
     below = np.floor(gold)
     rows = np.zeros((len(gold), GRADES + 1))
@@ -154,24 +155,24 @@ def _featurize(pairs: ScoredPairs, embed: Embeddings, settings: Settings) -> Ten
 
 
 def _train(features: Tensor, targets: Tensor, dev: Tensor, dev_gold: np.ndarray, settings: Settings) -> nn.Module:
-    """The model with the best dev Spearman."""
+    """Return the model with the best dev Spearman."""
     random = np.random.RandomState(settings.seed)
-    from scipy import stats  # here only: see `senteval.tasks`
+    from scipy import stats  # imported here because it is slow: see `senteval.tasks`
 
     with seeded(settings.seed):
         model = nn.Sequential(nn.Linear(features.shape[1], GRADES, dtype=torch.float32), nn.Softmax(dim=-1))
     model.to(features)
     optimizer = torch.optim.Adam(model.parameters())
     best, best_model, misses = -1.0, model, 0
-    for _ in range(0, MAX_EPOCHS + 1, EPOCHS_A_LOOK):
-        for _ in range(EPOCHS_A_LOOK):
+    for _ in range(0, MAX_EPOCHS + 1, EPOCHS_PER_CHECK):
+        for _ in range(EPOCHS_PER_CHECK):
             _train_epoch(model, optimizer, features, targets, random.permutation(len(features)))
         grades = _grades(model, dev)
-        # Equal grades have no correlation; as published they count as 0 here, and training goes on.
+        # Equal grades have no correlation; as published it counts as 0 here, and training continues.
         spearman = stats.spearmanr(grades, dev_gold)[0] if np.ptp(grades) else 0.0
         if spearman > best:
             best, best_model = spearman, deepcopy(model)
-        elif misses >= FORGIVEN:
+        elif misses >= TENACITY:
             break
         else:
             misses += 1
@@ -190,10 +191,10 @@ def _train_epoch(
 
 
 def _grades(model: nn.Module, features: Tensor) -> np.ndarray:
-    """Expected grade (N,) of each row."""
+    """Return the expected grades (N,) of features (N, F)."""
     with torch.inference_mode():
-        shares = model(features)
-    return shares.double().cpu().numpy() @ np.arange(1, GRADES + 1)
+        probabilities = model(features)
+    return probabilities.double().cpu().numpy() @ np.arange(1, GRADES + 1)
 
 
 FINETUNE: dict[str, RelatednessTask] = {

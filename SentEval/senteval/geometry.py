@@ -1,11 +1,12 @@
-"""How embeddings lie in space, and what frequent tokens do to them.
+"""The geometry of an embedding space, and the influence of frequent tokens on it.
 
-alignment    mean of ‖f(x) − f(y)‖² over the pairs scored above 4 (Wang and Isola, 2020, eq. 2 of SimCSE)
-uniformity   log of the mean of exp(−2 ‖f(x) − f(y)‖²) over all pairs of the split's sentences as they occur (eq. 3)
-anisotropy   |mean cosine of two different sentences| over a sample (PromptBERT, eq. 1); of the token-embedding
-             matrix likewise, over all pairs of tokens (PromptBERT, Table 2)
+alignment    mean of ‖f(x) − f(y)‖² over the pairs scored above 4 (Wang and Isola, 2020; SimCSE, eq. 2)
+uniformity   log of the mean of exp(−2 ‖f(x) − f(y)‖²) over all pairs of the split's sentences, with repetitions
+             (SimCSE, eq. 3)
+anisotropy   |mean cosine of two different sentences| over a sample (PromptBERT, eq. 1), and of two tokens over the
+             token embedding matrix (PromptBERT, Table 2)
 
-All on vectors of unit length; unnormalised ones give numbers that compare with nothing. Lower is better.
+All are computed on vectors of unit length, as in the papers; lower is better.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,19 +27,19 @@ from senteval.settings import Settings
 from senteval.sts import STS, StsTask
 
 POSITIVE_ABOVE = 4.0
-"""SimCSE's threshold for positive pairs; D2CSE states none."""
+"""SimCSE's threshold for positive pairs; D2CSE does not state one."""
 
-REMEDY = "give a text file with a sentence a line"
+REMEDY = "give a text file with one sentence per line"
 
 BINS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)
 QUANTILES = (5, 25, 50, 75, 95)
 DROPPED = (1, 2, 5, 10, 20, 50, 100)
-"""Numbers of most frequent tokens that are left out in turn (ConPVP, figure 5)."""
+"""The numbers of most frequent tokens that are removed (ConPVP, figure 5)."""
 
 
 @dataclass(frozen=True)
 class CosineBin:
-    """Cosines of the pairs with a score from low to below high (the last bin includes its end); quantiles in %."""
+    """Cosines of the pairs with a score in [low, high); the last bin includes high. quantiles: percent -> cosine."""
 
     low: float
     high: float
@@ -50,9 +51,11 @@ class CosineBin:
 
 @dataclass(frozen=True)
 class GeometryResult:
-    """The measures of the module's head. What the encoder cannot be asked for is None.
+    """The measures described in the module. Those that need an encoder's internals are None without them.
 
-    without_frequent: number of left-out tokens -> Spearman × 100 of the split, up to where something is left of it.
+    sentences: number of sentences for the uniformity. sample, sample_size: source and number of sentences for the
+    anisotropy. spearman: × 100. tokens: size of the token embedding matrix. without_frequent: number of removed tokens
+    -> Spearman × 100 of the split, as long as any text remains.
     """
 
     task: str
@@ -72,16 +75,16 @@ class GeometryResult:
     family = "geometry"
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready; what was not measured is absent."""
+        """Return a JSON-serialisable dict without values that are None."""
         values = {name: value for name, value in asdict(self).items() if value is not None}
         return {**values, "positive_above": POSITIVE_ABOVE}
 
 
 @dataclass(frozen=True, eq=False)
 class PairGeometry:
-    """Of scored pairs under an encoder: gold and cosines (N,), Spearman × 100, and the two losses of the plane.
+    """Measures of scored pairs: gold scores and cosines (N,), Spearman × 100, alignment and uniformity.
 
-    alignment: of the positive_pairs; None where there are none.
+    alignment: None if there are no positive pairs.
     """
 
     gold: np.ndarray
@@ -94,17 +97,20 @@ class PairGeometry:
 
 @dataclass(frozen=True)
 class GeometryTask:
-    """The geometry of the sentences of a similarity task."""
+    """The geometry of the embeddings of a similarity task's sentences."""
 
     name: str
     pairs: StsTask
     family = "geometry"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedGeometry":
-        """Read and check the split and the sample, if a file of one is given."""
+        """Read and check the split and the file of sample sentences. Raises DataError for faults in either."""
         (pairs,) = self.pairs.read_split(data_dir, settings.split, settings.official)
         if not (pairs.gold > POSITIVE_ABOVE).any():
-            raise DataError(f"{pairs.source}: no pair has a score above {POSITIVE_ABOVE:g}, so there is no alignment")
+            raise DataError(
+                f"{pairs.source}: no pair has a score above {POSITIVE_ABOVE:g}, so the alignment is not defined; add "
+                f"such pairs, or leave {self.name} out"
+            )
         sample = None
         if settings.sample_file:
             sample = read_sample(Path(settings.sample_file), settings.sample_size, settings.seed)
@@ -113,7 +119,7 @@ class GeometryTask:
 
 @dataclass(frozen=True, eq=False)
 class LoadedGeometry:
-    """The split with its checked pairs, and the sentences of the sample."""
+    """A geometry task with its checked pairs and the sentences of the sample."""
 
     task: str
     pairs: ScoredPairs
@@ -126,9 +132,9 @@ class LoadedGeometry:
         return [*self.pairs.files, *dict.fromkeys(line.path for line in self.sample or ())]
 
     def score(self, embed: Embeddings, settings: Settings) -> GeometryResult:
-        """All measures, on the embeddings and on what else can be asked of the encoder."""
+        """Compute all measures; those of tokens only if the embeddings give access to the encoder."""
         pairs = self.pairs
-        # First: it is this that tells of an encoder with one vector for everything.
+        # This comes first, because it reports an encoder that returns one vector for all sentences.
         measured = measure_pairs(self.task, pairs, embed(pairs.first), embed(pairs.second))
         if self.sample is None:
             sample = list(dict.fromkeys([*pairs.first, *pairs.second]))
@@ -162,7 +168,7 @@ class LoadedGeometry:
             vectors = inside.encode_without_frequent(sentences, count)
             first, second = vectors[: len(pairs)], vectors[len(pairs) :]
             cosines = similarities(f"{self.task} without {count} tokens", pairs, first, second)
-            # Nothing is left of the texts of a small set: there is no score then, not an error.
+            # In a small set no text may remain; that is not an error, there is just no score.
             if np.ptp(cosines) <= ROUNDING:
                 break
             scores[count] = 100 * correlate(self.task, cosines, pairs.gold).spearman
@@ -170,7 +176,7 @@ class LoadedGeometry:
 
 
 def measure_pairs(task: str, pairs: ScoredPairs, first: np.ndarray, second: np.ndarray) -> PairGeometry:
-    """Of pairs with embeddings first and second (N, H); DataError for embeddings without a cosine."""
+    """Return the measures of pairs with embeddings first and second (N, H). Raises DataError for undefined cosines."""
     cosines = similarities(task, pairs, first, second)
     positive = pairs.gold > POSITIVE_ABOVE
     return PairGeometry(
@@ -184,20 +190,20 @@ def measure_pairs(task: str, pairs: ScoredPairs, first: np.ndarray, second: np.n
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:
-    """Mean squared distance of positive pairs after normalisation; first and second (N, H)."""
+    """Return the mean squared distance of positive pairs first and second (N, H) after normalisation."""
     return float(np.mean(np.sum((unit_rows(first) - unit_rows(second)) ** 2, axis=1)))
 
 
 def uniformity(vectors: np.ndarray) -> float:
-    """Log of the mean Gaussian potential over all pairs of rows of vectors (N, H), after normalisation."""
-    from scipy.spatial.distance import pdist  # here only: see `senteval.tasks`
+    """Return the log of the mean Gaussian potential over all pairs of rows of vectors (N, H), after normalisation."""
+    from scipy.spatial.distance import pdist  # imported here because it is slow: see `senteval.tasks`
 
     return float(np.log(np.mean(np.exp(-2 * pdist(unit_rows(vectors), "sqeuclidean")))))
 
 
 def mean_cosine(vectors: np.ndarray) -> float:
-    """|mean cosine| over all ordered pairs of different rows of vectors (N, H); all-zero rows count as cosine 0."""
-    # The sum over all pairs is the squared length of the sum; its diagonal holds a one for each row that has a length.
+    """Return |mean cosine| over all ordered pairs of different rows of vectors (N, H); rows of zeros have cosine 0."""
+    # The sum over all pairs, including each row with itself, is the squared length of the sum of the rows.
     unit = unit_rows(vectors)
     total = unit.sum(axis=0)
     count = len(unit)
@@ -205,7 +211,7 @@ def mean_cosine(vectors: np.ndarray) -> float:
 
 
 def cosine_bins(cosines: np.ndarray, gold: np.ndarray) -> tuple[CosineBin, ...]:
-    """How cosines (N,) are distributed among pairs of like gold scores (N,); empty bins are left out."""
+    """Return the distributions of cosines (N,) in bins of gold scores (N,), without empty bins."""
     bins = []
     for low, high in pairwise(BINS):
         inside = (gold >= low) & ((gold < high) | (high == BINS[-1]))
@@ -217,11 +223,11 @@ def cosine_bins(cosines: np.ndarray, gold: np.ndarray) -> tuple[CosineBin, ...]:
 
 
 def read_sample(path: Path, size: int, seed: int) -> list[Line]:
-    """So many different lines with text of a file, drawn at random; all of them if it has no more."""
+    """Draw `size` distinct non-empty lines of a file at random, or take all. Raises DataError for fewer than 2."""
     lines = {single_blanks(line.text): line for line in require_lines(path, remedy=REMEDY)}
     lines.pop("", None)
     if len(lines) < 2:
-        raise DataError(f"{path}: {len(lines)} different sentences found, at least 2 are needed; {REMEDY}")
+        raise DataError(f"{path}: {len(lines)} distinct sentences found, at least 2 are needed; {REMEDY}")
     chosen = list(lines.values())
     if len(chosen) > size:
         rows = np.random.default_rng(seed).choice(len(chosen), size, replace=False)

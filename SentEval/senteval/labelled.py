@@ -1,6 +1,6 @@
-"""Reading and checking files of texts with class labels; nothing here knows which tasks exist.
+"""Reading and checking files of texts with class labels, independent of the tasks.
 
-Every fault raises DataError with file and line, before any encoding.
+Every fault raises DataError with file and line, before anything is encoded.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -16,15 +16,15 @@ SICK_LABELS = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
 TREC_LABELS = {"ABBR": 0, "DESC": 1, "ENTY": 2, "HUM": 3, "LOC": 4, "NUM": 5}
 
 Row = tuple[Line, tuple[str, ...], int]
-"""The line of an example, its texts and its label."""
+"""The line of an example, its texts and its class index."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledTexts:
-    """Examples of one split: one text or a pair of texts each, and a class.
+    """N examples of a split: single texts or pairs of texts, with classes.
 
-    texts holds one list of N texts for each side: one list for single texts, two for pairs. labels (N,) int64,
-    counted from 0. lines (N,) says where each example stands.
+    texts: one list of N texts for single texts, two lists for pairs. labels: class indices (N,), int64, from 0. lines:
+    the lines of the N examples.
     """
 
     texts: tuple[list[str], ...]
@@ -35,21 +35,21 @@ class LabelledTexts:
         return len(self.labels)
 
     def take(self, rows: Sequence[int] | np.ndarray) -> "LabelledTexts":
-        """The examples at rows, in that order."""
+        """Return the examples at rows, in that order."""
         texts = tuple([side[row] for row in rows] for side in self.texts)
         return LabelledTexts(texts, self.labels[np.asarray(rows, dtype=int)], [self.lines[row] for row in rows])
 
     def by_length(self) -> "LabelledTexts":
-        """Sorted by words of each side, then label, as SentEval does: its random folds hang on this order."""
+        """Return the examples sorted by number of words and label, as in SentEval, whose folds depend on the order."""
         words = [[len(text.split()) for text in side] for side in self.texts]
         return self.take(sorted(range(len(self)), key=lambda row: (*(side[row] for side in words), self.labels[row])))
 
 
 def read_class_files(*paths: Path) -> LabelledTexts:
-    """Read one file a class, from class 0 on, one text a line (MR, CR, SUBJ, MPQA).
+    """Read one file per class, in the order of the classes, with one text per line (MR, CR, SUBJ, MPQA).
 
-    The published files hold blank lines (CR 4, MPQA 3), which count as empty texts. The files are UTF-8 if their
-    bytes are, else ISO-8859-1.
+    Blank lines, which the published files contain (CR 4, MPQA 3), count as empty texts. Files that are not valid UTF-8
+    are read as ISO-8859-1. Raises DataError if a file has no text.
     """
     rows = [
         (line, (single_blanks(line.text),), label)
@@ -63,7 +63,7 @@ def read_class_files(*paths: Path) -> LabelledTexts:
 
 
 def read_sst_binary(path: Path) -> LabelledTexts:
-    """Read "text<TAB>0|1" a line."""
+    """Read a file with lines "text<TAB>0|1" (SST2)."""
 
     def parse(line: Line) -> Row:
         text, label = split_columns(line, 2, more_allowed=False)
@@ -73,7 +73,7 @@ def read_sst_binary(path: Path) -> LabelledTexts:
 
 
 def read_sst_fine(path: Path) -> LabelledTexts:
-    """Read "0|1|2|3|4 text" a line."""
+    """Read a file with lines "0|1|2|3|4 text" (SST5)."""
 
     def parse(line: Line) -> Row:
         label, _, text = line.text.strip().partition(" ")
@@ -83,7 +83,7 @@ def read_sst_fine(path: Path) -> LabelledTexts:
 
 
 def read_trec(path: Path) -> LabelledTexts:
-    """Read "COARSE:fine text" a line; the published training file is ISO-8859-1."""
+    """Read a file with lines "COARSE:fine text" (TREC); the published training file is ISO-8859-1."""
 
     def parse(line: Line) -> Row:
         label, colon, rest = line.text.strip().partition(":")
@@ -96,7 +96,7 @@ def read_trec(path: Path) -> LabelledTexts:
 
 
 def read_mrpc(path: Path) -> LabelledTexts:
-    """Read MRPC: a header, then label, two ids and two sentences, tab-separated; quotes are plain text."""
+    """Read MRPC: a header, then label, two ids and two sentences, tab-separated; quotation marks are plain text."""
 
     def parse(line: Line) -> Row:
         label, _, _, first, second = split_columns(line, 5, more_allowed=False)
@@ -116,7 +116,10 @@ def read_sick_entailment(path: Path) -> LabelledTexts:
 
 
 def read_clusters(path: Path) -> LabelledTexts:
-    """Read "label<TAB>text" a line; labels are any words, numbered in order of appearance."""
+    """Read a file with lines "label<TAB>text"; labels are arbitrary words, indexed in order of appearance.
+
+    Raises DataError if there are fewer than 2 labels, or as many labels as texts.
+    """
     classes: dict[str, int] = {}
 
     def parse(line: Line) -> Row:
@@ -128,14 +131,14 @@ def read_clusters(path: Path) -> LabelledTexts:
     labelled = collect(map(parse, require_lines(path)))
     if len(classes) < 2 or len(classes) == len(labelled):
         raise DataError(
-            f"{path}: {len(labelled)} texts with {len(classes)} different labels found; at least 2 labels, and fewer "
-            f"than texts, are needed; {REMEDY}"
+            f"{path}: {len(labelled)} texts with {len(classes)} different labels found; at least 2 labels and fewer "
+            f"labels than texts are needed; {REMEDY}"
         )
     return labelled
 
 
 def require_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> list[Line]:
-    """The lines of a file; raises DataError for an empty one."""
+    """Return the lines of a file. Raises DataError if it is empty."""
     lines = read_lines(path, or_latin1, remedy)
     if not lines:
         raise DataError(f"{path}: the file is empty; {remedy}")
@@ -143,17 +146,20 @@ def require_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> 
 
 
 def rows_below_header(path: Path, column: int, labels: Container[str]) -> list[Line]:
-    """The lines below a header of five columns or more; raises DataError for none, or for a label in its column."""
+    """Return the lines below a header of at least five columns.
+
+    Raises DataError if there are none, or if the given column of the header contains a label.
+    """
     header, *rows = require_lines(path)
     if split_columns(header, 5)[column].strip() in labels:
-        raise header.error("a pair was found where the header line is expected")
+        raise header.error("a pair found, the header line expected")
     if not rows:
         raise DataError(f"{path}: no pair found below the header line; {REMEDY}")
     return rows
 
 
 def require_texts(line: Line, *texts: str) -> tuple[str, ...]:
-    """Texts with single blanks; raises DataError for an empty one."""
+    """Return the texts with single blanks. Raises DataError if one is empty."""
     cleaned = tuple(map(single_blanks, texts))
     if not all(cleaned):
         raise line.error("an empty text found")
@@ -161,14 +167,14 @@ def require_texts(line: Line, *texts: str) -> tuple[str, ...]:
 
 
 def parse_label(line: Line, label: str, labels: Mapping[str, int]) -> int:
-    """The number of a label; raises DataError for one that the task does not have."""
+    """Return the class index of a label. Raises DataError if the label is unknown."""
     if label not in labels:
         raise line.error(f"label {quote(label)} found, one of {', '.join(labels)} expected")
     return labels[label]
 
 
 def collect(rows: Iterable[Row]) -> LabelledTexts:
-    """Gather examples."""
+    """Collect the examples of rows."""
     rows = list(rows)
     lines, texts, labels = zip(*rows, strict=True) if rows else ((), (), ())
     sides = tuple(list(side) for side in zip(*texts, strict=True))

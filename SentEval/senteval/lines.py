@@ -1,7 +1,7 @@
-"""Lines of a file with their places, so that every complaint can name file and line.
+"""Lines of a file with their line numbers, so that every error message can name file and line.
 
-Lines end at "\\n" or "\\r\\n" only: str.splitlines would also cut at U+2028, U+0085 and other separators that
-occur inside sentences, and everything after such a cut would get its neighbour's label.
+Lines end at "\\n" or "\\r\\n" only. str.splitlines would also split at U+2028, U+0085 and other separators that occur
+inside sentences, and all later texts would get the label of a neighbour.
 """
 
 import codecs
@@ -15,12 +15,12 @@ from senteval.errors import DataError
 REMEDY = "correct the file or download the SentEval data again"
 
 
-NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a]")
-"""Control bytes that occur in no text file, of whatever encoding; separators are none of them."""
+CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1a]")
+"""Control bytes, other than separators, that do not occur in text files of any 8-bit encoding."""
 
 
 class Line(NamedTuple):
-    """One line of a file without its end; number counts from 1."""
+    """One line of a file without its line break. number: counted from 1. remedy: the advice in error messages."""
 
     path: Path
     number: int
@@ -32,15 +32,15 @@ class Line(NamedTuple):
 
 
 Located = tuple[str, Line]
-"""A sentence and the line it stands in."""
+"""A sentence and its line."""
 
 
 def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> list[Line]:
-    """Read a UTF-8 file as lines; a byte-order mark and the end of the last line are dropped.
+    """Return the lines of a UTF-8 file, without a byte-order mark and the final line break.
 
-    or_latin1: a file that is not UTF-8 is ISO-8859-1, as SentEval takes those of its classification tasks. remedy:
-    what its error messages advise. Raises DataError if the file cannot be read, holds bytes that no text has or,
-    without or_latin1, is not UTF-8.
+    or_latin1: read a file that is not UTF-8 as ISO-8859-1, as SentEval does for its classification tasks. remedy: the
+    advice in error messages. Raises DataError if the file cannot be read, contains control bytes or, without
+    or_latin1, is not UTF-8.
     """
     try:
         raw = path.read_bytes().removeprefix(codecs.BOM_UTF8)
@@ -51,9 +51,9 @@ def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> lis
         line = Line(path, 1 + raw.count(b"\n", 0, start), "", remedy)
         return line.error(f"byte 0x{raw[start]:02x} found where UTF-8 text is expected")
 
-    # UTF-16, or no text at all; as ISO-8859-1 it could have as many lines as are expected.
-    if no_text := NO_TEXT.search(raw):
-        raise fault(no_text.start())
+    # UTF-16 or binary data; read as ISO-8859-1 they could happen to have the expected number of lines.
+    if control := CONTROL_BYTES.search(raw):
+        raise fault(control.start())
     try:
         content = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -67,7 +67,7 @@ def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> lis
 
 
 def split_columns(line: Line, wanted: int, more_allowed: bool = True) -> list[str]:
-    """Split a line at its tabs; raises DataError unless it has the wanted number of columns."""
+    """Split a line at its tabs. Raises DataError unless it has `wanted` columns (or more, if more_allowed)."""
     cells = line.text.split("\t")
     if len(cells) < wanted or (len(cells) > wanted and not more_allowed):
         bound = "at least " if more_allowed else ""
@@ -76,16 +76,16 @@ def split_columns(line: Line, wanted: int, more_allowed: bool = True) -> list[st
 
 
 def single_blanks(text: str) -> str:
-    """Put one blank for every run of white space and none at the ends.
+    """Replace every run of white space by one blank, and strip the ends.
 
-    The published evaluation splits sentences on white space and joins them with single blanks before
-    encoding. A tokeniser that sees white space would give other embeddings, hence other scores, without it.
+    The published evaluation splits sentences at white space and joins them with single blanks before encoding. With a
+    tokeniser that preserves white space the embeddings, and thus the scores, would otherwise differ.
     """
     return " ".join(text.split())
 
 
 def is_number(text: str) -> bool:
-    """Tell whether text is a number; "nan" and "inf", which float() takes without complaint, are not."""
+    """Whether text is a finite number; unlike float() this excludes "nan" and "inf"."""
     try:
         return math.isfinite(float(text))
     except ValueError:

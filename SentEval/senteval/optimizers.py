@@ -1,6 +1,6 @@
-"""The optimisers of SentEval's classifiers by name, over stacks of independent classifiers.
+"""The optimisers of SentEval's classifiers, by name, for stacks of independent classifiers.
 
-All of them work number by number, so that classifiers stacked in one tensor train as each would alone.
+All of them are elementwise, so that classifiers stacked in one tensor train in the same way as separate ones.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,10 @@ OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
 
 
 def parse_optimizer(description: str) -> tuple[type[optim.Optimizer], dict[str, float]]:
-    """The class and the options of "adam" or "sgd,lr=0.1"; raises DataError for anything else."""
+    """Return the class and the options of a description such as "adam" or "sgd,lr=0.1".
+
+    Raises DataError if the description is malformed, the name unknown, or the learning rate of sgd missing.
+    """
     if not isinstance(description, str):
         raise DataError(f"optim is {shown(description)}; a string such as 'adam' or 'sgd,lr=0.1' is needed")
     name, *settings = description.split(",")
@@ -34,16 +37,18 @@ def parse_optimizer(description: str) -> tuple[type[optim.Optimizer], dict[str, 
         try:
             options[key.strip()] = float(value)
         except ValueError as error:
-            raise DataError(f"optimiser {quote(description)}: {quote(setting)} is not option=number") from error
+            raise DataError(
+                f"optimiser {quote(description)}: {quote(setting)} does not have the form option=number"
+            ) from error
     if name == "sgd" and "lr" not in options:
         raise DataError("optimiser 'sgd' needs a learning rate, such as 'sgd,lr=0.1'")
     if "weight_decay" in options:
-        raise DataError(f"optimiser {quote(description)}: leave weight_decay out; the protocol searches it")
+        raise DataError(f"optimiser {quote(description)}: leave weight_decay out; the protocol selects it")
     return OPTIMIZERS[name], options
 
 
 def build_optimizer(description: str, weights: Sequence[Tensor]) -> optim.Optimizer:
-    """The optimiser of that description on weights; raises DataError for options that it does not have."""
+    """Create the optimiser of a description for the weights. Raises DataError if it does not have an option."""
     kind, options = parse_optimizer(description)
     try:
         return kind(list(weights), **options)
@@ -52,11 +57,11 @@ def build_optimizer(description: str, weights: Sequence[Tensor]) -> optim.Optimi
 
 
 def keep_first(optimizer: optim.Optimizer, weights: Sequence[Tensor], keep: Tensor) -> list[Tensor]:
-    """Leave the entries `keep`, along the first dimension, of weights and their moments; returns the new weights."""
+    """Select the entries `keep` of weights and their moments along the first dimension; return the new weights."""
     kept = [weight.detach()[keep].requires_grad_() for weight in weights]
     for old, new in zip(weights, kept, strict=True):
         state = optimizer.state.pop(old, {})  # plain SGD has none
-        # What has another shape (a step count) is the same for all.
+        # State of a different shape, such as a step count, is shared by all entries.
         optimizer.state[new] = {
             name: value[keep] if torch.is_tensor(value) and value.shape == old.shape else value
             for name, value in state.items()

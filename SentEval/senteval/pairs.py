@@ -1,4 +1,4 @@
-"""A file of your own with two sentences and a score a line, measured like an STS task."""
+"""A task of the user's own sentence pairs, one pair and score per line, evaluated like an STS task."""
 
 import math
 from dataclasses import dataclass, replace
@@ -11,13 +11,13 @@ from senteval.scores import TaskResult
 from senteval.settings import Settings
 from senteval.sts import LoadedSts
 
-REMEDY = "each line is sentence, sentence, score, separated by tabs, and there is no header line"
+REMEDY = "each line must be sentence, sentence and score, separated by tabs, without a header line"
 ANY_NUMBER = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
 class PairsTask:
-    """The pairs of one tab-separated file without a header; scores are numbers of any scale."""
+    """A task of the pairs of a tab-separated file without a header; scores may be on any scale."""
 
     path: Path
     family = "pairs"
@@ -27,19 +27,19 @@ class PairsTask:
         return self.path.name
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedPairs":
-        """Read and check the file; data_dir has no part in it."""
+        """Read and check the file; data_dir is ignored. Raises DataError for faults in the file."""
         return LoadedPairs(self.name, settings.split, (read_pairs(self.path),))
 
 
 class LoadedPairs(LoadedSts):
-    """Checked pairs of a file of one's own."""
+    """The checked pairs of the user's file."""
 
     def score(self, embed: Embeddings, settings: Settings) -> TaskResult:
         return replace(super().score(embed, settings), family="pairs")
 
 
 def read_pairs(path: Path) -> ScoredPairs:
-    """Read "sentence<TAB>sentence<TAB>score" a line; raises DataError for anything else, naming file and line."""
+    """Read lines "sentence<TAB>sentence<TAB>score". Raises DataError, with file and line, for any other line."""
     pairs = []
     for line in read_lines(path, remedy=REMEDY):
         first, second, score = split_columns(line, 3, more_allowed=False)

@@ -1,7 +1,7 @@
-"""SentEval's three protocols around a classifier: nested cross-validation, cross-validation, fixed split.
+"""SentEval's three protocols for classifiers: nested cross-validation, cross-validation and fixed split.
 
-All accuracies are hundredfold and rounded to two decimals where the published code rounds, because the penalty with
-the best rounded mean is chosen (the smallest of equal ones). Source: SentEval (Conneau and Kiela, 2018), as in SimCSE.
+All accuracies are × 100. They are rounded to two decimals where the published code rounds, because the penalty with
+the best rounded mean is chosen (of equal ones the smallest). Source: SentEval (Conneau and Kiela, 2018), as in SimCSE.
 """
 
 import warnings
@@ -22,26 +22,27 @@ if TYPE_CHECKING:  # imported where it is used: see `senteval.tasks`
     from sklearn.model_selection import StratifiedKFold
 
 FOLD_SEED = 1111
-"""Of nested cross-validation; SentEval takes its `seed` for the other protocols only."""
+"""The seed of nested cross-validation; SentEval uses its `seed` for the other protocols only."""
 
 HELD_OUT = 0.05
-"""Share of the training set that early stopping of the last fit looks at."""
+"""Share of the training set that is held out for early stopping of the final fit."""
 
 PENALTIES = tuple(10.0**power for power in range(-5, -1))
 """L2 penalties of the torch classifier."""
 STRENGTHS = tuple(2.0**power for power in range(-2, 4))
-"""scikit-learn's C, the inverse of a penalty."""
+"""Values of scikit-learn's C, the inverse of a penalty."""
 STRENGTHS_KFOLD = tuple(2.0**power for power in range(-1, 6))
 
 Rows = np.ndarray
-"""(n,) row numbers."""
+"""Row numbers (n,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Dev and test accuracy × 100 of a task; folds: the test accuracy of each outer fold, where there are some.
+    """Dev and test accuracy × 100 of a task.
 
-    predictions: classes (n,) of the test rows, where all are predicted by one classifier. penalties: what was chosen.
+    penalties: the chosen penalties. folds: the test accuracy of each outer fold, for nested cross-validation.
+    predictions: classes (n,) of the test rows, if one classifier predicts them all.
     """
 
     dev_accuracy: float
@@ -52,26 +53,26 @@ class Outcome:
 
 
 class Probe(Protocol):
-    """A kind of classifier over one matrix of features, which all row numbers refer to."""
+    """A kind of classifier on one feature matrix, to which all row numbers refer."""
 
     grid: tuple[float, ...]
     grid_kfold: tuple[float, ...]
 
     def fit(self, folds: Sequence[tuple[Rows, Rows]], grid: Sequence[float]) -> list[list[Any]]:
-        """Train on the first rows of each fold with each penalty; dev accuracies are those on its second rows."""
+        """Train on the first rows of each fold with each penalty; dev accuracies are computed on the second rows."""
         ...
 
     def fit_alone(self, train: Sequence[Rows], penalties: Sequence[float]) -> list[Any]:
-        """Train on rows without a dev set, one classifier for each entry."""
+        """Train one classifier for each entry of train and penalties, without a dev set."""
         ...
 
     def predict(self, fit: Any, rows: Rows) -> np.ndarray:
-        """Classes (n,) that a trained classifier gives to rows."""
+        """Return the classes (n,) that a trained classifier predicts for rows (n,)."""
         ...
 
 
 class TorchProbe:
-    """SentEval's own classifier, all fits at once (`senteval.stacked`)."""
+    """SentEval's own classifier; all fits are trained at once (`senteval.stacked`)."""
 
     grid = grid_kfold = PENALTIES
 
@@ -87,7 +88,7 @@ class TorchProbe:
         return self._fit([Fold(train, dev, tuple(grid)) for train, dev in folds])
 
     def fit_alone(self, train: Sequence[Rows], penalties: Sequence[float]) -> list[Fit]:
-        """A twentieth of the rows, drawn first, is the dev set of early stopping."""
+        """Train with a random twentieth of the rows held out for early stopping."""
         folds = [self._hold_out(rows, penalty) for rows, penalty in zip(train, penalties, strict=True)]
         return [fit for (fit,) in self._fit(folds)]
 
@@ -102,14 +103,14 @@ class TorchProbe:
 
 @dataclass(frozen=True)
 class SklearnFit:
-    """A trained logistic regression and its dev accuracy, a fraction, where there was a dev set."""
+    """A trained logistic regression and its dev accuracy as a fraction; None without a dev set."""
 
     model: "LogisticRegression"
     dev_accuracy: float | None
 
 
 class SklearnProbe:
-    """scikit-learn's logistic regression (`usepytorch=False`), taken to its optimum; it needs no early stopping."""
+    """scikit-learn's logistic regression (`usepytorch=False`), trained to convergence without early stopping."""
 
     grid, grid_kfold = STRENGTHS, STRENGTHS_KFOLD
 
@@ -133,7 +134,7 @@ class SklearnProbe:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
 
-        # scikit-learn's default of 100 steps stops before the optimum, where that is depends on the solver.
+        # scikit-learn's default of 100 iterations stops before the optimum, at a point that depends on the solver.
         model = LogisticRegression(C=strength, max_iter=10_000, random_state=self.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConvergenceWarning)
@@ -141,13 +142,13 @@ class SklearnProbe:
                 return model.fit(self.features[rows], self.labels[rows])
             except ConvergenceWarning as error:
                 raise DataError(
-                    f"logistic regression with C={strength:g} does not come to its optimum; are the embeddings of a "
-                    "sensible size? The torch classifier can be taken instead"
+                    f"logistic regression with C={strength:g} does not converge; check the scale of the embeddings, "
+                    "or use the torch classifier (--classifier torch)"
                 ) from error
 
 
 def build_probe(features: np.ndarray, labels: np.ndarray, classes: int, settings: Settings) -> Probe:
-    """The classifier that the settings ask for; features (N, H), labels (N,)."""
+    """Return the classifier of the settings on features (N, H) with labels (N,)."""
     return (TorchProbe if settings.use_torch else SklearnProbe)(features, labels, classes, settings)
 
 
@@ -158,7 +159,7 @@ def _splitter(k: int, seed: int) -> "StratifiedKFold":
 
 
 def nested_kfold(probe: Probe, labels: np.ndarray, k: int) -> Outcome:
-    """k outer folds give the accuracy; each chooses its penalty by k inner folds of its training part."""
+    """Nested cross-validation: k outer folds for the accuracy, and k inner folds of each to choose its penalty."""
     splitter = _splitter(k, FOLD_SEED)
     outer = list(splitter.split(labels, labels))
     inner = [
@@ -178,7 +179,7 @@ def nested_kfold(probe: Probe, labels: np.ndarray, k: int) -> Outcome:
 
 
 def kfold(probe: Probe, labels: np.ndarray, train: Rows, test: Rows, k: int, seed: int) -> Outcome:
-    """k folds of the training set choose the penalty; the test rows, if any, give the accuracy."""
+    """Cross-validation: choose the penalty by k folds of the training rows, and evaluate on the test rows, if any."""
     splitter = _splitter(k, seed)
     folds = [(train[part], train[held_out]) for part, held_out in splitter.split(train, labels[train])]
     penalty, best = _choose(probe.fit(folds, probe.grid_kfold), probe.grid_kfold)
@@ -190,9 +191,9 @@ def kfold(probe: Probe, labels: np.ndarray, train: Rows, test: Rows, k: int, see
 
 
 def fixed_split(probe: Probe, labels: np.ndarray, train: Rows, dev: Rows, test: Rows) -> Outcome:
-    """The dev rows choose the penalty and stop the training; the test rows, if any, give the accuracy.
+    """Fixed split: choose penalty and stopping point by the dev rows, and evaluate on the test rows, if any.
 
-    The published code trains once more with the chosen penalty, and thereby repeats that fit number by number.
+    The published code trains again with the chosen penalty, which reproduces the same fit exactly.
     """
     (fits,) = probe.fit([(train, dev)], probe.grid)
     scores = [round(100 * fit.dev_accuracy, 2) for fit in fits]
@@ -205,18 +206,18 @@ def fixed_split(probe: Probe, labels: np.ndarray, train: Rows, dev: Rows, test: 
 
 
 def require_enough(task: str, labels: np.ndarray, classes: int, least: int, why: str) -> None:
-    """Raise DataError unless every class has so many examples."""
+    """Raise DataError unless every class has `least` examples. why: what needs them."""
     counts = np.bincount(labels, minlength=classes)
     rarest = int(np.argmin(counts))
     if counts[rarest] < least:
         raise DataError(
-            f"{task}: class {rarest} has {counts[rarest]} examples in {len(labels)}, but {why} needs at least "
-            f"{least}; give more examples, or ask for fewer"
+            f"{task}: class {rarest} has {counts[rarest]} of {len(labels)} examples, but {why} needs at least "
+            f"{least}; add examples, or use fewer folds or shots"
         )
 
 
 def _choose(fits: Sequence[Sequence[Any]], grid: Sequence[float]) -> tuple[float, float]:
-    """The penalty with the best mean dev accuracy over folds, and that mean; fits: penalties of each fold."""
+    """Return the penalty with the best mean dev accuracy over folds, and that mean. fits: by fold, then penalty."""
     means = [100 * np.mean([fit.dev_accuracy for fit in of_penalty]) for of_penalty in zip(*fits, strict=True)]
     scores = [_round(mean) for mean in means]
     return grid[int(np.argmax(scores))], max(scores)
@@ -227,5 +228,5 @@ def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _round(mean: np.floating) -> float:
-    """To two decimals by numpy, as published: a mean of ten folds is often a half, which Python rounds otherwise."""
+    """Round to two decimals with numpy, as published; Python rounds halves, which are frequent here, differently."""
     return float(np.round(mean, 2))

@@ -1,13 +1,13 @@
-"""Sentence retrieval on STSBenchmark: is the sentence that means the same among the first 1, 3 or 5?
+"""Sentence retrieval on STSBenchmark: recall of the sentence with the same meaning among the first 1, 3 or 5.
 
-Source: D2CSE, "Sentence Retrieval": the pairs with the highest score of all, 5 (97 in the test split). Both sentences
-of each are queries, 194 in all; the candidates are the other sentences of the split, by cosine. The paper leaves open
-what becomes of sentences that occur more than once, so both ways are here:
+Source: D2CSE, "Sentence Retrieval". Queries are both sentences of the pairs with the highest score, 5 (97 pairs, 194
+queries in the test split). Candidates are the other sentences of the split, ranked by cosine. The paper does not say
+how it treats sentences that occur more than once, so there are two ways:
 
-merge  each text counts once; a pair of identical sentences would have no answer then, and is left out (the published
-       test split has none).
-keep   candidates are all other sentences as they occur. A second copy of the query stands before every answer; of a
-       pair of identical sentences each finds the other.
+merge  each sentence is a candidate once. Pairs of identical sentences have no answer then and are skipped (the
+       published test split has none).
+keep   all other sentences are candidates as often as they occur. A second copy of the query ranks before every answer;
+       the sentences of an identical pair find each other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,14 +26,14 @@ from senteval.settings import Settings
 from senteval.sts import STS, StsTask
 
 EQUIVALENT = 5.0
-"""Score of the pairs whose sentences answer each other."""
+"""Score of the pairs whose sentences have the same meaning."""
 
 CUTOFFS = (1, 3, 5)
 
 
 @dataclass(frozen=True)
 class RetrievalResult:
-    """Recall × 100 by cutoff. identical_pairs: pairs of one and the same sentence among those with the top score."""
+    """Recall × 100 by cutoff. identical_pairs: the number of top-scored pairs whose sentences are identical."""
 
     task: str
     split: str
@@ -46,11 +46,11 @@ class RetrievalResult:
 
     @property
     def points(self) -> float:
-        """Mean of the recalls, the paper's Avg."""
+        """The mean of the recalls, the paper's Avg."""
         return float(np.mean(list(self.recall.values())))
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return a JSON-serialisable dict."""
         return {**asdict(self), "recall": {str(cutoff): recall for cutoff, recall in self.recall.items()}}
 
 
@@ -63,11 +63,14 @@ class RetrievalTask:
     family = "retrieval"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedRetrieval":
-        """Read and check the split; raises DataError if no pair has the top score, or none that counts."""
+        """Read and check the split. Raises DataError if it has no usable pair with the top score."""
         (pairs,) = self.pairs.read_split(data_dir, settings.split, settings.official)
         top = np.flatnonzero(pairs.gold == EQUIVALENT)
         if not len(top):
-            raise DataError(f"{pairs.source}: no pair has the score {EQUIVALENT:g}, so there is nothing to retrieve")
+            raise DataError(
+                f"{pairs.source}: no pair has the score {EQUIVALENT:g}, so there is nothing to retrieve; add such "
+                f"pairs, or leave {self.name} out"
+            )
         if settings.identical == "merge" and all(pairs.first[row] == pairs.second[row] for row in top):
             raise DataError(
                 f"{pairs.source}: all pairs with the top score are identical; use identical='keep' "
@@ -78,7 +81,7 @@ class RetrievalTask:
 
 @dataclass(frozen=True, eq=False)
 class LoadedRetrieval:
-    """The split with its checked pairs."""
+    """A retrieval task with its checked pairs."""
 
     task: str
     pairs: ScoredPairs
@@ -90,7 +93,7 @@ class LoadedRetrieval:
         return list(self.pairs.files)
 
     def score(self, embed: Embeddings, settings: Settings) -> RetrievalResult:
-        """Recall of every query's answer."""
+        """Compute the recall of the answers to all queries."""
         pairs = self.pairs
         for side in (pairs.first, pairs.second):
             check_rows(self.task, pairs, side, embed(side))
@@ -113,10 +116,10 @@ class LoadedRetrieval:
 
 
 def answer_ranks(texts: Sequence[str], vectors: np.ndarray, queries: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Rank, from 1, of each query's answer among all texts but the query itself, by cosine.
+    """Return the rank, from 1, of each query's answer among all texts except the query itself, by cosine.
 
-    vectors (N, H) belong to texts; queries are pairs of rows, query and answer. Another copy of the answer's text is
-    as good as the answer. Another text that is as similar stands before it, else an encoder with one vector for all
+    vectors: the embeddings (N, H) of texts. queries: pairs of rows, query and answer. Copies of the answer's text are
+    not counted. Other texts with the same cosine rank before the answer; otherwise an encoder with one vector for all
     sentences would be perfect.
     """
     unit = unit_rows(vectors)
@@ -124,14 +127,14 @@ def answer_ranks(texts: Sequence[str], vectors: np.ndarray, queries: Sequence[tu
     ranks = []
     for query, answer in queries:
         cosines = unit @ unit[query]
-        rivals = names != texts[answer]
-        rivals[query] = False
-        ranks.append(1 + np.count_nonzero(cosines[rivals] >= cosines[answer] - ROUNDING))
+        others = names != texts[answer]
+        others[query] = False
+        ranks.append(1 + np.count_nonzero(cosines[others] >= cosines[answer] - ROUNDING))
     return np.array(ranks)
 
 
 def _merge(texts: list[str], queries: list[tuple[int, int]]) -> tuple[list[str], list[tuple[int, int]]]:
-    """Each text once, and the queries between different texts, each once."""
+    """Return the distinct texts, and the distinct queries whose answer is a different text."""
     distinct = list(dict.fromkeys(texts))
     row_of = {text: row for row, text in enumerate(distinct)}
     renumbered = dict.fromkeys((row_of[texts[query]], row_of[texts[answer]]) for query, answer in queries)

@@ -1,4 +1,4 @@
-"""How an evaluation is run: which split is scored, and how the classifiers on top are trained."""
+"""Settings of an evaluation: the evaluated split, the protocols and the training of classifiers."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from senteval.errors import DataError, quote, require_whole
+from senteval.errors import DataError, quote, require_integer
 from senteval.stacked import Classifier
 
 IDENTICAL = ("merge", "keep")
@@ -14,15 +14,16 @@ IDENTICAL = ("merge", "keep")
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that a score depends on besides embeddings and data.
+    """All settings that a score depends on, besides embeddings and data.
 
-    split: "test" or "dev", the part that gives the score. kfold: folds of the cross-validated tasks. seed: of the
-    classifiers, folds, draws and K-means runs. use_torch: SentEval's own classifier; else scikit-learn's logistic
-    regression. dtype, device: where the classifiers train. official: ask for the official sizes of all files.
-    shots, draws: labelled examples a class, and how often they are drawn, of the few-shot tasks. kmeans_runs,
-    kmeans_starts: independent runs of K-means that are averaged, and how many starts each takes its best from.
-    identical: what retrieval does with identical sentences (`senteval.retrieval`). sample_file, sample_size: sentences
-    on which geometry measures anisotropy, one a line; without a file those of the split.
+    split: the evaluated split, "test" or "dev". kfold: folds of the cross-validated tasks. classifier: training of the
+    torch classifier. seed: of classifiers, folds, draws and K-means runs. use_torch: use SentEval's own classifier
+    instead of scikit-learn's logistic regression. dtype, device: of the torch classifiers. official: require the
+    official sizes of all files. shots, draws: labelled examples per class and number of draws of the few-shot tasks.
+    kmeans_runs: number of K-means runs that are averaged. kmeans_starts: number of starts of which each run keeps the
+    best. identical: treatment of identical sentences in retrieval, "merge" or "keep" (`senteval.retrieval`).
+    sample_file, sample_size: file of sentences, one per line, and number of them for the anisotropy of the geometry
+    task (default: the sentences of the split). Raises DataError for values that are not allowed.
     """
 
     split: str = "test"
@@ -44,20 +45,20 @@ class Settings:
     def __post_init__(self) -> None:
         least = {"kfold": 2, "shots": 2, "draws": 2, "kmeans_runs": 2, "kmeans_starts": 1, "sample_size": 2}
         for name, bound in least.items():
-            require_whole(name, getattr(self, name), bound)
+            require_integer(name, getattr(self, name), bound)
         if self.split not in ("test", "dev"):
             raise DataError(f"split is {quote(self.split)}; choose one of test, dev")
-        require_whole("seed", self.seed, 0, 2**32 - 1)
+        require_integer("seed", self.seed, 0, 2**32 - 1)
         if self.identical not in IDENTICAL:
             raise DataError(f"identical is {quote(self.identical)}; choose one of {', '.join(IDENTICAL)}")
 
     def require_test(self, task: str) -> None:
-        """Raise DataError in dev mode, for a task that has nothing to measure then."""
+        """Raise DataError in dev mode, for a task without a dev split."""
         if self.split == "dev":
-            raise DataError(f"{task} has no dev split; measure it in test mode")
+            raise DataError(f"{task} has no dev split; use the mode test or fasttest")
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return a JSON-serialisable dict."""
         return {**asdict(self), "dtype": str(self.dtype).removeprefix("torch.")}
 
 
@@ -68,11 +69,11 @@ MODES: Mapping[str, Settings] = {
     "fasttest": Settings(kfold=5, classifier=_FAST, kmeans_starts=1),
     "dev": Settings(split="dev", kfold=5, classifier=_FAST, kmeans_starts=1),
 }
-"""SimCSE's three modes. "fasttest" has cheaper classifiers and K-means; for the STS tasks it is the same as test."""
+"""SimCSE's three modes. "fasttest" trains faster classifiers and K-means; for STS tasks it is the same as "test"."""
 
 
 def settings_of_mode(mode: str, **changes: Any) -> Settings:
-    """The settings of a mode with some of them changed; raises DataError for an unknown mode."""
+    """Return the settings of a mode with the given changes. Raises DataError if the mode is unknown."""
     if mode not in MODES:
         raise DataError(f"unknown mode {quote(mode)}; choose one of {', '.join(MODES)}")
     return replace(MODES[mode], **changes)

@@ -1,10 +1,9 @@
-"""Many small classifiers on the same frozen features, trained at once as one stack of tensors.
+"""Training of many small classifiers on the same frozen features at once, as one stack of tensors.
 
 SentEval's protocols fit the same linear or one-hidden-layer classifier hundreds of times: for every fold and every
-L2 penalty. Fits on training sets of one size draw the same permutations (each is seeded alike), so their batches can
-be computed together: P folds with L penalties each make one batched product. Each fit has its own early stopping and
-comes to the accuracy that it would have alone.
-Source of the protocol: SentEval (Conneau and Kiela, 2018).
+L2 penalty. Fits on training sets of equal size draw the same permutations, since all have the same seed, so their
+batches can be computed together: P folds with L penalties each give one batched product. Each fit has its own early
+stopping and the accuracy of a separate fit. Source of the protocol: SentEval (Conneau and Kiela, 2018).
 """
 
 from collections import defaultdict
@@ -19,21 +18,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from senteval.errors import DataError, require_whole, shown
+from senteval.errors import DataError, require_integer, shown
 from senteval.optimizers import build_optimizer, keep_first, parse_optimizer
 
 BATCH_BYTES = 6 << 20
-"""Features of one step over all folds of a stack on a CPU: what its caches hold. Larger stacks were slower."""
+"""Maximum size of the features of one step over all folds of a stack on a CPU, to fit its caches."""
 BATCH_BYTES_ACCELERATOR = 1 << 30
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """How one classifier is trained; the defaults are SentEval's own.
+    """Training settings of a classifier; the defaults are SentEval's own.
 
-    nhid: hidden units, 0 for logistic regression. optim: see `senteval.optimizers`. epoch_size: epochs between two
-    looks at the dev accuracy; tenacity: how many looks without a new best are forgiven, in total.
-    Raises DataError for a value that cannot be.
+    nhid: hidden units; 0 for logistic regression. optim: see `senteval.optimizers`. epoch_size: epochs between two
+    checks of the dev accuracy. tenacity: total number of checks without a new best before training stops. dropout: on
+    the hidden units. Raises DataError for values that are not allowed.
     """
 
     nhid: int = 0
@@ -47,19 +46,19 @@ class Classifier:
     def __post_init__(self) -> None:
         least = {"nhid": 0, "batch_size": 1, "tenacity": 0, "epoch_size": 1, "max_epoch": 0}
         for name, bound in least.items():
-            require_whole(name, getattr(self, name), bound)
+            require_integer(name, getattr(self, name), bound)
         if not isinstance(self.dropout, Real) or not 0 <= self.dropout < 1:
             raise DataError(f"dropout is {shown(self.dropout)}; a number from 0 to below 1 is needed")
         _, options = parse_optimizer(self.optim)
-        if options:  # else there is nothing to refuse, and building an optimiser imports torch._dynamo
+        if options:  # only to check the options, since building an optimiser imports torch._dynamo
             build_optimizer(self.optim, [torch.zeros(1, requires_grad=True)])
 
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """The rows (n,) to train on, the rows (m,) that early stopping looks at, and the penalties to try.
+    """The rows (n,) to train on, the rows (m,) for early stopping, and the penalties to try.
 
-    drawn: length of the permutation that the fold's random numbers gave before training, if any.
+    drawn: length of a permutation that was drawn from the fold's random numbers before training, or None.
     """
 
     train: np.ndarray
@@ -70,14 +69,14 @@ class Fold:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A trained classifier: its best dev accuracy, a fraction, and the weights that had it."""
+    """A trained classifier: its best dev accuracy, as a fraction, and the weights at that point."""
 
     penalty: float
     dev_accuracy: float
     weights: tuple[Tensor, ...]
 
     def predict(self, features: Tensor) -> np.ndarray:
-        """Most probable class (N,) of each row of features (N, H)."""
+        """Return the most probable classes (N,) of features (N, H)."""
         with torch.inference_mode():
             logits = _logits([weight[None, None] for weight in self.weights], features[None])
         return logits[0, 0].argmax(0).cpu().numpy()
@@ -86,10 +85,10 @@ class Fit:
 def fit_folds(
     features: Tensor, labels: Tensor, folds: Sequence[Fold], classes: int, settings: Classifier, seed: int
 ) -> list[list[Fit]]:
-    """Fit every fold with each of its penalties; one list of fits for each fold, in the order of its penalties.
+    """Fit every fold with each of its penalties; return a list of fits for each fold, in the order of its penalties.
 
-    features (N, H) and labels (N,) lie on the device, and features have the precision, to train with. All folds
-    have equally many penalties.
+    features: (N, H), on the device and in the dtype to train with. labels: (N,), on the same device. All folds must
+    have the same number of penalties.
     """
     alike = defaultdict(list)
     for index, fold in enumerate(folds):
@@ -109,7 +108,7 @@ def _blocks(members: list[int], features: Tensor, settings: Classifier) -> Itera
 
 
 class _Stack:
-    """P folds with L penalties each, whose training sets have one size n and whose dev sets one size m."""
+    """P folds with L penalties each, with training sets of equal size n and dev sets of equal size m."""
 
     def __init__(
         self, features: Tensor, labels: Tensor, folds: Sequence[Fold], classes: int, settings: Classifier, seed: int
@@ -117,7 +116,7 @@ class _Stack:
         self.features, self.labels, self.folds, self.settings = features, labels, folds, settings
         self.train = torch.as_tensor(np.stack([fold.train for fold in folds]), device=features.device)  # (P, n)
         self.dev = torch.as_tensor(np.stack([fold.dev for fold in folds]), device=features.device)  # (P, m)
-        # As in SentEval all random numbers of a fit follow from the seed: they are the same ones in every fit.
+        # As in SentEval, all random numbers of a fit follow from the seed, so they are the same in every fit.
         self.random = np.random.RandomState(seed)
         if folds[0].drawn is not None:
             self.random.permutation(folds[0].drawn)
@@ -138,9 +137,9 @@ class _Stack:
             for _ in range(self.settings.epoch_size):
                 self._train_epoch()
             epochs += self.settings.epoch_size
-            self._look_at_dev()
+            self._check_dev()
             self._drop_finished()
-        # On the CPU: later products of one classifier are too small for anything else.
+        # On the CPU, since the products of a single classifier are too small for a GPU.
         weights = [weight.cpu() for weight in self.best_weights]
         accuracy = (self.best.cpu().double() / self.dev_size).tolist()
         return [
@@ -171,7 +170,7 @@ class _Stack:
             labels.unsqueeze(1).expand(-1, logits.shape[1], -1).flatten(0, 1),
             reduction="sum",
         )
-        # The sum of the fits' own mean losses: none has a part in another's gradient.
+        # The sum of the mean losses of all fits; the gradient of each fit depends on its own loss only.
         gradients = torch.autograd.grad(losses / rows.shape[1], self.weights)
         for weight, gradient in zip(self.weights, gradients, strict=True):
             decay = self.decay.view(*self.decay.shape, *[1] * (weight.ndim - 2))
@@ -182,7 +181,7 @@ class _Stack:
         return self.features.index_select(0, rows.flatten()).view(*rows.shape, -1)
 
     def _drop(self, hidden: Tensor) -> Tensor:
-        """Dropout on (P, L, nhid, B), the same for every fit, as each draws it from the same seed."""
+        """Apply dropout to hidden units (P, L, nhid, B), the same in every fit, since all have the same seed."""
         kept = 1 - self.settings.dropout
         if kept == 1:
             return hidden
@@ -190,8 +189,8 @@ class _Stack:
         return hidden * (noise.T.to(hidden) / kept)
 
     @torch.no_grad()
-    def _look_at_dev(self) -> None:
-        """Take the weights of every fit whose dev accuracy is a new best; count a miss of the others."""
+    def _check_dev(self) -> None:
+        """Keep the weights of every fit with a new best dev accuracy, and count a miss for the others."""
         predicted = _logits(self.weights, self._gather(self.dev)).argmax(2)  # (P, L, m)
         correct = (predicted == self.labels[self.dev].unsqueeze(1)).sum(-1)
         active, misses, best = self.active[self.slots], self.misses[self.slots], self.best[self.slots]
@@ -200,7 +199,7 @@ class _Stack:
         for kept, weight in zip(self.best_weights, self.weights, strict=True):
             chosen = better.view(*better.shape, *[1] * (weight.ndim - 2))
             kept[self.slots] = torch.where(chosen, weight, kept[self.slots])
-        # As published, misses are never forgotten: a later best does not set them back.
+        # As published, a new best does not reset the number of misses.
         self.active[self.slots] = better | (active & (misses < self.settings.tenacity))
         self.misses[self.slots] = misses + ~better
 
@@ -216,7 +215,7 @@ class _Stack:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """torch's random numbers on the CPU start from seed in here; the caller's go on afterwards as if nothing was."""
+    """Seed torch's CPU random numbers inside the context, and restore the caller's state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -225,7 +224,7 @@ def seeded(seed: int) -> Iterator[None]:
 def _initial_weights(
     width: int, classes: int, settings: Classifier, seed: int
 ) -> tuple[list[Tensor], torch.Generator]:
-    """Weights as torch draws them from the seed, and the generator that goes on from there; the caller's is kept."""
+    """Return torch's initial weights for the seed, and a generator that continues the random numbers from there."""
     sizes = (width, settings.nhid, classes) if settings.nhid else (width, classes)
     noise = torch.Generator()
     with seeded(seed):
@@ -235,7 +234,7 @@ def _initial_weights(
 
 
 def _logits(weights: Sequence[Tensor], batch: Tensor, drop=lambda hidden: hidden) -> Tensor:  # noqa: ANN001
-    """Logits (P, L, C, B) of stacked weights, (P, L, ...) each, for features batch (P, B, H)."""
+    """Return the logits (P, L, C, B) of stacked weights (P, L, ...) for a batch of features (P, B, H)."""
     first, bias, *rest = weights
     folds, penalties, units, width = first.shape
     product = torch.baddbmm(

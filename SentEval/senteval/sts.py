@@ -1,7 +1,7 @@
-"""The semantic textual similarity (STS) tasks: which files each has, and how many scored pairs in each.
+"""The semantic textual similarity (STS) tasks: their files and the number of scored pairs in each.
 
-The counts are the official ones and agree with the published files. STS13's fourth set, SMT, is left out as
-in SentEval: its sentences may not be redistributed, so only its scores are around.
+The numbers are the official ones and agree with the published files. As in SentEval, STS13 is without its fourth set,
+SMT, of which only the scores may be redistributed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ Reader = Callable[..., ScoredPairs]
 
 @dataclass(frozen=True)
 class PairSet:
-    """One set of a split: its files, in the order its reader takes them, and how many scored pairs it has."""
+    """One set of a split: its files, in the order of the reader's arguments, and its number of scored pairs."""
 
     name: str
     files: tuple[str, ...]
@@ -33,7 +33,7 @@ class PairSet:
 
 @dataclass(frozen=True)
 class StsTask:
-    """A similarity task: its folder under downstream/, the reader of its format, the sets of each split."""
+    """A similarity task. folder: in downstream/. read: the reader of its format. splits: split -> its sets."""
 
     name: str
     folder: str
@@ -42,16 +42,16 @@ class StsTask:
     family = "sts"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedSts":
-        """Read and check the split that is scored."""
+        """Read and check the evaluated split; see `read_split`."""
         return LoadedSts(self.name, settings.split, self.read_split(data_dir, settings.split, settings.official))
 
     def read_split(self, data_dir: Path, split: str, official: bool) -> tuple[ScoredPairs, ...]:
-        """The checked sets of a split; raises DataError for a split that the task does not have."""
+        """Return the checked sets of a split. Raises DataError if the task does not have it, or for faulty files."""
         if split not in self.splits:
             having = ", ".join(other.name for other in STS.values() if split in other.splits) or "none"
             raise DataError(
                 f"{self.name} has no split {quote(split)}, only {', '.join(self.splits)}; "
-                f"tasks with that split: {having}; leave {self.name} out or ask for another split"
+                f"tasks with that split: {having}; leave {self.name} out or choose another split"
             )
         sets = self.splits[split]
         files = [file for one in sets for file in one.files]
@@ -79,7 +79,7 @@ class LoadedSts:
         return [path for pairs in self.subsets for path in pairs.files]
 
     def score(self, embed: Embeddings, settings: Settings) -> TaskResult:
-        """Spearman and Pearson of the cosines with the gold scores; nothing is trained."""
+        """Compute Spearman and Pearson correlations of the cosines with the gold scores."""
         similarity_of = [
             similarities(self.task, pairs, embed(pairs.first), embed(pairs.second)) for pairs in self.subsets
         ]
@@ -87,7 +87,7 @@ class LoadedSts:
 
 
 def _yearly(name: str, counts: Mapping[str, int]) -> StsTask:
-    """Describe a shared task of STS12-16, which has a test split of several sets and nothing else."""
+    """Return the task of a year, STS12 to STS16, which has only a test split with several sets."""
     sets = tuple(
         PairSet(set_name, (f"STS.input.{set_name}.txt", f"STS.gs.{set_name}.txt"), count)
         for set_name, count in counts.items()
@@ -96,12 +96,12 @@ def _yearly(name: str, counts: Mapping[str, int]) -> StsTask:
 
 
 def _single(name: str, folder: str, read: Reader, files: Mapping[str, tuple[str, int]]) -> StsTask:
-    """Describe a task with one file a split; the set is called as its split, as in SentEval's results."""
+    """Return a task with one file per split; the set is named after the split, as in SentEval's results."""
     splits = {split: (PairSet(split, (file,), count),) for split, (file, count) in files.items()}
     return StsTask(name, folder, read, splits)
 
 
-# Set -> scored pairs, in SentEval's order; below, split -> file and pairs.
+# Set -> number of scored pairs, in SentEval's order; below, split -> file and number of pairs.
 STS12 = {"MSRpar": 750, "MSRvid": 750, "SMTeuroparl": 459, "surprise.OnWN": 750, "surprise.SMTnews": 399}
 STS13 = {"FNWN": 189, "headlines": 750, "OnWN": 561}
 STS14 = {
@@ -145,11 +145,11 @@ STS: dict[str, StsTask] = {task.name: task for task in _DESCRIPTIONS}
 
 
 def load_pairs(name: str, data_dir: str | Path, split: str, official: bool = True) -> tuple[ScoredPairs, ...]:
-    """Read and check the sets of one split of a similarity task; files of other splits are not touched.
+    """Read and check the sets of one split of a similarity task.
 
-    data_dir is the folder that contains downstream/. With official=False the counts of pairs may differ
-    from the official ones: for files of your own in the same format and with the same names.
-    Raises DataError for an unknown task or split, a missing file, and anything wrong inside a file.
+    data_dir: the folder that contains downstream/. official: require the official numbers of pairs; False for your own
+    files in the same format and with the same names. Raises DataError if the task or split is unknown, or a file is
+    missing or faulty.
     """
     task = find_by_name(name, STS)
     return task.read_split(Path(data_dir), split, official)

@@ -1,4 +1,4 @@
-"""Evaluating a sentence encoder: check all files, encode every distinct sentence once, score each task."""
+"""Evaluation of a sentence encoder: check all files, encode every distinct sentence once, and score each task."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,10 +17,10 @@ from senteval.tasks import Loaded, Result, Task, find_tasks
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results by task, and what they were measured on.
+    """The results by task, with the settings, times and files of the evaluation.
 
-    sentences: how many distinct ones were encoded. seconds: of "encode" and of each task's own work on the vectors.
-    files: see `senteval.files.identify`.
+    sentences: number of distinct sentences. seconds: time of "encode" and of scoring each task. files: see
+    `senteval.files.identify`.
     """
 
     results: dict[str, Result]
@@ -31,15 +31,15 @@ class Evaluation:
 
     @property
     def unknown_files(self) -> list[str]:
-        """Files that passed every check but are not byte for byte the ones that our figures were measured on."""
+        """Files that passed all checks but differ from the files with which the documented scores were computed."""
         return [name for name, facts in self.files.items() if not facts["known"]]
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Tasks whose data are read and found right, ready to measure any number of encoders.
+    """Tasks with their checked data, on which any number of encoders can be evaluated.
 
-    files: see `senteval.files.identify`; they are not looked at again.
+    files: see `senteval.files.identify`; they are not read again.
     """
 
     tasks: Mapping[str, Loaded]
@@ -57,7 +57,7 @@ class Suite:
     ) -> Evaluation:
         """Encode every distinct sentence of all tasks once, and score each task; see `evaluate`.
 
-        finish: makes of the vectors of a task's distinct sentences (n, H) the ones that it is scored with, (n, K).
+        finish: maps the embeddings (n, H) of a task's distinct sentences to the vectors (n, K) that are scored.
         """
         seconds: dict[str, float] = {}
         with _timed(seconds, "encode"):
@@ -75,10 +75,10 @@ class Suite:
 
 
 def load_suite(tasks: Sequence[str], data_dir: str | Path, settings: Settings, extra: Sequence[Task] = ()) -> Suite:
-    """Read and check the data of all tasks; extra are tasks of your own. Raises DataError at the first fault."""
+    """Read and check the data of all tasks. extra: tasks of your own. Raises DataError at the first fault."""
     chosen = [*(find_tasks(tasks) if tasks or not extra else []), *extra]
     if len({task.name for task in chosen}) < len(chosen):
-        raise DataError(f"a task of your own is called as one of {', '.join(tasks)}; give its file another name")
+        raise DataError(f"your own task has the same name as one of {', '.join(tasks)}; rename its file")
     loaded = {task.name: task.load(Path(data_dir), settings) for task in chosen}
     paths = chain.from_iterable(task.files() for task in loaded.values())
     return Suite(loaded, settings, identify(paths, Path(data_dir)))
@@ -95,12 +95,13 @@ def evaluate(
     progress: Progress = lambda *_: None,
     on_result: Callable[[Result], None] = lambda result: None,
 ) -> Evaluation:
-    """Score an encoder on tasks.
+    """Evaluate an encoder on tasks.
 
-    encode gets every distinct sentence of all tasks once, in a few calls, longest first; not before the files of all
-    tasks are read and found right. data_dir is the folder that contains downstream/ (and clustering/). settings
-    stand in for those of the mode. inside is the encoder for tasks that look into it; progress and on_result
-    are called on the way. Raises DataError for a wrong request, wrong files or unusable embeddings.
+    encode: called with every distinct sentence of all tasks once, in chunks, longest first, after the files of all
+    tasks are checked. data_dir: the folder that contains downstream/ (and clustering/). settings: replace those of the
+    mode. inside: access to the encoder's internals, for the geometry task. progress: called during the evaluation.
+    on_result: called with each result as soon as it is computed. Raises DataError if a task or mode is unknown, files
+    are faulty or embeddings are unusable.
     """
     suite = load_suite(tasks, data_dir, settings or settings_of_mode(mode))
     return suite.measure(encode, inside=inside, progress=progress, on_result=on_result)

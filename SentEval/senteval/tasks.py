@@ -1,7 +1,7 @@
 """All tasks by name.
 
-Every kind of task is imported here, but scikit-learn and scipy.stats only where a task of theirs is scored: they take
-a second or two, for which a run that measures something else, or nothing, should not wait.
+scikit-learn and scipy.stats, whose imports take seconds, are imported only in the functions that use them, so that
+other runs do not wait for them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,37 +23,41 @@ from senteval.transfer import TRANSFER
 
 
 class Result(Protocol):
-    """The scores of one task; most kinds also have `points`, the number × 100 that a table shows."""
+    """The scores of one task. Most kinds also have `points`, the main score × 100 for tables."""
 
     task: str
     split: str
     family: str
 
-    def as_dict(self) -> dict[str, Any]: ...
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-serialisable dict."""
+        ...
 
 
 class Loaded(Protocol):
-    """A task whose data are read and found right."""
+    """A task with its checked data."""
 
     def located(self) -> Iterable[Located]:
-        """Every sentence that it needs, with the line it stands in."""
+        """Yield every sentence that the task needs, with its line."""
         ...
 
     def files(self) -> list[Path]:
-        """The files that were read."""
+        """Return the files that were read."""
         ...
 
-    def score(self, embed: Embeddings, settings: Settings) -> Result: ...
+    def score(self, embed: Embeddings, settings: Settings) -> Result:
+        """Compute the scores from the embeddings."""
+        ...
 
 
 class Task(Protocol):
-    """A task: a name, the family that it is shown with, and its data."""
+    """A task: its name, its family (the table of its results), and its data."""
 
     name: str
     family: str
 
     def load(self, data_dir: Path, settings: Settings) -> Loaded:
-        """Raises DataError for files that are missing, damaged or of another size."""
+        """Read and check the data. Raises DataError if files are missing or faulty, or not of the official size."""
         ...
 
 
@@ -61,7 +65,7 @@ TASKS: dict[str, Task] = {**STS, **TRANSFER, **FINETUNE, **FEWSHOT, **CLUSTERING
 
 
 def find_tasks(names: Sequence[str]) -> list[Task]:
-    """The tasks of those names without repetition; raises DataError for none, an unknown one, or a bare string."""
+    """Return the tasks of the names, each once. Raises DataError for no names, an unknown one, or a bare string."""
     if isinstance(names, str) or not names:
         raise DataError(f"tasks is {names!r}; give a list of one or more names, such as ['STSBenchmark']")
     return [find_by_name(name, TASKS) for name in dict.fromkeys(names)]

@@ -1,4 +1,4 @@
-"""The transfer tasks: frozen embeddings, a classifier on top, accuracy. Files, sizes and protocol of each.
+"""The transfer tasks: accuracy of a classifier on frozen embeddings. Files, sizes and protocol of each task.
 
 The sizes are the official ones and agree with the published files.
 """
@@ -31,10 +31,10 @@ from senteval.settings import Settings
 
 @dataclass(frozen=True)
 class TransferResult:
-    """Accuracies × 100 of a task, with their sizes.
+    """Accuracies × 100 of a task, with the numbers of examples.
 
-    accuracy and f1 are None where they were not measured: in dev mode, and f1 everywhere but in MRPC. folds holds
-    the test accuracy of each outer fold of a nested cross-validation, penalties what was chosen by dev accuracy.
+    accuracy, f1: None in dev mode; f1 exists for MRPC only. folds: test accuracy of each outer fold of a nested
+    cross-validation. penalties: the penalties chosen by dev accuracy.
     """
 
     task: str
@@ -50,15 +50,15 @@ class TransferResult:
 
     @property
     def points(self) -> float:
-        """What the papers' table shows: accuracy on the split that is scored."""
+        """The accuracy on the evaluated split, as in the papers' tables."""
         return self.dev_accuracy if self.split == "dev" else self.accuracy
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready; what was not measured is absent."""
+        """Return a JSON-serialisable dict without values that are None or empty."""
         return {name: value for name, value in asdict(self).items() if value not in (None, ())}
 
     def as_senteval(self) -> dict[str, Any]:
-        """Under SentEval's own keys."""
+        """Return the result under SentEval's own keys."""
         keys = {"devacc": self.dev_accuracy, "acc": self.accuracy, "f1": self.f1}
         return {name: value for name, value in keys.items() if value is not None} | {
             "ndev": self.n_dev,
@@ -67,15 +67,16 @@ class TransferResult:
 
 
 Examples = Mapping[str, LabelledTexts]
-"""Split -> its examples, sorted by length; "all" where there is one set only."""
+"""Split -> its examples, sorted by length; the only split of tasks without splits is "all"."""
 
 
 @dataclass(frozen=True)
 class TransferTask:
-    """A classification task: its folder under downstream/, number of classes, files and protocol.
+    """A classification task.
 
-    files: split -> (file, size). A task of one set, "all", has a file for each class, from class 0 on.
-    protocol: see `PROTOCOLS`. read: gets the paths of a split's files.
+    folder: in downstream/. classes: number of classes. files: split -> (file, size) of its files; a task without
+    splits has one split "all" with a file for each class, in their order. protocol: see `PROTOCOLS`. read: the reader,
+    called with the paths of a split's files. f1: whether F1 is computed as well.
     """
 
     name: str
@@ -88,7 +89,7 @@ class TransferTask:
     family = "transfer"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedTransfer":
-        """Read and check all splits but a test set that is not scored."""
+        """Read and check all splits; in dev mode all except a test split. Raises DataError for faults in the files."""
         wanted = {split: files for split, files in self.files.items() if settings.split != "dev" or split != "test"}
         examples = self.read_splits(data_dir, wanted, settings.official)
         PROTOCOLS[self.protocol].check(self, examples, settings)
@@ -97,7 +98,7 @@ class TransferTask:
     def read_splits(
         self, data_dir: Path, wanted: Mapping[str, tuple[tuple[str, int], ...]], official: bool
     ) -> dict[str, LabelledTexts]:
-        """The checked examples of the wanted splits, sorted by length as the protocol has it."""
+        """Return the checked examples of the wanted splits, sorted by length as in the protocol."""
         folder = data_dir / "downstream" / self.folder
         require_files(self.name, folder, [name for files in wanted.values() for name, _ in files])
         return {split: self._read_split(folder, files, official).by_length() for split, files in wanted.items()}
@@ -114,7 +115,7 @@ class TransferTask:
 
 @dataclass(frozen=True, eq=False)
 class LoadedTransfer:
-    """A task with its checked examples."""
+    """A transfer task with its checked examples."""
 
     task: TransferTask
     examples: Examples
@@ -126,11 +127,11 @@ class LoadedTransfer:
         return files_of(self.examples)
 
     def score(self, embed: Embeddings, settings: Settings) -> TransferResult:
-        """Train and measure as the task's protocol says."""
+        """Train and evaluate classifiers by the task's protocol."""
         return PROTOCOLS[self.task.protocol].run(self, embed, settings)
 
-    def together(self, embed: Embeddings) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """Features (N, F) and labels (N,) of all splits, and the rows of each split."""
+    def all_features(self, embed: Embeddings) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Return the features (N, F) and labels (N,) of all splits, and the rows of each split."""
         features = np.concatenate([featurize(examples, embed) for examples in self.examples.values()])
         labels = np.concatenate([examples.labels for examples in self.examples.values()])
         ends = np.cumsum([len(examples) for examples in self.examples.values()])
@@ -139,40 +140,40 @@ class LoadedTransfer:
 
 
 def featurize(examples: LabelledTexts, embed: Embeddings) -> np.ndarray:
-    """Features (N, F): the embedding of a text, or the features of a pair."""
+    """Return features (N, F): the embeddings of texts, or the features of pairs."""
     if len(examples.texts) == 1:
         return embed(examples.texts[0])
     return pair_features(*map(embed, examples.texts))
 
 
 def located(examples: Examples) -> Iterator[Located]:
-    """Every text of all splits with the line it stands in."""
+    """Yield every text of all splits with its line."""
     for split in examples.values():
         for side in split.texts:
             yield from zip(side, split.lines, strict=True)
 
 
 def files_of(examples: Examples) -> list[Path]:
-    """The files that the examples were read from."""
+    """Return the files from which the examples were read."""
     return list(dict.fromkeys(line.path for split in examples.values() for line in split.lines))
 
 
 @dataclass(frozen=True)
 class TaskProtocol:
-    """What a protocol asks of the data before any encoding, and how it comes to a result."""
+    """A protocol. check: checks the data before anything is encoded. run: computes the result."""
 
     check: Callable[[TransferTask, Examples, Settings], None]
     run: Callable[[LoadedTransfer, Embeddings, Settings], TransferResult]
 
 
-NOTHING = np.array([], dtype=int)
+NO_ROWS = np.array([], dtype=int)
 
 
 def _probe(
     loaded: LoadedTransfer, embed: Embeddings, settings: Settings
 ) -> tuple[Probe, np.ndarray, dict[str, np.ndarray]]:
-    """The classifier over all examples, their labels (N,), and the rows of each split."""
-    features, labels, rows = loaded.together(embed)
+    """Return the classifier on all examples, their labels (N,), and the rows of each split."""
+    features, labels, rows = loaded.all_features(embed)
     return build_probe(features, labels, loaded.task.classes, settings), labels, rows
 
 
@@ -183,11 +184,11 @@ def _run_nested(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) -
 
 def _run_kfold(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) -> TransferResult:
     probe, labels, rows = _probe(loaded, embed, settings)
-    test = rows.get("test", NOTHING)
+    test = rows.get("test", NO_ROWS)
     outcome = kfold(probe, labels, rows["train"], test, settings.kfold, settings.seed)
     f1 = None
     if loaded.task.f1 and outcome.predictions is not None:
-        from sklearn.metrics import f1_score  # here only: see `senteval.tasks`
+        from sklearn.metrics import f1_score  # imported here because it is slow: see `senteval.tasks`
 
         f1 = round(100 * float(f1_score(labels[test], outcome.predictions)), 2)
     return _result(loaded, settings, outcome, len(rows["train"]), len(test), f1)
@@ -195,7 +196,7 @@ def _run_kfold(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) ->
 
 def _run_split(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) -> TransferResult:
     probe, labels, rows = _probe(loaded, embed, settings)
-    test = rows.get("test", NOTHING)
+    test = rows.get("test", NO_ROWS)
     outcome = fixed_split(probe, labels, rows["train"], rows["dev"], test)
     return _result(loaded, settings, outcome, len(rows["dev"]), len(test))
 
@@ -217,7 +218,7 @@ def _result(
 
 
 def _check_nested(task: TransferTask, examples: Examples, settings: Settings) -> None:
-    # Of n examples of a class an outer fold leaves at least n - ceil(n / k) to the k inner ones.
+    # An outer fold leaves at least n - ceil(n / k) of the n examples of a class for the k inner folds.
     k = settings.kfold
     least = next(n for n in range(k, 3 * k) if n - -(-n // k) >= k)
     labels = examples["all"].labels
@@ -238,8 +239,8 @@ def _check_split(task: TransferTask, examples: Examples, settings: Settings) -> 
 def _require_held_out(task: TransferTask, training: int) -> None:
     if not int(HELD_OUT * training):
         raise DataError(
-            f"{task.name}: {training} training examples leave no {HELD_OUT:.0%} to stop by; at least "
-            f"{round(1 / HELD_OUT)} are needed"
+            f"{task.name}: {training} training examples are too few to hold out {HELD_OUT:.0%} for early stopping; "
+            f"add examples, at least {round(1 / HELD_OUT)} are needed"
         )
 
 

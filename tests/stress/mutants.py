@@ -99,7 +99,7 @@ NAMES |= {
     "after": "before",
 }
 LEFT_OUT = {"detach", "clone", "float", "long", "clamp", "flatten", "squeeze", "unsqueeze", "expand", "abs", "astype"}
-LEFT_OUT |= {"normalize", "precise", "rankdata", "unit_rows", "largest_one", "sqrt", "check_rows", "require_count"}
+LEFT_OUT |= {"normalize", "precise", "rankdata", "unit_rows", "scaled_to_one", "sqrt", "check_rows", "require_count"}
 
 SYMMETRIC = {"isinstance", "getattr", "zip", "max", "min", "allclose", "approx"}
 """Functions of two arguments that are not exchanged: the same comes out, or never anything."""

@@ -97,7 +97,7 @@ def test_sick_takes_its_own_columns_and_skips_the_header(read_sick_rows):
 
 def test_a_sick_file_without_header_is_refused_instead_of_losing_a_pair(read_sick_rows):
     message = refusal(read_sick_rows, "1\ta\tb\t3\tx\n2\tc\td\t5\tx\n3\te\tf\t4\tx\n")
-    assert "sick.txt:1: a pair was found where the header line is expected" in message
+    assert "sick.txt:1: a pair found, the header line expected" in message
 
 
 def test_a_byte_order_mark_belongs_to_no_sentence_and_no_score(read_sts):

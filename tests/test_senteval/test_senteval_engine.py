@@ -1,7 +1,5 @@
 """The original interface: scripts written for SentEval run as they are and get the numbers of the typed interface."""
 
-import subprocess
-import sys
 import zlib
 from itertools import chain, pairwise
 from pathlib import Path
@@ -221,7 +219,7 @@ def test_a_published_script_prints_the_sts_scores_of_a_plain_loop(data, mode):
         assert printed[name] == pytest.approx(100 * by_hand(data, name)[one][1].statistic)
 
 
-@pytest.mark.parametrize("mode", ["test", "fasttest", "dev"])
+@pytest.mark.parametrize("mode", ["fasttest", "dev"])
 def test_a_published_script_prints_the_accuracies_of_the_typed_interface(data, mode):
     printed = script(mode, str(data), TRANSFER, official=False)
     settings = Settings(kfold=MODES[mode].kfold, classifier=MODES[mode].classifier, official=False)
@@ -229,12 +227,6 @@ def test_a_published_script_prints_the_accuracies_of_the_typed_interface(data, m
     assert printed == {
         name: result.dev_accuracy if mode == "dev" else result.accuracy for name, result in typed.items()
     }
-
-
-def test_a_plain_import_of_senteval_is_enough():
-    code = "import senteval; print(senteval.engine.SE.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "SE\n"
 
 
 @pytest.mark.parametrize("name", STS)
@@ -267,8 +259,9 @@ def test_all_holds_plain_numbers_of_all_pairs_and_averages_over_sets(data, name)
         assert all(type(score) is float for score in result["all"][kind].values())
 
 
-@pytest.mark.parametrize("name", [*TRANSFER, *OTHERS])
-@pytest.mark.parametrize("use_torch", [True, False])
+@pytest.mark.parametrize(
+    ("name", "use_torch"), [("MR", True), ("MRPC", True), *((name, True) for name in OTHERS), ("TREC", False)]
+)
 def test_transfer_results_are_those_of_the_typed_interface(data, name, use_torch):
     fast = MODES["dev"].classifier
     classifier = {key: value for key, value in vars(fast).items() if key != "max_epoch"}
@@ -495,23 +488,23 @@ def refusal(params, batcher=bag_of_words, prepare=None, name=None):
         ({"task_path": None}, "params['task_path'] is None; the path of the folder that contains downstream/"),
         ({"usepytorch": "no"}, "params['usepytorch'] is 'no'; True or False"),
         ({"official": "no"}, "params['official'] is 'no'; True or False"),
-        ({"seed": -1}, "params: seed is -1; a whole number from 0 to 4294967295"),
-        ({"batch_size": 0}, "params['batch_size'] is 0; a whole number from 1 on"),
-        ({"kfold": 1}, "params: kfold is 1; a whole number from 2 on"),
-        ({"kfold": "10"}, "params: kfold is '10'; a whole number from 2 on"),
+        ({"seed": -1}, "params: seed is -1; an integer from 0 to 4294967295"),
+        ({"batch_size": 0}, "params['batch_size'] is 0; an integer of at least 1"),
+        ({"kfold": 1}, "params: kfold is 1; an integer of at least 2"),
+        ({"kfold": "10"}, "params: kfold is '10'; an integer of at least 2"),
         ({"similarity": "cosine"}, "params['similarity'] is 'cosine'; a function"),
         ({"classifier": 50}, "params['classifier'] is 50; a dict with 'nhid'"),
         ({"classifier": {"optim": "adam"}}, "params['classifier'] is {'optim': 'adam'}; a dict with 'nhid'"),
         ({"classifier": {"nhid": 0, "l2reg": 1}}, "unknown key 'l2reg'; choose from nhid, optim, batch_size"),
-        ({"classifier": {"nhid": -1}}, "params['classifier']: nhid is -1; a whole number from 0 on"),
-        ({"classifier": {"nhid": 0, "epoch_size": 0}}, "params['classifier']: epoch_size is 0; a whole number"),
-        ({"classifier": {"nhid": 0, "batch_size": 1.5}}, "params['classifier']: batch_size is 1.5; a whole number"),
+        ({"classifier": {"nhid": -1}}, "params['classifier']: nhid is -1; an integer of at least 0"),
+        ({"classifier": {"nhid": 0, "epoch_size": 0}}, "params['classifier']: epoch_size is 0; an integer"),
+        ({"classifier": {"nhid": 0, "batch_size": 1.5}}, "params['classifier']: batch_size is 1.5; an integer"),
         ({"classifier": {"nhid": 0, "dropout": 1}}, "params['classifier']: dropout is 1; a number from 0 to below"),
         (
             {"classifier": {"nhid": 0, "optim": "adamw"}},
             "['classifier']: unknown optimiser 'adamw'; choose one of adadelta",
         ),
-        ({"classifier": {"nhid": 0, "optim": "adam,lr=x"}}, "['classifier']: optimiser 'adam,lr=x': 'lr=x' is not"),
+        ({"classifier": {"nhid": 0, "optim": "adam,lr=x"}}, "['classifier']: optimiser 'adam,lr=x': 'lr=x' does not"),
         ({"classifier": {"nhid": 0, "optim": "adam,speed=1"}}, "['classifier']: optimiser 'adam,speed=1': "),
         ({"classifier": {"nhid": 0, "optim": None}}, "params['classifier']: optim is None; a string such as"),
     ],

@@ -251,7 +251,7 @@ def test_the_same_embedding_for_every_sentence_is_an_error(data_dir):
         data_dir,
         settings=unofficial(),
     )
-    assert message.startswith("encode gave all ")
+    assert message.startswith("encode returned the same embedding for all ")
     assert "the same embedding" in message
 
 

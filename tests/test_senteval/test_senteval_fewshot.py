@@ -101,10 +101,7 @@ def test_a_seed_gives_the_same_draws_again_and_another_one_others(one_set, drawn
     assert np.array_equal(drawn[:3], drawn[3:6])
     assert not any(set(one) == set(two) for one in drawn[:3] for two in drawn[6:])
     assert first.draws != other.draws
-
-
-def test_more_draws_go_on_from_fewer(one_set):
-    assert one_set.score(draws=4, shots=4).draws[:2] == one_set.score(draws=2, shots=4).draws
+    assert one_set.score(draws=2, seed=1, shots=6).draws == first.draws[:2]
 
 
 def plain_accuracy(task, train, test, seed):
@@ -117,9 +114,8 @@ def plain_accuracy(task, train, test, seed):
     return 100 * search.score(task.features[test], task.labels[test]), search.best_params_["C"]
 
 
-@pytest.mark.parametrize("noise", [0.1, 1.0])
-def test_tasks_of_one_set_are_tested_on_all_that_was_not_drawn(drawn, noise):
-    task = Task(2, noise, all=120)
+def test_tasks_of_one_set_are_tested_on_all_that_was_not_drawn(drawn):
+    task = Task(2, noise=1.0, all=120)
     result = task.score(draws=3, seed=3)
     expected = [plain_accuracy(task, rows, sorted({*range(120)} - {*rows}), seed=3)[0] for rows in drawn]
     assert result.draws == pytest.approx(expected, abs=1e-10)

@@ -271,7 +271,7 @@ def test_lines_keep_their_places(sample_file):
 def test_a_file_with_one_sentence_is_no_sample(tmp_path, content):
     path = tmp_path / "wiki.txt"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(DataError, match=r"wiki.txt: 1 different sentences found"):
+    with pytest.raises(DataError, match=r"wiki.txt: 1 distinct sentences found"):
         read_sample(path, 10, seed=0)
 
 

@@ -303,7 +303,7 @@ def test_a_file_without_header_is_refused_instead_of_losing_a_pair(write_file, n
     form = FORMATS[name]
     rows = "".join(f"{form.row(label, 'a')}{tail}\n" for label in form.labels.split())
     message = refusal(form.read, write_file(rows))
-    assert "data.file:1: a pair was found where the header line is expected" in message
+    assert "data.file:1: a pair found, the header line expected" in message
 
 
 def test_texts_of_class_files_have_the_class_of_their_file(tmp_path):

@@ -40,8 +40,7 @@ def between_chance_and_perfect(classes, *accuracies):
 @pytest.mark.parametrize(
     ("classes", "k", "seed", "classifier"),
     [
-        (2, 3, 1111, CLASSIFIER),
-        (3, 2, 7, replace(CLASSIFIER, optim="rmsprop")),
+        (2, 3, 7, CLASSIFIER),
         (3, 2, 1111, replace(CLASSIFIER, optim="rmsprop", nhid=4, dropout=0.2)),
     ],
 )
@@ -55,7 +54,7 @@ def test_nested_cross_validation_is_the_plain_loops(classes, k, seed, classifier
     assert len(outcome.folds) == len(outcome.penalties) == k
 
 
-@pytest.mark.parametrize(("classes", "seed"), [(2, 1111), (6, 1111), (6, 5)])
+@pytest.mark.parametrize(("classes", "seed"), [(2, 1111), (6, 5)])
 def test_cross_validation_is_the_plain_loop(classes, seed):
     features, labels = noisy(140, classes)
     train, test = np.arange(90), np.arange(90, 140)
@@ -69,7 +68,7 @@ def test_cross_validation_is_the_plain_loop(classes, seed):
     assert between_chance_and_perfect(classes, *expected)
 
 
-@pytest.mark.parametrize(("classes", "nhid"), [(2, 0), (5, 0), (5, 6)])
+@pytest.mark.parametrize(("classes", "nhid"), [(2, 0), (5, 6)])
 def test_a_fixed_split_is_the_plain_loop_with_its_second_training(classes, nhid):
     features, labels = noisy(170, classes)
     train, dev, test = np.split(np.arange(170), [90, 130])
@@ -122,7 +121,7 @@ def test_nested_cross_validation_of_sklearn_is_the_plain_loops():
 
 def test_cross_validation_of_sklearn_is_the_plain_loop():
     chosen = set()
-    for seed in range(8):
+    for seed in range(4):
         features, labels = noisy(130, 4, seed, noise=0.05 if seed % 2 else 1)
         train, test = np.arange(80), np.arange(80, 130)
         outcome = kfold(SklearnProbe(features, labels, 4, SETTINGS), labels, train, test, 4, seed=5)
@@ -287,8 +286,8 @@ def test_without_torch_the_settings_choose_sklearn():
     [
         ("adan", "unknown optimiser 'adan'; choose one of adadelta, adagrad, adam"),
         ("adam,weight_decay=0.1", "leave weight_decay out"),
-        ("sgd,lr", "'lr' is not option=number"),
-        ("sgd,lr=fast", "'lr=fast' is not option=number"),
+        ("sgd,lr", "'lr' does not have the form"),
+        ("sgd,lr=fast", "'lr=fast' does not have the form"),
         ("adam,momentum=0.9", "momentum"),
         ("sgd,lr=-1", "learning rate"),
     ],

@@ -15,16 +15,14 @@ PENALTIES = (1e-5, 1e-2, 0.1)
 QUICK = {"batch_size": 16, "epoch_size": 2, "tenacity": 3}
 
 
-@pytest.fixture(params=[2, 6], ids=["2 classes", "6 classes"])
-def data(request):
-    features, labels = noisy_data(COUNT, WIDTH, request.param, noise=0.5)
-    return torch.from_numpy(features), torch.from_numpy(labels), request.param
+def data_of(classes):
+    features, labels = noisy_data(COUNT, WIDTH, classes, noise=0.5)
+    return torch.from_numpy(features), torch.from_numpy(labels), classes
 
 
 @pytest.fixture
 def three_classes():
-    features, labels = noisy_data(COUNT, WIDTH, 3, noise=0.5)
-    return torch.from_numpy(features), torch.from_numpy(labels), 3
+    return data_of(3)
 
 
 def cut(dev_sizes, seed=3):
@@ -64,9 +62,12 @@ def stopping_early(optimizer, nhid=0, dropout=0.0):
     return Classifier(nhid, optimizer, dropout=dropout, **QUICK)
 
 
-@pytest.mark.parametrize("optimizer", ["adam,lr=0.05", "rmsprop", "sgd,lr=0.5"])
-@pytest.mark.parametrize(("nhid", "dropout"), [(0, 0.0), (5, 0.0), (5, 0.3)])
-def test_every_fit_is_that_of_a_plain_classifier(data, optimizer, nhid, dropout):
+@pytest.mark.parametrize(
+    ("classes", "optimizer", "nhid", "dropout"),
+    [(2, "adam,lr=0.05", 0, 0.0), (6, "rmsprop", 0, 0.0), (6, "sgd,lr=0.5", 5, 0.0), (2, "rmsprop", 5, 0.3)],
+)
+def test_every_fit_is_that_of_a_plain_classifier(classes, optimizer, nhid, dropout):
+    data = data_of(classes)
     plain = assert_like_plain_ones(data, cut([30, 30, 23]), stopping_early(optimizer, nhid, dropout))
     accuracies = [classifier.dev_accuracy for of_fold in plain for classifier in of_fold]
     # Neither guessing nor perfect, and not alike: otherwise equal accuracies would say little.
@@ -115,8 +116,7 @@ def test_without_tenacity_the_first_miss_ends_a_fit(three_classes):
     assert len({classifier.epochs for of_fold in plain for classifier in of_fold}) > 1
 
 
-@pytest.mark.parametrize("nhid", [0, 4])
-@pytest.mark.parametrize("left_over", [1, 15])
+@pytest.mark.parametrize(("nhid", "left_over"), [(0, 1), (4, 15)])
 def test_a_last_batch_that_is_not_full_counts_what_it_has(three_classes, nhid, left_over):
     dev = (COUNT - left_over) % 16
     assert (COUNT - dev) % 16 == left_over
@@ -145,8 +145,7 @@ def test_a_held_out_share_is_drawn_before_the_permutations_of_training(three_cla
     assert not np.allclose(*(fits[0].model[0].weight.detach() for fits in (plain[0], plain[-1])), atol=1e-3)
 
 
-@pytest.mark.parametrize("at_once", [1, 2])
-@pytest.mark.parametrize("nhid", [0, 5])
+@pytest.mark.parametrize(("at_once", "nhid"), [(1, 0), (2, 5)])
 def test_fits_are_the_same_in_smaller_blocks(three_classes, monkeypatch, at_once, nhid):
     features, labels, classes = three_classes
     folds, settings = cut([30] * 5), stopping_early("adam", nhid, dropout=0.3)
