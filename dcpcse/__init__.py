@@ -36,7 +36,7 @@ __all__ = [
     "similarity",
 ]
 
-_ELSEWHERE = {
+_LAZY_IMPORTS = {
     "Adapters": "inference.adapters",
     "MTEBEncoder": "evaluation.mteb_encoder",
     "OnnxEncoder": "interop.onnx_encoder",
@@ -49,7 +49,7 @@ _ELSEWHERE = {
     "import_checkpoint": "interop.convert",
     "similarity": "inference.similarity",
 }
-"""Names by the modules that they are in, which are imported when they are asked for: torch takes seconds."""
+"""Public names by the module that defines them. A module is imported on first access, since torch takes seconds."""
 
 
 def load(
@@ -61,11 +61,12 @@ def load(
     cache_dir: str | None = None,
     token: str | bool | None = None,
 ) -> "SentenceEncoder":
-    """Load an output folder of train.py, here or on the hub, ready to use; nothing has to be repeated.
+    """Load an output folder of train.py, from disk or from the Hugging Face hub, in eval mode.
 
-    base: where the frozen encoder is now, if not where it was in training (checked by fingerprint).
-    device: default cuda if there is one. revision: branch, tag or commit of a folder on the hub; of a folder here,
-    that of its base. cache_dir, token: as in transformers. Raises UserError for a wrong base or a damaged folder.
+    All settings of the model come from the folder. base: current location of the frozen encoder if it has moved since
+    training; its weights are checked by fingerprint. device: CUDA if available by default. revision: branch, tag or
+    commit of a folder on the hub; for a local folder, the revision of its base encoder. cache_dir, token: as in
+    transformers. Raises UserError if the base is a different encoder or the folder is damaged.
     """
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
     from dcpcse.encoders.storage.load_options import LoadOptions
@@ -74,6 +75,6 @@ def load(
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ELSEWHERE:
+    if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_ELSEWHERE[name]}", __name__), name)
+    return getattr(importlib.import_module(f".{_LAZY_IMPORTS[name]}", __name__), name)

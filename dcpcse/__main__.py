@@ -1,4 +1,4 @@
-"""`python -m dcpcse COMMAND`."""
+"""Entry point of `python -m dcpcse COMMAND`."""
 
 import sys
 

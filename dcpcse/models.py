@@ -1,4 +1,4 @@
-"""The documented door to every model, head and variant."""
+"""Public import path of all models, heads, poolers and prompts."""
 
 from dcpcse.encoders.backbones import LMHead
 from dcpcse.encoders.encoder import Encoder

@@ -1,4 +1,4 @@
-"""Kept: folders exported before name `dcpcse.st.DeepPromptTransformer` in their modules.json."""
+"""Compatibility module: the modules.json of exported folders refers to `dcpcse.st.DeepPromptTransformer`."""
 
 from dcpcse.interop.sentence_transformers import DeepPromptTransformer
 

@@ -1,1 +1,1 @@
-"""Sentence encoders: their parts, and the folder that one is saved in."""
+"""Sentence encoders: their parts, and how they are saved and loaded."""

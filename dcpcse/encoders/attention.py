@@ -1,12 +1,13 @@
-"""An attention function for transformers: prompts before each layer's keys and values, and texts without padding.
+"""Attention function for transformers with prompts in every layer, and with batches without padding.
 
-The prefix travels as a keyword argument of the backbone's forward down to this function. It appears in no
-mask, length or position outside this file. `past_key_values`, the route of the published code and of peft, is
-not taken: transformers sets the cache to None under activation checkpointing, which drops the prompt without
-an error, and a cache grows with every pass that uses it.
+The prefix is passed to this function as a keyword argument of the backbone's forward pass. Masks, lengths and
+positions outside this file do not include it. The published code and peft pass it as `past_key_values` instead. That
+is avoided here because transformers sets the cache to None under activation checkpointing, which silently drops the
+prompt, and because a cache grows with every pass that uses it.
 
-Packed batches travel the same way: the backbone sees one row of all real tokens, and where each text ends is known
-here alone. No mask then means that nothing is padded, never that texts may look at each other.
+Packed batches are passed in the same way: the backbone receives one row of all real tokens, and only this function
+uses the boundaries of the sequences. For a packed batch, a missing mask means that nothing is padded, never that
+sequences may attend to each other.
 """
 
 from collections.abc import Mapping
@@ -42,14 +43,15 @@ def prefix_attention(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Scaled dot-product attention over the layer's own prefix and its tokens (P-tuning v2, section 3.2).
+    """Scaled dot-product attention over a layer's prefix and its tokens (P-tuning v2, section 3.2).
 
-    query, key, value (N, heads, L, head_dim); attention_mask boolean (N, 1, L, L) or None for "all". Prompts
-    have neither a query nor a position; every token sees all of them, whatever the mask or window says.
-    prefix_mask: boolean (N, P), which prompts are a row's own where rows have different numbers; None for "all".
-    packing: query, key and value are (1, heads, T, head_dim), the texts one after another, without a mask.
-    one_row: the same packed texts, to be left in one row where no dropout falls on attention weights.
-    sliding_window: the least distance at which tokens of a text no longer see each other; a mask holds it already.
+    query, key, value: (N, heads, L, head_dim). attention_mask: boolean (N, 1, L, L), or None if nothing is masked.
+    Prompts have neither queries nor positions; every token attends to all of them, whatever the mask or window.
+    prefix_mask: boolean (N, P), the prompts that belong to each row if rows have different numbers of prompts; None if
+    all do. packing: if given, query, key and value are (1, heads, T, head_dim), with the sequences one after another
+    and no mask. one_row: the same packed sequences, which stay in one row unless dropout is applied to the attention
+    weights. sliding_window: the smallest distance at which two tokens no longer attend to each other; a given mask
+    already includes it. Returns the output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed, and None.
     """
     layer = getattr(module, "layer_idx", None)
     own = None if prefix is None else prefix.get(layer)
@@ -62,7 +64,7 @@ def prefix_attention(
         attention_mask = _within(sliding_window, query.shape[2], attention_mask, query.device)
     if own is not None:
         prefix_key, prefix_value = own
-        # The prompts stay in fp32 when the backbone, or autocast, works in half precision.
+        # The prompts stay in float32 when the backbone or autocast computes in half precision.
         key = _prepend(prefix_key, key)
         value = _prepend(prefix_value, value)
         attention_mask = _with_prompts(attention_mask, prefix_mask, prefix_key.shape[2], query.shape[2])
@@ -76,7 +78,7 @@ def _to_rows(states: Tensor, packing: Packing) -> Tensor:
 
 
 def _within(window: int, length: int, mask: Tensor | None, device: torch.device) -> Tensor | None:
-    """The mask, broadcast to (N, 1, length, length), without what lies outside the window of a token."""
+    """Return the mask, broadcastable to (N, 1, length, length), restricted to the window around each token."""
     if window >= length:
         return mask
     place = torch.arange(length, device=device)
@@ -85,7 +87,10 @@ def _within(window: int, length: int, mask: Tensor | None, device: torch.device)
 
 
 def _with_prompts(mask: Tensor | None, own: Tensor | None, prompts: int, length: int) -> Tensor | None:
-    """The mask, broadcast to (N, 1, length, length), the prompts before it: all of them, or a row's own."""
+    """Prepend columns for the prompts to a mask that broadcasts to (N, 1, length, length).
+
+    own: boolean (N, prompts), the prompts that each row sees; None for all.
+    """
     if own is None:
         return None if mask is None else F.pad(mask, (prompts, 0), value=True)
     if mask is None:
@@ -99,10 +104,13 @@ def _prepend(prefix: Tensor, states: Tensor) -> Tensor:
 
 
 def _mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:
-    """The mask of a padded batch; None without one, where transformers would build that of a window over all texts."""
+    """Return the mask of a padded batch, or None for a packed batch.
+
+    For a packed batch, transformers would build a sliding-window mask that spans all sequences.
+    """
     return None if attention_mask is None else sdpa_mask(*args, attention_mask=attention_mask, **kwargs)
 
 
 AttentionInterface.register(PREFIX_ATTENTION, prefix_attention)
-# Without a mask function of the same name transformers builds no mask at all and padding is attended to.
+# Without a mask function of the same name, transformers builds no mask, and tokens attend to padding.
 AttentionMaskInterface.register(PREFIX_ATTENTION, _mask)

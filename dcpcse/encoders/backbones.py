@@ -1,4 +1,4 @@
-"""Loading frozen encoders from Hugging Face folders or the hub, and knowing them again by a fingerprint."""
+"""Load frozen encoders from Hugging Face folders or the hub, and identify them by a fingerprint."""
 
 import contextlib
 import hashlib
@@ -24,7 +24,7 @@ from dcpcse.utils.safetensors_io import require_same_tensors
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """Where a frozen encoder came from, and how to know it again."""
+    """Origin of a frozen encoder, and the fingerprint that identifies its weights."""
 
     name_or_path: str
     revision: str | None
@@ -35,7 +35,7 @@ class EncoderSource:
 
 @dataclass(frozen=True)
 class Backbone:
-    """A pretrained encoder without heads, its tokenizer, and the heads that its checkpoint had."""
+    """A pretrained encoder without heads, its tokenizer, and the heads of its checkpoint."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -53,12 +53,12 @@ def load_backbone(
     options: LoadOptions | None = None,
     require: Callable[[EncoderSource], None] = lambda source: None,
 ) -> Backbone:
-    """Load an encoder in float32, all weights from the checkpoint.
+    """Load an encoder in float32, with all weights from the checkpoint.
 
-    tokenizer, config: other places to take these from. lm_head: None loads none; "checkpoint" takes the masked
-    LM head of this checkpoint, "new" draws one, anything else is the checkpoint that it comes from. require:
-    raises UserError where this is not the encoder that is wanted; asked before the tokenizer is tried on it.
-    Raises UserError where the checkpoint is not there, lacks weights, or lacks the head.
+    tokenizer, config: load these from other locations. lm_head: None loads no masked-LM head, "checkpoint" takes the
+    one of this checkpoint, "new" initialises one, and any other value is the checkpoint to take it from. require: a
+    function that raises UserError if this is not the expected encoder; called before the tokenizer is loaded. Raises
+    UserError if the checkpoint does not exist, or lacks weights or the masked-LM head.
     """
     options = options or LoadOptions()
     _refuse_own_folder(name_or_path)
@@ -77,17 +77,17 @@ def load_backbone(
         fingerprint=fingerprint(model),
     )
     require(source)
-    words = fitting_tokenizer(tokenizer or name_or_path, name_or_path, model, options)
-    return Backbone(model, words, source, pooler, head)
+    fitting = fitting_tokenizer(tokenizer or name_or_path, name_or_path, model, options)
+    return Backbone(model, fitting, source, pooler, head)
 
 
 def build_backbone(
     place: str, weights: Mapping[str, Tensor], *, tokenizer: str | None = None, options: LoadOptions | None = None
 ) -> Backbone:
-    """An encoder of the configuration that lies in a folder, with weights that were read from elsewhere, in float32.
+    """Build an encoder in float32 from the configuration in a folder and the given weights.
 
-    weights: all of the encoder's, and no others, by name. tokenizer: another place to take it from. Raises UserError
-    as `load_backbone` does.
+    weights: exactly the weights of the encoder, by name. tokenizer: load it from another location. Raises UserError as
+    `load_backbone` does.
     """
     options = options or LoadOptions()
     settings = _config(place, options)
@@ -102,16 +102,16 @@ def build_backbone(
 
 
 def fingerprint(model: nn.Module) -> str:
-    """sha256 over the shapes and float32 bytes of all weights, in an order that parameter names do not change.
+    """Return the sha256 of the shapes and float32 bytes of all weights, independent of the names of parameters.
 
-    Poolers do not count: whether a checkpoint is loaded with its pooler makes no other encoder of it.
+    Poolers are excluded, so that an encoder has the same fingerprint with and without its pooler.
     """
     digests = [weight_digest(weight) for name, weight in model.named_parameters() if not name.startswith("pooler.")]
     return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 
 
 def weight_digest(weight: Tensor) -> bytes:
-    """sha256 over the shape and float32 bytes of a weight."""
+    """Return the sha256 of the shape and float32 bytes of a weight."""
     data = weight.detach().to("cpu", torch.float32).contiguous()
     digest = hashlib.sha256(repr(tuple(data.shape)).encode())
     digest.update(data.flatten().numpy())
@@ -119,21 +119,21 @@ def weight_digest(weight: Tensor) -> bytes:
 
 
 def vocabulary_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """sha256 over all tokens and their ids."""
+    """Return the sha256 of all tokens and their ids."""
     return hashlib.sha256(repr(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
 
 
 def require_trained_head(lm_head: str) -> None:
-    """UserError where a masked-LM head is asked for its predictions and is to be drawn at random."""
+    """Raise UserError if predictions need a trained masked-LM head and --lm_head is "new"."""
     if lm_head == "new":
-        raise UserError("--lm_head new: a new head predicts nothing yet; give a checkpoint with one")
+        raise UserError("--lm_head new: an untrained head cannot predict tokens; give a checkpoint that has a head")
 
 
 class LMHead(nn.Module):
-    """The masked-LM head of any architecture, on hidden states.
+    """The masked-LM head of any architecture, applied to hidden states.
 
-    Holds the checkpoint's whole masked LM with its encoder replaced by a pass-through, so the head's own code
-    (transforms, biases, tying) runs and none of it is copied here.
+    It owns the checkpoint's masked LM with the encoder replaced by a pass-through. The head therefore runs its
+    original code (transform, bias, tied weights), and none of it is reimplemented here.
     """
 
     def __init__(self, masked_lm: PreTrainedModel) -> None:
@@ -143,18 +143,18 @@ class LMHead(nn.Module):
         self.masked_lm = masked_lm
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Hidden states (n, H) → logits (n, vocabulary), in their type, whatever that of the head's weights."""
+        """Hidden states (n, H) → logits (n, vocabulary), in the dtype of `hidden`."""
         given = hidden.to(self.masked_lm.dtype).unsqueeze(0)
         return self.masked_lm(inputs_embeds=given).logits[0].to(hidden)
 
     def untie(self) -> None:
-        """Give the decoder weights of its own, so that training the head leaves the encoder's embeddings alone."""
+        """Give the decoder its own copy of the weights, so that training the head leaves the embeddings unchanged."""
         decoder = self.masked_lm.get_output_embeddings()
         decoder.weight = nn.Parameter(decoder.weight.detach().clone())
 
 
 class _PassThrough(nn.Module):
-    """Stands where the encoder of a masked LM was and hands on what it is given."""
+    """Replaces the encoder of a masked LM and returns its input embeddings as the last hidden state."""
 
     def forward(self, *args: Any, inputs_embeds: Tensor, **kwargs: Any) -> BaseModelOutput:
         return BaseModelOutput(last_hidden_state=inputs_embeds)
@@ -164,12 +164,12 @@ def _refuse_own_folder(name_or_path: str) -> None:
     folder = Path(name_or_path)
     try:
         own = (folder / MODEL_FOLDER_FILE).is_file() and not (folder / "config.json").is_file()
-    except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL; a closed folder
+    except (OSError, ValueError) as error:  # the name is too long or contains a NUL; the folder is not readable
         raise UserError(f"cannot load the encoder {name_or_path[:200]!r}: {first_line(error)}") from error
     if own:
         raise UserError(
-            f"{name_or_path} is a trained model folder without an encoder of its own; load it with dcpcse.load or "
-            "evaluation.py, or go on training with --resume"
+            f"{name_or_path} is a trained model folder without its own encoder; load it with dcpcse.load or "
+            "evaluation.py, or resume its training with --resume"
         )
 
 
@@ -178,14 +178,14 @@ def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
         config = transformers.AutoConfig.from_pretrained(name_or_path, **options.kwargs(), **NO_CODE)
     if not hasattr(config, "hidden_size") or config.is_encoder_decoder:
         raise UserError(
-            f"{name_or_path} is a {config.model_type} model; a single encoder is needed (BERT, RoBERTa, …)"
+            f"{name_or_path} is a {config.model_type} model, not an encoder; give an encoder such as BERT or RoBERTa"
         )
     require_plain_config(name_or_path, config)
     return config
 
 
 def load_tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint; UserError where there is none."""
+    """Return the tokenizer of a checkpoint; raise UserError if it has none."""
     with _user_errors(name_or_path, "tokenizer"):
         return transformers.AutoTokenizer.from_pretrained(name_or_path, **options.kwargs(), **NO_CODE)
 
@@ -193,28 +193,34 @@ def load_tokenizer(name_or_path: str, options: LoadOptions) -> PreTrainedTokeniz
 def fitting_tokenizer(
     place: str, encoder: str, model: PreTrainedModel, options: LoadOptions
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer at a place; UserError where it does not belong to the encoder, or cannot fill up batches."""
-    words, rows = load_tokenizer(place, options), model.get_input_embeddings().num_embeddings
-    if len(words) > rows:
+    """Load a tokenizer; raise UserError if it does not match the encoder or has no padding token.
+
+    place: folder or hub id of the tokenizer. encoder: name of the encoder, for error messages.
+    """
+    tokenizer, rows = load_tokenizer(place, options), model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
         raise UserError(
-            f"the tokenizer {place} has {len(words)} tokens, the encoder {encoder} only {rows}; give the tokenizer "
-            "that belongs to it"
+            f"the tokenizer {place} has {len(tokenizer)} tokens, but the encoder {encoder} has only {rows}; give the "
+            "tokenizer that belongs to the encoder"
         )
-    if 2 * len(words) < rows:
+    if 2 * len(tokenizer) < rows:
         raise UserError(
-            f"the tokenizer {place} has {len(words)} tokens, the encoder {encoder} {rows}: its vocabulary is missing "
-            "or another's; copy the tokenizer files that belong to it"
+            f"the tokenizer {place} has {len(tokenizer)} tokens, but the encoder {encoder} has {rows}: its vocabulary "
+            "is missing or belongs to another encoder; copy the tokenizer files of this encoder"
         )
-    if words.pad_token_id is None:
-        raise UserError(f"the tokenizer {place} has no padding token; batches need one")
-    return words
+    if tokenizer.pad_token_id is None:
+        raise UserError(f"the tokenizer {place} has no padding token, which batches need; give a tokenizer with one")
+    return tokenizer
 
 
 def _load(auto: type, name_or_path: str, config: PretrainedConfig, options: LoadOptions) -> tuple[Any, set[str]]:
-    """A model in float32 and the weights that its checkpoint lacks (drawn at random by transformers)."""
+    """Load a model in float32; return it with the names of weights that its checkpoint lacks.
+
+    transformers initialises such weights randomly.
+    """
     require_plain_folder(Path(name_or_path))
     with _user_errors(name_or_path, "encoder"), quiet():
-        # float32 whatever the checkpoint's type: transformers follows the file, and scores would move with it.
+        # Always float32: transformers uses the dtype of the file by default, and scores would change with it.
         model, info = auto.from_pretrained(
             name_or_path,
             config=config,
@@ -240,7 +246,7 @@ def _load_encoder(
 
 
 def load_masked_lm(name_or_path: str, options: LoadOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A whole masked language model in float32, all weights from its checkpoint, and its tokenizer."""
+    """Load a masked language model in float32, with all weights from its checkpoint, and its tokenizer."""
     masked_lm, missing = _load_masked_lm(name_or_path, _config(name_or_path, options), options)
     _require_none_missing(name_or_path, missing, "masked language model")
     return masked_lm, fitting_tokenizer(name_or_path, name_or_path, masked_lm, options)
@@ -254,8 +260,8 @@ def _load_with_lm_head(
     if missing - body:
         raise UserError(
             f"{name_or_path} has no masked-LM head (it lacks {min(missing - body)}), which --do_mlm, --org_mlp, top_k "
-            "and predicted words need; take one from another checkpoint of the same vocabulary and size with "
-            "--lm_head PATH, or train a new one with --lm_head new"
+            "and predicted words need; give another checkpoint of the same vocabulary and size with --lm_head PATH, "
+            "or train a new head with --lm_head new"
         )
     _require_none_missing(name_or_path, body)
     model = masked_lm.base_model
@@ -271,19 +277,19 @@ def _other_lm_head(lm_head: str, model: PreTrainedModel, options: LoadOptions) -
     wanted = (model.config.hidden_size, model.config.vocab_size)
     if (config.hidden_size, config.vocab_size) != wanted:
         raise UserError(
-            f"--lm_head {lm_head} has hidden size {config.hidden_size} and {config.vocab_size} tokens, the encoder "
-            f"{wanted[0]} and {wanted[1]}; both must agree"
+            f"--lm_head {lm_head} has hidden size {config.hidden_size} and {config.vocab_size} tokens, but the "
+            f"encoder has hidden size {wanted[0]} and {wanted[1]} tokens; give a head of the same sizes"
         )
     return head
 
 
 def _new_masked_lm(model: PreTrainedModel) -> PreTrainedModel:
-    """A masked LM with a fresh head whose decoder starts from the encoder's word embeddings."""
+    """Build a masked LM with a new head whose decoder is initialised with the encoder's word embeddings."""
     with quiet():
         masked_lm = transformers.AutoModelForMaskedLM.from_config(model.config, **NO_CODE)
-    decoder, words = masked_lm.get_output_embeddings().weight, model.get_input_embeddings().weight
-    if decoder.shape == words.shape:
-        decoder.data.copy_(words.data)
+    decoder, embeddings = masked_lm.get_output_embeddings().weight, model.get_input_embeddings().weight
+    if decoder.shape == embeddings.shape:
+        decoder.data.copy_(embeddings.data)
     return masked_lm
 
 
@@ -296,12 +302,12 @@ def _load_masked_lm(
         if "AutoModelForMaskedLM" not in str(error):
             raise
         raise UserError(
-            f"transformers has no masked LM for the model type {config.model_type} of {name_or_path}"
+            f"{name_or_path}: transformers has no masked LM for model type {config.model_type}; give another encoder"
         ) from error
 
 
 def _take_pooler(model: PreTrainedModel) -> nn.Module | None:
-    """Remove the model's pooler, which costs time and, untouched by the loss, would look trained."""
+    """Remove and return the model's pooler, which would cost time and receive no gradient from the loss."""
     pooler = getattr(model, "pooler", None)
     if pooler is not None:
         model.pooler = None
@@ -311,36 +317,36 @@ def _take_pooler(model: PreTrainedModel) -> nn.Module | None:
 def _require_none_missing(name_or_path: str, missing: set[str], what: str = "encoder") -> None:
     if missing:
         raise UserError(
-            f"{name_or_path} lacks {len(missing)} weights of its {what}, {min(missing)} among them; transformers "
-            "would draw them at random. Is it a checkpoint of another kind?"
+            f"{name_or_path} lacks {len(missing)} weights of its {what}, such as {min(missing)}, and transformers "
+            f"would initialise them randomly; give a checkpoint that contains the complete {what}"
         )
 
 
 @contextlib.contextmanager
 def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
-    """Turn what transformers raises for a wrong path, id or file into one line."""
+    """Convert the errors that transformers raises for a wrong path, id or file to one line."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # tokenizers raises Exception itself, and absurd values end in any kind of it
+    except Exception as error:  # tokenizers raises Exception itself, and invalid values cause errors of any type
         folder = Path(name_or_path)
         if "use_safetensors" in str(error):
             reason = NO_PICKLES
         elif folder.is_file():
-            reason = "it is a file; give the folder that holds it"
+            reason = "it is a file; give the folder that contains it"
         elif folder.is_dir():
-            reason = f"the folder holds no readable {what}: {first_line(error)}"
+            reason = f"the folder contains no readable {what}: {first_line(error)}"
         elif folder.is_absolute() or name_or_path.startswith("."):
-            reason = "there is no such folder"
+            reason = "the folder does not exist"
         else:
-            reason = f"there is no such folder, and the hub did not give it: {first_line(error)}"
+            reason = f"the folder does not exist, and loading from the hub failed: {first_line(error)}"
         raise UserError(f"cannot load the {what} {name_or_path!r}: {reason}") from error
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' load report and bars: what it would say is checked here, and raised."""
+    """Silence transformers' load report and progress bars; this module checks the same facts and raises errors."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     bars = transformers_logging.is_progress_bar_enabled()
@@ -355,7 +361,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """A module is in eval mode while this lasts."""
+    """Put a module into eval mode for the duration of the context."""
     was_training = module.training
     module.eval()
     try:

@@ -1,8 +1,8 @@
-"""Weights that stay the same, laid out once as the matrix products of a CPU want them.
+"""Prepack frozen weights into the memory layout that matrix products on a CPU need.
 
-A product first copies its weight into blocks that fit the processor's registers and caches, each time anew, as the
-weight may have changed. Frozen ones have not: oneDNN takes them in blocks made before, which lets a step with frozen
-weights be faster than the same products with trained ones.
+A matrix product first copies its weight into blocks that fit the registers and caches of the processor. It does so in
+every call, since the weight may have changed. Frozen weights do not change, so oneDNN can use blocks prepared once. A
+step with frozen weights is then faster than the same products with trained weights.
 """
 
 import contextlib
@@ -15,16 +15,17 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 LEAST_WEIGHTS = 256 * 256
-"""Smaller matrices gain nothing: a call of oneDNN costs some 20 µs more than one of MKL."""
+"""Smaller matrices do not benefit: a call of oneDNN takes about 20 µs longer than a call of MKL."""
 
 LEAST_ROWS = 64
-"""With fewer rows a product waits for its weights, however they lie."""
+"""With fewer rows, a product is limited by reading its weights, whatever their layout."""
 
 KEPT_PRODUCTS = "64"
-"""Products whose plan oneDNN and torch's layer over it keep; a plan is of one shape, and takes half a megabyte.
+"""Number of matrix products whose execution plan oneDNN and torch cache. A plan is for one shape and takes 0.5 MB.
 
-Packed batches are of ever other sizes: with the thousand and more plans that are kept by default a process grows by
-hundreds of megabytes, and is no faster for it. Both read this once, at their first product; a user's setting stands.
+The sizes of packed batches keep changing: with the default of more than a thousand plans, a process grows by hundreds
+of megabytes without becoming faster. Both libraries read the variable once, at their first product. A value that the
+user has set is kept.
 """
 for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, KEPT_PRODUCTS)
@@ -32,11 +33,12 @@ for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
 
 @contextlib.contextmanager
 def prepacked(module: nn.Module, enabled: bool = True) -> Iterator[int]:
-    """While it lasts, linear layers of a module multiply with a second copy of their weights, laid out for oneDNN.
+    """Let the linear layers of a module multiply with a prepacked copy of their weights within the context.
 
-    Gives their number. These are the layers in float32 on a CPU whose weights take no gradient here: all of them under
-    `torch.no_grad` and `torch.inference_mode`, else the frozen ones. Nothing may write to these weights meanwhile. The
-    copy doubles their memory, a backward pass, which needs the transposed ones, triples it.
+    Yields the number of these layers. They are the float32 layers on a CPU whose weights need no gradient: all of them
+    under `torch.no_grad` and `torch.inference_mode`, otherwise the frozen ones. Their weights must not change within
+    the context. The copy doubles the memory of the weights; a backward pass, which needs the transposed weights,
+    triples it.
     """
     layers = [layer for layer in module.modules() if _fits(layer)] if enabled and _available() else []
     for layer in layers:
@@ -49,7 +51,7 @@ def prepacked(module: nn.Module, enabled: bool = True) -> Iterator[int]:
 
 
 class _Prepacked:
-    """A layer's forward, in the place of `nn.Linear`'s."""
+    """Replacement for the forward method of an `nn.Linear`."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self.weight, self.bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
@@ -68,14 +70,14 @@ class _Prepacked:
 
     @property
     def transposed(self) -> Tensor:
-        """Blocks of the transposed weight; not made before a backward pass asks for them."""
+        """Blocks of the transposed weight, created by the first backward pass."""
         if self._transposed is None:
             self._transposed = _blocks(self.weight.t().contiguous())
         return self._transposed
 
 
 class _Product(torch.autograd.Function):
-    """input (..., in) → (..., out), and the gradient with respect to the input alone."""
+    """Matrix product (..., in) → (..., out) with a gradient with respect to the input only."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, input: Tensor, layer: _Prepacked) -> Tensor:
@@ -93,12 +95,12 @@ def _available() -> bool:
 
 
 def _fits(layer: nn.Module) -> bool:
-    # A forward of its own is somebody else's (accelerate's hooks), or of a scope around this one.
+    # A layer with its own forward method was changed by other code (accelerate's hooks) or by an enclosing context.
     if type(layer) is not nn.Linear or "forward" in vars(layer):
         return False
     parameters = list(layer.parameters())
     return layer.weight.numel() >= LEAST_WEIGHTS and all(
-        type(parameter) is nn.Parameter  # not a shard of one
+        type(parameter) is nn.Parameter  # excludes shards of a parameter
         and parameter.dtype == torch.float32
         and parameter.device.type == "cpu"
         and not (parameter.requires_grad and torch.is_grad_enabled())

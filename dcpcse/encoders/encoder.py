@@ -23,9 +23,9 @@ from dcpcse.utils.safetensors_io import set_dtype
 
 @dataclass(frozen=True)
 class EmbeddingEdits:
-    """What rows find changed behind the embedding layer.
+    """Changes to the output of the embedding layer.
 
-    zeroed (N, L, 1 or H), boolean: elements that become zero. shift (N, L, H): is added then.
+    zeroed: boolean (N, L, 1 or H), the elements set to zero. shift: (N, L, H), added afterwards.
     """
 
     zeroed: Tensor | None = None
@@ -33,13 +33,14 @@ class EmbeddingEdits:
 
 
 class Encoder(nn.Module):
-    """Backbone with an optional deep prompt and optional shallow ones: token ids → hidden states.
+    """Backbone with an optional deep prompt and optional shallow prompts: token ids → hidden states.
 
-    position_offset: positions by which the text starts late (the published code: the prompt length).
-    cls_prompt: one trained vector in the place of the first token's word embedding (D2CSE, section 3).
-    tuned: the backbone is trained, and belongs to what is saved.
-    Pads are left out of all but attention where the backbone is one of `PACKABLE` (`set_packed` changes that); hidden
-    states of real tokens are the same. Raises UserError if the prompts do not reach the output of this backbone.
+    position_offset: number of positions by which the text is shifted (in the published code, the prompt length).
+    cls_prompt: a trained vector that replaces the word embedding of the first token (D2CSE, section 3). tuned: whether
+    the backbone is trained, and therefore saved with the model.
+    If the backbone is one of `PACKABLE`, padding is skipped everywhere except in attention (`set_packed` changes
+    this); the hidden states of real tokens are the same. Raises UserError if the prompts do not affect the output of
+    this backbone.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Encoder(nn.Module):
         self.cls_prompt = cls_prompt
         self.tuned = tuned
         self.positions = positions_of(backbone)
-        # Prompts take no part in rotation: among rotary positions a shift of the text would change nothing.
+        # Prompts are not rotated: with rotary positions, shifting the text would change nothing.
         self.position_offset = 0 if self.positions.rotary else position_offset
         self.packable = backbone.config.model_type in prompt_support.PACKABLE
         self.packed = self.packable
@@ -75,11 +76,11 @@ class Encoder(nn.Module):
 
     @property
     def max_tokens(self) -> int:
-        """Longest text in tokens, special ones included, that the positions hold."""
+        """Maximum number of tokens of a text, including special tokens, for which there are positions."""
         return self.positions.room(self.position_offset)
 
     def draw_prefix(self, rows: int) -> Prefix | None:
-        """The prefix of `rows` sequences; in train mode each row has its own dropout."""
+        """Return the prefix for `rows` sequences; in train mode, dropout is drawn separately for each row."""
         return None if self.prompt is None else self.prompt(rows)
 
     def forward(
@@ -97,16 +98,17 @@ class Encoder(nn.Module):
         packing: Packing | None = None,
         pads: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Hidden states (N, L, H): all of them, embedding output first, with `all_layers`, else only the last.
+        """Return the hidden states (N, L, H) of the last layer, as a tuple of one tensor.
 
-        In float32 or better. Those of pads are zero in a packed encoder, and anything in another one.
-        input_ids, attention_mask (N, L). slots: where shallow prompts stand. prefix: one drawn before, for a second
-        pass that must see the same prompts; drawn here by default. index (N, L): where in its text each token stands,
-        for texts of which a part is left out. condition (N, H): stands at index 0 in the place of what the embedding
-        layer gives, no position or type added (DiffCSE). edits: what is changed there besides. as_encoder: False
-        for a discriminator's pass, whose [CLS] is the static one. packing: that of the mask, made before; made here by
-        default. pads: compute pads as well, as an encoder that is not packed does. Raises UserError if L exceeds the
-        positions.
+        With `all_layers`, return those of all layers, preceded by the output of the embedding layer. They are float32
+        or wider. Hidden states of padding are zero in a packed encoder and undefined otherwise.
+        input_ids, attention_mask: (N, L). slots: positions of the shallow prompts. prefix: the prefix of an earlier
+        pass, for a second pass with the same prompts; by default, a new one is drawn. index: (N, L), the index of each
+        token in its original text, for texts with a part left out. condition: (N, H), replaces the output of the
+        embedding layer at index 0, without position or type embedding (DiffCSE). edits: further changes to it.
+        as_encoder: False for the pass of a discriminator, which uses the original embedding of [CLS]. packing: the
+        packing of the mask if it is already computed. pads: also compute the padding, as an encoder that is not packed
+        does. Raises UserError if L exceeds the number of positions.
         """
         given = self.inputs(input_ids, slots, index=index, as_encoder=as_encoder)
         prompts = {}
@@ -119,16 +121,16 @@ class Encoder(nn.Module):
     def inputs(
         self, input_ids: Tensor, slots: Slots | None = None, *, index: Tensor | None = None, as_encoder: bool = True
     ) -> dict[str, Tensor]:
-        """What the backbone is given of rows (N, L) besides mask and prefix, each tensor (N, L, ...).
+        """Return the backbone's inputs for rows (N, L), except mask and prefix; each tensor is (N, L, ...).
 
-        See `forward`. UserError if L exceeds the positions.
+        See `forward` for the arguments. Raises UserError if L exceeds the number of positions.
         """
         if (tokens := input_ids.shape[1]) > self.max_tokens:
             raise UserError(
-                f"a text of {tokens} tokens does not fit: the encoder has room for {self.max_tokens} "
+                f"a text of {tokens} tokens is too long: the encoder has room for {self.max_tokens} "
                 f"(position offset {self.position_offset}); lower --max_seq_length"
             )
-        return self._input(input_ids, slots, as_encoder) | self._place(input_ids, index)
+        return self._token_inputs(input_ids, slots, as_encoder) | self._position_ids(input_ids, index)
 
     def states(
         self,
@@ -142,21 +144,24 @@ class Encoder(nn.Module):
         packing: Packing | None = None,
         pads: bool = False,
     ) -> tuple[Tensor, ...]:
-        """The backbone's pass over what `inputs` gave, as `forward` ends; prompts: for `prefix_attention`."""
-        packing = self._packing(attention_mask, packing) if self.packed and not pads else None
-        laid_out, first = self._laid_out(given, attention_mask, packing)
-        if all_layers:
-            laid_out["output_hidden_states"] = True
-        changes = _changes(condition, first, edits, packing)
-        with self._changed(changes) if changes else contextlib.nullcontext():
-            output = self.backbone(**laid_out, **prompts)
-        states = tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
-        return tuple(_finished(state, packing, attention_mask.shape[1]) for state in states)
+        """Run the backbone on the result of `inputs`; prompts: keyword arguments of `prefix_attention`.
 
-    def _laid_out(
+        See `forward` for the other arguments and the result.
+        """
+        packing = self._packing(attention_mask, packing) if self.packed and not pads else None
+        backbone_inputs, first = self._backbone_inputs(given, attention_mask, packing)
+        if all_layers:
+            backbone_inputs["output_hidden_states"] = True
+        changes = _changes(condition, first, edits, packing)
+        with self._embeddings_changed(changes) if changes else contextlib.nullcontext():
+            output = self.backbone(**backbone_inputs, **prompts)
+        states = tuple(output.hidden_states) if all_layers else (output.last_hidden_state,)
+        return tuple(_unpacked(state, packing, attention_mask.shape[1]) for state in states)
+
+    def _backbone_inputs(
         self, given: Mapping[str, Tensor], attention_mask: Tensor, packing: Packing | None
     ) -> tuple[dict[str, Any], Tensor]:
-        """What the backbone is given, in rows or packed, and the indices (N,) of first tokens in it, flattened."""
+        """Return the backbone's inputs, in rows or packed, and the flattened indices (N,) of the first tokens."""
         if packing is None:
             rows, length = attention_mask.shape
             first = torch.arange(rows, device=attention_mask.device) * length
@@ -166,20 +171,23 @@ class Encoder(nn.Module):
         return {**packed, "packing": packing, **one_row}, packing.first
 
     def _packing(self, attention_mask: Tensor, packing: Packing | None) -> Packing | None:
-        """None where it would have to be computed inside a compiled graph, which it would break."""
+        """Return the given packing, or compute it.
+
+        Return None inside a compiled graph, which the computation would break.
+        """
         if packing is None and not torch.compiler.is_compiling():
             return Packing.of(attention_mask)
         return packing
 
-    def _place(self, input_ids: Tensor, index: Tensor | None) -> dict[str, Tensor]:
-        """Positions, where the backbone's own count would not give them."""
+    def _position_ids(self, input_ids: Tensor, index: Tensor | None) -> dict[str, Tensor]:
+        """Return position ids if the backbone's default ones would be wrong."""
         if index is not None:
             return {"position_ids": self.positions.at(index, self.position_offset)}
         if self.packed or any(part is not None for part in (self.prompt, self.shallow, self.cls_prompt)):
             return {"position_ids": self.positions.ids(input_ids, self.position_offset)}
         return {}
 
-    def _input(self, input_ids: Tensor, slots: Slots | None, as_encoder: bool) -> dict[str, Tensor]:
+    def _token_inputs(self, input_ids: Tensor, slots: Slots | None, as_encoder: bool) -> dict[str, Tensor]:
         shallow = self.shallow if slots is not None else None
         cls_prompt = self.cls_prompt if as_encoder else None
         if shallow is None and cls_prompt is None:
@@ -192,8 +200,8 @@ class Encoder(nn.Module):
         return {"inputs_embeds": embedded}
 
     @contextlib.contextmanager
-    def _changed(self, changes: Sequence["Change"]) -> Iterator[None]:
-        """For one pass: what the embedding layer gives goes through these changes, one after another."""
+    def _embeddings_changed(self, changes: Sequence["Change"]) -> Iterator[None]:
+        """Apply the changes, in order, to the output of the embedding layer within the context."""
 
         def change(module: nn.Module, args: tuple, embedded: Tensor) -> Tensor:
             for one in changes:
@@ -207,23 +215,23 @@ class Encoder(nn.Module):
             handle.remove()
 
     def peft_obstacles(self) -> list[str]:
-        """Why peft's prefix tuning would give other hidden states than this encoder; empty where it does not."""
+        """Reasons why peft's prefix tuning would compute different hidden states; empty if it computes the same."""
         kind, dtype = self.backbone.config.model_type, self.backbone.dtype
         length = 0 if self.prompt is None else self.prompt.shape.length
         reasons = {
             "it has no deep prompts": self.prompt is None,
             "its encoder was trained too": self.tuned,
-            f"peft does not compute {kind} encoders as they are computed here": kind not in prompt_support.PEFT_SAME,
-            f"its encoder is kept in {str(dtype).removeprefix('torch.')}": dtype != torch.float32,
+            f"peft does not compute {kind} encoders as dcpcse does": kind not in prompt_support.PEFT_SAME,
+            f"its encoder has the dtype {str(dtype).removeprefix('torch.')}": dtype != torch.float32,
             "it has a [CLS] prompt": self.cls_prompt is not None,
             f"its texts start at position {self.position_offset}, and with peft at {length}, the prompt length": (
                 length and self.position_offset != length
             ),
         }
-        return [reason for reason, there in reasons.items() if there]
+        return [reason for reason, applies in reasons.items() if applies]
 
     def record(self) -> dict[str, Any]:
-        """What `dcpcse.json` holds of the encoder: what it takes to build it again around a backbone."""
+        """Return the encoder's entries of `dcpcse.json`, from which `build` can rebuild it around a backbone."""
         return {
             "prompt": None if self.prompt is None else self.prompt.record(),
             "shallow": None if self.shallow is None else self.shallow.record(),
@@ -234,9 +242,9 @@ class Encoder(nn.Module):
 
     @classmethod
     def build(cls, backbone: PreTrainedModel, record: Mapping[str, Any]) -> "Encoder":
-        """The encoder of a record, its prompts still without their values.
+        """Build the encoder that a record describes; the values of its prompts are loaded later.
 
-        UserError for prompts that are not of the backbone's size.
+        Raises UserError if the sizes of the prompts do not match the backbone.
         """
         _require_size(backbone, record)
         return cls(
@@ -249,7 +257,7 @@ class Encoder(nn.Module):
         )
 
     def trained(self) -> dict[str, Tensor]:
-        """Trained tensors besides the backbone and the plain table of a deep prompt, by name."""
+        """Return the trained tensors by name, except those of the backbone and the plain table of a deep prompt."""
         tensors = {}
         if self.prompt is not None and self.prompt.projection is not None:
             table = self.prompt.table.state_dict(keep_vars=True)
@@ -262,15 +270,15 @@ class Encoder(nn.Module):
 
 
 def _require_size(backbone: PreTrainedModel, record: Mapping[str, Any]) -> None:
-    """UserError where the prompts of a record are not of the size that this backbone takes."""
-    words = backbone.get_input_embeddings().embedding_dim
-    sizes = {part: (record[part]["width"], words) for part in ("shallow", "cls_prompt") if record.get(part)}
+    """Raise UserError if the sizes of a record's prompts do not match the backbone."""
+    embedding_dim = backbone.get_input_embeddings().embedding_dim
+    sizes = {part: (record[part]["width"], embedding_dim) for part in ("shallow", "cls_prompt") if record.get(part)}
     if prompt := record["prompt"]:
         fitting = asdict(PromptShape.fit(backbone.config, prompt["length"]))
         sizes |= {f"prompt.{name}": (prompt[name], size) for name, size in fitting.items()}
     for part, (found, size) in sizes.items():
         if found != size:
-            raise UserError(f"{part} is {found}, and the encoder takes {size}")
+            raise UserError(f"{part} is {found}, but the encoder takes {size}")
 
 
 Change = Callable[[Tensor], Tensor]
@@ -279,9 +287,9 @@ Change = Callable[[Tensor], Tensor]
 def _changes(
     condition: Tensor | None, first: Tensor, edits: EmbeddingEdits | None, packing: Packing | None
 ) -> Sequence[Change]:
-    """What is done to the output of the embedding layer.
+    """Return the functions that change the output of the embedding layer.
 
-    first (N,): indices of the texts' first tokens, where the condition stands, among all tokens, rows flattened.
+    first: (N,), flattened indices of the first tokens of the texts, where the condition is inserted.
     """
     changes: list[Change] = []
     if condition is not None:
@@ -298,14 +306,14 @@ def _changes(
     return changes
 
 
-def _finished(state: Tensor, packing: Packing | None, length: int) -> Tensor:
-    """(N, length, H), as poolers, heads and losses take it."""
+def _unpacked(state: Tensor, packing: Packing | None, length: int) -> Tensor:
+    """Return a hidden state as (N, length, H) in float32 or wider, the format of poolers, heads and losses."""
     state = state if packing is None else packing.unpack(state, length)
     return state.to(torch.promote_types(state.dtype, torch.float32))
 
 
 def set_frozen_dtype(module: nn.Module, dtype: torch.dtype) -> None:
-    """Keep the weights of frozen encoders and LM heads in a module in this type; what is trained stays as it is."""
+    """Convert the frozen encoders and LM heads in a module to a dtype; trained weights keep theirs."""
     for part in module.modules():
         frozen = part.backbone if isinstance(part, Encoder) else part if isinstance(part, LMHead) else None
         if frozen is not None and not any(weight.requires_grad for weight in frozen.parameters()):
@@ -313,15 +321,15 @@ def set_frozen_dtype(module: nn.Module, dtype: torch.dtype) -> None:
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:
-    """Let every module that drops anything out in training do so at this rate, be it by a layer or by a number.
+    """Set the dropout rate of every module that applies dropout, as a layer or through an attribute.
 
-    UserError where the encoder was built without a layer of dropout, as its configuration has none.
+    Raises UserError if a module was built without a dropout layer because the configuration has none.
     """
     for name, module in model.named_modules():
         if rate and isinstance(module, nn.Identity) and "drop" in name.rsplit(".", 1)[-1]:
             raise UserError(
-                f"--encoder_dropout {rate}: {name} was built without dropout, as the encoder's configuration says; "
-                "give --config_name a configuration with this rate instead"
+                f"--encoder_dropout {rate}: {name} has no dropout layer because of the encoder's configuration; set "
+                "the rate in the configuration given with --config_name instead"
             )
         if isinstance(module, nn.Dropout):
             module.p = rate
@@ -331,9 +339,9 @@ def set_dropout(model: nn.Module, rate: float) -> None:
 
 
 def set_packed(module: nn.Module, packed: bool, in_one_row: bool = False) -> None:
-    """Let every encoder in a module leave pads out, or compute them.
+    """Choose whether the encoders in a module skip padding (packed) or compute it.
 
-    in_one_row: leave packed texts in one row for attention too (`dcpcse.encoders.flex_attention`).
+    in_one_row: also keep packed texts in one row for attention (`dcpcse.encoders.flex_attention`).
     """
     for part in module.modules():
         if isinstance(part, Encoder):

@@ -1,4 +1,4 @@
-"""Knowing a model again: all that its embeddings follow from."""
+"""The identity of a model: all facts that determine its embeddings."""
 
 import hashlib
 import json
@@ -15,16 +15,16 @@ from dcpcse.encoders.storage import model_folder
 from dcpcse.encoders.storage.backbone_folder import read_backbone
 
 ROUNDING_ONLY_KEYS = ("device", "torch", "transformers")
-"""Facts that move vectors by rounding only."""
+"""Facts that change vectors only by rounding."""
 
-_KNOWN: WeakKeyDictionary[torch.nn.Module, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()
-"""Models with the state in which they were hashed, and the identity that they had then."""
+_CACHE: WeakKeyDictionary[torch.nn.Module, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()
+"""Model → its state when its identity was computed, and that identity."""
 
 
 def identity(model: torch.nn.Module) -> dict[str, Any]:
-    """Everything that the embeddings of a model follow from, JSON-ready; alike in all models that encode alike.
+    """Return all facts that determine the embeddings of a model, JSON-ready; equal for models with equal embeddings.
 
-    model: a `SentenceEncoder`, which is built above this module.
+    model: a `SentenceEncoder`, a class that this module cannot import, since it belongs to a higher layer.
     """
     return {
         "base": model.source.fingerprint,
@@ -43,18 +43,21 @@ def identity(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def current_identity(model: torch.nn.Module) -> dict[str, Any]:
-    """Identity of the model as it is now, as JSON gives it back; hashed anew only where something may have changed."""
+    """Return the identity of the model in its present state, after a round trip through JSON.
+
+    It is computed again only if the model may have changed since the last call.
+    """
     state = _state(model)
-    if model not in _KNOWN or _KNOWN[model][0] != state:
-        _KNOWN[model] = (state, json.loads(json.dumps(identity(model))))
-    return _KNOWN[model][1]
+    if model not in _CACHE or _CACHE[model][0] != state:
+        _CACHE[model] = (state, json.loads(json.dumps(identity(model))))
+    return _CACHE[model][1]
 
 
 def trained_digest(folder: str | Path) -> str:
-    """`identity(model)["trained"]` of the model in a folder, from its files alone: no encoder is loaded."""
+    """Return `identity(model)["trained"]` of the model in a folder from its files, without loading an encoder."""
     contents = model_folder.read_contents(folder)
     tensors = {
-        # A projection lies in the file without the name of the table that it computes.
+        # The file names the tensors of a projection without the table that they compute.
         f"prompt.table.{rest}" if part == "prompt" else f"{part}.{rest}": tensor
         for name, tensor in contents.trained.items()
         for part, _, rest in [name.partition(".")]
@@ -68,21 +71,24 @@ def trained_digest(folder: str | Path) -> str:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Names of the facts by which the embeddings of two identities differ, more than by rounding."""
+    """Return the names of the facts that make the embeddings of two identities differ by more than rounding."""
     return [name for name in sorted({*one, *other} - set(ROUNDING_ONLY_KEYS)) if one.get(name) != other.get(name)]
 
 
 def _state(model: Any) -> Any:
-    """What changes whenever weights are written to (but by `.data`), or the way of reading and pooling; cheap."""
+    """Return a value that is cheap to compute and changes with the weights, preprocessing, pooling and tokenizer.
+
+    Writing to weights through `.data` does not change it.
+    """
     tensors = [*model.parameters(), *model.buffers()]
     if any(tensor.is_inference() for tensor in tensors):
-        return object()  # these keep no account of changes: equal to nothing
+        return object()  # inference tensors have no version counter; this object equals nothing else
     versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
     return versions, model.pooling, model.head_at_inference, model.preprocessing_record(), id(model.tokenizer)
 
 
 def _tokenizer_digest(tokenizer: Tokenizer) -> str:
-    # Cutting and padding are those of the last call: a model would not be itself any more once it has encoded.
+    # Truncation and padding are those of the last call, so encoding a text would change the identity.
     content = json.loads(tokenizer.to_str()) | {"truncation": None, "padding": None}
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
@@ -91,7 +97,7 @@ def _trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     encoder = model.encoder
     parts = {"head": model.head, "prompt": encoder.prompt, "shallow": encoder.shallow}
     parts["cls_prompt"] = encoder.cls_prompt
-    # A frozen one is known by its fingerprint already.
+    # The fingerprint already identifies a frozen backbone.
     parts["backbone"] = encoder.backbone if encoder.tuned else None
     present = {part: module.state_dict() for part, module in parts.items() if module is not None}
     return {f"{part}.{name}": tensor for part, state in present.items() for name, tensor in state.items()}

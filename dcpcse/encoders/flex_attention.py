@@ -1,8 +1,8 @@
-"""Attention over a packed batch as it lies, one row of all texts: for GPUs, where nothing has to be padded.
+"""Attention over a packed batch in one row of all texts, for GPUs: no padding is needed.
 
-Each token sees its own text and its prompts; PyTorch's flex attention leaves out whole blocks of pairs that do not see
-each other. Prompts that all texts share are there once, not once a text. There is no dropout on attention weights, so
-where that is active texts are put into rows, as everywhere else (`dcpcse.encoders.attention`).
+Each token attends to its own text and its prompts. PyTorch's flex attention skips whole blocks of pairs that do not
+attend to each other. Prompts that all texts share are stored once, not once per text. Flex attention has no dropout on
+attention weights. If such dropout is active, the texts are padded to rows instead (`dcpcse.encoders.attention`).
 """
 
 import functools
@@ -17,13 +17,13 @@ from dcpcse.encoders.packing import Packing
 
 
 class TextsInOneRow:
-    """The texts of one packed batch, for all layers of a pass: who sees whom is worked out once."""
+    """The texts of one packed batch, for all layers of a forward pass; the attention masks are computed once."""
 
     def __init__(self, packing: Packing) -> None:
         self.texts = len(packing.sizes)
         self.tokens = sum(packing.sizes)
         numbers = torch.arange(self.texts, device=packing.lengths.device)
-        # output_size: otherwise a GPU is asked for it.
+        # output_size: otherwise the host waits for the GPU to compute it.
         self.text_of = numbers.repeat_interleave(packing.lengths, output_size=self.tokens)
         self._masks: dict[tuple[int, bool, int | None], BlockMask] = {}
 
@@ -37,9 +37,11 @@ class TextsInOneRow:
         window: int | None,
         scale: float | None,
     ) -> Tensor:
-        """Queries, keys, values (1, heads, T, head_dim), and keys and values of prompts (N, heads, P, head_dim) →
-        (1, T, heads, head_dim). prefix_mask, the same in all layers of a pass, and window: see
-        `dcpcse.encoders.attention.prefix_attention`."""
+        """Attend within each text: query, key, value (1, heads, T, head_dim) → (1, T, heads, head_dim).
+
+        prefix: keys and values of the prompts, each (N, heads, P, head_dim). prefix_mask and window: see
+        `dcpcse.encoders.attention.prefix_attention`; prefix_mask must be the same in all layers of a pass.
+        """
         prompts, shared = 0, True
         if prefix is not None:
             prompts, shared = prefix[0].shape[2], prefix[0].stride(0) == 0 and prefix_mask is None
@@ -52,23 +54,23 @@ class TextsInOneRow:
         return attention(query, key, value, block_mask=mask, scale=scale).transpose(1, 2)
 
     def _mask(self, prompts: int, shared: bool, own: Tensor | None, window: int | None) -> BlockMask:
-        asked = (prompts, shared, window)
-        if asked not in self._masks:
+        case = (prompts, shared, window)
+        if case not in self._masks:
             owner, before = self._owners(prompts, shared, own)
             visible = _visible(owner, self.text_of, before, window)
             block_mask = _compiled_if(owner.is_cuda, create_block_mask)
-            self._masks[asked] = block_mask(visible, None, None, self.tokens, len(owner), device=owner.device)
-        return self._masks[asked]
+            self._masks[case] = block_mask(visible, None, None, self.tokens, len(owner), device=owner.device)
+        return self._masks[case]
 
     def _owners(self, prompts: int, shared: bool, own: Tensor | None) -> tuple[Tensor, int]:
-        """The text that each key belongs to, -1 for all of them; and how many of the keys are prompts."""
+        """Return the index of the text that each key belongs to (-1: all texts), and the number of prompt keys."""
         if shared:
             of_prompts = self.text_of.new_full((prompts,), -1)
         else:
             numbers = torch.arange(self.texts, device=self.text_of.device)
             of_prompts = numbers.repeat_interleave(prompts)
         if own is not None:
-            of_prompts = of_prompts.where(own.flatten(), self.texts)  # of a text that there is not: nobody sees it
+            of_prompts = of_prompts.where(own.flatten(), self.texts)  # the index of no text: nothing attends to it
         return torch.cat([of_prompts, self.text_of]), len(of_prompts)
 
 
@@ -78,7 +80,10 @@ def _in_one_row(prompts: Tensor, shared: bool) -> Tensor:
 
 
 def _visible(owner: Tensor, text_of: Tensor, before: int, window: int | None) -> Callable[..., Tensor]:
-    """Whether a query sees a key; before: keys of prompts, which stand before all tokens."""
+    """Return a function that decides whether a query attends to a key.
+
+    before: number of keys that belong to prompts; they precede the keys of all tokens.
+    """
 
     def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         own = (owner[key] < 0) | (owner[key] == text_of[query])
@@ -91,5 +96,5 @@ def _visible(owner: Tensor, text_of: Tensor, before: int, window: int | None) ->
 
 @functools.cache
 def _compiled_if(on_gpu: bool, function: Callable[..., Any]) -> Callable[..., Any]:
-    # Uncompiled, all pairs of all tokens are computed: right, for tests, and for nothing else.
+    # Without compilation, flex attention computes all pairs of tokens: correct, but fast enough for tests only.
     return torch.compile(function, dynamic=True) if on_gpu else function

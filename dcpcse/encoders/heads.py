@@ -16,7 +16,7 @@ from dcpcse.utils.errors import UserError
 class TanhMLP(nn.Module):
     """One dense layer with tanh, (N, H) → (N, H): the `mlp` of SimCSE and DCPCSE.
 
-    Drawn fresh from N(0, std), not the checkpoint's pretrained pooler, which has the same shape.
+    The weights are initialised from N(0, std), not from the checkpoint's pretrained pooler, which has the same shape.
     """
 
     def __init__(self, hidden_size: int, std: float = 0.02) -> None:
@@ -31,10 +31,10 @@ class TanhMLP(nn.Module):
 
 
 class JointBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation over the rows of all processes in training, (N, H) → (N, H), also on CPUs.
+    """Batch normalisation over the rows of all processes in training, (N, H) → (N, H), on GPUs and CPUs.
 
-    torch's own for several processes is for GPUs. The number of rows may differ between processes; the running
-    statistics are alike in all, and those of one process with the joined batch.
+    torch's SyncBatchNorm supports GPUs only. The number of rows may differ between processes. The running statistics
+    are the same in all processes, and equal those of one process with the joined batch.
     """
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -44,10 +44,10 @@ class JointBatchNorm(nn.BatchNorm1d):
             return self._normalized(rows.to(self.running_mean.dtype)).to(rows.dtype)
 
     def _normalized(self, rows: Tensor) -> Tensor:
-        number = rows.new_full((1,), len(rows))
-        count, total = all_reduce_sum(torch.cat([number, rows.sum(0)])).split([1, rows.shape[1]])
+        own_count = rows.new_full((1,), len(rows))
+        count, total = all_reduce_sum(torch.cat([own_count, rows.sum(0)])).split([1, rows.shape[1]])
         mean = total / count
-        # From the mean, not from a sum of squares, which loses the digits of a small variance.
+        # Computed from the mean: a sum of squares would lose the digits of a small variance.
         variance = all_reduce_sum((rows - mean).square().sum(0)) / count
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
@@ -60,7 +60,7 @@ class JointBatchNorm(nn.BatchNorm1d):
 class BatchNormMLP(nn.Module):
     """Two dense layers with batch normalisation, (N, H) → (N, H), N ≥ 2 in training (D2CSE, appendix; DiffCSE).
 
-    The statistics are those of all rows together: of the views of a sentence, of all sentences, of all processes.
+    The batch statistics are computed over all rows: all views of all sentences in all processes.
     """
 
     def __init__(self, hidden_size: int, std: float = 0.02) -> None:
@@ -80,22 +80,23 @@ class BatchNormMLP(nn.Module):
 
 
 class PretrainedPooler(nn.Module):
-    """The checkpoint's own pooler (dense and tanh trained with next-sentence prediction) on a [CLS] vector."""
+    """The checkpoint's own pooler (dense and tanh, trained with next-sentence prediction) on a [CLS] vector (N, H)."""
 
     def __init__(self, pooler: nn.Module) -> None:
         super().__init__()
         self.pooler = pooler
 
     def forward(self, pooled: Tensor) -> Tensor:
-        # transformers' pooler picks the first token of a sequence itself.
+        # The pooler of transformers selects the first token of a sequence itself.
         return self.pooler(pooled.unsqueeze(1))
 
 
 class MLMTransform(nn.Module):
-    """What a masked-LM head does before its decoder: dense, activation, LayerNorm, (N, H) → (N, H).
+    """The layers of a masked-LM head before its decoder: dense, activation, LayerNorm, (N, H) → (N, H).
 
-    PromptBERT's code (`org_mlp`) trains the checkpoint's own on the [MASK] vector and on the template's, before one
-    is subtracted from the other; its 81.97 of supervised BERT-base hangs on it.
+    PromptBERT's code (`org_mlp`) applies the checkpoint's own transform to the [MASK] vectors of the sentence and of
+    the template before it subtracts one from the other, and trains it. The published 81.97 of supervised BERT-base
+    depends on it.
     """
 
     def __init__(self, hidden_size: int, activation: str = "gelu", eps: float = 1e-12) -> None:
@@ -109,7 +110,7 @@ class MLMTransform(nn.Module):
 
     @classmethod
     def of(cls, lm_head: LMHead) -> "MLMTransform":
-        """A copy of the transform in a masked-LM head; UserError for a head that is built otherwise."""
+        """Copy the transform of a masked-LM head; raise UserError if the head has a different structure."""
         masked_lm = lm_head.masked_lm
         decoder = masked_lm.get_output_embeddings()
         dense = [m for m in masked_lm.modules() if isinstance(m, nn.Linear) and m is not decoder]
@@ -119,15 +120,15 @@ class MLMTransform(nn.Module):
         for activation in dict.fromkeys((getattr(masked_lm.config, "hidden_act", "gelu"), "gelu")):
             head = cls(decoder.in_features, activation, norms[0].eps)
             head.dense, head.norm = copy.deepcopy(dense[0]), copy.deepcopy(norms[0])
-            if None not in (head.dense.bias, head.norm.bias) and _ends_in(head, lm_head, decoder):
+            if None not in (head.dense.bias, head.norm.bias) and _reproduces(head, lm_head, decoder):
                 return head.requires_grad_(True)
         raise _no_transform(masked_lm)
 
 
 @torch.no_grad()
-def _ends_in(head: MLMTransform, lm_head: LMHead, decoder: nn.Linear) -> bool:
-    """Whether this transform and the decoder are the whole of the LM head."""
-    # A generator of its own: a check must not move the run's random numbers.
+def _reproduces(head: MLMTransform, lm_head: LMHead, decoder: nn.Linear) -> bool:
+    """Whether this transform followed by the decoder computes the same as the LM head."""
+    # A separate generator: this check must not change the random numbers of the run.
     hidden = torch.randn(4, decoder.in_features, generator=torch.Generator().manual_seed(0)).to(decoder.weight)
     return torch.allclose(decoder(head(hidden)), lm_head(hidden), atol=1e-4, rtol=1e-4)
 
@@ -135,22 +136,22 @@ def _ends_in(head: MLMTransform, lm_head: LMHead, decoder: nn.Linear) -> bool:
 def _no_transform(masked_lm: nn.Module) -> UserError:
     return UserError(
         f"--org_mlp: the masked-LM head of {masked_lm.config.model_type} is not a dense layer, an activation and a "
-        "LayerNorm of the encoder's size before its decoder, as those of BERT and RoBERTa are; leave it out"
+        "LayerNorm of the encoder's size before its decoder, as in BERT and RoBERTa; leave out --org_mlp"
     )
 
 
 HEADS: dict[str, type[nn.Module]] = {"tanh_mlp": TanhMLP, "batchnorm_mlp": BatchNormMLP, "mlm_transform": MLMTransform}
-"""Heads that a model folder can hold, by the name written into it; each is built from hidden size and settings."""
+"""Heads that a model folder can contain, by the name in its record; each is built from hidden size and settings."""
 
 
 def head_record(head: nn.Module) -> dict[str, Any]:
-    """What `dcpcse.json` holds of a head; KeyError for a head that no folder can hold."""
+    """Return the entry of a head in `dcpcse.json`; raise KeyError if a folder cannot contain this head."""
     kind = {cls: name for name, cls in HEADS.items()}[type(head)]
     settings = {"activation": head.activation, "eps": head.norm.eps} if isinstance(head, MLMTransform) else {}
     return {"kind": kind, **settings}
 
 
 def build_head(record: Mapping[str, Any], hidden_size: int) -> nn.Module:
-    """The head of a record, its weights still to be loaded."""
+    """Build the head that a record describes; its weights are loaded later."""
     settings = {name: value for name, value in record.items() if name not in ("kind", "at_inference")}
     return HEADS[record["kind"]](hidden_size, **settings)

@@ -1,7 +1,7 @@
-"""Batches without padding: one row of all real tokens, and the way there and back.
+"""Batches without padding: all real tokens in one row, and the conversion from and to padded rows.
 
-A frozen encoder spends its time in linear layers, which treat every token alike. Pads cost as much there as text, so
-they are left out; attention alone has to know where a text ends (`dcpcse.encoders.attention`).
+A frozen encoder spends most of its time in linear layers, which treat every token alike. Padding costs as much there
+as text, so it is left out. Only attention needs the boundaries of the texts (`dcpcse.encoders.attention`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +14,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the T real tokens of a batch (N, L) lie, text after text.
+    """Indices of the T real tokens of a batch (N, L), text after text.
 
-    source (T,): their indices in the flattened batch. place (T,): their indices in flattened rows (N, width) that hold
-    each text from the first place on, width being the longest text. real, boolean (N, width): where these hold tokens.
-    lengths (N,): tokens of each text; sizes: the same numbers, for which no device has to be asked.
+    source: (T,), indices of the tokens in the flattened batch. place: (T,), indices of the tokens in flattened rows
+    (N, width) in which each text starts at index 0, where width is the length of the longest text. real: boolean
+    (N, width), whether an element of these rows is a token. lengths: (N,), number of tokens of each text. sizes: the
+    same numbers as integers, which can be read without waiting for a device.
     """
 
     source: Tensor
@@ -29,23 +30,23 @@ class Packing:
 
     @classmethod
     def of(cls, mask: Tensor) -> "Packing":
-        """The real tokens of a mask (N, L), 1 where a token is one; anywhere in a row.
+        """Compute the packing of a mask (N, L), which is 1 at real tokens, at any indices of a row.
 
-        On a GPU this waits for the device; a collator makes it of the mask before that goes there.
+        On a GPU this waits for the device; the collator therefore computes it before the mask is moved there.
         """
         real = mask.bool()
         lengths = real.sum(1)
         sizes = tuple(lengths.tolist())
-        places = torch.arange(max(sizes), device=mask.device)
-        there = places < lengths.unsqueeze(1)
-        return cls(_indices(real), _indices(there), lengths, there, sizes)
+        columns = torch.arange(max(sizes), device=mask.device)
+        left_aligned = columns < lengths.unsqueeze(1)
+        return cls(_indices(real), _indices(left_aligned), lengths, left_aligned, sizes)
 
     def to(self, device: torch.device | str, **options: Any) -> "Packing":
-        """The same on another device."""
+        """Return a copy on another device."""
         return self._with(lambda tensor: tensor.to(device, **options))
 
     def pin_memory(self) -> "Packing":
-        """The same in memory that a GPU copies from while it computes; DataLoader calls this."""
+        """Return a copy in pinned memory, from which a GPU copies asynchronously; called by DataLoader."""
         return self._with(Tensor.pin_memory)
 
     def _with(self, change: Callable[[Tensor], Tensor]) -> "Packing":
@@ -53,7 +54,10 @@ class Packing:
         return Packing(*map(change, tensors), self.sizes)
 
     def split(self, rows: Sequence[int], length: int) -> Iterator["Packing"]:
-        """Those of parts of so many rows each of the batch (N, length); waits for no device."""
+        """Yield the packings of consecutive parts of the batch (N, length), with rows[i] rows each.
+
+        This does not wait for a device.
+        """
         text, token, width = 0, 0, self.real.shape[1]
         for count in rows:
             sizes = self.sizes[text : text + count]
@@ -70,32 +74,32 @@ class Packing:
 
     @property
     def first(self) -> Tensor:
-        """Index (N,) of each text's first token among the packed ones."""
+        """Indices (N,) of the first token of each text among the packed tokens."""
         return self.lengths.cumsum(0) - self.lengths
 
     def pack(self, batch: Tensor) -> Tensor:
-        """(N, L, ...) → (1, T, ...)."""
+        """Convert a padded batch (N, L, ...) to packed tokens (1, T, ...)."""
         return batch.flatten(0, 1).index_select(0, self.source).unsqueeze(0)
 
     def unpack(self, packed: Tensor, length: int) -> Tensor:
-        """(1, T, ...) → (N, length, ...), zeros at pads."""
+        """Convert packed tokens (1, T, ...) to a padded batch (N, length, ...), with zeros as padding."""
         return _spread(packed.squeeze(0), self.source, (len(self.lengths), length))
 
     def to_rows(self, packed: Tensor) -> Tensor:
-        """(T, ...) → (N, width, ...), each text from the first place on, zeros after its end."""
+        """Convert tokens (T, ...) to rows (N, width, ...) with each text from index 0, and zeros after its end."""
         return _spread(packed, self.place, tuple(self.real.shape))
 
     def from_rows(self, rows: Tensor) -> Tensor:
-        """(N, width, ...) → (T, ...)."""
+        """Convert rows (N, width, ...) to tokens (T, ...)."""
         return rows.flatten(0, 1).index_select(0, self.place)
 
 
 def _indices(mask: Tensor) -> Tensor:
-    """Where a boolean mask, flattened, is true."""
+    """Return the indices at which the flattened boolean mask is true."""
     return mask.flatten().nonzero().squeeze(1)
 
 
 def _spread(rows: Tensor, index: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Rows at an index each of zeros (shape[0] · shape[1], ...), unflattened."""
+    """Copy the rows (T, ...) to the given indices of zeros (shape[0] · shape[1], ...), and unflatten to shape."""
     zeros = rows.new_zeros((shape[0] * shape[1], *rows.shape[1:]))
     return zeros.index_copy(0, index, rows).unflatten(0, shape)

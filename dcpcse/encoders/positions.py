@@ -1,4 +1,4 @@
-"""Position ids of the text when prompts stand before it, for every way a backbone counts positions."""
+"""Position ids of a text that is shifted by prompts, for all ways in which backbones count positions."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 class Positions:
     """How a backbone numbers its tokens.
 
-    size: rows of the position table (for rotary models the trained context); first: id of the first token;
-    padding_idx: set where pads keep an id of their own and only real tokens are counted (RoBERTa); rotary: only
-    distances matter, so an offset changes nothing.
+    size: number of rows of the position table (for rotary models, the context length in training). first: id of the
+    first token. padding_idx: the position id of padding in backbones that count only real tokens (RoBERTa), else None.
+    rotary: whether only distances matter, so that an offset has no effect.
     """
 
     size: int
@@ -22,13 +22,14 @@ class Positions:
     rotary: bool = False
 
     def room(self, offset: int) -> int:
-        """Tokens (special ones included) that fit when the text starts `offset` positions late."""
+        """Return the number of tokens, including special tokens, that fit if the text is shifted by `offset`."""
         return self.size - self.first - offset
 
     def ids(self, input_ids: Tensor, offset: int) -> Tensor:
-        """Position ids (N, L) of `input_ids` (N, L), the text starting `offset` positions late.
+        """Return the position ids (N, L) of `input_ids` (N, L) for a text that is shifted by `offset` positions.
 
-        The ids that transformers 4.2.1, the papers' version, gives a text after `offset` cached tokens.
+        They are the ids that transformers 4.2.1, the version of the papers, assigns to a text after `offset` cached
+        tokens.
         """
         if self.padding_idx is None:
             steps = torch.arange(input_ids.shape[1], device=input_ids.device)
@@ -37,12 +38,12 @@ class Positions:
         return (real.cumsum(1) + offset) * real + self.padding_idx
 
     def at(self, index: Tensor, offset: int) -> Tensor:
-        """Position ids of real tokens that stand at `index`, from 0, of their rows; the text starts `offset` late."""
+        """Return the position ids of real tokens at `index` (from 0) of a text that is shifted by `offset`."""
         return index + self.first + (0 if self.rotary else offset)
 
 
 def positions_of(backbone: PreTrainedModel) -> Positions:
-    """Read the numbering off the backbone's position table; a backbone without one counts as rotary."""
+    """Read the numbering from the backbone's position table; a backbone without a table is taken to be rotary."""
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
     if not isinstance(table, nn.Embedding):
         return Positions(size=backbone.config.max_position_embeddings, rotary=True)

@@ -1,4 +1,4 @@
-"""Which encoders can take prompts, and the check that the prompts really arrive."""
+"""Support for prompts by architecture, and checks that prompts affect the output of an encoder."""
 
 import weakref
 from collections.abc import MutableMapping
@@ -16,20 +16,20 @@ from dcpcse.encoders.prompts import PromptShape
 from dcpcse.utils.errors import UserError
 
 PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert")
-"""Model types whose prompts are tested here; others are tried, and refused if the prompt does not arrive."""
+"""Model types for which prompts are tested. Others are tried, and rejected if the prompt does not reach the output."""
 
 PACKABLE = (*PROMPTABLE, "distilbert")
-"""Model types that take batches without padding; others are padded."""
+"""Model types that accept batches without padding. Batches of other models are padded."""
 
 PEFT_SAME = ("bert", "roberta", "xlm-roberta", "electra")
-"""Model types for which peft's prefix tuning gives the same vectors."""
+"""Model types for which peft's prefix tuning computes the same vectors."""
 
 _ARRIVED: MutableMapping[PreTrainedModel, set[PromptShape]] = weakref.WeakKeyDictionary()
-"""Backbones that prompts were seen to reach, with the prompts' shape but for their number."""
+"""Backbones whose output prompts were found to reach, with the shapes of these prompts (length 0)."""
 
 
 def peft_config(shape: PromptShape, base: str, revision: str | None) -> dict[str, Any]:
-    """peft's adapter_config.json for a table of deep prompts (the projected one, where it is projected)."""
+    """Return the adapter_config.json of peft for a table of deep prompts (after the projection, if there is one)."""
     hidden = shape.heads * shape.head_dim
     return {
         "peft_type": "PREFIX_TUNING",
@@ -48,26 +48,27 @@ def peft_config(shape: PromptShape, base: str, revision: str | None) -> dict[str
 
 
 def require_room(backbone: PreTrainedModel, room: int, offset: int) -> None:
-    """UserError if a position offset leaves no room for text."""
+    """Raise UserError if a position offset leaves no room for text."""
     if room < 3:
         raise UserError(
-            f"a text that begins at position {offset} has no room in {backbone.config.model_type}, with positions for "
-            f"{room + offset} tokens in all; lower --pre_seq_len or --position_offset"
+            f"a text that starts at position {offset} does not fit into {backbone.config.model_type}, which has "
+            f"positions for {room + offset} tokens in total; lower --pre_seq_len or --position_offset"
         )
 
 
 def use_prefix_attention(backbone: PreTrainedModel) -> None:
-    """Let the backbone's attention take a prefix; UserError if it cannot be replaced."""
+    """Make the backbone's attention accept a prefix; raise UserError if its attention cannot be replaced."""
     if not getattr(backbone, "_supports_attention_backend", False):
         raise _cannot_take_prompts(backbone, "its attention cannot be replaced in transformers")
     backbone.set_attn_implementation(PREFIX_ATTENTION)
 
 
 def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> None:
-    """One forward pass over random prefixes: the keys and the values of every layer must reach the output.
+    """Raise UserError unless the prompts' keys and values of every layer reach the output of the backbone.
 
-    A backbone that never hands `prefix=` to its attention would otherwise train and run without prompts. Done once for
-    all prompts of a backbone: with many of them it would take most of the time of loading.
+    Checked by one forward pass with random prefixes. A backbone that does not pass `prefix=` on to its attention would
+    otherwise train and run without prompts. The check runs once per backbone and prompt shape; repeated for each of
+    many adapters, it would take most of the loading time.
     """
     kind = replace(shape, length=0)
     if kind in _ARRIVED.get(backbone, ()):
@@ -78,12 +79,12 @@ def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> Non
     try:
         with evaluating(backbone), torch.no_grad():
             hidden = backbone(
-                input_ids=ids, attention_mask=torch.ones_like(ids), prefix=_one_change_a_row(shape, backbone.device)
+                input_ids=ids, attention_mask=torch.ones_like(ids), prefix=_one_change_per_row(shape, backbone.device)
             ).last_hidden_state
     except (TypeError, RuntimeError) as error:
         raise _cannot_take_prompts(backbone, str(error).splitlines()[0]) from error
     change = (hidden[1:] - hidden[:1]).abs().amax((1, 2)).unflatten(0, (shape.layers, 2)).amin(1)
-    arrived = change > 1e-4 * hidden[0].abs().max()  # rows alike differ by rounding alone, some 1e-7
+    arrived = change > 1e-4 * hidden[0].abs().max()  # equal rows differ only by rounding, about 1e-7
     if not arrived.all():
         blind = (~arrived).nonzero().flatten().tolist()
         raise _cannot_take_prompts(backbone, f"the prompts of layers {blind} do not reach the output")
@@ -91,7 +92,7 @@ def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> Non
 
 
 def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
-    """UserError unless input vectors instead of ids reach the output: ids and their vectors must give the same."""
+    """Raise UserError unless input embeddings reach the output: token ids and their embeddings must give the same."""
     ids = torch.full((1, 4), 5, device=backbone.device)
     common = {"attention_mask": torch.ones_like(ids), "position_ids": positions_of(backbone).ids(ids, 0)}
     try:
@@ -105,30 +106,36 @@ def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
         raise _cannot_take_prompts(backbone, str(error).splitlines()[0], "shallow") from error
     near = 1e-4 * wanted.abs().max()
     if (found - wanted).abs().max() > near or (other - wanted).abs().max() <= near:
-        raise _cannot_take_prompts(backbone, "vectors in the places of its tokens do not reach the output", "shallow")
+        raise _cannot_take_prompts(backbone, "input embeddings at its tokens do not reach the output", "shallow")
 
 
 def last_embedding_module(backbone: PreTrainedModel) -> nn.Module:
-    """The module whose output is what the first layer reads: embeddings, or ELECTRA's projection of them."""
+    """Return the module whose output is the input of the first layer: embeddings, or their projection in ELECTRA.
+
+    Raises UserError if the backbone has no such module.
+    """
     module = getattr(backbone, "embeddings_project", None) or getattr(backbone, "embeddings", None)
     if not isinstance(module, nn.Module):
         raise UserError(
-            f"{backbone.config.model_type} encoders have no embedding layer to put a condition behind; what works: "
-            f"{', '.join(PROMPTABLE)}"
+            f"{backbone.config.model_type} encoders have no embedding layer to insert a condition after; "
+            f"supported encoders: {', '.join(PROMPTABLE)}"
         )
     return module
 
 
-def _one_change_a_row(shape: PromptShape, device: torch.device) -> Prefix:
-    """A prefix of 2 · layers + 1 rows: all alike, but row 1 + 2·i has other keys in layer i, row 2 + 2·i values."""
-    # A generator of its own: a check must not move the run's random numbers.
+def _one_change_per_row(shape: PromptShape, device: torch.device) -> Prefix:
+    """Return a prefix of 2 · layers + 1 rows that differ from row 0 in one layer each.
+
+    Row 1 + 2·i has different keys in layer i, row 2 + 2·i different values.
+    """
+    # A separate generator: this check must not change the random numbers of the run.
     random = torch.Generator().manual_seed(0)
     prefix = {}
     for layer in range(shape.layers):
         base = torch.randn(2, shape.heads, 2, shape.head_dim, generator=random)
         halves = base.unsqueeze(1).repeat(1, 2 * shape.layers + 1, 1, 1, 1)  # (key or value, rows, heads, 2, head_dim)
         for half in range(2):
-            # Large, so that it tells even where queries are small.
+            # Large, so that the change is detectable even if the queries are small.
             halves[half, 1 + 2 * layer + half] += 30 * torch.randn(base[half].shape, generator=random)
         prefix[layer] = tuple(halves.to(device))
     return prefix
@@ -136,6 +143,6 @@ def _one_change_a_row(shape: PromptShape, device: torch.device) -> Prefix:
 
 def _cannot_take_prompts(backbone: PreTrainedModel, reason: str, kind: str = "deep") -> UserError:
     return UserError(
-        f"{backbone.config.model_type} encoders cannot take {kind} prompts here: {reason}; what works: "
+        f"{backbone.config.model_type} encoders cannot take {kind} prompts: {reason}; supported encoders: "
         f"{', '.join(PROMPTABLE)}"
     )

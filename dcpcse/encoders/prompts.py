@@ -13,7 +13,7 @@ from dcpcse.encoders.attention import Prefix
 
 @dataclass(frozen=True)
 class PromptShape:
-    """Size of a deep prompt: `length` prompts with a key and a value in each of `layers` layers."""
+    """Size of a deep prompt: `length` prompts, each with a key and a value in each of `layers` layers."""
 
     length: int
     layers: int
@@ -22,19 +22,19 @@ class PromptShape:
 
     @property
     def width(self) -> int:
-        """Numbers per prompt: keys and values of all layers."""
+        """Number of parameters per prompt: keys and values of all layers."""
         return 2 * self.layers * self.heads * self.head_dim
 
     @classmethod
     def fit(cls, config: PretrainedConfig, length: int) -> "PromptShape":
-        """The shape that a backbone of this configuration takes (key-value heads where they are fewer)."""
+        """Return the shape for a backbone of this configuration, with its number of key-value heads."""
         heads = config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         return cls(length, config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads, head_dim)
 
 
 class PromptTable(nn.Module):
-    """The prompts as one trained table (P, 2·layers·heads·head_dim)."""
+    """The prompts as one trained table (P, 2·layers·heads·head_dim), initialised from N(0, std)."""
 
     def __init__(self, shape: PromptShape, std: float) -> None:
         super().__init__()
@@ -46,7 +46,10 @@ class PromptTable(nn.Module):
 
 
 class ProjectedTable(nn.Module):
-    """The table computed from a narrow one by a two-layer MLP (`--prefix_projection`; Prefix-Tuning, section 4.3)."""
+    """A table computed from a narrower one by a two-layer MLP (`--prefix_projection`; Prefix-Tuning, section 4.3).
+
+    inner: size of the hidden layer of the MLP. All weights are initialised from N(0, std), biases with zeros.
+    """
 
     def __init__(self, shape: PromptShape, inner: int, std: float) -> None:
         super().__init__()
@@ -62,16 +65,18 @@ class ProjectedTable(nn.Module):
 
 
 class DeepPrompt(nn.Module):
-    """Draws the keys and values that stand before every layer's own (DCPCSE, section 2.1).
+    """Trained keys and values that are prepended to those of every layer (DCPCSE, section 2.1).
 
-    A row of the table is layer-major: key then value of layer 0, of layer 1, …; inside each head-major, the
-    layout of P-tuning v2, of the published checkpoints and of peft. Initialised N(0, std).
+    A row of the table is layer-major: key and value of layer 0, key and value of layer 1, and so on, each head-major.
+    This is the layout of P-tuning v2, of the published checkpoints and of peft. Values are initialised from N(0, std).
     """
 
     def __init__(
         self, shape: PromptShape, *, dropout: float = 0.0, projection: int | None = None, std: float = 0.02
     ) -> None:
-        """projection: inner size of the MLP that computes the table; None trains the table itself."""
+        """dropout: rate on the table, in train mode. projection: inner size of the MLP that computes the table; None
+        trains the table itself.
+        """
         super().__init__()
         self.shape = shape
         self.projection = projection
@@ -79,16 +84,16 @@ class DeepPrompt(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, rows: int) -> Prefix:
-        """Prefix for `rows` sequences: layer → keys and values, each (rows, heads, P, head_dim)."""
-        # Dropped out per row, as the published code does: the two views of a sentence see different prefixes.
+        """Return the prefix of `rows` sequences: layer → keys and values, each (rows, heads, P, head_dim)."""
+        # Dropout is drawn per row, as in the published code: the two views of a sentence see different prefixes.
         return _by_layer(self.dropout(self.table().expand(rows, -1, -1)), self.shape)
 
     def record(self) -> dict[str, Any]:
-        """What `dcpcse.json` holds of the prompt."""
+        """Return the prompt's entry in `dcpcse.json`."""
         return {"kind": "deep", **asdict(self.shape), "projection": self.projection, "dropout": self.dropout.p}
 
     def without_projection(self) -> "DeepPrompt":
-        """The same prompts as a table of their own, without the MLP that computes it."""
+        """Return the same prompts as a plain table, without the MLP that computes it."""
         if self.projection is None:
             return self
         plain = DeepPrompt(self.shape, dropout=self.dropout.p)
@@ -97,29 +102,32 @@ class DeepPrompt(nn.Module):
 
 
 def _by_layer(tables: Tensor, shape: PromptShape) -> dict[int, tuple[Tensor, Tensor]]:
-    """Tables (N, P, width) → layer → keys and values, each (N, heads, P, head_dim)."""
+    """Split tables (N, P, width) by layer: layer → keys and values, each (N, heads, P, head_dim)."""
     rows, length = tables.shape[:2]
     tables = tables.reshape(rows, length, 2 * shape.layers, shape.heads, shape.head_dim)
-    # At once: taken one by one, each would have a gradient of the size of all in the backward pass.
+    # Unbound in one operation: separate indexing would create a gradient of full size for each part.
     halves = tables.permute(2, 0, 3, 1, 4).unbind()  # 2·layers of (N, heads, P, head_dim)
     return {layer: (halves[2 * layer], halves[2 * layer + 1]) for layer in range(shape.layers)}
 
 
 class MixedPrefix(Mapping[int, tuple[Tensor, Tensor]]):
-    """The prefix of a batch whose rows have different prompts, in eval mode: no dropout falls on them.
+    """The prefix of a batch whose rows have different prompts; for eval mode, without dropout.
 
-    A layer's keys and values are put into rows when they are asked for, as those of all layers at once are large.
-    mask, boolean (N, P): which prompts are a row's own; P is the length of the longest.
+    The keys and values of a layer are gathered into rows on access, since those of all layers together are large.
+    mask: boolean (N, P), whether a prompt belongs to a row; P is the length of the longest prompt.
     """
 
     def __init__(self, prompts: Sequence[DeepPrompt | None], rows: Sequence[int], device: torch.device) -> None:
-        """prompts: those of the first rows[0] rows, of the next rows[1], …; None for rows without, not for all."""
+        """prompts: prompts[i] applies to the i-th group of rows[i] rows; None for rows without prompts.
+
+        At least one of them must not be None.
+        """
         present = [prompt for prompt in prompts if prompt is not None]
         self._layers = _by_layer(torch.cat([prompt.table() for prompt in present]).unsqueeze(0), present[0].shape)
         lengths = torch.tensor([0 if prompt is None else prompt.shape.length for prompt in prompts])
-        places = torch.arange(int(lengths.max()))
-        mask = places < lengths.unsqueeze(1)
-        index = torch.where(mask, places + (lengths.cumsum(0) - lengths).unsqueeze(1), 0)
+        columns = torch.arange(int(lengths.max()))
+        mask = columns < lengths.unsqueeze(1)
+        index = torch.where(mask, columns + (lengths.cumsum(0) - lengths).unsqueeze(1), 0)
         self._index, self.mask = (
             part.repeat_interleave(torch.tensor(rows), dim=0).to(device) for part in (index, mask)
         )
@@ -136,21 +144,21 @@ class MixedPrefix(Mapping[int, tuple[Tensor, Tensor]]):
 
 
 class ShallowPrompt(nn.Module):
-    """Trained vectors that stand in places of the input, before position embeddings and LayerNorm.
+    """Trained vectors that replace word embeddings of the input, before position embeddings and LayerNorm.
 
-    OptiPrompt (PromptBERT, section 4.2), SCPCSE (DCPCSE, section 3.4) and the anchor's prompt of ConPVP.
+    Used by OptiPrompt (PromptBERT, section 4.2), SCPCSE (DCPCSE, section 3.4) and the anchor's prompt of ConPVP.
     """
 
     def __init__(self, vectors: Tensor) -> None:
-        """vectors (n, E): what the prompts begin as, of the width of the encoder's word embeddings."""
+        """vectors: (n, E), the initial values of the n prompts; E is the size of the encoder's word embeddings."""
         super().__init__()
         self.weight = nn.Parameter(vectors.detach().clone())
 
     def forward(self, embedded: Tensor, slots: Tensor) -> Tensor:
-        """Word embeddings (N, L, E) with prompt i at slots[:, i], (N, n); -1 leaves a row without."""
+        """Replace the word embeddings (N, L, E) at slots[:, i], (N, n), by prompt i; -1 leaves a row unchanged."""
         rows, prompts = (slots >= 0).nonzero(as_tuple=True)
         return embedded.index_put((rows, slots[rows, prompts]), self.weight[prompts].to(embedded))
 
     def record(self) -> dict[str, int]:
-        """What `dcpcse.json` holds of the prompt."""
+        """Return the prompt's entry in `dcpcse.json`."""
         return {"length": self.weight.shape[0], "width": self.weight.shape[1]}

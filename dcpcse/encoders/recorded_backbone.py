@@ -1,4 +1,4 @@
-"""The encoder of a model folder: the frozen one that it was trained on, or the trained one that lies in it."""
+"""Load the encoder of a model folder: its frozen base, or the trained encoder that the folder contains."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,34 +13,37 @@ from dcpcse.utils.option_fields import BASE
 
 
 class _OtherEncoderError(UserError):
-    """There is an encoder, but not the one that the prompts were trained on."""
+    """The encoder was loaded, but it is not the one that the prompts were trained on."""
 
 
 def load_recorded(
     folder: str | Path, record: Mapping[str, Any], base: str | None, options: LoadOptions | None
 ) -> Backbone:
-    """The encoder that the record of a folder speaks of, known by its fingerprint.
+    """Load the encoder of a model folder, and compare its fingerprint with the recorded one.
 
-    base: where the frozen encoder is now. UserError for another encoder, and for a base where the folder holds its
-    own.
+    base: current location of the frozen encoder. Raises UserError if it is a different encoder, or if a base is given
+    for a folder that contains its own encoder.
     """
     if record["backbone"] is None:
         return _load_base(folder, record["base"], base, options)
     if base is not None:
-        raise UserError(f"{folder} holds its own encoder, which was trained; leave {BASE} out")
-    place = backbone_path(Path(folder), record["backbone"])
+        raise UserError(f"{folder} contains its own trained encoder; leave out {BASE}")
+    encoder_folder = backbone_path(Path(folder), record["backbone"])
 
     def require_same(source: EncoderSource) -> None:
         if source.fingerprint != record["backbone"]["fingerprint"]:
-            raise UserError(f"the encoder in {place} is not the one that was trained; copy the folder again")
+            raise UserError(f"the encoder in {encoder_folder} is not the trained one; copy the folder again")
 
-    return load_backbone(str(place), tokenizer=str(folder), options=options, require=require_same)
+    return load_backbone(str(encoder_folder), tokenizer=str(folder), options=options, require=require_same)
 
 
 def require_recorded(
     folder: str | Path, recorded: Mapping[str, Any], source: EncoderSource, where: str, remedy: str
 ) -> None:
-    """UserError, with what to do, unless the encoder that lies at `where` is the one recorded as the folder's base."""
+    """Raise UserError unless the encoder loaded from `where` is the recorded base of the folder.
+
+    remedy: the last part of the error message.
+    """
     if source.fingerprint != recorded["fingerprint"]:
         raise _OtherEncoderError(
             f"{where} ({source.model_type}, hidden size {source.hidden_size}) is not the encoder that {folder} "
@@ -58,7 +61,7 @@ def _load_base(
         options = replace(options, revision=recorded["revision"])
 
     def require_same(source: EncoderSource) -> None:
-        require_recorded(folder, recorded, source, where, f"give that one with {BASE}")
+        require_recorded(folder, recorded, source, where, f"give the recorded one with {BASE}")
 
     try:
         return load_backbone(where, tokenizer=str(folder), options=options, require=require_same)
@@ -66,5 +69,5 @@ def _load_base(
         if base is not None or isinstance(error, _OtherEncoderError):
             raise
         raise UserError(
-            f"the frozen encoder of {folder} cannot be loaded from {where!r}; give its place now with {BASE}. {error}"
+            f"cannot load the frozen encoder of {folder} from {where!r}; give its location now with {BASE}. {error}"
         ) from error

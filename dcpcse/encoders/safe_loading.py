@@ -1,8 +1,8 @@
-"""Encoders of any maker are plain: safetensors inside their folder, a known architecture, no code of theirs.
+"""Checks that an encoder is plain: safetensors files in its folder, a known architecture, and no custom code.
 
-transformers by itself would read pickled weights, ask at the terminal whether code of the checkpoint may run, load an
-adapter that lies beside the weights, follow an index of shards out of the folder, and fetch compiled kernels that a
-configuration names.
+By default, transformers would load pickled weights, ask at the terminal whether to run the checkpoint's code, load an
+adapter next to the weights, follow an index of shards out of the folder, and download compiled kernels that a
+configuration refers to.
 """
 
 import os
@@ -17,40 +17,38 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside
 
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
-"""For every `from_pretrained` and `from_config`: without a word transformers asks, and some scripts answer yes."""
+"""For every `from_pretrained` and `from_config`: by default transformers asks, and scripts may answer yes."""
 
-# Else transformers has a public service convert pickles of a repository on the hub, and takes what that answers.
+# Otherwise transformers lets a public service convert pickles of a hub repository, and loads the result.
 os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 INDEX = f"{WEIGHTS}.index.json"
 
 NO_PICKLES = (
-    f"there is no {WEIGHTS}, and pickled weights (.bin) are not opened here: they can run code; dcpcse import reads "
-    "published checkpoints of sentence encoders without running any; others are saved anew by transformers "
-    "(save_pretrained), where their maker is trusted"
+    f"there is no {WEIGHTS}, and pickled weights (.bin) are not loaded because they can run code; dcpcse import reads "
+    "published checkpoints of sentence encoders without running code; convert other checkpoints of a trusted origin "
+    "with transformers (save_pretrained)"
 )
-WITH_ADAPTER = (
-    "{} holds an adapter of peft beside an encoder, which would be loaded into it; give a place with the encoder alone"
-)
-_REFUSED = {"quantization_config": "quantised weights", "transformers_weights": "weights of its choice"}
-_OWN_ATTENTION = (None, "eager", "sdpa", "flex_attention")
+WITH_ADAPTER = "{} contains a peft adapter that would be loaded into the encoder; give a folder with the encoder only"
+_REJECTED_SETTINGS = {"quantization_config": "quantised weights", "transformers_weights": "custom weight files"}
+_BUILT_IN_ATTENTION = (None, "eager", "sdpa", "flex_attention")
 
 
 def require_plain_config(name_or_path: str, config: PretrainedConfig) -> None:
-    """UserError for a configuration that asks for more than a known architecture."""
+    """Raise UserError if a configuration requires more than a known architecture."""
     found = getattr(config, "_attn_implementation", None)
-    if found not in _OWN_ATTENTION:
+    if found not in _BUILT_IN_ATTENTION:
         raise UserError(
-            f"{name_or_path}: config.json asks for the attention {found!r}, code from elsewhere; remove it"
+            f"{name_or_path}: config.json requires the attention {found!r}, which is external code; remove the entry"
         )
-    for name, what in _REFUSED.items():
+    for name, what in _REJECTED_SETTINGS.items():
         if getattr(config, name, None) is not None:
-            raise UserError(f"{name_or_path}: config.json asks for {what} ({name}); give an encoder without that")
+            raise UserError(f"{name_or_path}: config.json requires {what} ({name}); give an encoder without them")
 
 
 def require_plain_folder(folder: Path) -> None:
-    """UserError for a folder whose weights are pickles, lie elsewhere, or have an adapter beside them."""
+    """Raise UserError if a folder's weights are pickles or outside the folder, or if it contains an adapter."""
     if not folder.is_dir():
         return
     if (folder / PEFT_CONFIG).is_file():
@@ -64,12 +62,12 @@ def require_plain_folder(folder: Path) -> None:
 
 
 def _require_shards(folder: Path) -> None:
-    """UserError for an index whose shards are not safetensors files of the same folder."""
+    """Raise UserError if a shard of the index is not a safetensors file of the same folder."""
     index = read_object(folder / INDEX)
     shards = index.get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-        raise UserError(f"{folder / INDEX} names no files (weight_map); copy the folder again")
+        raise UserError(f"{folder / INDEX} lists no files (weight_map); copy the folder again")
     for name in sorted(set(shards.values())):
         if not name.endswith(".safetensors"):
-            raise UserError(f"{folder / INDEX} names {name!r}, which is no safetensors file; nothing else is read")
+            raise UserError(f"{folder / INDEX} lists {name!r}; give an encoder with weights in safetensors files only")
         require_inside(folder, name)

@@ -1,4 +1,4 @@
-"""`SentenceEncoder`: an encoder with pooling and head, which is what gets trained, saved, loaded and used."""
+"""`SentenceEncoder`: encoder, pooling and head, the model that is trained, saved, loaded and used."""
 
 import contextlib
 import itertools
@@ -37,16 +37,16 @@ from dcpcse.utils.safetensors_io import TORCH_DTYPES, require_same_tensors, set_
 logger = logging.getLogger(__name__)
 
 CPU_TOKENS, GPU_TOKENS = 2_048, 65_536
-"""Tokens that `encode` takes at once, at most: what a CPU's caches hold, or enough for a GPU to be busy."""
+"""Maximum number of tokens per batch of `encode`: as many as fit a CPU's caches, or enough to keep a GPU busy."""
 
 WORTH_PREPACKING = 4_096
-"""Tokens from which on `encode` lays out the weights anew for them (`prepacked`)."""
+"""Number of tokens in a call of `encode` from which prepacking the weights pays off (see `prepacked`)."""
 
-BUILT_ALIKE = "give the folder of a model of the same --method, --tuning and sizes"
+SAME_CONFIGURATION = "give the folder of a model with the same --method, --tuning and sizes"
 
 
 class SentenceEncoder(nn.Module):
-    """Encoder, pooling and head: sentences → vectors. What methods train and folders hold."""
+    """Encoder, pooling and head: sentences → vectors. Methods train this model, and model folders contain it."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class SentenceEncoder(nn.Module):
         method: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """head: applied in training, and in evaluation too if `head_at_inference`.
+        """head: applied in training, and also in evaluation if `head_at_inference`.
 
-        templates: every sentence is put into one; the first is that of `encode`, others are of training views.
-        denoising: take the template's own part away from the pooled vector. final_period: `encode` puts a full stop
-        to sentences without an end mark.
-        method, arguments: what trained it, for the record in the folder. Raises UserError for a pooling that needs
-        a template without one, and for denoising without such a pooling.
+        templates: the first one is the template of `encode`; others are used by views in training. Without templates,
+        sentences are encoded without one. denoising: whether to subtract the template's own vector from the pooled
+        vector. final_period: whether `encode` adds a period to sentences without final punctuation. method, arguments:
+        the training method and its options, recorded in the folder. Raises UserError if the pooling needs a template
+        and there is none, or if denoising is set for a pooling without template.
         """
         super().__init__()
         _require_fitting(pooling, templates, denoising, final_period)
@@ -87,11 +87,11 @@ class SentenceEncoder(nn.Module):
 
     @property
     def template(self) -> TokenTemplate | None:
-        """The template that `encode` puts sentences into."""
+        """The template of `encode`, or None."""
         return self.templates[0] if self.templates else None
 
     def set_template(self, template: Template) -> None:
-        """Put sentences into this template from now on."""
+        """Replace all templates by this one."""
         self.templates = (TokenTemplate(template, self.tokenizer),)
 
     @property
@@ -100,7 +100,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def dimension(self) -> int:
-        """Length H of an embedding."""
+        """Size H of an embedding."""
         return self.encoder.backbone.config.hidden_size
 
     @property
@@ -109,59 +109,59 @@ class SentenceEncoder(nn.Module):
 
     @property
     def longest_template(self) -> int:
-        """Tokens that stand around a sentence at most, special ones included; 0 without templates."""
+        """Number of tokens of the longest template, including special tokens; 0 without templates."""
         return max((template.length for template in self.templates), default=0)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **drawn: Any) -> Tensor:
-        """Embeddings (N, H) of token ids and mask (N, L), with the templates' slots where there are templates.
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **options: Any) -> Tensor:
+        """Return the embeddings (N, H) of token ids and mask, both (N, L); slots: those of the templates, if any.
 
-        drawn: what was drawn and made before: prefix, packing, edits (`Encoder.forward`).
+        options: prefix, packing and edits of `Encoder.forward`, if they are already computed.
         """
-        return self.pool_and_embed(input_ids, attention_mask, slots, **drawn)[1]
+        return self.pool_and_embed(input_ids, attention_mask, slots, **options)[1]
 
     def pool_and_embed(
-        self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **drawn: Any
+        self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **options: Any
     ) -> tuple[Tensor, Tensor]:
-        """What is pooled (and denoised), before a head that stands after it, and the embeddings; both (N, H).
+        """Return the pooled (and denoised) vectors before the head, and the embeddings; both (N, H).
 
-        drawn: what was drawn and made before: prefix, packing, edits (`Encoder.forward`).
+        The output of a head before denoising (`MLMTransform`) counts as pooled. Arguments: see `forward`.
         """
-        hidden = self._hidden(input_ids, attention_mask, slots, **drawn)
+        hidden = self._hidden(input_ids, attention_mask, slots, **options)
         return self.pool_and_embed_hidden(hidden, input_ids, attention_mask, slots)
 
     def pool_and_embed_hidden(
         self, hidden: Sequence[Tensor], input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None
     ) -> tuple[Tensor, Tensor]:
-        """What `pool_and_embed` gives, from the hidden states (N, L, H) that the encoder gave of these rows."""
+        """Return the result of `pool_and_embed` from the encoder's hidden states (N, L, H) of these rows."""
         head = self.head if self.head is not None and (self.training or self.head_at_inference) else nn.Identity()
-        on_both = isinstance(head, MLMTransform)  # PromptBERT's org_mlp: before subtracting, all others after
+        before_denoising = isinstance(head, MLMTransform)  # PromptBERT's org_mlp; other heads follow denoising
         vector = self.pooler(hidden, attention_mask, slots)
-        vector = head(vector) if on_both else vector
+        vector = head(vector) if before_denoising else vector
         if self.denoising.training if self.training else self.denoising.inference:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self.denoising.freeze):
                 bias = self._bias(input_ids, attention_mask, slots)
-                bias = head(bias) if on_both else bias
+                bias = head(bias) if before_denoising else bias
             vector = vector - bias
-        return vector, vector if on_both else head(vector)
+        return vector, vector if before_denoising else head(vector)
 
     def _bias(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots) -> Tensor:
-        """The part of the templates alone in each row's pooled vector (N, H)."""
+        """Return the vectors (N, H) of the templates alone, which denoising subtracts."""
         if self.denoising.by == "template":
             return self.template_bias(slots.content, slots.template)
         return self._pool(input_ids, template_tokens(self.templates, slots, attention_mask), slots)
 
     def template_bias(self, content: Tensor, template: Tensor | None = None) -> Tensor:
-        """What templates alone give at their [MASK] (N, H), for sentences of `content` tokens (N,).
+        """Return the pooled vectors (N, H) of templates without a sentence, for sentences of `content` (N,) tokens.
 
-        template (N,): the number of each sentence's template, 0 by default. In train mode sentences of one length and
-        template share one draw of dropout (PromptBERT, section 4.2 and its code).
+        template: (N,), the index of each sentence's template, 0 by default. In train mode, sentences with the same
+        length and template share one draw of dropout (PromptBERT, section 4.2 and its code).
         """
         which = torch.zeros_like(content) if template is None else template
-        cases, place = torch.stack([which, content], 1).unique(dim=0, return_inverse=True)
+        cases, case_of = torch.stack([which, content], 1).unique(dim=0, return_inverse=True)
         alone = render_template_only(
             self.templates, *cases.unbind(1), self.tokenizer.pad_token_id, shifted=self.denoising.shifted
         )
-        return self._pool(alone.input_ids, alone.attention_mask, alone.slots, index=alone.index)[place]
+        return self._pool(alone.input_ids, alone.attention_mask, alone.slots, index=alone.index)[case_of]
 
     def _pool(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None, **options: Any) -> Tensor:
         return self.pooler(self._hidden(input_ids, attention_mask, slots, **options), attention_mask, slots)
@@ -182,12 +182,13 @@ class SentenceEncoder(nn.Module):
         without: Collection[int] = (),
         show_progress: bool = False,
     ) -> np.ndarray:
-        """Embeddings of sentences, float32 (N, H), in the order given; eval mode, no gradient.
+        """Return the embeddings of sentences as float32 (N, H), in the given order, in eval mode without gradients.
 
-        batch_size: sentences encoded at once, at most; long ones are fewer (`CPU_TOKENS`, `GPU_TOKENS`).
-        normalize: unit length. max_length: cut texts at so many tokens, special ones included; without it only
-        at the end of the position table. Cut texts are counted in one warning. without: token ids that are taken out
-        of every text; special tokens stay.
+        batch_size: maximum number of sentences per batch; batches of long sentences are smaller (see `CPU_TOKENS` and
+        `GPU_TOKENS`). normalize: scale the embeddings to unit length. max_length: truncate texts to this number of
+        tokens, including special tokens; by default, only texts that exceed the encoder's positions are truncated, and
+        one warning reports their number. without: token ids to remove from all texts, except special tokens. Raises
+        UserError if an argument is invalid.
         """
         tokenization.require_batch_size(batch_size)
         tokenization.require_sentences(sentences)
@@ -199,7 +200,7 @@ class SentenceEncoder(nn.Module):
         return encode_in_batches(self, list(map(len, texts.ids)), encode_batch, batch_size, show_progress)
 
     def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
-        """Sentences as ids, as `encode` reads them; UserError for a length that leaves no room."""
+        """Return the token ids of sentences as `encode` uses them; raise UserError if max_length is out of range."""
         limit = self.encoder.max_tokens
         wanted = limit if max_length is None else max_length
         self.require_length(wanted)
@@ -208,15 +209,15 @@ class SentenceEncoder(nn.Module):
         texts = tokenization.tokenize_texts(
             self.tokenizer, self.template, sentences, wanted, without, final_period=self.final_period
         )
-        if texts.cut and max_length is None:
-            logger.warning(tokenization.CUT_WARNING, texts.cut, len(texts), wanted)
+        if texts.truncated and max_length is None:
+            logger.warning(tokenization.CUT_WARNING, texts.truncated, len(texts), wanted)
         return texts
 
     def require_length(self, max_length: int) -> None:
-        """UserError for a length to cut texts at that leaves no text, or that the encoder has no room for."""
+        """Raise UserError if max_length leaves no room for text or exceeds the encoder's positions."""
         least, limit = 3 if self.template is None else self.template.length + 1, self.encoder.max_tokens
         if not least <= max_length <= limit:
-            raise UserError(f"max_length {max_length} is not between {least} and the {limit} tokens of this encoder")
+            raise UserError(f"max_length {max_length} is out of range; this encoder takes {least} to {limit} tokens")
 
     def _encode_batch(self, texts: TokenizedTexts, rows: Sequence[int], normalize: bool) -> np.ndarray:
         input_ids, mask, slots = texts.batch(rows, self.tokenizer.pad_token_id)
@@ -227,7 +228,7 @@ class SentenceEncoder(nn.Module):
 
     @contextlib.contextmanager
     def denoised(self, inference: bool) -> Iterator[None]:
-        """For a while with or without denoising at inference, as dev sets may be measured in another way."""
+        """Set denoising at inference within the context, since dev sets may be evaluated differently."""
         before, self.denoising = self.denoising, replace(self.denoising, inference=inference)
         try:
             yield
@@ -235,7 +236,7 @@ class SentenceEncoder(nn.Module):
             self.denoising = before
 
     def preprocessing_record(self) -> dict[str, Any]:
-        """How texts are read and templates taken away, JSON-ready: as `dcpcse.json` holds it."""
+        """Return the template and denoising settings, JSON-ready, as in `dcpcse.json`."""
         if self.template is None:
             return {"template": None, "denoising": None}
         text = self.template.template
@@ -243,11 +244,14 @@ class SentenceEncoder(nn.Module):
         return {"template": template, "denoising": asdict(self.denoising)}
 
     def save(self, folder: str | Path) -> None:
-        """Write what was trained, a record and the tokenizer; never a frozen backbone (see `storage.model_folder`)."""
+        """Write the trained weights, a record and the tokenizer, but no frozen backbone (see `storage.model_folder`).
+
+        Raises UserError if the encoder has no trained weights.
+        """
         prompt, encoder = self.encoder.prompt, self.encoder
         if prompt is None and encoder.shallow is None and not encoder.tuned:
             raise UserError(
-                "nothing was trained in this encoder; only encoders with prompts or trained ones are saved"
+                "the encoder has no trained weights to save; save an encoder with prompts, or a trained encoder"
             )
         model_folder.write_contents(
             folder,
@@ -260,7 +264,7 @@ class SentenceEncoder(nn.Module):
         )
 
     def record(self) -> dict[str, Any]:
-        """What `dcpcse.json` says of this model: all but the weights that it takes to build it again."""
+        """Return the contents of `dcpcse.json`: everything except the weights that is needed to rebuild this model."""
         head = None
         if self.head is not None:
             head = {**head_record(self.head), "at_inference": self.head_at_inference}
@@ -284,11 +288,11 @@ class SentenceEncoder(nn.Module):
         device: str | torch.device | None = None,
         options: LoadOptions | None = None,
     ) -> "SentenceEncoder":
-        """Load a folder that `save` wrote, here or on the hub, in eval mode; nothing has to be repeated.
+        """Load a folder that `save` wrote, from disk or from the hub, in eval mode; it contains all settings.
 
-        base: where the frozen encoder is now, if not where it was; it must be the same one, by fingerprint.
-        device: default cuda if there is one. Raises UserError for another base, damaged files, NaN weights,
-        missing or extra tensors.
+        base: current location of the frozen encoder if it has moved; its weights are checked by fingerprint. device:
+        CUDA if available by default. Raises UserError if the base is a different encoder, if files are damaged, if
+        weights are not finite, or if tensors are missing or unexpected.
         """
         folder, options = hub.require_model_folder(folder, options)
         contents = model_folder.read_contents(folder)
@@ -302,13 +306,13 @@ class SentenceEncoder(nn.Module):
     def restore(
         cls, folder: str | Path, contents: model_folder.FolderContents, backbone: Backbone, vocabulary: str
     ) -> "SentenceEncoder":
-        """The model of a folder as read, around its encoder, in eval mode and without gradients.
+        """Build the model of a folder from its contents and its encoder, in eval mode and without gradients.
 
-        vocabulary: fingerprint of the backbone's tokenizer. Raises UserError for damaged files.
+        vocabulary: fingerprint of the backbone's tokenizer. Raises UserError if files are damaged.
         """
         record = contents.record
         if vocabulary != record["vocabulary"]:
-            raise UserError(f"the tokenizer in {folder} is not the one that was trained with; copy the folder again")
+            raise UserError(f"the tokenizer in {folder} differs from that of the training; copy the folder again")
         try:
             model = cls._build(backbone, record)
         except (UserError, TypeError, KeyError, RuntimeError) as error:
@@ -336,18 +340,18 @@ class SentenceEncoder(nn.Module):
         )
 
     def load_trained(self, folder: str | Path, contents: model_folder.FolderContents | None = None) -> None:
-        """Copy the trained weights of a folder into this model, which must have been built alike."""
+        """Copy the trained weights of a folder into this model; raise UserError if it has other parts or sizes."""
         contents = contents or model_folder.read_contents(folder)
         prompt = self.encoder.prompt
         if (prompt is None) != (contents.prompts is None):
             theirs, ours = ("no deep prompts", "some") if prompt else ("deep prompts", "none")
-            raise UserError(f"{folder} has {theirs}, and this model has {ours}; {BUILT_ALIKE}")
+            raise UserError(f"{folder} has {theirs}, but this model has {ours}; {SAME_CONFIGURATION}")
         expected = self._other_trained()
         require_same_tensors(f"{folder}: {manifest.TRAINED}", expected, contents.trained)
         if prompt is not None:
             wanted, shape = (prompt.shape.length, prompt.shape.width), tuple(contents.prompts.shape)
             if shape != wanted:
-                raise UserError(f"{folder}: prompts of shape {shape}; {wanted} is expected")
+                raise UserError(f"{folder}: expected prompts {wanted} but found {shape}; {SAME_CONFIGURATION}")
         own, found = self._own_backbone(folder, contents.record)
         with torch.no_grad():
             for name, parameter in expected.items():
@@ -358,34 +362,34 @@ class SentenceEncoder(nn.Module):
                 prompt.table.weight.copy_(contents.prompts)
             elif prompt is not None and not torch.allclose(prompt.table().cpu(), contents.prompts, atol=1e-4):
                 raise UserError(
-                    f"{folder}: the prompts are not what the saved projection gives; copy the folder again"
+                    f"{folder}: the prompts differ from the output of the saved projection; copy the folder again"
                 )
 
     def _own_backbone(
         self, folder: str | Path, record: Mapping[str, Any]
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Weights of the trained backbone, and those of the folder; nothing where it is frozen."""
+        """Return the weights of the trained backbone, and those in the folder; both are empty if it is frozen."""
         if self.encoder.tuned != (record["backbone"] is not None):
             theirs, ours = ("a frozen", "trained") if self.encoder.tuned else ("a trained", "frozen")
-            raise UserError(f"{folder} has {theirs} encoder, and the one here is {ours}; {BUILT_ALIKE}")
+            raise UserError(f"{folder} has {theirs} encoder, but this model's encoder is {ours}; {SAME_CONFIGURATION}")
         if not self.encoder.tuned:
             return {}, {}
         own = self.encoder.backbone.state_dict(keep_vars=True)
         found = read_backbone(Path(folder), record["backbone"])
-        # A pooler stands in the file for other libraries only.
+        # The file contains a pooler only for other libraries.
         found = {name: tensor for name, tensor in found.items() if not name.startswith("pooler.")}
         require_same_tensors(f"{folder}: the encoder", own, found)
         return own, found
 
     def _other_trained(self) -> dict[str, Tensor]:
-        """Trained tensors besides prompt table and backbone, by the names they have in `trained.safetensors`."""
+        """Return the trained tensors except prompt table and backbone, by their names in `trained.safetensors`."""
         tensors = {}
         if self.head is not None:
             tensors |= {f"head.{name}": tensor for name, tensor in self.head.state_dict(keep_vars=True).items()}
         return tensors | self.encoder.trained()
 
     def plain_obstacles(self) -> list[str]:
-        """Why AutoModel and sentence-transformers alone would come to other vectors; empty where they do not."""
+        """Reasons why AutoModel and sentence-transformers would compute different vectors; empty if there are none."""
         return plain_obstacles(
             pooling=self.pooling,
             tuned=self.encoder.tuned,
@@ -396,7 +400,7 @@ class SentenceEncoder(nn.Module):
         )
 
     def tuned_backbone(self) -> TunedBackbone:
-        """The trained backbone, and how other libraries come to the same vectors with it, where they do."""
+        """Return the trained backbone and, where possible, the settings with which other libraries can use it."""
         head = self.head if isinstance(self.head, TanhMLP) else None
         return TunedBackbone(
             self.encoder.backbone,
@@ -408,7 +412,7 @@ class SentenceEncoder(nn.Module):
         )
 
     def _peft_config(self) -> dict[str, Any] | None:
-        """peft's adapter_config.json where peft alone gives the very same [CLS] vectors, else None."""
+        """Return adapter_config.json of peft if peft alone computes exactly the same [CLS] vectors, else None."""
         is_cls = POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
         if self.templates or self.head_at_inference or not is_cls or self.encoder.peft_obstacles():
             return None
@@ -422,10 +426,10 @@ def encode_in_batches(
     batch_size: int,
     show_progress: bool,
 ) -> np.ndarray:
-    """Embeddings (N, H) of N texts of these lengths in tokens; `encode_batch` gives those of some rows of them.
+    """Return the embeddings (N, H) of N texts with these lengths in tokens; `encode_batch` encodes the given rows.
 
-    The model is in eval mode meanwhile, without gradients, its weights laid out for many texts, and on a CPU each of
-    many batches has a thread of its own.
+    Meanwhile, the model is in eval mode without gradients, and its weights are prepacked if there are many tokens.
+    On a CPU, several threads encode the batches.
     """
     embeddings = np.empty((len(lengths), model.dimension), dtype=np.float32)
     kind = model.device.type
@@ -433,7 +437,7 @@ def encode_in_batches(
     dtype, cast = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
 
     def work(rows: Sequence[int]) -> None:
-        # Both hold for one thread only.
+        # Both settings apply to the current thread only.
         with torch.inference_mode(), torch.autocast(kind, dtype, enabled=cast):
             embeddings[rows] = encode_batch(rows)
 
@@ -450,21 +454,21 @@ def encode_in_batches(
 
 
 def as_numbers(embeddings: Tensor, normalize: bool) -> np.ndarray:
-    """Embeddings (N, H) in float32 on the CPU, of unit length with `normalize`."""
+    """Return embeddings (N, H) as a float32 array, scaled to unit length if `normalize`."""
     embeddings = embeddings.float()
     return (F.normalize(embeddings, dim=-1) if normalize else embeddings).cpu().numpy()
 
 
 def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Denoising, final_period: bool) -> None:
-    """UserError for a pooling, templates and denoising that do not go together."""
+    """Raise UserError if pooling, templates, denoising and final period contradict each other."""
     if POOLERS[pooling].needs_template and not templates:
-        raise UserError(f"pooling {pooling!r} needs a template (--template)")
+        raise UserError(f"pooling {pooling!r} needs a template; give one with --template")
     if final_period and not templates:
-        raise UserError("a final period is put to sentences in a template; give one (--template)")
+        raise UserError("a final period is added only to sentences in a template; give one with --template")
     if denoising.ever and not POOLERS[pooling].needs_template:
-        raise UserError(f"denoising subtracts the template's own [MASK] vector; pooling {pooling!r} has none")
+        raise UserError(f"denoising subtracts the template's [MASK] vector, which pooling {pooling!r} does not use")
     if len({template.masks for template in templates}) > 1:
-        raise UserError("all templates of a model need the same number of [MASK], whose vectors are compared")
+        raise UserError("the templates have different numbers of [MASK]; give templates with the same number")
 
 
 def plain_encoder(
@@ -474,19 +478,19 @@ def plain_encoder(
     denoise: bool = False,
     final_period: bool = False,
 ) -> SentenceEncoder:
-    """A pretrained encoder as it is, for evaluation; `cls` is the checkpoint's own pooler.
+    """Return a pretrained encoder without further training, for evaluation; pooling "cls" includes its own pooler.
 
-    template, denoise, final_period: see `SentenceEncoder`. Raises UserError for `cls` on a checkpoint without a
-    pooler: random weights would give a random score.
+    template, denoise, final_period: see `SentenceEncoder`. Raises UserError if the pooling is unknown, or if it is
+    "cls" and the checkpoint has no pooler (random weights would give a random score).
     """
     if pooling not in POOLERS:
-        raise UserError(f"unknown pooling {pooling!r}; choose one of {sorted(POOLERS)}")
+        raise UserError(f"unknown pooling {pooling!r}; choose from: {', '.join(sorted(POOLERS))}")
     head = None
     if pooling == "cls":
         if backbone.pooler is None:
             raise UserError(
-                f"{backbone.source.name_or_path} has no pretrained pooler, which --pooler cls means on a plain "
-                "encoder; choose --pooler cls_before_pooler, avg or another one"
+                f"{backbone.source.name_or_path} has no pretrained pooler, which --pooler cls uses for a plain "
+                "encoder; choose --pooler cls_before_pooler, avg or another pooler"
             )
         head = PretrainedPooler(backbone.pooler)
     model = SentenceEncoder(
@@ -504,5 +508,5 @@ def plain_encoder(
 
 
 def dtype_of(record: Mapping[str, Any]) -> str:
-    """Name of the type that the frozen encoder's weights have in the model of a record."""
+    """Return the name of the dtype of the frozen encoder's weights according to a model's record."""
     return record.get("dtype", "float32")

@@ -1,7 +1,7 @@
-"""Template denoising: what the template alone puts into [MASK] is taken away again.
+"""Template denoising: subtract the template's own contribution from the vector at [MASK].
 
-PromptBERT (section 4.2) encodes the template without a sentence, at the positions of the full input. ConPVP's code
-encodes the full input again, with attention to the template's tokens alone.
+PromptBERT (section 4.2) encodes the template without a sentence, with the positions of the full input. ConPVP's code
+encodes the full input again, with attention restricted to the template's tokens.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,16 @@ from dcpcse.encoders.templates import Slots, TokenTemplate
 from dcpcse.encoders.tokenization import pad
 
 WAYS = ("template", "attention")
-"""How the template's part is measured: by encoding the template alone, or by hiding the sentence from attention."""
+"""How the template's vector is computed: by encoding the template alone, or by masking the sentence in attention."""
 
 
 @dataclass(frozen=True)
 class Denoising:
     """Whether and how the template's own vector is subtracted.
 
-    training, inference: when. by: one of `WAYS`. shifted: the template's tokens after the sentence keep the positions
-    that they have in the full input. freeze: no gradient flows through what is subtracted.
+    training, inference: whether it is subtracted in train mode and in eval mode. by: one of `WAYS`. shifted: whether
+    template tokens after the sentence keep their positions in the full input. freeze: whether gradients through the
+    subtracted vector are cut.
     """
 
     training: bool = False
@@ -33,7 +34,7 @@ class Denoising:
 
     @property
     def ever(self) -> bool:
-        """Whether anything is ever subtracted."""
+        """Whether the template's vector is subtracted in any mode."""
         return self.training or self.inference
 
 
@@ -42,7 +43,7 @@ NO_DENOISING = Denoising()
 
 @dataclass(frozen=True)
 class TemplateOnly:
-    """Templates without a sentence: ids and mask (K, T), index (K, T) in the full input of each token, and slots."""
+    """Templates without a sentence: ids and mask (K, T), indices (K, T) of the tokens in the full input, and slots."""
 
     input_ids: Tensor
     attention_mask: Tensor
@@ -53,10 +54,10 @@ class TemplateOnly:
 def render_template_only(
     templates: Sequence[TokenTemplate], which: Tensor, lengths: Tensor, pad_id: int, *, shifted: bool = True
 ) -> TemplateOnly:
-    """Template which[k] without a sentence, as it stands in an input with a sentence of lengths[k] tokens; both (K,).
+    """Render template which[k] without a sentence, as part of an input with lengths[k] sentence tokens; both (K,).
 
-    With `shifted` everything after the sentence keeps its place, so that the positions are those of the full input
-    at every length.
+    If `shifted`, the tokens after the sentence keep their indices, so that positions equal those of the full input for
+    every length.
     """
     device, rows = lengths.device, [template.wrap([]) for template in templates]
     ids, mask = (tensor.to(device)[which] for tensor in pad([row.ids for row in rows], pad_id))
@@ -69,7 +70,7 @@ def render_template_only(
 
 
 def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, attention_mask: Tensor) -> Tensor:
-    """Which tokens (N, L) of rows in templates are the sentence's."""
+    """Return a boolean mask (N, L) of the tokens that belong to the sentences in rows of templates."""
     starts = torch.tensor([len(template.before) for template in templates], device=attention_mask.device)
     start = starts[slots.template].unsqueeze(1)
     place = torch.arange(attention_mask.shape[1], device=attention_mask.device)
@@ -77,8 +78,8 @@ def sentence_tokens(templates: Sequence[TokenTemplate], slots: Slots, attention_
 
 
 def template_tokens(templates: Sequence[TokenTemplate], slots: Slots, attention_mask: Tensor) -> Tensor:
-    """Mask (N, L) of the templates' own tokens: without the sentence, without [CLS] and [SEP] (ConPVP's code)."""
-    first, last = templates[0].frame  # of the tokeniser, the same in all
+    """Return the mask (N, L) of the templates' tokens, without the sentence, [CLS] and [SEP] (ConPVP's code)."""
+    first, last = templates[0].frame  # determined by the tokenizer, hence the same in all templates
     place = torch.arange(attention_mask.shape[1], device=attention_mask.device)
     framed = (place < first) | (place >= attention_mask.sum(1, keepdim=True) - last)
     return (~framed & ~sentence_tokens(templates, slots, attention_mask)).long()

@@ -1,11 +1,11 @@
-"""Templates: text with a slot for the sentence and slots for the mask, as PromptBERT and ConPVP put it to an encoder.
+"""Templates of PromptBERT and ConPVP: text with a slot for the sentence and slots for mask tokens.
 
     Template.parse('This sentence of "{sentence}" means [MASK] .')              plain text
-    Template.parse('*cls*_This_sentence_of_"*sent_0*"_means*mask*.*sep+*')      the grammar of PromptBERT's code
+    Template.parse('*cls*_This_sentence_of_"*sent_0*"_means*mask*.*sep+*')      the syntax of PromptBERT's code
     Template.parse("{sentence} [PROMPT] [PROMPT] [MASK]")                       with slots for continuous prompts
 
-A template is tokenised once, piece by piece, apart from any sentence. So every slot is known by its index, and a
-sentence that holds "[MASK]", quotes or the template's own words changes nothing.
+A template is tokenised once, piece by piece and separately from sentences. The index of every slot is therefore known,
+and sentences that contain "[MASK]", quotes or words of the template cause no confusion.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SENTENCE = "{sentence}"
 MASK = "[MASK]"
 PROMPT = "[PROMPT]"
 SENTENCE_ENDS = (".", "?", '"', "'")
-"""What a sentence may end in without a full stop being put to it."""
+"""Final characters of a sentence to which no period is added."""
 
 _SLOT = re.compile(rf"({re.escape(MASK)}|{re.escape(PROMPT)})")
 _PUBLIC_MARKS = re.compile(r"\*(cls|sep\+|mask|sent_0)\*")
@@ -35,10 +35,10 @@ _PUBLIC = {"cls": "", "sep+": "", "mask": MASK, "sent_0": SENTENCE}
 
 @dataclass(frozen=True)
 class Template:
-    """The text before and after the sentence; a mask is written [MASK], whatever the encoder calls it.
+    """The text before and after the sentence. A mask token is written as [MASK] for all encoders.
 
-    Blanks at the slots are kept as written: byte-level tokenisers read them as part of the next word.
-    continuous: all its words are slots for continuous prompts, and only where these begin (OptiPrompt).
+    Spaces at slots are kept as written, since byte-level tokenizers treat them as part of the next word. continuous:
+    whether all tokens of the text become continuous prompts, initialised with their embeddings (OptiPrompt).
     """
 
     before: str
@@ -47,7 +47,10 @@ class Template:
 
     @classmethod
     def parse(cls, text: str, continuous: bool = False) -> Template:
-        """Read plain text or the public grammar; UserError unless it has one sentence slot and a mask."""
+        """Parse a template in plain text or in PromptBERT's syntax.
+
+        Raises UserError unless it has exactly one sentence slot and at least one [MASK].
+        """
         plain = _from_public(text) if _PUBLIC_MARKS.search(text) else text
         if plain.count(SENTENCE) != 1:
             raise UserError(
@@ -56,9 +59,9 @@ class Template:
         before, after = plain.split(SENTENCE)
         template = cls(before, after, continuous)
         if not template.masks:
-            raise UserError(f"template {text!r} has no {MASK}; its vector is the sentence's, so one is needed")
+            raise UserError(f"template {text!r} has no {MASK}, whose vector becomes the embedding; add one")
         if continuous and template.prompts:
-            raise UserError(f"template {text!r} has {PROMPT} slots; its words cannot be continuous prompts as well")
+            raise UserError(f"template {text!r} has {PROMPT} slots; remove them, as all its tokens are prompts")
         return template
 
     @property
@@ -68,7 +71,7 @@ class Template:
 
     @property
     def prompts(self) -> int:
-        """Number of slots that are written as such."""
+        """Number of [PROMPT] slots."""
         return (self.before + self.after).count(PROMPT)
 
     def __str__(self) -> str:
@@ -76,19 +79,19 @@ class Template:
 
 
 def _from_public(text: str) -> str:
-    """The public grammar as plain text: its marks are the slots, and `_` is a blank."""
+    """Convert PromptBERT's syntax to plain text: marks become slots, and `_` becomes a space."""
     words = _PUBLIC_MARKS.sub(lambda mark: _PUBLIC[mark[1]], text)
     if unknown := re.search(r"\*[a-z+_0-9]+\*", words):
-        raise UserError(f"template {text!r}: unknown mark {unknown[0]}; known are *cls*, *sep+*, *mask*, *sent_0*")
+        raise UserError(f"template {text!r}: unknown mark {unknown[0]}; use *cls*, *sep+*, *mask* or *sent_0*")
     return words.replace("_", " ").strip()
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A sentence in its template as ids.
+    """Token ids of a sentence in its template.
 
-    masks, prompts: indices of the mask and prompt slots in ids; content: number of the sentence's tokens, which
-    stand from index `start` on.
+    masks, prompts: indices of the mask slots and prompt slots in ids. start: index of the first sentence token.
+    content: number of sentence tokens.
     """
 
     ids: list[int]
@@ -100,10 +103,10 @@ class Rendered:
 
 @dataclass(frozen=True)
 class Slots:
-    """What stands where in rows of templates.
+    """Indices of the slots in rows of templates.
 
-    masks: indices of the mask slots (N, M). content: sentence tokens in each row (N,). prompts: indices of the prompt
-    slots (N, n), -1 in rows of a template without them. template: number of each row's template (N,).
+    masks: (N, M), indices of the mask slots. content: (N,), number of sentence tokens. prompts: (N, n), indices of the
+    prompt slots, -1 in rows whose template has none. template: (N,), index of each row's template.
     """
 
     masks: Tensor
@@ -113,8 +116,8 @@ class Slots:
 
     @classmethod
     def of(cls, rows: Sequence[Rendered], templates: Sequence[int] | None = None) -> Slots:
-        """templates: the number of each row's template; all have template 0 by default."""
-        import torch  # over a second, which checking --template does not need
+        """Collect the slots of rows; templates: index of each row's template, 0 by default."""
+        import torch  # takes over a second to import, and checking --template does not need it
 
         width = max(len(row.prompts) for row in rows)
         prompts = [row.prompts or (-1,) * width for row in rows]
@@ -129,16 +132,16 @@ class Slots:
         return Slots(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Slots:
-        """The same with every tensor changed, as by a reshape."""
+        """Return a copy with every tensor changed, for example by a reshape."""
         return Slots(**{name: change(tensor) for name, tensor in vars(self).items()})
 
 
 class TokenTemplate:
-    """A template in the ids of one tokeniser: [CLS] before | sentence | after [SEP]."""
+    """A template as token ids of one tokenizer: [CLS] before | sentence | after [SEP]."""
 
     def __init__(self, template: Template, tokenizer: PreTrainedTokenizerBase) -> None:
         if tokenizer.mask_token_id is None:
-            raise UserError("templates need a tokenizer with a mask token; this one has none")
+            raise UserError("templates need a mask token, but this tokenizer has none; give an encoder that has one")
         self.template = template
         self._tokenizer = tokenizer
         first, last = frame(tokenizer)
@@ -149,45 +152,45 @@ class TokenTemplate:
         self._masks = (slots_before[MASK], slots_after[MASK])
         prompts = "words" if template.continuous else PROMPT
         self._prompts = (slots_before[prompts], slots_after[prompts])
-        # A blank at the slot belongs to the sentence's first word, as in the text written out.
+        # A space before the sentence slot belongs to the sentence's first word, as in plain text.
         self.lead = " " if template.before.endswith(" ") else ""
 
     @property
     def length(self) -> int:
-        """Tokens of the template itself, special ones included."""
+        """Number of tokens of the template, including special tokens."""
         return len(self.before) + len(self.after)
 
     @property
     def prompt_ids(self) -> list[int]:
-        """Tokens in whose places continuous prompts stand, in order."""
+        """Token ids at the slots of continuous prompts, in order."""
         ids = [*self.before, *self.after]
         return [ids[slot] for slot in self.prompts(0)]
 
     def masks(self, content: int) -> tuple[int, ...]:
-        """Indices of the mask slots around a sentence of so many tokens."""
+        """Return the indices of the mask slots around a sentence of `content` tokens."""
         return self._indices(*self._masks, content)
 
     def prompts(self, content: int) -> tuple[int, ...]:
-        """Indices of the prompt slots around a sentence of so many tokens."""
+        """Return the indices of the prompt slots around a sentence of `content` tokens."""
         return self._indices(*self._prompts, content)
 
     def _indices(self, before: Sequence[int], after: Sequence[int], content: int) -> tuple[int, ...]:
         return (*before, *(len(self.before) + content + index for index in after))
 
     def contents(self, sentences: Sequence[str], room: int) -> tuple[list[list[int]], int]:
-        """Ids of the sentences alone, each cut to `room` tokens, and how many were cut."""
+        """Return the ids of the sentences, truncated to `room` tokens each, and the number of truncated sentences."""
         texts = [self.lead + sentence.strip() for sentence in sentences]
         ids = token_ids(self._tokenizer, texts, room + 1, special=False)
         return [row[:room] for row in ids], sum(len(row) > room for row in ids)
 
     def wrap(self, content: Sequence[int]) -> Rendered:
-        """The ids of a sentence, without special tokens, in the template."""
+        """Insert the ids of a sentence, without special tokens, into the template."""
         ids, count = [*self.before, *content, *self.after], len(content)
         return Rendered(ids, self.masks(count), len(self.before), count, self.prompts(count))
 
 
 def with_final_period(sentence: str) -> str:
-    """The sentence with a full stop, unless it ends in one of `SENTENCE_ENDS` (PromptBERT's evaluation)."""
+    """Add a period to a sentence unless it ends in one of `SENTENCE_ENDS` (PromptBERT's evaluation)."""
     text = sentence.strip()
     return f"{text}." if text and text[-1] not in SENTENCE_ENDS else text
 
@@ -195,13 +198,13 @@ def with_final_period(sentence: str) -> str:
 def token_ids(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int, *, special: bool = True
 ) -> list[list[int]]:
-    """Ids of texts, at most `max_length` each; special: with special tokens around them."""
+    """Return the ids of texts, truncated to `max_length` tokens; special: whether to add special tokens."""
     options = {"add_special_tokens": special, "truncation": True, "max_length": max_length, "verbose": False}
     return tokenizer(list(texts), return_attention_mask=False, return_token_type_ids=False, **options)["input_ids"]
 
 
 def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The special tokens that the tokeniser puts before and after a text."""
+    """Return the special tokens that the tokenizer puts before and after a text."""
     word = tokenizer("a", add_special_tokens=False)["input_ids"]
     framed = tokenizer("a")["input_ids"]
     start = next(i for i in range(len(framed)) if framed[i : i + len(word)] == word)
@@ -209,16 +212,16 @@ def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
 
 
 def _pieces(text: str, tokenizer: PreTrainedTokenizerBase, first: int = 0) -> tuple[list[int], dict[str, list[int]]]:
-    """Ids of a part of a template, and the indices of its masks, prompt slots and words, counted from `first`."""
+    """Return the ids of a part of a template, and the indices of masks, prompt slots and words, from `first` on."""
     ids: list[int] = []
     slots: dict[str, list[int]] = {MASK: [], PROMPT: [], "words": []}
     pieces = _SLOT.split(text)
     for piece, following in zip(pieces, [*pieces[1:], ""], strict=True):
         if piece in slots:
-            # What stands at a prompt slot never counts: its embedding is put in its place.
+            # The token at a prompt slot is only a placeholder: its embedding is replaced by the prompt.
             found, kind = [tokenizer.mask_token_id], piece
         else:
-            # The mask token takes the blanks before it (RoBERTa), or blanks are nothing (BERT).
+            # RoBERTa's mask token absorbs spaces before it; BERT ignores spaces.
             words = piece.rstrip() if following in slots else piece
             found, kind = _word_ids(words, tokenizer), "words"
         slots[kind] += range(first + len(ids), first + len(ids) + len(found))

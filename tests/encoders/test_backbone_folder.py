@@ -133,13 +133,13 @@ def test_a_trained_encoder_can_be_the_frozen_one_of_the_next_method(saved, sente
     model.save(tmp_path / "next")
     assert np.array_equal(dcpcse.load(tmp_path / "next", device="cpu").encode(sentences), model.encode(sentences))
     prompted, _ = saved(method="dcpcse", pre_seq_len=3)
-    with pytest.raises(UserError, match="without an encoder of its own"):
+    with pytest.raises(UserError, match="without its own encoder"):
         load_backbone(str(prompted))
 
 
 def test_a_base_is_refused_where_the_folder_holds_its_own(saved, tiny):
     folder, _ = saved(method="promptbert")
-    with pytest.raises(UserError, match="holds its own encoder"):
+    with pytest.raises(UserError, match="contains its own trained encoder"):
         dcpcse.load(folder, base=tiny("bert"))
 
 
@@ -152,7 +152,7 @@ def test_damage_is_named(saved, tiny):
     whole = {key: tensor.clone() for key, tensor in tensors.items()}
 
     save_file({**whole, name: whole[name] + 1}, weights, metadata={"format": "pt"})
-    with pytest.raises(UserError, match="is not the one that was trained"):
+    with pytest.raises(UserError, match="is not the trained one"):
         dcpcse.load(folder)
     save_file({key: tensor for key, tensor in whole.items() if key != name}, weights, metadata={"format": "pt"})
     with pytest.raises(UserError, match="lacks"):

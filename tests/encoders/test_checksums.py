@@ -158,7 +158,7 @@ def test_prompts_of_another_size_than_the_record_tells_are_refused_before_anythi
 def test_prompts_that_fit_the_record_but_not_the_encoder_are_refused(copied):
     folder = copied("frozen")
     edit_record(folder, prompt={**read_record(folder)["prompt"], "heads": 8, "head_dim": 4})  # the same tensor
-    with pytest.raises(UserError, match=r"prompt\.heads is 8, and the encoder takes 4"):
+    with pytest.raises(UserError, match=r"prompt\.heads is 8, but the encoder takes 4"):
         dcpcse.load(folder)
 
 

@@ -215,7 +215,7 @@ def test_an_encoder_that_would_ignore_prompts_is_refused_by_name_with_what_works
     with pytest.raises(UserError) as refusal:
         prompted(tiny(kind))
     assert str(refusal.value).startswith(f"{kind} encoders cannot take deep prompts")
-    assert "what works: bert, roberta, xlm-roberta, electra, modernbert" in str(refusal.value)
+    assert "supported encoders: bert, roberta, xlm-roberta, electra, modernbert" in str(refusal.value)
 
 
 @pytest.mark.parametrize("kind", ["distilbert", "deberta-v2", "mpnet"])
@@ -245,7 +245,7 @@ def test_an_encoder_that_cannot_take_prompts_still_works_without(tiny, sentences
 )
 def test_a_decoder_is_refused(decoder):
     """Its causal attention would be laid over the prompts."""
-    with pytest.raises(UserError, match=rf"{decoder.config.model_type} .* it is a decoder; what works: bert"):
+    with pytest.raises(UserError, match=rf"{decoder.config.model_type} .* it is a decoder; supported encoders: bert"):
         Encoder(decoder, DeepPrompt(PromptShape.fit(decoder.config, LENGTH)))
 
 
@@ -260,7 +260,7 @@ def test_a_prompt_of_another_size_is_refused(tiny, change):
 @pytest.mark.parametrize(("kind", "offset"), [("bert", 94), ("roberta", 94), ("bert", 500)])
 def test_an_offset_that_leaves_no_room_for_a_text_is_refused(tiny, kind, offset):
     prompted(tiny(kind), 93)
-    said = rf"begins at position {offset} has no room in {kind}, with .* 96 tokens.*--pre_seq_len"
+    said = rf"starts at position {offset} does not fit into {kind}, which has .* 96 tokens.*--pre_seq_len"
     with pytest.raises(UserError, match=said):
         prompted(tiny(kind), offset)
 
@@ -319,26 +319,17 @@ def test_gradient_checkpointing_gives_the_same_prompt_gradients(tiny, kind, drop
     torch.testing.assert_close(recomputed, plain, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert"])
-def test_a_compiled_encoder_gives_the_same_output_from_one_graph(tiny, kind):
+@pytest.mark.parametrize("kind", ["roberta", "modernbert"])
+def test_a_compiled_encoder_gives_the_same_output_and_gradient_from_one_graph(tiny, kind):
     encoder = prompted(tiny(kind))
     compiled = torch.compile(encoder, backend="eager", fullgraph=True)
-    ids, mask = batch(12)
-    with torch.no_grad():
-        for padding in (mask, torch.ones_like(mask)):
-            expected = encoder(ids, padding)[-1]
-            for packing in (None, Packing.of(padding)):
-                found = compiled(ids, padding, packing=packing)[-1]
-                torch.testing.assert_close(found[padding.bool()], expected[padding.bool()], atol=1e-5, rtol=1e-5)
-
-
-def test_a_compiled_encoder_gives_the_same_prompt_gradient(tiny):
-    encoder = prompted(tiny("roberta"))
-    compiled = torch.compile(encoder, backend="aot_eager", fullgraph=True)
-    ids, mask = batch(pad=1)
+    ids, mask = batch(12, pad=encoder.backbone.config.pad_token_id)
     table = encoder.prompt.table.weight
-    ours, expected = (torch.autograd.grad(run(ids, mask)[-1][:, 0].sum(), table)[0] for run in (compiled, encoder))
-    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    for packing in (None, Packing.of(mask)):
+        found, expected = (run(ids, mask, packing=packing)[-1][mask.bool()] for run in (compiled, encoder))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        found, expected = (torch.autograd.grad(states[:, 0].sum(), table)[0] for states in (found, expected))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", PROMPTABLE)
@@ -389,7 +380,7 @@ def test_a_text_as_long_as_the_room_fits_and_one_token_more_is_refused(tiny, kin
     with torch.no_grad():
         assert encoder(ids, torch.ones_like(ids))[-1].isfinite().all()
         ids = torch.full((1, room + 1), 7)
-        with pytest.raises(UserError, match=rf"text of {room + 1} tokens does not fit.*room for {room} "):
+        with pytest.raises(UserError, match=rf"text of {room + 1} tokens is too long.*room for {room} "):
             encoder(ids, torch.ones_like(ids))
 
 
@@ -423,7 +414,7 @@ def test_encode_cuts_at_max_length_special_tokens_included_without_a_warning(tin
 def test_a_max_length_beyond_the_room_or_without_a_token_is_refused(tiny, sentences, max_length):
     model = sentence_encoder(tiny("bert"))
     model.encode(sentences[:1], max_length=3), model.encode(sentences[:1], max_length=92)
-    with pytest.raises(UserError, match=f"max_length {max_length} is not between 3 and the 92 tokens"):
+    with pytest.raises(UserError, match=f"max_length {max_length} is out of range; this encoder takes 3 to 92 tokens"):
         model.encode(sentences, max_length=max_length)
 
 
@@ -467,7 +458,7 @@ def test_encode_takes_any_sequence_of_strings(tiny, sentences, collection):
 
 def test_encode_refuses_a_bare_string(tiny):
     """It would encode each letter."""
-    with pytest.raises(UserError, match=r"got one string; write encode\(\[text\]\)"):
+    with pytest.raises(UserError, match=r"got a single string; write encode\(\[text\]\)"):
         sentence_encoder(tiny("bert")).encode("A man is playing a flute.")
 
 
@@ -567,7 +558,7 @@ def test_cls_of_a_checkpoint_without_a_pooler_is_refused(tiny):
 
 
 def test_an_unknown_pooling_is_refused_with_the_known_ones(tiny):
-    with pytest.raises(UserError, match=r"unknown pooling 'max'; choose one of \['avg',"):
+    with pytest.raises(UserError, match=r"unknown pooling 'max'; choose from: avg, "):
         plain_encoder(load_backbone(tiny("bert")), "max")
 
 
@@ -600,7 +591,5 @@ def test_dropout_that_is_set_is_that_of_an_encoder_configured_so(kind, rate, tin
 def test_a_layer_of_dropout_that_was_left_out_is_told(tiny):
     model = load_backbone(tiny("modernbert")).model
     set_dropout(model, 0.0)
-    with pytest.raises(
-        UserError, match=r"--encoder_dropout 0\.1: .*out_drop was built without dropout.*--config_name"
-    ):
+    with pytest.raises(UserError, match=r"--encoder_dropout 0\.1: .*out_drop has no dropout layer.*--config_name"):
         set_dropout(model, 0.1)

@@ -159,7 +159,7 @@ def test_a_model_of_a_run_with_mlm_loads_although_its_encoder_was_read_with_the_
 
 
 def test_a_plain_encoder_is_not_saved(tiny, tmp_path):
-    with pytest.raises(UserError, match="nothing was trained"):
+    with pytest.raises(UserError, match="no trained weights to save"):
         plain_encoder(load_backbone(tiny("bert")), "avg").save(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -212,7 +212,7 @@ def drawn_anew(folder: str, to: Path) -> str:
 @pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
 def test_another_encoder_of_the_same_architecture_and_size_is_refused(tiny, tmp_path, kind):
     trained(tiny(kind)).save(tmp_path / "out")
-    with pytest.raises(UserError, match=r"is not the encoder that .* was trained on.*give that one with --base"):
+    with pytest.raises(UserError, match=r"is not the encoder that .* was trained on.*give the recorded one"):
         SentenceEncoder.load(tmp_path / "out", drawn_anew(tiny(kind), tmp_path / "other"))
 
 
@@ -311,7 +311,7 @@ def test_a_missing_file_is_refused(saved, name):
             lambda t: t.update(prompt_embeddings=t["prompt_embeddings"].T.contiguous()),
             r"has shape \(192, 4\)",
         ),
-        ("prompts", lambda t: t["prompt_embeddings"][0, 0].add_(1), "not what the saved projection gives"),
+        ("prompts", lambda t: t["prompt_embeddings"][0, 0].add_(1), "differ from the output of the saved projection"),
     ],
     ids=["missing", "extra", "shape", "extra prompt", "renamed", "shorter", "transposed", "another projection"],
 )
@@ -484,7 +484,7 @@ def test_a_tokenizer_of_another_vocabulary_of_the_same_size_is_refused(saved):
     path.write_text(text.replace('"garden"', '"nedrag"'), encoding="utf-8")
     with pytest.raises(UserError, match=r"tokenizer\.json is damaged: it has changed since it was written"):
         SentenceEncoder.load(saved)
-    with pytest.raises(UserError, match=r"tokenizer in .* is not the one"):
+    with pytest.raises(UserError, match=r"tokenizer in .* differs from"):
         SentenceEncoder.load(without_checksums(saved))
 
 

@@ -75,11 +75,11 @@ def test_a_text_with_nothing_left_takes_the_padding_vector_and_says_so(tiny, cap
     vector = model.encode([". , ."])[0]
     expected = backbone.model.get_input_embeddings().weight[model.tokenizer.pad_token_id].detach().numpy()
     np.testing.assert_allclose(vector, expected, atol=1e-6)
-    assert "1 of 1 texts have no token left" in caplog.text
+    assert "1 of 1 texts have no tokens left" in caplog.text
 
 
 def test_an_unknown_bias_is_refused(tiny):
-    with pytest.raises(UserError, match="choose among frequency"):
+    with pytest.raises(UserError, match="choose from: frequency"):
         biased_tokens(load_backbone(tiny("bert")).tokenizer, ["colour"])
 
 

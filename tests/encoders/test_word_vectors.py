@@ -70,12 +70,12 @@ def test_another_table_is_another_model(vectors, tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("cat 1 2\ndog 1\n", "v.txt:2: not a word and 2 finite numbers"),
+        ("cat 1 2\ndog 1\n", "v.txt:2: expected a word and 2 finite numbers"),
         ("cat 1 2\ndog 1 x\n", "v.txt:2"),
         ("cat 1 nan\n", "v.txt:1"),
         ("This is a plain text\n", "v.txt:1"),
         ("word\n", "v.txt:1"),
-        ("", "holds no word vectors"),
+        ("", "contains no word vectors"),
     ],
 )
 def test_what_is_no_table_is_refused_with_its_line(tmp_path, content, said):

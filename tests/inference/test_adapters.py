@@ -254,7 +254,7 @@ def test_no_sentences_give_no_vectors(folders):
         (["a", "b"], ["SCPCSE", "D3CSE"], "no adapter 'D3CSE'; did you mean 'D2CSE'? loaded: 8 (one prompt, four"),
         (["a", "b"], ["SCPCSE", ["D2CSE"]], "name 1 is a list (['D2CSE']); the name of an adapter is needed"),
         (["a"], None, "a list of names; it got a NoneType"),
-        ("a", ["SCPCSE"], "got one string"),
+        ("a", ["SCPCSE"], "got a single string"),
         (["a", 5], ["SCPCSE", "D2CSE"], "sentence 1 is a int"),
     ],
 )
@@ -267,7 +267,7 @@ def test_sentences_and_names_that_do_not_go_together_are_refused(sentences, name
 
 def test_a_length_without_room_names_the_adapter(folders):
     adapters = Adapters.load(folders("bert"), device="cpu")
-    with pytest.raises(UserError, match="adapter 'sixteen again': max_length 90 is not between 3 and the 80 tokens"):
+    with pytest.raises(UserError, match=r"adapter 'sixteen again': max_length 90 is out of range; .* takes 3 to 80"):
         adapters.encode(["a", "b"], ["one prompt", "sixteen again"], max_length=90)
     with pytest.raises(UserError, match="batch_size 0"):
         adapters.encode(["a", "b"], ["one prompt", "sixteen again"], 0)
@@ -310,10 +310,10 @@ REFUSED = {
         lambda own, tiny, target: in_half(own, target),
         "in bfloat16, and the encoder here has them in f",
     ),
-    "other words": (lambda own, tiny, target: of_other_words(own, target), "is not the one that was trained with"),
+    "other words": (lambda own, tiny, target: of_other_words(own, target), "differs from that of the training"),
     "another shape": (
         lambda own, tiny, target: of_another_shape(own, target),
-        "prompt.heads is 2, and the encoder takes 4",
+        "prompt.heads is 2, but the encoder takes 4",
     ),
     "no folder": (lambda own, tiny, target: None, "is not a folder"),
 }
@@ -363,7 +363,7 @@ def test_a_base_that_has_moved_is_found_where_it_is_now(folders, tiny, sentences
     record = json.loads((own / "dcpcse.json").read_text())
     record["base"]["name_or_path"] = str(tmp_path / "gone")
     (own / "dcpcse.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match=r"give its place now with --base \(in Python: base="):
+    with pytest.raises(UserError, match=r"give its location now with --base \(in Python: base="):
         Adapters.load({"a": own}, device="cpu")
     adapters = Adapters.load({"a": own, "b": folders("bert")["SCPCSE"]}, tiny("bert"), device="cpu")
     assert adapters.encode(sentences[:2], ["b", "a"]).shape == (2, 32)

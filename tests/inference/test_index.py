@@ -391,7 +391,7 @@ def test_a_model_is_asked_for_and_a_list_of_strings_is_needed(model, sentences, 
             call()
     with pytest.raises(UserError, match="or their vectors"):
         SentenceIndex.build(None, sentences)
-    with pytest.raises(UserError, match="a string is needed"):
+    with pytest.raises(UserError, match="give a string"):
         index.search([1])
     with pytest.raises(UserError, match="top_k 0"):
         index.search("x", 0)

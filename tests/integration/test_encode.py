@@ -325,7 +325,7 @@ BAD = {  # what is given → what the error names
     "a folder for the output": ({"output": "folder.npy"}, ["is a folder"]),
     "a place that cannot be": ({"output": "text.txt/out.npy"}, ["cannot write"]),
     "sentences in npy": ({"options": ["--with_sentences"]}, ["--with_sentences", ".arrow"]),
-    "no such model": ({"model": "./nowhere"}, ["nowhere", "no such folder"]),
+    "no such model": ({"model": "./nowhere"}, ["nowhere", "does not exist"]),
     "no such pooler": ({"options": ["--pooler", "max"]}, ["pooler"]),
     "a base for a plain encoder": ({"options": ["--base", "x"]}, ["--base"]),
     "no chunk": ({"options": ["--chunk_size", "0"]}, ["--chunk_size 0"]),

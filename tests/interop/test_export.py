@@ -44,7 +44,7 @@ NOT_PEFT = {
     "[CLS] prompt": ({**DEEP, "cls_prompt": True}, ["it has a [CLS] prompt"]),
     "batch normalisation": ({**DEEP, **HEAD, "batchnorm": True}, ["its head at inference is not a tanh MLP"]),
     "layers": ({**DEEP, "pooler_type": "avg_top2"}, ["its pooling, avg_top2,"]),
-    "bfloat16": ({**DEEP, "encoder_dtype": "bfloat16"}, ["its encoder is kept in bfloat16"]),
+    "bfloat16": ({**DEEP, "encoder_dtype": "bfloat16"}, ["its encoder has the dtype bfloat16"]),
     "trained encoder": ({"method": "simcse"}, ["it has no deep prompts", "its encoder was trained too"]),
     "all at once": ({"method": "promptbert"}, ["no deep prompts", "trained too", "uses a template"]),
 }
@@ -232,7 +232,7 @@ def test_what_people_do_with_a_sentence_transformer_works(saved, sentences, tmp_
     assert other.encode(sentences[0]).shape == (32,)
     other.max_seq_length = 30
     np.testing.assert_allclose(other.encode(sentences), model.encode(sentences, max_length=30), atol=1e-5)
-    with pytest.raises(UserError, match="max_length 5 is not between"):
+    with pytest.raises(UserError, match="max_length 5 is out of range"):
         other.max_seq_length = 5
     prefixed = other.encode(sentences, prompt="query: ")
     other.max_seq_length = model.encoder.max_tokens
@@ -248,7 +248,7 @@ def test_a_frozen_encoder_that_has_moved_is_given_by_name(saved, tiny, sentences
     record = json.loads((folder / "dcpcse.json").read_text())
     place, record["base"]["name_or_path"] = record["base"]["name_or_path"], str(tmp_path / "gone")
     (folder / "dcpcse.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match="cannot be loaded from"):
+    with pytest.raises(UserError, match="cannot load the frozen encoder"):
         export(folder, "sentence-transformers", tmp_path / "out")
     export(folder, "sentence-transformers", tmp_path / "out", base=place)
     assert json.loads((tmp_path / "out/dcpcse.json").read_text())["base"]["name_or_path"] == place
@@ -312,7 +312,7 @@ def assert_the_rest_of_the_encoder(found: OnnxEncoder, model, texts: list[str], 
     for wrong, message in ({"max_length": 3}, "max_length 3 is not"), ({"batch_size": 0}, "batch_size 0"):
         with pytest.raises(UserError, match=message):
             found.encode(texts, **wrong)
-    with pytest.raises(UserError, match="got one string"):
+    with pytest.raises(UserError, match="got a single string"):
         found.encode("text")
     np.testing.assert_allclose(by_its_page(tmp_path / "out", texts), model.encode(texts), atol=1e-5)
     program = f"""

@@ -340,7 +340,7 @@ def test_a_head_of_another_size_is_refused_with_both_sizes(tiny, change):
         load_backbone(tiny("bert", vocab_size=300), lm_head=tiny("bert", **other))
     found = f"hidden size {other.get('hidden_size', 32)} and {other['vocab_size']} tokens"
     assert found in str(refusal.value)
-    assert "the encoder 32 and 300; both must agree" in str(refusal.value)
+    assert "but the encoder has hidden size 32 and 300 tokens; give a head of the same sizes" in str(refusal.value)
 
 
 def test_a_head_from_a_checkpoint_without_one_is_refused(tiny):

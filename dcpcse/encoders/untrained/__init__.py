@@ -1,1 +1,1 @@
-"""Sentence vectors without training."""
+"""Sentence embeddings of pretrained models without further training."""

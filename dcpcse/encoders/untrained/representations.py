@@ -1,4 +1,4 @@
-"""Sentence vectors of an encoder as it is, without training: the poolers, and what PromptBERT compares them with."""
+"""Sentence embeddings of a pretrained encoder without training: the poolers, and PromptBERT's baselines."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from dcpcse.utils.errors import UserError
 
 @dataclass(frozen=True)
 class Choice:
-    """What a representation may hang on besides its name.
+    """Settings of a representation besides its name.
 
-    template, denoise, final_period: see `SentenceEncoder`. remove: biases of static embeddings (`static.BIASES`).
-    top_k: how many tokens are averaged.
+    template, denoise, final_period: see `SentenceEncoder`. remove: names of biases whose tokens are left out of static
+    embeddings (`static.BIASES`). top_k: number of tokens to average.
     """
 
     template: Template | None = None
@@ -29,7 +29,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Representation:
-    """How a representation is built, and which parts of a choice it takes."""
+    """How a representation is built, the settings that it takes, and whether it needs a masked-LM head."""
 
     build: Callable[[Backbone, Choice], SentenceEncoder]
     takes: tuple[str, ...] = ()
@@ -68,9 +68,9 @@ REPRESENTATIONS: Mapping[str, Representation] = {
 
 
 def build_representation(name: str, backbone: Backbone, choice: Choice) -> SentenceEncoder:
-    """The representation of that name; UserError for an option that it does not take."""
+    """Build the representation of that name; raise UserError for an unknown name or a setting without effect."""
     if name not in REPRESENTATIONS:
-        raise UserError(f"unknown pooling {name!r}; choose one of {sorted(REPRESENTATIONS)}")
+        raise UserError(f"unknown pooling {name!r}; choose from: {', '.join(sorted(REPRESENTATIONS))}")
     representation, unset = REPRESENTATIONS[name], Choice()
     for option in vars(choice):
         if option not in representation.takes and getattr(choice, option) != getattr(unset, option):

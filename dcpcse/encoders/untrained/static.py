@@ -1,4 +1,4 @@
-"""Representations from an embedding matrix alone: no transformer layer takes part (PromptBERT, section 3)."""
+"""Representations from an embedding matrix alone, without any transformer layer (PromptBERT, section 3)."""
 
 import hashlib
 import logging
@@ -19,9 +19,9 @@ from dcpcse.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 WORD_START = "Ġ"
-"""Mark of a token that begins a word, in byte-level vocabularies."""
+"""Prefix of a token that begins a word, in byte-level vocabularies."""
 WORD_CONTINUATION = "##"
-"""Mark of a token that goes on with one, in WordPiece."""
+"""Prefix of a token that continues a word, in WordPiece vocabularies."""
 
 # fmt: off
 FREQUENT_WORDPIECE = (
@@ -35,11 +35,11 @@ FREQUENT_BYTE_LEVEL = (
     "Ġfrom", "Ġ:", "Ġyou", "Ġan", "i", "Ġby",
 )
 # fmt: on
-"""The 36 most frequent tokens, as the public PromptBERT code lists them for BERT and for RoBERTa."""
+"""The 36 most frequent tokens of BERT and of RoBERTa, as listed in PromptBERT's code."""
 
 
 class TokenTable(nn.Module):
-    """Stands in the place of an `Encoder`: the hidden states are rows of an embedding matrix (V, H)."""
+    """Replacement for an `Encoder` whose hidden states are rows of an embedding matrix (V, H)."""
 
     prompt = None
     shallow = None
@@ -58,15 +58,15 @@ class TokenTable(nn.Module):
 
 
 class StaticEncoder(SentenceEncoder):
-    """Mean over the rows of an embedding matrix, some tokens left out."""
+    """Mean over the rows of an embedding matrix, with some tokens excluded."""
 
     def __init__(self, backbone: Backbone, weight: Tensor, removed: Collection[int] = ()) -> None:
-        """removed: token ids that do not count; with some, special tokens do not count either."""
+        """removed: token ids to exclude; if there are any, special tokens are excluded as well."""
         super().__init__(
             TokenTable(backbone.model, weight), backbone.tokenizer, backbone.source, pooling="avg", method=None
         )
         self.removed = frozenset(removed)
-        # Otherwise the first word would count as the continuation of another.
+        # Without a space, a byte-level tokenizer would read the first word as the continuation of another word.
         self._lead = " " if self.removed and _byte_level(backbone.tokenizer.get_vocab()) else ""
 
     def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
@@ -77,9 +77,9 @@ class StaticEncoder(SentenceEncoder):
         ids = [[token for token in row if token not in left_out] for row in texts.ids]
         if empty := sum(not row for row in ids):
             logger.warning(
-                "%d of %d texts have no token left; they take the vector of the padding token", empty, len(ids)
+                "%d of %d texts have no tokens left; they get the vector of the padding token", empty, len(ids)
             )
-        return TokenizedTexts([row or [self.tokenizer.pad_token_id] for row in ids], texts.cut)
+        return TokenizedTexts([row or [self.tokenizer.pad_token_id] for row in ids], texts.truncated)
 
     def preprocessing_record(self) -> dict[str, Any]:
         matrix = hashlib.sha256(self.encoder.weight.cpu().float().numpy().tobytes()).hexdigest()
@@ -87,18 +87,18 @@ class StaticEncoder(SentenceEncoder):
 
 
 def static_encoder(backbone: Backbone, matrix: nn.Module, remove: Iterable[str] = ()) -> SentenceEncoder:
-    """Average of the rows of an embedding or output matrix; remove: names in `BIASES` (PromptBERT, Table 3)."""
+    """Build the mean of rows of an embedding or output matrix; remove: names in `BIASES` (PromptBERT, Table 3)."""
     removed = biased_tokens(backbone.tokenizer, remove)
     return StaticEncoder(backbone, matrix.weight.detach(), removed).requires_grad_(False).eval()
 
 
 def biased_tokens(tokenizer: PreTrainedTokenizerBase, remove: Iterable[str]) -> set[int]:
-    """Ids of the tokens with one of the named biases; UserError for a vocabulary that does not show them."""
+    """Return the ids of the tokens with one of the named biases; raise UserError for a name not in `BIASES`."""
     vocabulary = tokenizer.get_vocab()
     removed: set[int] = set()
     for name in remove:
         if name not in BIASES:
-            raise UserError(f"unknown bias {name!r}; choose among {', '.join(BIASES)}")
+            raise UserError(f"unknown bias {name!r}; choose from: {', '.join(BIASES)}")
         removed |= {index for token, index in vocabulary.items() if BIASES[name](token, vocabulary)}
     return removed
 
@@ -127,4 +127,4 @@ def _byte_level(vocabulary: Mapping[str, int]) -> bool:
 BIASES: Mapping[str, Callable[[str, Mapping[str, int]], bool]] = dict(
     zip(BIAS_NAMES, (_is_frequent, _is_subword, _has_capital, _is_punctuation), strict=True)
 )
-"""Why a token's static embedding misleads (PromptBERT, Table 3) → whether a token of a vocabulary is such a one."""
+"""Kind of tokens with biased static embeddings (PromptBERT, Table 3) → whether a token is of this kind."""

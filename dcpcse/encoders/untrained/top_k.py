@@ -1,4 +1,4 @@
-"""What a masked-LM head says at the template's [MASK]: the average of its top tokens, and the tokens themselves."""
+"""Predictions of a masked-LM head at the template's [MASK]: the top tokens, and the average of their embeddings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
 
 class TopKAverage(nn.Module):
-    """Static embeddings of the k most probable tokens, averaged by probability (PromptBERT, eq. 3)."""
+    """Mean of the static embeddings of the k most probable tokens, weighted by probability (PromptBERT, eq. 3)."""
 
     def __init__(self, lm_head: LMHead, embeddings: Tensor, k: int) -> None:
         """embeddings: static token embeddings (V, H)."""
@@ -19,11 +19,11 @@ class TopKAverage(nn.Module):
         self.lm_head = lm_head
         self.register_buffer("embeddings", embeddings, persistent=False)
         self.k = min(k, len(embeddings))
-        # In the state, by which representations are told apart.
+        # Part of the state, so that identities of representations with different k differ.
         self.register_buffer("number", torch.tensor(self.k))
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """[MASK] vectors (N, H) → (N, H)."""
+        """Map vectors at [MASK] (N, H) to the weighted means (N, H)."""
         probabilities, tokens = self.lm_head(pooled)[:, : len(self.embeddings)].softmax(-1).topk(self.k)
         weights = probabilities / probabilities.sum(1, keepdim=True)
         return torch.einsum("nk,nkh->nh", weights, self.embeddings[tokens])
@@ -39,7 +39,7 @@ class Prediction:
 
 
 def predict_tokens(model: SentenceEncoder, lm_head: LMHead, sentences: Sequence[str], k: int = 5) -> list[Prediction]:
-    """The k most probable tokens at [MASK] by the masked-LM head, denoised if the model is (PromptBERT, Table 7)."""
+    """Return the k most probable tokens at [MASK], after denoising if the model denoises (PromptBERT, Table 7)."""
     vectors = torch.from_numpy(model.encode(sentences)).to(model.device)
     with torch.inference_mode():
         probabilities, tokens = lm_head(vectors).softmax(-1).topk(k)

@@ -1,8 +1,8 @@
-"""Averages of word vectors from a file, such as GloVe's (Pennington et al., 2014).
+"""Averages of word vectors from a file, such as GloVe (Pennington et al., 2014).
 
-Words are found as in the baseline that the papers quote ("Avg. GloVe embeddings" of Sentence-BERT, Table 1): texts are
-split at blanks, English stop words are left out, and a word that the file does not know is tried without punctuation
-around it, then in lower case. The stop words are that baseline's 386.
+Words are looked up as in the baseline that the papers cite ("Avg. GloVe embeddings" of Sentence-BERT, Table 1): texts
+are split at spaces, English stop words are removed, and a word that is not in the file is looked up again without
+surrounding punctuation, then in lower case. The stop words are the 386 of this baseline.
 """
 
 import hashlib
@@ -40,14 +40,14 @@ STOP_WORDS = frozenset(
         *("theirs", "ve", "wasn", "weren", "won", "wouldn", "y"),
     }
 )
-"""Those of sentence-transformers: scikit-learn's 318, punctuation marks, and what "isn't" and the like fall into."""
+"""The stop words of sentence-transformers: scikit-learn's 318, punctuation marks, and parts of words like "isn't"."""
 
 NO_LIMIT = 10**9
-"""Words of a text: an average has no table of positions."""
+"""Maximum number of words of a text: a mean does not depend on positions, so there is no real limit."""
 
 
 class WordTable(PreTrainedModel):
-    """Stands in the place of a backbone: a table of vectors (V, H), and no layer."""
+    """Replacement for a backbone: a table of word vectors (V, H) without any layer."""
 
     config_class = PreTrainedConfig
 
@@ -56,12 +56,12 @@ class WordTable(PreTrainedModel):
         self.words = nn.Embedding.from_pretrained(torch.from_numpy(vectors))
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The table."""
+        """Return the table of word vectors."""
         return self.words
 
 
 class WordVectors(StaticEncoder):
-    """Mean of the vectors of a text's words. One whose words are all unknown gets the mean of the table."""
+    """Mean of the vectors of a text's words; a text without known words gets the mean of the table."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone, backbone.model.words.weight)
@@ -70,38 +70,39 @@ class WordVectors(StaticEncoder):
     def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
         rows = [self._words(sentence, max_length, without) for sentence in sentences]
         if empty := sum(not row for row in rows):
-            logger.warning("%d of %d texts have no known word; they take the mean of all vectors", empty, len(rows))
+            logger.warning("%d of %d texts have no known word; they get the mean of all vectors", empty, len(rows))
         unknown = [self._row_of[UNK]]
-        cut = sum(len(sentence.split()) > (max_length or NO_LIMIT) for sentence in sentences)
-        return TokenizedTexts([row or unknown for row in rows], cut)
+        truncated = sum(len(sentence.split()) > (max_length or NO_LIMIT) for sentence in sentences)
+        return TokenizedTexts([row or unknown for row in rows], truncated)
 
     def _words(self, sentence: str, max_length: int | None, without: Collection[int]) -> list[int]:
-        """Rows of a text's words; of its stop words where it has no others."""
+        """Return the table rows of a text's words; stop words are used only if there are no others."""
         words = sentence.split()[:max_length]
         content = [row for word in words if (row := self._row(word, STOP_WORDS)) is not None]
         found = content or [row for word in words if (row := self._row(word, ())) is not None]
         return [row for row in found if row not in without]
 
-    def _row(self, word: str, left_out: Collection[str]) -> int | None:
-        """The row of a word: as it is, without punctuation, in lower case; None if unknown, or to be left out."""
+    def _row(self, word: str, excluded: Collection[str]) -> int | None:
+        """Look up a word as written, without punctuation, and in lower case; return None if unknown or excluded."""
         bare = word.strip(string.punctuation)
         for form in (word, bare, bare.lower()):
-            if form in left_out:
+            if form in excluded:
                 return None
             if form in self._row_of and form not in (PAD, UNK):
                 return self._row_of[form]
         return None
 
     def preprocessing_record(self) -> dict[str, Any]:
-        """Identity of the table, and how its words are found."""
+        """Return a digest of the table and of the stop words."""
         stop_words = hashlib.sha256(" ".join(sorted(STOP_WORDS)).encode()).hexdigest()
         return {**super().preprocessing_record(), "stop_words": stop_words}
 
 
 def load_word_vectors(path: str | Path) -> WordVectors:
-    """An encoder from a text file: word and numbers a line, separated by blanks, as GloVe and word2vec write them.
+    """Load word vectors from a text file with one word and its vector per line, separated by spaces (GloVe, word2vec).
 
-    A first line with two whole numbers (word2vec's) is passed over. UserError, with the line, for anything else.
+    A first line of two integers (the header of word2vec) is skipped. Raises UserError, with the line number, if any
+    other line has a different format.
     """
     path = Path(path)
     known, vectors = _read_file(path)
@@ -116,7 +117,7 @@ def load_word_vectors(path: str | Path) -> WordVectors:
 
 
 def _read_file(path: Path) -> tuple[list[str], np.ndarray]:
-    """Words and their vectors (V, H), float32; of a word that occurs twice the first."""
+    """Return words and their vectors (V, H) in float32; for a duplicate word, the first vector."""
     found: dict[str, np.ndarray] = {}
     try:
         with path.open(encoding="utf-8") as file:
@@ -125,7 +126,7 @@ def _read_file(path: Path) -> tuple[list[str], np.ndarray]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the word vectors {path}: {error}") from error
     if not found:
-        raise UserError(f"{path} holds no word vectors; give a text file with a word and its numbers a line")
+        raise UserError(f"{path} contains no word vectors; give a text file with a word and its vector per line")
     return list(found), np.stack(list(found.values()))
 
 
@@ -136,7 +137,7 @@ def _parsed(path: Path, lines: Iterator[str]) -> Iterator[tuple[str, np.ndarray]
         if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
             continue
         width = width or len(parts) - 1
-        # A few of GloVe's words have blanks inside.
+        # Some words of GloVe contain spaces.
         word, numbers = " ".join(parts[: len(parts) - width]), parts[len(parts) - width :]
         try:
             vector = np.array(numbers, dtype=np.float32)
@@ -144,7 +145,7 @@ def _parsed(path: Path, lines: Iterator[str]) -> Iterator[tuple[str, np.ndarray]
             vector = np.empty(0, dtype=np.float32)
         if not word or width < 2 or len(vector) != width or not np.isfinite(vector).all():
             raise UserError(
-                f"{path}:{number}: not a word and {max(width, 2)} finite numbers, separated by single blanks, as in "
-                "a file of word vectors; for an encoder give its folder"
+                f"{path}:{number}: expected a word and {max(width, 2)} finite numbers, separated by single spaces, as "
+                "in a file of word vectors; to use an encoder, give its folder"
             )
         yield word, vector
