@@ -1,1 +1,1 @@
-"""Training files to batches."""
+"""Training data: reading files, views, augmentations and batches."""

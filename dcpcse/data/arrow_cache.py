@@ -1,4 +1,4 @@
-"""The Arrow cache of a training file."""
+"""Arrow files that cache the contents of training files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from dcpcse.data.labels import SCORE, LabelCounter, label_kind
 from dcpcse.data.readers import ROLES, DataSource, read_table
 from dcpcse.utils.errors import UserError
 
-if TYPE_CHECKING:  # importing these takes over a second, which `train.py --help` should not wait for
+if TYPE_CHECKING:  # imported lazily: it takes over a second, for which `train.py --help` should not wait
     import pyarrow as pa
     from datasets import Dataset
 
-READER_VERSION = 3  # raise it when the same file would give other rows: it makes old cache files unused
+READER_VERSION = 3  # increase it when the readers return other rows for the same file: old cache files become unused
 
 BATCH_ROWS = 10_000
 
 
 def cache_folder(cache_dir: str | Path | None) -> Path:
+    """Return the folder of cache files: `cache_dir`, by default `dcpcse` in the cache folder of `datasets`."""
     if cache_dir is not None:
         return Path(cache_dir)
     import datasets
@@ -35,16 +36,16 @@ def cache_folder(cache_dir: str | Path | None) -> Path:
 
 
 def cache_key(path: Path) -> str:
-    """A name for this state of the file, as far as its size and time tell."""
-    # The name as given decides format and delimiter, and may differ from that of the file a link leads to.
+    """Return a name for the present state of the file, as far as its size and modification time show it."""
+    # The given name determines format and delimiter, and may differ from the name of the file behind a link.
     state = path.stat()
     identity = [str(path.resolve()), path.name, state.st_size, state.st_mtime_ns, READER_VERSION]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
 def write_cache(cached: Path, source: DataSource) -> dict[str, Any]:
-    """Read the source into `cached`, which appears whole or not at all; gives the summary."""
-    # A name of its own for each process: all ranks of torchrun may be here at once, and the last one wins.
+    """Read the source into the file `cached`, which is written atomically, and return the summary."""
+    # A unique name per process: all ranks of torchrun may write at the same time, and the last one wins.
     temporary = cached.with_name(f"{cached.name}.{uuid.uuid4().hex}.tmp")
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +78,7 @@ def _write_stream(file: BinaryIO, source: DataSource) -> dict[str, Any]:
             writer.write_batch(_record_batch(zip(*(cells for _, cells in batch), strict=True), schema))
         if not writer.stats.num_record_batches:
             raise _no_rows_error(source, columns)
-        # Not in the schema's metadata: a stream opens with the schema, before the dropped rows are known.
+        # Not in the metadata of the schema: a stream starts with the schema, when the dropped rows are still unknown.
         labels = {"classes": tally.classes, "scores": tally.scores}
         summary = {**source.summary(columns), **labels, "repeats": repeats.found().as_dict()}
         end = _record_batch([[] for _ in columns], schema)
@@ -94,18 +95,20 @@ def _record_batch(columns: Iterable[Sequence[str]], schema: pa.Schema) -> pa.Rec
 
 
 def _no_rows_error(source: DataSource, columns: list[str]) -> UserError:
-    found = "no row follows the header"
+    found = "no rows follow the header"
     if source.dropped:
-        found = f"all of its {source.dropped} rows are blank or partly blank"
-    return UserError(f"training file {source.path} gives no sentence: {found} (columns {columns}); add some")
+        found = f"all of its {source.dropped} rows have blank cells"
+    return UserError(
+        f"training file {source.path} contains no sentences: {found} (columns {columns}); add at least one row"
+    )
 
 
 def read_summary(cached: Path) -> dict[str, Any] | None:
-    """The summary that closes the cache file; None if there is no complete cache file."""
+    """Return the summary at the end of the cache file, or None if there is no complete cache file."""
     import pyarrow as pa
 
     summary = None
-    # OSError and ArrowInvalid: not there, or cut off by a crash of the machine; it is then written anew.
+    # OSError and ArrowInvalid: the file does not exist, or a crash truncated it; it is then written again.
     with contextlib.suppress(OSError, pa.ArrowInvalid), pa.memory_map(str(cached)) as file:
         for _, metadata in pa.ipc.open_stream(file).iter_batches_with_custom_metadata():
             summary = metadata and json.loads(metadata["summary"])
@@ -113,6 +116,7 @@ def read_summary(cached: Path) -> dict[str, Any] | None:
 
 
 def memory_map(cached: Path) -> Dataset:
+    """Open a cache file as a memory-mapped dataset."""
     from datasets import Dataset
 
     return Dataset.from_file(str(cached))

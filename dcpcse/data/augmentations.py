@@ -1,4 +1,4 @@
-"""Augmentations: what a view changes in a sentence, drawn anew in each epoch (ConSERT, section 3.3)."""
+"""Augmentations: random changes of a sentence in a view, drawn again in each epoch (ConSERT, section 3.3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,33 +9,33 @@ from torch import Tensor
 
 
 class Augmentation:
-    """A random change of a sentence; this one changes nothing.
+    """A random change of a sentence; the base class changes nothing.
 
-    It is given the sentence's own tokens, one at least: never special tokens, pads, or the words of a template.
+    It receives the sentence's own tokens, at least one: no special tokens, padding or tokens of a template.
     """
 
     def edit(self, ids: Sequence[int], random: Random) -> list[int]:
-        """The ids that stand in the place of these, in any number from one on."""
+        """Return the token ids that replace `ids`, at least one."""
         return list(ids)
 
     def longest(self, tokens: int) -> int:
-        """How many ids `edit` makes of so many, or fewer, at most."""
+        """Return the maximum number of ids that `edit` returns for at most `tokens` ids."""
         return tokens
 
     def cut(self, tokens: int, width: int, random: Random) -> Tensor | None:
-        """Which elements of what the embedding layer gives of the edited tokens (tokens, width) become zero.
+        """Choose the elements of the embedding layer's output for the edited tokens, (tokens, width), to set to zero.
 
-        Boolean; (tokens, 1) says it of whole tokens, None of nothing.
+        Returns a boolean mask, or one of shape (tokens, 1) for whole tokens, or None for no elements.
         """
         return None
 
 
 @dataclass(frozen=True)
 class TokenShuffling(Augmentation):
-    """The tokens in another order.
+    """Shuffle the tokens.
 
-    ConSERT permutes their position ids instead; each token has the same hidden states either way where positions are
-    learned, and its place counts in other encoders too (rotary or relative positions, local attention).
+    ConSERT permutes the position ids instead. With learned absolute positions, both give each token the same hidden
+    states. Shuffling tokens also works for encoders with rotary or relative positions, or with local attention.
     """
 
     def edit(self, ids: Sequence[int], random: Random) -> list[int]:
@@ -44,7 +44,7 @@ class TokenShuffling(Augmentation):
 
 @dataclass(frozen=True)
 class TokenCutoff(Augmentation):
-    """This share of the tokens, rounded down, loses its embeddings."""
+    """Set the embeddings of a share `rate` of the tokens, rounded down, to zero."""
 
     rate: float
 
@@ -54,7 +54,7 @@ class TokenCutoff(Augmentation):
 
 @dataclass(frozen=True)
 class FeatureCutoff(Augmentation):
-    """This share of the features, rounded down, is lost in all tokens of the sentence."""
+    """Set a share `rate` of the features, rounded down, to zero in all tokens of the sentence."""
 
     rate: float
 
@@ -64,18 +64,18 @@ class FeatureCutoff(Augmentation):
 
 @dataclass(frozen=True)
 class ElementDropout(Augmentation):
-    """This share of the elements of all its tokens' embeddings, rounded down; the others are not scaled up."""
+    """Set a share `rate` of the elements of all token embeddings, rounded down, to zero; others are not rescaled."""
 
     rate: float
 
     def cut(self, tokens: int, width: int, random: Random) -> Tensor:
-        # Ten thousands of numbers a sentence, which Python's own generator would take milliseconds for.
+        # Tens of thousands of numbers per sentence, for which Python's own generator would take milliseconds.
         order = torch.randperm(tokens * width, generator=torch.Generator().manual_seed(random.getrandbits(63)))
         return _chosen(order[: int(tokens * width * self.rate)], tokens * width).view(tokens, width)
 
 
 def _chosen(indices: Sequence[int] | Tensor, size: int) -> Tensor:
-    """Boolean (size,), true at the indices."""
+    """Return a boolean tensor (size,) that is true at the indices."""
     chosen = torch.zeros(size, dtype=torch.bool)
     chosen[torch.as_tensor(indices, dtype=torch.long)] = True
     return chosen

@@ -1,4 +1,4 @@
-"""From examples to one padded batch of all views."""
+"""Collate examples into one padded batch of all views."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -18,18 +18,18 @@ from dcpcse.encoders.templates import Slots, TokenTemplate, frame
 from dcpcse.encoders.tokenization import pad, tokenize
 
 SLOTS_PREFIX = "slots_"
-"""Prefix of the batch's tensors that say what stands where in templates: the fields of `Slots`."""
+"""Prefix of the batch's tensors with the fields of `Slots`: the indices of the templates' slots."""
 
 EDITS_PREFIX = "altered_"
-"""Prefix of those that say what is changed behind the embedding layer: the fields of `EmbeddingEdits`."""
+"""Prefix of the batch's tensors with the fields of `EmbeddingEdits`: changes to the embedding layer's output."""
 
 
 class ViewCollator:
-    """Tokenises every column that a view reads, once, and stacks the views: (B, V, L).
+    """Tokenises every column that a view reads once, and stacks the views: (B, V, L).
 
-    The two views of an unsupervised sentence are the same ids, or the same content in two templates, unless a view has
-    an augmentation. L is the longest text of the batch, or `max_length` (and the longest template around it, and what
-    augmentations add) with `pad_to_max_length`.
+    The two views of an unsupervised sentence have the same ids, or the same content in two templates, unless a view
+    has an augmentation. L is the length of the longest row in the batch. With `pad_to_max_length` it is `max_length`
+    plus the length of the longest template and the maximum number of tokens that augmentations add.
     """
 
     def __init__(
@@ -43,10 +43,9 @@ class ViewCollator:
         pad_to_max_length: bool = False,
         seed: int = 0,
     ) -> None:
-        """max_length: tokens of a text, special ones included; in a template of the sentence alone.
-
-        templates: those that the views speak of. width: of what the embedding layer gives, for augmentations. seed: of
-        what is drawn, augmentations and the template where a view has several.
+        """max_length: maximum number of tokens of a text, including special tokens; with templates, of the sentence
+        only. templates: the templates that the views refer to by index. width: size of the embedding layer's output,
+        for augmentations. seed: for augmentations, and for the choice of a template in views with several.
         """
         self.tokenizer = tokenizer
         self.views = tuple(views)
@@ -55,7 +54,7 @@ class ViewCollator:
         self.width = width
         self.augmented = any(view.augmentation for view in self.views)
         self.templated = any(view.templates for view in self.views)
-        # Special tokens around a sentence alone; only where they are asked for, as it takes a pass of the tokenizer.
+        # Number of special tokens around a sentence; computed only if needed, since it takes a call of the tokenizer.
         self.frame = tuple(map(len, frame(tokenizer))) if self.augmented and not self.templated else (0, 0)
         longest = max((template.length for template in self.templates), default=0)
         longest += max_added_tokens(self.views, max_length - sum(self.frame))
@@ -63,14 +62,15 @@ class ViewCollator:
         self.seed = seed
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Examples (column → text) → input_ids and attention_mask, each (B, V, L), packing, slots, labels and rows.
+        """Collate examples (column → text) into a batch.
 
-        Examples of augmented views know their row and epoch (`IndexedDataset`).
+        Returns input_ids and attention_mask, both (B, V, L), and their packing, with slots, edits, labels and rows if
+        there are any. Examples of augmented views must contain their row and epoch (see `IndexedDataset`).
         """
-        batch = self._in_templates(examples) if self.templated else self._as_they_are(examples)
+        batch = self._in_templates(examples) if self.templated else self._without_templates(examples)
         return batch | _stack_labels(examples) | stack_indices(examples)
 
-    def _as_they_are(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
+    def _without_templates(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
         columns = dict.fromkeys(view.column for view in self.views)
         texts = [example[column] for column in columns for example in examples]
         ids, _ = tokenize(self.tokenizer, texts, self.max_length)
@@ -100,7 +100,7 @@ class ViewCollator:
         return batch | placed | self._edits(cuts, [row.start for row in rows], batch["input_ids"].shape[2])
 
     def _contents(self, texts: Sequence[str], numbers: Sequence[int]) -> list[list[int]]:
-        """Ids of the sentences alone; each is tokenised once for all templates that begin it alike."""
+        """Return the ids of the sentences; each is tokenised once for all templates with the same leading space."""
         keys = [(self.templates[number].lead, text) for text, number in zip(texts, numbers, strict=True)]
         ids: dict[tuple[str, str], list[int]] = {}
         for template in self.templates:
@@ -113,11 +113,11 @@ class ViewCollator:
     def _augment(
         self, examples: Sequence[Mapping[str, Any]], contents: Sequence[list[int]]
     ) -> tuple[list[list[int]], list[Tensor | None]]:
-        """The sentences' ids as their views edit them, view after view of each example, and what is cut of each."""
+        """Apply the augmentations of the views, view after view of each example: edited ids, and masks of elements."""
         edited, cuts = [], []
         for (example, view), ids in zip(product(examples, self.views), contents, strict=True):
             cut = None
-            if view.augmentation and ids:  # nothing can be drawn of a text without tokens
+            if view.augmentation and ids:  # a text without tokens cannot be augmented
                 random = view.random(self.seed, example[EPOCH_KEY], example[ROW_KEY])
                 ids = view.augmentation.edit(ids, random)
                 cut = view.augmentation.cut(len(ids), self.width, random)
@@ -126,11 +126,11 @@ class ViewCollator:
         return edited, cuts
 
     def _edits(self, cuts: Sequence[Tensor | None], starts: Sequence[int], length: int) -> dict[str, Tensor]:
-        """What is cut of the sentences that begin at `starts` of their rows, as a batch; nothing where nothing is."""
-        there = [cut for cut in cuts if cut is not None]
-        if not there:
+        """Stack the masks of sentences that begin at `starts` of their rows; return {} if there are no masks."""
+        present = [cut for cut in cuts if cut is not None]
+        if not present:
             return {}
-        zeroed = torch.zeros(len(cuts), length, max(cut.shape[1] for cut in there), dtype=torch.bool)
+        zeroed = torch.zeros(len(cuts), length, max(cut.shape[1] for cut in present), dtype=torch.bool)
         for row, cut, start in zip(zeroed, cuts, starts, strict=True):
             if cut is not None:
                 row[start : start + len(cut)] = cut
@@ -139,13 +139,13 @@ class ViewCollator:
     def _stack(self, rows: Sequence[Sequence[int]], examples: int) -> dict[str, Tensor | Packing]:
         input_ids, mask = pad(rows, self.tokenizer.pad_token_id, self.length)
         shape = (examples, len(self.views), -1)
-        # Here, since on a GPU the step would have to wait for the number of tokens.
+        # Computed here because on a GPU, the training step would have to wait for the number of tokens.
         packing = Packing.of(mask)
         return {"input_ids": input_ids.view(shape), "attention_mask": mask.view(shape), "packing": packing}
 
 
 def _stack_labels(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """`labels`, numbers of classes, or `scores`, each (B,), where the examples have some."""
+    """Return `labels` (class indices) or `scores`, each (B,), if the examples have them."""
     if LABEL in examples[0]:
         return {"labels": torch.tensor([CLASSES.index(example[LABEL]) for example in examples])}
     if SCORE in examples[0]:
@@ -154,17 +154,17 @@ def _stack_labels(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
 
 
 def slots_of(batch: Mapping[str, Tensor]) -> Slots | None:
-    """The slots in a batch of `ViewCollator`, views flattened: (B·V, ...); None without templates."""
+    """Return the slots in a batch of `ViewCollator` with the views flattened, (B·V, ...); None without templates."""
     found = _of(batch, SLOTS_PREFIX)
     return Slots(**found) if found else None
 
 
 def edits_of(batch: Mapping[str, Tensor]) -> EmbeddingEdits | None:
-    """What such a batch changes behind the embedding layer, views flattened: (B·V, ...); None where it is nothing."""
+    """Return the embedding edits in a batch of `ViewCollator` with the views flattened, (B·V, ...), or None."""
     found = _of(batch, EDITS_PREFIX)
     return EmbeddingEdits(**found) if found else None
 
 
 def _of(batch: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors with this prefix, views flattened, without it."""
+    """Return the tensors whose names have this prefix, with views flattened and the prefix removed."""
     return {name.removeprefix(prefix): t.flatten(0, 1) for name, t in batch.items() if name.startswith(prefix)}

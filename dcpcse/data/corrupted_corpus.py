@@ -1,6 +1,6 @@
-"""A corpus that was corrupted ahead of training: token ids of every view of every example, memory-mapped.
+"""A corpus with tokens replaced before training: token ids of every view of every example, memory-mapped.
 
-corpus.json    what it was made of: fingerprints of data and vocabulary, generator by name, settings
+corpus.json    origin: fingerprints of data and vocabulary, name of the generator, settings
 corrupted.npy  ids (rows, views, L), padded
 """
 
@@ -23,7 +23,7 @@ from dcpcse.utils.parsing import parse_json
 CORPUS = "corpus.json"
 IDS = "corrupted.npy"
 CORRUPTED = "corrupted_ids"
-"""Name of the corrupted ids among an example's columns and a batch's tensors."""
+"""Name of the corrupted ids in examples and in batches."""
 
 
 @dataclass(frozen=True)
@@ -36,50 +36,51 @@ class Corpus:
 
     @classmethod
     def create(cls, folder: Path, shape: tuple[int, int, int], tokens: int) -> np.ndarray:
-        """The array to be filled; tokens: size of the vocabulary."""
+        """Create the memory-mapped array to be filled; tokens: size of the vocabulary."""
         kind = np.uint16 if tokens <= 2**16 else np.int32
         return np.lib.format.open_memmap(folder / IDS, mode="w+", dtype=kind, shape=shape)
 
     @staticmethod
     def finish(folder: Path, record: Mapping[str, Any]) -> None:
-        """Write the record, by which a folder is known to be whole."""
+        """Write the record, whose presence marks a folder as complete."""
         write_json_atomic(folder / CORPUS, dict(record))
 
     @classmethod
     def read(cls, folder: str | Path) -> "Corpus":
-        """Open a corpus; UserError for a folder that is none, or not a whole one."""
+        """Open a corpus; raise UserError if the folder is not a corpus, or is incomplete or damaged."""
         folder = Path(folder)
         if not (folder / CORPUS).is_file():
             raise UserError(
-                f"--corrupted_corpus {folder} is no whole corpus ({CORPUS} is missing); write one with dcpcse corrupt"
+                f"--corrupted_corpus {folder} has no {CORPUS}, so it is not a complete corpus; write one with dcpcse "
+                "corrupt"
             )
         try:
             record = parse_json((folder / CORPUS).read_text(encoding="utf-8"))
             ids = open_array(folder / IDS)
-            whole = list(ids.shape) == record["shape"]
+            complete = list(ids.shape) == record["shape"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"--corrupted_corpus {folder} is damaged ({error}); write it again") from error
-        if not whole:
-            raise UserError(f"--corrupted_corpus {folder}: {IDS} has another shape than {CORPUS} says; write it again")
+        if not complete:
+            raise UserError(f"--corrupted_corpus {folder}: {IDS} does not have the shape in {CORPUS}; write it again")
         return cls(folder, record, ids)
 
     def fingerprint(self) -> str:
-        """sha256 of record and ids."""
+        """Return the sha256 of record and ids."""
         digests = "".join(file_sha256(self.folder / name) for name in (CORPUS, IDS))
         return hashlib.sha256(digests.encode()).hexdigest()
 
     def require(self, **wanted: Any) -> None:
-        """UserError unless it was made of these data, this vocabulary, these views and this length."""
+        """Raise UserError unless the corpus was created from the same data, vocabulary, views and sequence length."""
         for name, value in wanted.items():
             if self.record.get(name) != value:
                 raise UserError(
-                    f"--corrupted_corpus {self.folder} was made with {name} {self.record.get(name)}, this run has "
-                    f"{value}; write one for this run with dcpcse corrupt"
+                    f"--corrupted_corpus {self.folder} was created with {name} {self.record.get(name)}, but this run "
+                    f"has {value}; write one for this run with dcpcse corrupt"
                 )
 
 
 class CorruptedDataset(IndexedDataset):
-    """Examples of a table with their row, the epoch, and their corrupted ids (V, L) beside the texts."""
+    """Examples of a table with their row, epoch and corrupted ids (V, L)."""
 
     def __init__(self, rows: Any, corpus: Corpus) -> None:
         super().__init__(rows)
@@ -91,7 +92,7 @@ class CorruptedDataset(IndexedDataset):
 
 
 def stack_corrupted(examples: Sequence[Mapping[str, Any]], length: int) -> dict[str, Tensor]:
-    """The corrupted ids of a batch (B, V, length), where its examples have some."""
+    """Return the corrupted ids of a batch, (B, V, length), if its examples have them."""
     if CORRUPTED not in examples[0]:
         return {}
     ids = np.stack([example[CORRUPTED] for example in examples])[..., :length]

@@ -1,6 +1,6 @@
-"""Rows that occur twice, and pairs that teach nothing: what makes false negatives of a training file.
+"""Count duplicate rows and uninformative pairs, which cause false negatives in training.
 
-Rows are known by 64 bits of a hash, 16 bytes each: a file of a million rows takes 16 MB, whatever its length.
+Rows are represented by 64-bit hashes, in 16 bytes per row: a file of a million rows takes 16 MB.
 """
 
 import math
@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 LINES_SHOWN = 5
-"""Line numbers that are kept of each kind."""
+"""Number of line numbers to keep for each kind of row."""
 
 
 @dataclass(frozen=True)
 class Occurrences:
-    """How many rows there are of a kind, and where the first of them are."""
+    """Number of rows of one kind, and the line numbers of the first of them."""
 
     count: int = 0
     lines: tuple[int, ...] = ()
@@ -23,13 +23,13 @@ class Occurrences:
 
 @dataclass(frozen=True)
 class DuplicateCounts:
-    """What repeats in a file.
+    """Counts of repetitions in a file.
 
-    duplicates: rows that occurred before, in all their columns. identical: anchor and positive are the same.
-    contradictory: anchor and negative are the same. relabelled: the pair of sentences occurred before, and had
-    another label then. rows: of the file. pairs: pairs of rows whose anchors are the
-    same, and pairs whose positives are: in one batch each is the other's false negative; none of labelled rows, which
-    are not told from each other.
+    duplicates: rows that equal an earlier row in all columns. identical: rows with the same anchor and positive.
+    contradictory: rows with the same anchor and negative. relabelled: rows whose pair of sentences occurs earlier with
+    another label. rows: total number of rows. pairs: number of pairs of rows with the same anchor, plus pairs with the
+    same positive; in one batch, each is a false negative of the other. It is 0 for labelled rows, which are not
+    contrasted with each other.
     """
 
     duplicates: Occurrences
@@ -40,43 +40,43 @@ class DuplicateCounts:
     pairs: int
 
     def share(self, batch: int) -> float:
-        """Expected share of random batches of so many rows in which there is such a pair.
+        """Return the expected share of random batches of `batch` rows that contain such a pair.
 
-        Pairs fall into a batch nearly independently of each other, so that their number is nearly Poisson's.
+        Pairs occur in a batch nearly independently of each other, so their number is close to Poisson-distributed.
         """
         if self.rows < 2:
             return 0.0
-        if batch >= self.rows:  # it is the file
+        if batch >= self.rows:  # the batch is the file
             return float(self.pairs > 0)
         expected = self.pairs * batch * (batch - 1) / (self.rows * (self.rows - 1))
         return -math.expm1(-expected)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the counts, JSON-ready."""
         return asdict(self)
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> "DuplicateCounts":
-        """From what `as_dict` gave."""
+        """Return the counts from a result of `as_dict`."""
         kinds = ("duplicates", "identical", "contradictory", "relabelled")
         found = {kind: Occurrences(saved[kind]["count"], tuple(saved[kind]["lines"])) for kind in kinds}
         return cls(**found, rows=saved["rows"], pairs=saved["pairs"])
 
 
 class Duplicates:
-    """Counts while a file is read."""
+    """Counts repetitions while a file is read."""
 
     def __init__(self, columns: int, *, labelled: bool = False) -> None:
-        """columns: 1 to 3, anchor, positive, negative. labelled: the third is a label, or a score."""
+        """columns: 1 to 3 (anchor, positive, negative). labelled: whether the third column is a label or a score."""
         self._numbers = array("q")
         self._rows = array("q")
         self._labelled = array("q") if labelled else None  # the pairs without their labels
-        # The anchors' and the positives'; of a file of one column, rows are anchors.
+        # Hashes of the anchors and of the positives; in a file of one column, each row is an anchor.
         self._sides = [array("q"), array("q")] if columns > 1 and not labelled else []
         self._identical, self._contradictory = LineCounter(), LineCounter()
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """Take in rows: the number of the line on which each starts, and its cells."""
+        """Add rows, each given by the number of its first line and its cells."""
         self._numbers.extend([number for number, _ in rows])
         self._rows.extend([hash(tuple(cells)) for _, cells in rows])
         if self._labelled is not None:
@@ -91,7 +91,7 @@ class Duplicates:
                     self._contradictory.add(number)
 
     def found(self) -> DuplicateCounts:
-        """The counts of all rows so far."""
+        """Return the counts of all rows added so far."""
         return DuplicateCounts(
             duplicates=self._duplicates(),
             identical=self._identical.found(),
@@ -111,7 +111,7 @@ class Duplicates:
         return _found_at(np.frombuffer(self._numbers, np.int64)[rows != rows[first][group]])
 
     def _duplicates(self) -> Occurrences:
-        import numpy as np  # here: `dcpcse --help` does not need it
+        import numpy as np  # imported here because `dcpcse --help` does not need it
 
         if not self._rows:
             return Occurrences()
@@ -122,13 +122,13 @@ class Duplicates:
 
 
 class LineCounter:
-    """Counts rows by the numbers of their lines, which never fall, and keeps the first of them."""
+    """Counts rows by their line numbers, which never decrease, and keeps the first few."""
 
     def __init__(self) -> None:
         self._count, self._lines, self._last = 0, [], None
 
     def add(self, number: int) -> None:
-        """Count a row; one that was counted last is not counted again."""
+        """Count a row, unless it is the one that was counted last."""
         if number == self._last:
             return
         self._count, self._last = self._count + 1, number
@@ -140,12 +140,12 @@ class LineCounter:
 
 
 def _found_at(lines: Sequence[int]) -> Occurrences:
-    """Rows by the numbers of their lines, in order."""
+    """Return the occurrences at the given line numbers, which are sorted."""
     return Occurrences(len(lines), tuple(map(int, lines[:LINES_SHOWN])))
 
 
 def _pairs(hashes: array) -> int:
-    """Pairs of equal values."""
+    """Return the number of pairs of equal values."""
     import numpy as np
 
     if not hashes:

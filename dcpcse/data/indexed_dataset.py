@@ -1,4 +1,4 @@
-"""Examples that know their row in the training data, so that what a batch held can be found again."""
+"""Examples with their row number in the training data, so that the contents of a batch can be traced to the file."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,24 +6,24 @@ from typing import Any
 from torch.utils.data import Dataset
 
 ROW_KEY = "row"
-"""Name of the number among an example's columns."""
+"""Name of the row number in an example."""
 
 EPOCH_KEY = "epoch"
-"""Name of the epoch's number among an example's columns."""
+"""Name of the epoch number in an example."""
 
 ROWS_KEY = "rows"
-"""Name of the numbers in a batch: plain ones, which are never sent to a device."""
+"""Name of the row numbers in a batch: a list of integers, which is never moved to a device."""
 
 
 class IndexedDataset(Dataset):
-    """Examples of a table with their row, and the epoch, beside the texts."""
+    """Examples of a table with their row number and the epoch."""
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
         self.epoch = 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """From now on examples are of this epoch; before its loader begins, as workers have a copy of their own."""
+        """Set the epoch of examples; call it before the epoch's data loader starts, since workers copy the dataset."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -38,10 +38,10 @@ class IndexedDataset(Dataset):
 
 
 def stack_indices(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """The rows of a batch, where its examples know theirs."""
+    """Return the row numbers of a batch, if its examples have them."""
     return {ROWS_KEY: [example[ROW_KEY] for example in examples]} if ROW_KEY in examples[0] else {}
 
 
 def without_index(batch: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """A batch as the model takes it, and the rows of its examples; none where they do not know theirs."""
+    """Split a batch into the model's inputs and the row numbers of its examples (empty if unknown)."""
     return {name: value for name, value in batch.items() if name != ROWS_KEY}, batch.get(ROWS_KEY, [])

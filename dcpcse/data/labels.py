@@ -1,6 +1,6 @@
-"""What pairs of sentences are said to be: the classes of natural language inference, or scores.
+"""Labels of sentence pairs: classes of natural language inference, or scores.
 
-In training data they stand in a third column named `label` or `score`, where other files have hard negatives.
+Training data have them in a third column named `label` or `score`, where other files have hard negatives.
 """
 
 import math
@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 CLASSES = ("contradiction", "entailment", "neutral")
-"""Their numbers are the places in here, which are those of SBERT's reader."""
+"""Classes in the order of their indices, which are those of SBERT's reader."""
 
 LABEL, SCORE = "label", "score"
 LABEL_INDEX = 2
-"""A label stands third, behind its two sentences."""
+"""Index of the column of labels, which follows the two sentences."""
 
 
 class Columns(tuple[str, ...]):
-    """Names of the columns of training data, and what its labels are.
+    """Names of the columns of training data, with a summary of its labels.
 
-    classes: those that occur, in the order of `CLASSES`; scores: the least and the largest; empty where the data have
-    none, or where nothing but the names is known.
+    classes: the classes that occur, in the order of `CLASSES`. scores: the smallest and the largest score. Both are
+    empty if the data have no such labels, or if only the names are known.
     """
 
     classes: tuple[str, ...]
@@ -32,27 +32,27 @@ class Columns(tuple[str, ...]):
 
     @classmethod
     def of(cls, names: Iterable[str]) -> "Columns":
-        """The columns, of which no more than the names may be known."""
+        """Convert names of columns to `Columns`, without knowledge of labels unless they are `Columns` already."""
         return names if isinstance(names, cls) else cls(names)
 
     @property
     def label(self) -> str | None:
-        """`label` or `score`, if one of them is a column."""
+        """`label` or `score` if there is such a column, else None."""
         return next((name for name in (LABEL, SCORE) if name in self), None)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The columns that hold sentences."""
+        """The names of the columns that contain sentences."""
         return tuple(name for name in self if name != self.label)
 
 
 def label_kind(names: Sequence[str]) -> str | None:
-    """`label` or `score` where the third of a file's columns is named so, in capitals or not; None for sentences."""
+    """Return `label` or `score` if the third column of a file has this name in any case, else None."""
     return _kind(names[LABEL_INDEX]) if len(names) > LABEL_INDEX else None
 
 
 def misplaced_label(names: Sequence[str]) -> str | None:
-    """A column of a file that is named as a label and does not stand third, behind two sentences; None without."""
+    """Return the name of a column that is named as a label but is not the third column; None if there is none."""
     return next((name for i, name in enumerate(names) if len(names) > 1 and i != LABEL_INDEX and _kind(name)), None)
 
 
@@ -61,22 +61,22 @@ def _kind(name: str) -> str | None:
 
 
 def normalize_label(kind: str, cell: str) -> str:
-    """A label as it is kept: a class in small letters, a score as Python writes it; ValueError for anything else."""
+    """Return a class in lower case, or a score as Python prints it; raise ValueError for anything else."""
     if kind == LABEL:
         if cell.lower() not in CLASSES:
             raise ValueError(
-                f"the label {cell[:40]!r} is none of {', '.join(CLASSES)}; write it in words (numbers mean other "
-                "classes in other data), leave the row out, or name a column of hard negatives otherwise"
+                f"the label {cell[:40]!r} is not one of {', '.join(CLASSES)}; write the class as a word (numbers have "
+                "different meanings in different data), remove the row, or rename a column of hard negatives"
             )
         return cell.lower()
     try:
-        score = float(cell.replace("_", "?"))  # Python would read 1_0 as 10
+        score = float(cell.replace("_", "?"))  # Python would parse 1_0 as 10
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
         raise ValueError(
-            f"the score {cell[:40]!r} is no number; write it as 3.5, leave the row out, or name a column of hard "
-            "negatives otherwise"
+            f"the score {cell[:40]!r} is not a number; write a number such as 3.5, remove the row, or rename a column "
+            "of hard negatives"
         )
     return repr(score)
 
@@ -90,7 +90,7 @@ class LabelCounter:
         self._scores: tuple[float, ...] = ()
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """Take in rows: the number of the line on which each starts, and its cells."""
+        """Add rows, each given by the number of its first line and its cells."""
         cells = [cells[LABEL_INDEX] for _, cells in rows if self.kind]
         if self.kind == LABEL:
             self._classes.update(cells)
@@ -100,16 +100,16 @@ class LabelCounter:
 
     @property
     def classes(self) -> Mapping[str, int]:
-        """Class → number of rows, of those that occur, in the order of `CLASSES`."""
+        """Class → number of rows, for the classes that occur, in the order of `CLASSES`."""
         return {name: self._classes[name] for name in CLASSES if self._classes[name]}
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """The least and the largest; empty without any."""
+        """The smallest and the largest score; empty if there are none."""
         return self._scores
 
 
 def describe_labels(classes: Mapping[str, int], scores: Sequence[float]) -> str:
-    """What `LabelCounter` has counted, in a few words; empty for nothing."""
+    """Describe the counts of `LabelCounter` in a few words; empty if there are no labels."""
     counts = ", ".join(f"{number:,} {name}" for name, number in classes.items())
     return counts or (f"scores from {scores[0]:g} to {scores[1]:g}" if scores else "")

@@ -1,4 +1,4 @@
-"""Readers of training files, one format each."""
+"""Readers of training files, one per format."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ ROLES = ("anchor", "positive", "negative")
 
 DROPPED_SHOWN = 5
 
-FileRow = tuple[int, list[str]]  # number of the line on which it starts, cells; a blank line has no cells
+FileRow = tuple[int, list[str]]
+"""Number of the row's first line, and its cells; a blank line has no cells."""
 
 
 @dataclass
 class DataSource:
-    """A file while it is read: says where an error is, and keeps account of the dropped rows.
+    """A training file during reading: formats errors with their line, and counts dropped rows.
 
-    A reader hands every fault to `refuse`, which raises it; where it returns instead (`dcpcse.doctor`), the reader
-    leaves the row out and goes on.
+    Readers pass every invalid row to `refuse`, which raises the error. If a subclass overrides it to return
+    (`dcpcse.doctor`), the reader skips the row and continues.
     """
 
     path: Path
@@ -40,7 +41,7 @@ class DataSource:
         return UserError(f"{self.path}, {self.unit} {number}: {problem}")
 
     def refuse(self, number: int, error: UserError) -> None:
-        """What becomes of a fault in a row."""
+        """Handle an invalid row."""
         raise error
 
     def drop(self, number: int) -> None:
@@ -56,27 +57,27 @@ Reader = Callable[[DataSource], Iterator[FileRow]]
 
 
 def reader_of(path: Path) -> Reader:
-    """The reader for the extension; raises UserError if that is unknown or the file is not there."""
-    # os.path, since Path.exists raises for a name that is too long or lies in a closed folder
+    """Return the reader for the file's extension; raise UserError if it is unsupported or the file does not exist."""
+    # os.path, since Path.exists raises errors for names that are too long and for unreadable folders
     if not os.path.exists(path):
         raise UserError(f"training file {path} does not exist; check the path")
     if not os.path.isfile(path):
-        raise UserError(f"training file {path} is not a file but a folder or a device; name a file in it")
+        raise UserError(f"training file {path} is a folder or a device, not a file; give the path of a file")
     if path.suffix.lower() not in READERS:
-        found = f"the extension {path.suffix!r}" if path.suffix else "no extension"
-        raise UserError(f"training file {path} has {found}; rename it to one of {', '.join(READERS)}")
+        found = f"the extension {path.suffix!r} is not supported" if path.suffix else "the name has no extension"
+        raise UserError(f"training file {path}: {found}; use one of {', '.join(READERS)}")
     return READERS[path.suffix.lower()]
 
 
 def read_table(source: DataSource) -> tuple[list[str], Iterator[FileRow]]:
-    """The names of a file's columns, and its rows: the stripped cells of each that has no blank one."""
+    """Return the names of a file's columns, and an iterator over its complete rows with stripped cells."""
     rows = reader_of(source.path)(source)
     columns = take_columns(source, rows)
     return columns, complete_rows(source, columns, rows)
 
 
 def take_columns(source: DataSource, rows: Iterator[FileRow]) -> list[str]:
-    """The names in the first row that is not a blank line, 1 to 3 of them and none empty."""
+    """Return the names of the 1 to 3 columns, from the first row that is not a blank line."""
     for number, cells in rows:
         if not cells:
             source.drop(number)
@@ -84,8 +85,8 @@ def take_columns(source: DataSource, rows: Iterator[FileRow]) -> list[str]:
         columns = [_clean(name) for name in cells]
         _check_columns(source, number, columns)
         return columns
-    found = "nothing but blank lines" if source.dropped else "nothing"
-    raise UserError(f"training file {source.path} is empty: it holds {found}; give at least one sentence")
+    found = "contains only blank lines" if source.dropped else "is empty"
+    raise UserError(f"training file {source.path} {found}; give at least one sentence")
 
 
 def _check_columns(source: DataSource, number: int, columns: list[str]) -> None:
@@ -94,32 +95,32 @@ def _check_columns(source: DataSource, number: int, columns: list[str]) -> None:
     if len(columns) > len(ROLES):
         raise source.error(
             number,
-            f"found {len(columns)} columns {columns}; leave 1 (sentence), 2 (anchor, positive) or "
-            "3 (anchor, positive, negative; or two sentences and a column label or score)",
+            f"found {len(columns)} columns {columns}; keep 1 (sentence), 2 (anchor, positive) or "
+            "3 (anchor, positive, negative; or two sentences and a column named label or score)",
         )
     if name := misplaced_label(columns):
         raise source.error(
             number,
-            f"the column {name!r} of {columns} does not stand third; a label or a score stands behind its two "
-            "sentences; give a column of sentences another name",
+            f"the column {name!r} of {columns} is not the third; put labels or scores into the third column, after "
+            "two columns of sentences, or rename a column of sentences",
         )
     if len(columns) == 1 and "\t" in columns[0]:
-        problem = f"the only column name, {columns[0]!r}, holds a tab"
+        problem = f"the only column name, {columns[0]!r}, contains a tab"
         raise source.error(number, f"{problem}; if tabs separate the columns, name the file .tsv")
     if len(columns) == 1 and ";" in columns[0]:
-        problem = f"the only column name, {columns[0]!r}, holds a semicolon"
-        raise source.error(number, f"{problem}; columns are separated by commas (csv) or tabs (tsv)")
+        problem = f"the only column name, {columns[0]!r}, contains a semicolon"
+        raise source.error(number, f"{problem}; separate columns by commas (.csv) or tabs (.tsv)")
 
 
 def complete_rows(source: DataSource, columns: list[str], rows: Iterable[FileRow]) -> Iterator[FileRow]:
-    """Yield the stripped cells of each row that has no blank one; a ragged row, or a wrong label, is refused."""
+    """Yield the stripped cells of complete rows; drop blank ones, and pass rows with other faults to `refuse`."""
     kind = label_kind(columns)
     for number, cells in rows:
         sentences = [_clean(cell) for cell in cells]
         if any(sentences) and len(sentences) != len(columns):
             problem = (
                 f"expected {len(columns)} cells, one for each of {columns}, but found {len(sentences)}; "
-                'give every row all of them, and put one that holds the delimiter in double quotes ("...")'
+                'add the missing cells, or put cells that contain the delimiter in double quotes ("...")'
             )
             source.refuse(number, source.error(number, problem))
         elif not sentences or not all(sentences):
@@ -131,7 +132,7 @@ def complete_rows(source: DataSource, columns: list[str], rows: Iterable[FileRow
 
 
 def _labelled(source: DataSource, number: int, cells: list[str], kind: str) -> Iterator[FileRow]:
-    """The row with its label as it is kept; none where that is refused."""
+    """Yield the row with its normalised label, unless the label is invalid."""
     try:
         yield number, [*cells[:-1], normalize_label(kind, cells[-1])]
     except ValueError as error:
@@ -139,19 +140,19 @@ def _labelled(source: DataSource, number: int, cells: list[str], kind: str) -> I
 
 
 def _clean(cell: str) -> str:
-    r"""The cell without outer white space; a \n, \r\n or \r in it becomes a blank: a sentence is one line."""
+    r"""Strip a cell, and replace line ends in it (\n, \r\n or \r) by spaces: a sentence is one line."""
     if "\n" in cell or "\r" in cell:
         cell = re.sub(r"\r\n?|\n", " ", cell)
     return cell.strip()
 
 
 def _numbered_lines(source: DataSource) -> Iterator[tuple[int, str]]:
-    r"""Yield (number from 1, text) of each line; only \n and \r\n end one.
+    r"""Yield the number (from 1) and the text of each line; only \n and \r\n end a line.
 
-    A line that is not UTF-8, or holds a NUL, is refused. Raises UserError where the file cannot be read.
+    Lines that are not UTF-8 or contain a NUL are passed to `refuse`. Raises UserError if the file cannot be read.
     """
     try:
-        # As bytes: text mode also ends lines at a lone \r, and str.splitlines at U+2028 and its like.
+        # As bytes: text mode would also end lines at a lone \r, and str.splitlines at U+2028 and others.
         with open(source.path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 try:
@@ -168,15 +169,15 @@ def _read_text(source: DataSource) -> Iterator[FileRow]:
     named = False
     for number, line in _numbered_lines(source):
         if not named:
-            yield number, ["text"]  # as the loader of `datasets` names it
+            yield number, ["text"]  # the name that the loader of `datasets` gives it
             named = True
         yield number, [line]
 
 
 def _read_delimited(source: DataSource) -> Iterator[FileRow]:
-    """Rows of a csv or tsv file, quoted as in RFC 4180; a row is numbered by the line on which it starts."""
-    delimiter = "\t" if "tsv" in source.path.name.lower() else ","  # the published rule
-    # A lone \r is white space here; the csv module would take it for the end of a row.
+    """Yield the rows of a csv or tsv file, quoted as in RFC 4180; a row's number is that of its first line."""
+    delimiter = "\t" if "tsv" in source.path.name.lower() else ","  # the rule of the published code
+    # A lone \r counts as white space here; the csv module would read it as the end of a row.
     lines = _Replayed((number, line.replace("\r", " ") + "\n") for number, line in _numbered_lines(source))
     records = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
@@ -188,11 +189,11 @@ def _read_delimited(source: DataSource) -> Iterator[FileRow]:
         except csv.Error as error:
             start = lines.start
             problem = (
-                'a quote (") opened in the row that starts here is not closed, or text follows the closing one '
+                'a quote (") in the row that starts here is not closed, or text follows the closing quote '
                 f'({error}); close it, and write a quote inside a quoted cell twice ("")'
             )
             source.refuse(start, source.error(start, problem))
-            # The row ends with its first line: what an open quote has swallowed is read again.
+            # The row ends with its first line; the lines that an open quote has consumed are read again.
             lines.rewind()
             records = csv.reader(lines, delimiter=delimiter, strict=True)
             continue
@@ -200,7 +201,7 @@ def _read_delimited(source: DataSource) -> Iterator[FileRow]:
 
 
 class _Replayed:
-    """Lines one by one, which can go back to the second of those since a mark."""
+    """An iterator over lines that can return to the second line after a mark."""
 
     def __init__(self, lines: Iterator[tuple[int, str]]) -> None:
         self._lines = lines
@@ -217,26 +218,26 @@ class _Replayed:
 
     @property
     def start(self) -> int:
-        """Number of the first line since the mark."""
+        """Number of the first line after the mark."""
         return self._since[0][0]
 
     def mark(self) -> None:
-        """A row begins here."""
+        """Mark the start of a row."""
         self._since = []
 
     def rewind(self) -> None:
-        """Give all lines since the mark but the first once more."""
+        """Return to the second line after the mark."""
         self._again += reversed(self._since[1:])
 
 
 def _read_json(source: DataSource) -> Iterator[FileRow]:
-    """Rows of a json file: an array if it opens with `[`, else JSON lines."""
+    """Yield the rows of a json file: an array if it starts with `[`, otherwise JSON lines."""
     first = next((line for _, line in _numbered_lines(source) if line.strip()), "")
     return (_read_json_array if first.lstrip().startswith("[") else _read_json_lines)(source)
 
 
 def _read_json_array(source: DataSource) -> Iterator[FileRow]:
-    """Rows of an array of objects, numbered as its items; the only format that is held in memory whole."""
+    """Yield the rows of an array of objects, numbered by item; the whole file is held in memory."""
     try:
         items = _parse_json("\n".join(line for _, line in _numbered_lines(source)))
     except _RowError as error:
@@ -260,14 +261,14 @@ def _read_json_lines(source: DataSource) -> Iterator[FileRow]:
 
 
 class _RowError(ValueError):
-    """A fault in the row of this number."""
+    """An error in the row with the given number."""
 
     def __init__(self, number: int, problem: str) -> None:
         super().__init__(problem)
         self.number = number
 
 
-# An object becomes a tuple of pairs, not a dict, in which a key that occurs twice would be lost unseen.
+# An object becomes a tuple of pairs instead of a dict, in which a duplicate key would be lost unnoticed.
 _DECODER = json.JSONDecoder(object_pairs_hook=tuple)
 
 
@@ -276,13 +277,13 @@ def _parse_json(text: str, first_line: int = 1) -> Any:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         line = first_line + error.lineno - 1
-        raise _RowError(line, f"broken JSON: {error.msg} (column {error.colno}); mend it") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits; thousands of brackets
-        raise _RowError(first_line, f"unreadable JSON: {error}; give objects that hold strings") from error
+        raise _RowError(line, f"invalid JSON: {error.msg} (column {error.colno}); correct it") from error
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits; thousands of brackets
+        raise _RowError(first_line, f"unreadable JSON: {error}; give objects that contain strings") from error
 
 
 def _object_rows(source: DataSource, values: Iterable[tuple[int, Any]]) -> Iterator[FileRow]:
-    """Yield the keys of the first object, then each object's cells in that order; None is a blank line."""
+    """Yield the keys of the first object, then the cells of each object in this order; None is a blank line."""
     keys: list[str] = []
     for number, value in values:
         if value is None:
@@ -316,7 +317,7 @@ def _in_order(number: int, cells: dict[str, Any], keys: list[str]) -> list[str]:
     if cells.keys() != set(keys):
         problem = f"expected the keys {keys}, as in the first row, but found {list(cells)}"
         raise _RowError(number, f"{problem}; give every row the same keys")
-    # A score is a number in JSON; a label that is one is refused as such, not as a number.
+    # In JSON, a score may be a number. A numeric label is rejected later, with a message about labels.
     numeric = keys[-1] if label_kind(keys) else None
     return [_as_text(number, key, cells[key], numeric=key == numeric) for key in keys]
 
@@ -330,7 +331,7 @@ def _as_text(number: int, key: str, value: Any, *, numeric: bool = False) -> str
         raise _RowError(number, f"key {key!r}: expected a string but found {_describe(value)}; quote it")
     if found := NUL_OR_SURROGATE.search(value):
         escape = f"\\u{ord(found[0]):04x}"
-        raise _RowError(number, f"key {key!r}: found {escape}, which is no character; remove it")
+        raise _RowError(number, f"key {key!r}: found {escape}, which is not a character; remove it")
     return value
 
 

@@ -1,4 +1,4 @@
-"""A text file that is encoded: one sentence a line, checked once, then read in chunks of lines from anywhere."""
+"""A text file to encode, with one sentence per line: checked once, then read in chunks of lines in any order."""
 
 import hashlib
 import os
@@ -12,9 +12,9 @@ from dcpcse.utils.text_lines import decode_line, line_error
 
 @dataclass(frozen=True)
 class TextFile:
-    """What is known of a text file after one pass over it; small, whatever the size of the file.
+    """Facts about a text file from one pass over it; their size is small for files of any size.
 
-    starts: byte at which each chunk of `chunk_size` lines begins. state: size and time of change.
+    starts: byte offset of each chunk of `chunk_size` lines. state: size and modification time.
     """
 
     path: Path
@@ -26,19 +26,19 @@ class TextFile:
 
     @classmethod
     def read(cls, path: str | Path, chunk_size: int) -> "TextFile":
-        """Go over the whole file; UserError, naming file and line, for all that cannot be encoded.
+        """Read and check the whole file; raise UserError, with file and line, if it cannot be encoded.
 
-        A blank line is such a thing: row i of the vectors is line i of the file, and it has no vector.
+        Blank lines are rejected, since row i of the vectors belongs to line i of the file.
         """
         path = Path(path)
         _require_file(path)
         starts, at, number, digest = [], 0, 0, hashlib.sha256()
         try:
             state = _state(path)
-            with open(path, "rb") as file:  # as bytes: text mode also ends lines at a lone \r
+            with open(path, "rb") as file:  # as bytes: text mode would also end lines at a lone \r
                 for number, line in enumerate(file, start=1):
                     if not decode_line(path, number, line).strip():
-                        raise line_error(path, number, "is blank; a vector stands for every line, so remove it")
+                        raise line_error(path, number, "is blank; remove it, since every line must have a vector")
                     if (number - 1) % chunk_size == 0:
                         starts.append(at)
                     at += len(line)
@@ -54,15 +54,15 @@ class TextFile:
         return len(self.starts)
 
     def first_line(self, chunk: int) -> int:
-        """Number, from 1, of the line that opens a chunk."""
+        """Return the number, from 1, of the first line of a chunk."""
         return chunk * self.chunk_size + 1
 
     def size(self, chunk: int) -> int:
-        """Lines of a chunk; the last one may be shorter."""
+        """Return the number of lines of a chunk; the last chunk may be shorter."""
         return min(self.chunk_size, self.lines - chunk * self.chunk_size)
 
     def chunk(self, number: int) -> list[str]:
-        """Lines of a chunk without their ends; UserError if the file is not the same any more."""
+        """Return the lines of a chunk without line ends; raise UserError if the file has changed."""
         self.require_unchanged()
         try:
             with open(self.path, "rb") as file:
@@ -73,20 +73,20 @@ class TextFile:
             raise UserError(f"cannot read {self.path}: {error.strerror}") from error
 
     def require_unchanged(self) -> None:
-        """UserError if the file was written to since it was checked."""
+        """Raise UserError if the file has changed since it was checked."""
         try:
             same = _state(self.path) == self.state
         except OSError:
             same = False
         if not same:
-            raise UserError(f"{self.path} was changed while it was encoded; encode it again, with --overwrite")
+            raise UserError(f"{self.path} has changed while it was encoded; encode it again with --overwrite")
 
 
 def _require_file(path: Path) -> None:
     if not os.path.exists(path):
-        raise UserError(f"{path} does not exist; give a text file, one sentence a line")
+        raise UserError(f"{path} does not exist; give a text file with one sentence per line")
     if not os.path.isfile(path):
-        raise UserError(f"{path} is not a file but a folder or a device; give a text file, one sentence a line")
+        raise UserError(f"{path} is a folder or a device, not a file; give a text file with one sentence per line")
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -95,19 +95,19 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 def read_sentences(path: Path, option: str) -> list[str]:
-    """The different lines of a text file, in order; UserError for a blank one, and for a file without any."""
+    """Return the distinct lines of a text file, in order; raise UserError if a line is blank or the file is empty."""
     from senteval.lines import single_blanks
 
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise UserError(f"{option} {path}: cannot read it: {error.strerror}") from error
+        raise UserError(f"{option} {path}: cannot read the file: {error.strerror}") from error
     texts = [single_blanks(decode_line(path, number, line)) for number, line in enumerate(lines, start=1)]
-    if not texts[-1]:  # what follows the last line's end
+    if not texts[-1]:  # the text after the last line end
         texts.pop()
     for number, text in enumerate(texts, start=1):
         if not text:
-            raise line_error(path, number, f"is blank; {option} takes a sentence a line")
+            raise line_error(path, number, f"is blank; remove it, since {option} takes one sentence per line")
     if not texts:
-        raise UserError(f"{option} {path}: is empty; give a sentence a line")
+        raise UserError(f"{option} {path}: the file is empty; give one sentence per line")
     return list(dict.fromkeys(texts))

@@ -1,8 +1,8 @@
-"""Training files: txt, csv, tsv, json and jsonl, checked cell by cell and memory-mapped.
+"""Load training files (txt, csv, tsv, json and jsonl), with checks of every cell and memory mapping.
 
-The readers know one format each and yield rows; whatever holds for every format (how many columns, what is
-blank, how many cells a row has) is checked in one place below them. The general loaders of `datasets` are not
-used because they guess: `NA` and `null` become missing cells, `1.5` a number, and U+2028 the end of a line.
+Each reader parses one format and yields rows. Rules that apply to all formats (the number of columns and of cells per
+row, and blank cells) are checked in one place after the readers. The general loaders of `datasets` are not used since
+they guess types: they read `NA` and `null` as missing cells, `1.5` as a number, and U+2028 as the end of a line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dcpcse.data.labels import Columns
 from dcpcse.data.readers import DataSource, complete_rows, reader_of, take_columns
 from dcpcse.utils.errors import UserError, plural
 
-if TYPE_CHECKING:  # importing these takes over a second, which `train.py --help` should not wait for
+if TYPE_CHECKING:  # imported lazily: it takes over a second, for which `train.py --help` should not wait
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 class TrainingData:
     """The sentences of one training file.
 
-    dataset: string columns `anchor`; `anchor, positive`; or `anchor, positive, negative`; instead of the last one
-    `label`, a string of `labels.CLASSES`, or `score`, a number.
-    columns: the names that the file itself gives them (a txt file: `text`).
-    dropped: number of rows left out for a blank cell; dropped_lines: where the first few of them start, as
-    line numbers from 1 (in a JSON array: item numbers from 1).
-    repeats: rows that are false negatives, or teach nothing (`dcpcse.data.duplicates`).
-    classes: number of rows by label, of the labels that occur; scores: the least and the largest.
+    dataset: string columns `anchor`, `anchor, positive` or `anchor, positive, negative`. Labelled pairs have `label`
+    (a string of `labels.CLASSES`) or `score` (a number) instead of `negative`.
+    columns: the names of the columns in the file (`text` for a txt file).
+    dropped: number of rows dropped because of a blank cell. dropped_lines: line numbers, from 1, of the first few of
+    them (in a JSON array, item numbers from 1).
+    repeats: counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
+    classes: label → number of rows, for the labels that occur. scores: the smallest and the largest score.
     """
 
     dataset: Dataset
@@ -50,22 +50,21 @@ class TrainingData:
 
     @property
     def roles(self) -> Columns:
-        """The columns of the dataset, with what a method may want to know of labels."""
+        """The columns of the dataset, with the summary of the labels that methods need."""
         return Columns(self.dataset.column_names, self.classes, self.scores)
 
 
 def load_training_file(
     path: str | Path, cache_dir: str | Path | None = None, *, refresh: bool = False
 ) -> TrainingData:
-    """Read a training file once, or find what an earlier call made of it in the cache folder.
+    """Load a training file, from the cache folder if an earlier call has read it.
 
-    The cache folder is `cache_dir`, by default `dcpcse` in that of `datasets`; nothing is written elsewhere.
-    refresh: read the file anew even if it was read before. Blank rows are dropped with one warning. Raises
-    UserError, naming file and line, for all that cannot be trained on, and for a cache folder that cannot be
-    written.
+    The cache folder is `cache_dir`, by default `dcpcse` in that of `datasets`; no other files are written. refresh:
+    read the file again even if it is cached. Rows with blank cells are dropped, and one warning reports them. Raises
+    UserError, with file and line, if the file is not valid training data, and if the cache folder is not writable.
     """
     path = Path(path)
-    reader_of(path)  # before anything else: is it there, and of a known kind?
+    reader_of(path)  # checks first that the file exists and has a supported extension
     cached = cache_folder(cache_dir) / f"{cache_key(path)}.arrow"
     summary = (None if refresh else read_summary(cached)) or write_cache(cached, DataSource(path))
     _warn_of_dropped(path, **summary)
@@ -81,9 +80,9 @@ def load_training_file(
 
 
 def locate_rows(path: str | Path, data: Dataset, rows: Sequence[int]) -> list[dict[str, Any]]:
-    """Where rows of a training file stand in it (`line` from 1, `item` of a JSON array), with number and sentences.
+    """Locate rows in their training file: `line` (from 1) or `item` of a JSON array, with row number and sentences.
 
-    data: what `load_training_file` made of the file, which is read again; the place is left out where it cannot be.
+    data: the dataset that `load_training_file` returned. The file is read again; if that fails, `line` is left out.
     """
     texts = data.select(list(rows)).to_list()
     places: dict[int, dict[str, int]] = {}
@@ -98,7 +97,7 @@ def locate_rows(path: str | Path, data: Dataset, rows: Sequence[int]) -> list[di
 
 
 def distinct_sentences(path: str | Path) -> tuple[str, ...]:
-    """Every sentence of a training file once, of all columns that hold some; raises as `load_training_file`."""
+    """Return the distinct sentences of a training file from all columns; raises errors like `load_training_file`."""
     data = load_training_file(path)
     return tuple(dict.fromkeys(text for column in data.roles.sentences for text in data.dataset[column]))
 
@@ -106,4 +105,4 @@ def distinct_sentences(path: str | Path) -> tuple[str, ...]:
 def _warn_of_dropped(path: Path, *, dropped: int, dropped_lines: list[int], unit: str, **_: Any) -> None:
     if dropped:
         shown = ", ".join(map(str, dropped_lines)) + (", ..." if dropped > len(dropped_lines) else "")
-        logger.warning("%s: dropped %s, blank or partly blank (%s %s)", path, plural(dropped, "row"), unit, shown)
+        logger.warning("%s: dropped %s with blank cells (%s %s)", path, plural(dropped, "row"), unit, shown)

@@ -1,4 +1,4 @@
-"""Which texts of an example stand beside each other in the loss."""
+"""Views: the texts of an example that a loss compares."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -11,10 +11,10 @@ from dcpcse.utils.errors import UserError
 
 @dataclass(frozen=True)
 class View:
-    """One rendering of an example: its role in the loss, the data column it reads, and templates by number.
+    """One view of an example: its role in the loss, the column it reads, its templates and its augmentation.
 
-    Without templates the sentence stands alone; of several each text gets one. augmentation: what is changed in the
-    sentence, at random.
+    templates: indices of templates. Without any, the sentence is encoded alone; of several, each text gets one.
+    augmentation: a random change of the sentence.
     """
 
     name: str
@@ -23,25 +23,25 @@ class View:
     augmentation: Augmentation | None = None
 
     def template_for(self, text: str, seed: int) -> int:
-        """The template of a text, drawn uniformly: the same in every epoch, process and resumed run."""
+        """Return the template of a text, drawn uniformly; the same in every epoch, process and resumed run."""
         drawn = hashlib.blake2b(f"{seed} {self.name} {text}".encode(), digest_size=8).digest()
         return self.templates[int.from_bytes(drawn) % len(self.templates)]
 
     def random(self, seed: int, epoch: int, row: int) -> Random:
-        """The random numbers of a row's augmentation: the same in every process, batch size and resumed run."""
+        """Return the generator of a row's augmentation; the same in every process, batch size and resumed run."""
         return Random(f"{seed} {epoch} {row} {self.name}")
 
 
 def max_added_tokens(views: Iterable[View], tokens: int) -> int:
-    """Tokens that augmentations add at most to a sentence of so many."""
+    """Return the maximum number of tokens that augmentations add to a sentence of `tokens` tokens."""
     return max((view.augmentation.longest(tokens) - tokens for view in views if view.augmentation), default=0)
 
 
 def sentence_pair_views(columns: Sequence[str], templates: int = 0) -> tuple[View, ...]:
-    """Views of SimCSE-like data: anchor and positive, and the hard negative where the file has one.
+    """Return the views of SimCSE: anchor and positive, and the hard negative if the data have one.
 
-    A file of one column is unsupervised: the same sentence is both views, and dropout makes them differ.
-    templates: how many there are; the anchor takes the first, the others the last (PromptBERT, section 4.3).
+    Data of one column are unsupervised: both views are the same sentence, and dropout makes them differ. templates:
+    number of templates; the anchor takes the first, other views take the last (PromptBERT, section 4.3).
     """
     require_anchor(columns)
     first, last = ((0,), (templates - 1,)) if templates else ((), ())
@@ -51,6 +51,6 @@ def sentence_pair_views(columns: Sequence[str], templates: int = 0) -> tuple[Vie
 
 
 def require_anchor(columns: Sequence[str]) -> None:
-    """UserError unless the data have the column that every method needs."""
+    """Raise UserError unless the data have the column `anchor`, which every method needs."""
     if "anchor" not in columns:
-        raise UserError(f"the training data has the columns {list(columns)}; 'anchor' is needed")
+        raise UserError(f"the training data have the columns {list(columns)}; add the missing column 'anchor'")

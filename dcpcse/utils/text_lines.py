@@ -1,9 +1,13 @@
 """Lines of a text file, checked one by one; a complaint names file and line."""
 
 import codecs
+import re
 from pathlib import Path
 
 from dcpcse.utils.errors import UserError
+
+_BINARY = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]|\0{3}")
+"""Control characters, or more NUL bytes in a row than text in UTF-16 has."""
 
 
 def line_error(path: Path, number: int, problem: str) -> UserError:
@@ -14,19 +18,27 @@ def line_error(path: Path, number: int, problem: str) -> UserError:
 def decode_line(path: Path, number: int, line: bytes) -> str:
     r"""The text of a line without its end (\n or \r\n) and, in line 1, without a byte-order mark.
 
-    Raises UserError for bytes that are not UTF-8, and for a NUL.
+    Raises UserError for bytes that are not UTF-8, for a NUL, and for a file that starts with binary data.
     """
     if number == 1:
         line = line.removeprefix(codecs.BOM_UTF8)
     if b"\0" in line:
-        raise line_error(path, number, "found a NUL byte (is it UTF-16?); convert the file to UTF-8")
+        raise _decoding_error(path, number, line, "found a NUL byte (is it UTF-16?); convert the file to UTF-8")
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise line_error(
+        raise _decoding_error(
             path,
             number,
+            line,
             f"byte 0x{line[error.start]:02x} is not UTF-8; convert the file, for instance by "
             f"`iconv -f LATIN1 -t UTF-8 {path.name} > utf8-{path.name}`",
         ) from error
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def _decoding_error(path: Path, number: int, line: bytes, problem: str) -> UserError:
+    """Return the error for a line that is not UTF-8 text, or for the whole file if it starts with binary data."""
+    if number == 1 and _BINARY.search(line) and not line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return UserError(f"{path} is not a text file but starts with binary data; give a text file in UTF-8")
+    return line_error(path, number, problem)

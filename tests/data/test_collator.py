@@ -144,5 +144,5 @@ def test_views_follow_the_columns(columns, expected):
 
 
 def test_data_without_anchors_is_refused_with_its_columns():
-    with pytest.raises(UserError, match=r"has the columns \['text', 'positive'\]; 'anchor' is needed"):
+    with pytest.raises(UserError, match=r"have the columns \['text', 'positive'\]; add the missing column 'anchor'"):
         sentence_pair_views(["text", "positive"])

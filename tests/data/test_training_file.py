@@ -356,7 +356,7 @@ def test_an_empty_or_blank_file_is_an_error(error_of, name, content):
 
 @pytest.mark.parametrize(("name", "content"), [("a.csv", "x,y\n"), ("a.tsv", "x\ty"), ("b.csv", "x\r\n")])
 def test_a_header_alone_is_an_error(error_of, name, content):
-    assert "no row follows the header" in error_of(name, content)
+    assert "no rows follow the header" in error_of(name, content)
 
 
 def test_nothing_but_partly_blank_rows_is_an_error(error_of):
@@ -382,9 +382,10 @@ def test_a_folder_is_an_error(tmp_path, cache):
         load_training_file(tmp_path, cache)
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.txt.gz", "noextension"])
+@pytest.mark.parametrize("name", ["a.parquet", "a.txt.gz", "README.md", "noextension"])
 def test_an_unknown_extension_says_what_is_allowed(error_of, name):
     message = error_of(name, "one\n")
+    assert ("is not supported; use one of" if "." in name else "has no extension; use one of") in message
     for extension in (".txt", ".csv", ".tsv", ".json", ".jsonl"):
         assert extension in message
 
@@ -431,7 +432,14 @@ def test_a_nul_byte_is_an_error(error_of, name):
 
 
 def test_utf16_is_an_error(error_of):
-    assert "UTF-16" in error_of("a.txt", "one\n".encode("utf-16"))
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        assert "UTF-16" in error_of("a.txt", "one\n".encode(encoding))
+
+
+def test_a_binary_file_is_not_taken_for_text_in_another_encoding(error_of):
+    for content in (b'X\0\0\0\0\0\0\0{"__metadata__":{}}', b"PK\x03\x04\x14\0\n", b"\x93NUMPY\x01\0v\0{}\n"):
+        assert "a.txt is not a text file" in error_of("a.txt", content)
+    assert "line 1: byte 0x93 is not UTF-8" in error_of("a.txt", b"\x93quoted\x94\n")
 
 
 @pytest.mark.parametrize(
@@ -509,7 +517,7 @@ def test_a_json_array_names_the_item(error_of):
 def test_broken_json_names_the_line_and_what_is_wrong(error_of, name, content, where):
     message = error_of(name, content)
     assert where in message
-    assert "broken JSON" in message
+    assert "invalid JSON" in message
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, '{"x": ' + "1" * 5000 + "}"])

@@ -97,9 +97,9 @@ def test_a_run_resumes_from_a_corpus(corpus, train):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_seq_length": 16}, "made with max_seq_length 32, this run has 16"),
-        ({"train_file": "other"}, "made with data"),
-        ({"encoder": "roberta"}, "made with vocabulary"),
+        ({"max_seq_length": 16}, "created with max_seq_length 32, but this run has 16"),
+        ({"train_file": "other"}, "created with data"),
+        ({"encoder": "roberta"}, "created with vocabulary"),
         ({"generator_name": "bert"}, "--generator_name has no effect with --corrupted_corpus"),
         ({"method": "dcpcse"}, "--corrupted_corpus is an option of --method"),
     ],

@@ -389,7 +389,7 @@ def test_a_file_that_changes_under_way_is_noticed(tiny, texts, tool, tmp_path, m
         return original(self, sentences, *args, **kwargs)
 
     monkeypatch.setattr(SentenceEncoder, "encode", slow)
-    refused(tool, encode_command, command(tiny("bert"), text, tmp_path / "out.npy"), "was changed")
+    refused(tool, encode_command, command(tiny("bert"), text, tmp_path / "out.npy"), "has changed")
     assert not (tmp_path / "out.npy").exists()
 
 
@@ -532,7 +532,7 @@ def test_a_file_that_changes_under_a_ray_run_is_noticed(mistaken, text, tmp_path
     changed = shutil.copy(text, tmp_path / "changed.txt")
     known = TextFile.read(changed, CHUNK)
     changed.write_text("another\n")
-    with pytest.raises(UserError, match="was changed"):
+    with pytest.raises(UserError, match="has changed"):
         ray_workers._as_vectors(
             1, ray_workers._Actor(mistaken, "cpu", None)(ray_workers._read({"number": 1}, known)), mistaken
         )
