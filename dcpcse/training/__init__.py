@@ -1,1 +1,1 @@
-"""A training run."""
+"""A training run: arguments, Trainer, guards, checkpoints, records and model card."""

@@ -1,8 +1,9 @@
-"""Contrastive batches of any size in the memory of a chunk, with the exact gradient (GradCache; Gao et al. 2021).
+"""Contrastive batches of any size in the memory of one chunk, with the exact gradient (GradCache; Gao et al., 2021).
 
-All chunks are encoded without a gradient first; losses that see all rows give the gradient of the embeddings; each
-chunk is then encoded again, with the same dropout, and takes its part of that gradient back. Objectives that are means
-over rows run with the second pass. What needs all rows in the model at once, batch normalisation, cannot be cached.
+First, all chunks are encoded without gradients. The losses that compare all rows then give the gradient with respect
+to the embeddings. Finally, each chunk is encoded again with the same dropout, and its part of that gradient is
+propagated back. Losses that are means over rows are computed in this second pass. Models that need all rows at once,
+because of batch normalisation, cannot be cached.
 """
 
 import contextlib
@@ -26,70 +27,71 @@ Batch = Mapping[str, Any]
 Terms = dict[str, Tensor]
 
 CACHED = "cached"
-"""The term of a chunk whose gradient is that of all losses on the whole batch's embeddings."""
+"""Name of the term of a chunk whose gradient is that of all losses on the embeddings of the whole batch."""
 
 
 class Steps(Protocol):
-    """The module that trains: views to embeddings, and the losses."""
+    """The training module: it encodes views and owns the losses."""
 
     losses: Mapping[str, Loss]
     view_names: list[str]
 
     def encode(self, **batch: Any) -> EncodedBatch:
-        """The step of a batch, before any loss."""
+        """Encode a batch, without computing losses."""
         ...
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What the second pass over a chunk needs of the first one.
+    """Results of the first pass that the second pass over a chunk needs.
 
-    gradient (B, V, H): of the weighted loss of the whole batch, by the chunk's embeddings; None where no loss
-    sees all rows. For each loss that is a mean over rows, drawn: what it drew there, so that no generator runs
-    twice; counts: the number of its things in the whole batch, of a process on average.
+    gradient: (B, V, H), the gradient of the weighted loss of the whole batch with respect to the chunk's embeddings;
+    None if no loss compares all rows. sampled: for each loss that is a mean over rows, the result of its `sample`, so
+    that no random numbers are drawn twice. counts: for each such loss, the number of items in the whole batch, as the
+    mean over processes.
     """
 
     gradient: Tensor | None
     sampled: Mapping[str, Any]
     counts: Mapping[str, Tensor]
 
-    def terms(self, step: EncodedBatch, losses: Mapping[str, Loss]) -> Terms:
-        """The chunk's part of each term, and `CACHED` where there is a gradient."""
-        terms = {} if self.gradient is None else {CACHED: (_stacked(step) * self.gradient).sum()}
+    def terms(self, batch: EncodedBatch, losses: Mapping[str, Loss]) -> Terms:
+        """Return the chunk's part of each term, and `CACHED` if there is a gradient."""
+        terms = {} if self.gradient is None else {CACHED: (_stacked(batch) * self.gradient).sum()}
         for name, loss_fn in per_row_losses(losses).items():
-            share = loss_fn.num_items(step, self.sampled[name]) / self.counts[name]
-            terms[name] = loss_fn.mean(step, self.sampled[name]) * share
+            share = loss_fn.num_items(batch, self.sampled[name]) / self.counts[name]
+            terms[name] = loss_fn.mean(batch, self.sampled[name]) * share
         return terms
 
 
 def per_row_losses(losses: Mapping[str, Loss]) -> dict[str, PerRowLoss]:
-    """The losses that a batch can be taken apart for."""
+    """Return the losses that can be computed on parts of a batch."""
     return {name: loss_fn for name, loss_fn in losses.items() if isinstance(loss_fn, PerRowLoss)}
 
 
 def joint(losses: Mapping[str, Loss]) -> dict[str, Loss]:
-    """Those that see all rows, of which they have embeddings alone, and what `precompute` returned."""
+    """Return the losses that compare all rows, using only their embeddings and the results of `precompute`."""
     return {name: loss_fn for name, loss_fn in losses.items() if not isinstance(loss_fn, PerRowLoss)}
 
 
 def require_repeatable(run: TrainingArguments) -> None:
-    """UserError for options of a run that passes over chunks cannot keep."""
+    """Raise UserError if options of a run prevent a second pass over chunks."""
     if run.torch_compile:
         raise UserError(
-            "--gradient_cache_chunk: compiled modules draw dropout from random numbers of their own, which the second "
-            "pass over a chunk cannot repeat; leave it or --torch_compile out"
+            "--gradient_cache_chunk: compiled modules draw their own random numbers for dropout, which the second "
+            "pass over a chunk cannot repeat; leave out --gradient_cache_chunk or --torch_compile"
         )
     if run.torch_empty_cache_steps or "lomo" in run.optim:
         option = "--torch_empty_cache_steps" if run.torch_empty_cache_steps else f"--optim {run.optim}"
-        raise UserError(f"--gradient_cache_chunk does not go together with {option}; leave one of them out")
+        raise UserError(f"--gradient_cache_chunk cannot be combined with {option}; leave out one of them")
 
 
 def require_cachable(head: nn.Module | None) -> None:
-    """UserError for a head that has to see the whole batch."""
+    """Raise UserError if the head needs the whole batch at once."""
     if isinstance(head, BatchNormMLP):
         raise UserError(
-            "--gradient_cache_chunk: batch normalisation takes its statistics from the whole batch, which is never in "
-            "memory at once; leave it out, or give --batchnorm False"
+            "--gradient_cache_chunk: batch normalisation needs the whole batch, which is never in memory at once; "
+            "leave out --gradient_cache_chunk, or give --batchnorm False"
         )
 
 
@@ -101,35 +103,37 @@ def run_in_chunks(
     run: Callable[[Batch, Replay, bool], Terms],
     precision: Callable[[], AbstractContextManager] = contextlib.nullcontext,
 ) -> Terms:
-    """All gradients of a batch, chunk of examples by chunk; gives the whole batch's terms, without a gradient.
+    """Compute all gradients of a batch chunk by chunk, and return the terms of the whole batch without gradients.
 
-    weights: of the terms in the loss. run: the second pass over a chunk, forward and backward of the sum of `CACHED`
-    and the weighted terms; told whether it is the last one. precision: of the passes (autocast). Every process has
-    equally many chunks.
+    chunk: number of examples per chunk. weights: weights of the terms in the loss. run: the second pass over a chunk,
+    forward and backward, for the sum of `CACHED` and the weighted terms; its last argument is whether this is the last
+    chunk. precision: context of the passes (autocast). Every process has the same number of chunks.
     """
     chunks = list(_split(batch, -(-all_reduce_max(len(batch["input_ids"])) // chunk)))
     seeds = torch.randint(2**62, (len(chunks),)).tolist()
     with precision():
-        looks = []
+        first_passes = []
         for part, seed in zip(chunks, seeds, strict=True):
-            looks.append(_look(steps, part, seed))
-            release_memory()  # after every chunk: memory is what this is for
-    terms, gradients = _joint_terms(steps, batch, looks, weights, precision)
-    counts = {name: mean_count(sum(look.counts[name] for look in looks)) for name in per_row_losses(steps.losses)}
+            first_passes.append(_first_pass(steps, part, seed))
+            release_memory()  # after every chunk, since saving memory is the purpose
+    terms, gradients = _joint_terms(steps, batch, first_passes, weights, precision)
+    per_row = per_row_losses(steps.losses)
+    counts = {name: mean_count(sum(first.counts[name] for first in first_passes)) for name in per_row}
     total: Terms = {name: term.detach() for name, term in terms.items()}
     for i, (part, seed) in enumerate(zip(chunks, seeds, strict=True)):
         with _seeded(seed, part["input_ids"].device):
-            parts = run(part, Replay(gradients[i], looks[i].sampled, counts), i == len(chunks) - 1)
+            parts = run(part, Replay(gradients[i], first_passes[i].sampled, counts), i == len(chunks) - 1)
         release_memory()
         for name in counts:
             total[name] = total.get(name, 0) + parts[name].detach()
     return {name: total[name] for name in steps.losses}
 
 
-class _Look(NamedTuple):
-    """The first pass over a chunk: embeddings (B, V, H), and of losses by name what they took of it.
+class _FirstPass(NamedTuple):
+    """The first pass over a chunk: its embeddings (B, V, H), and intermediate results of losses by name.
 
-    looked: of those that see all rows; drawn, and how many things they have: of those that are means over rows.
+    precomputed: of losses that compare all rows. sampled, counts: of losses that are means over rows; counts are their
+    numbers of items.
     """
 
     embeddings: Tensor
@@ -139,45 +143,45 @@ class _Look(NamedTuple):
 
 
 @torch.no_grad()
-def _look(steps: Steps, chunk: Batch, seed: int) -> _Look:
+def _first_pass(steps: Steps, chunk: Batch, seed: int) -> _FirstPass:
     alone = per_row_losses(steps.losses)
     with _seeded(seed, chunk["input_ids"].device):
-        step = steps.encode(**chunk)
-        sampled = {name: loss_fn.sample(step) for name, loss_fn in alone.items()}
-        precomputed = {name: loss_fn.precompute(step) for name, loss_fn in joint(steps.losses).items()}
-    vectors = _stacked(step)
-    counts = {name: torch.as_tensor(loss_fn.num_items(step, sampled[name])) for name, loss_fn in alone.items()}
-    return _Look(vectors, precomputed, sampled, {name: count.to(vectors) for name, count in counts.items()})
+        batch = steps.encode(**chunk)
+        sampled = {name: loss_fn.sample(batch) for name, loss_fn in alone.items()}
+        precomputed = {name: loss_fn.precompute(batch) for name, loss_fn in joint(steps.losses).items()}
+    vectors = _stacked(batch)
+    counts = {name: torch.as_tensor(loss_fn.num_items(batch, sampled[name])) for name, loss_fn in alone.items()}
+    return _FirstPass(vectors, precomputed, sampled, {name: count.to(vectors) for name, count in counts.items()})
 
 
 def _joint_terms(
     steps: Steps,
-    batch: Batch,
-    looks: Sequence[_Look],
+    tensors: Batch,
+    first_passes: Sequence[_FirstPass],
     weights: Mapping[str, float],
     precision: Callable[[], AbstractContextManager],
 ) -> tuple[Terms, Sequence[Tensor | None]]:
-    """The terms that see all rows, and the gradient of their weighted sum by the embeddings of each chunk."""
+    """Return the terms of losses that compare all rows, and the gradient of their weighted sum for each chunk."""
     losses = joint(steps.losses)
     if not losses:
-        return {}, [None] * len(looks)
-    embeddings = torch.cat([look.embeddings for look in looks]).requires_grad_()
+        return {}, [None] * len(first_passes)
+    embeddings = torch.cat([first.embeddings for first in first_passes]).requires_grad_()
     views = dict(zip(steps.view_names, embeddings.unbind(1), strict=True))
-    step = EncodedBatch(None, batch["input_ids"], batch["attention_mask"], views)
+    batch = EncodedBatch(None, tensors["input_ids"], tensors["attention_mask"], views)
     with precision():
-        terms = {name: o(replace(step, precomputed=_joined(name, looks))) for name, o in losses.items()}
+        terms = {name: o(replace(batch, precomputed=_joined(name, first_passes))) for name, o in losses.items()}
         loss = sum(weights[name] * term for name, term in terms.items())
-    return terms, torch.autograd.grad(loss, embeddings)[0].split([len(look.embeddings) for look in looks])
+    return terms, torch.autograd.grad(loss, embeddings)[0].split([len(first.embeddings) for first in first_passes])
 
 
-def _joined(name: str, looks: Sequence[_Look]) -> dict[str, Tensor]:
-    """What a loss found in all chunks, as it would in the batch."""
-    found = [look.precomputed[name] for look in looks]
+def _joined(name: str, first_passes: Sequence[_FirstPass]) -> dict[str, Tensor]:
+    """Concatenate the precomputed tensors of a loss over all chunks."""
+    found = [first.precomputed[name] for first in first_passes]
     return {tensor: torch.cat([part[tensor] for part in found]) for tensor in found[0]}
 
 
 def _split(batch: Batch, count: int) -> Iterator[Batch]:
-    """The batch in `count` parts of (nearly) equally many examples."""
+    """Split a batch into `count` parts with nearly the same number of examples."""
     tensors = {name: tensor.tensor_split(count) for name, tensor in batch.items() if isinstance(tensor, Tensor)}
     masks = [mask.flatten(0, 1) for mask in tensors["attention_mask"]]
     packing = batch.get("packing") or Packing.of(torch.cat(masks))
@@ -186,15 +190,15 @@ def _split(batch: Batch, count: int) -> Iterator[Batch]:
         yield {**dict(zip(tensors, parts, strict=True)), "packing": part}
 
 
-def _stacked(step: EncodedBatch) -> Tensor:
-    """Embeddings of all views (B, V, H), in float32 or better: gradients are kept in that."""
-    vectors = torch.stack(list(step.embeddings.values()), dim=1)
+def _stacked(batch: EncodedBatch) -> Tensor:
+    """Return the embeddings of all views, (B, V, H), in float32 or wider, the precision of their gradients."""
+    vectors = torch.stack(list(batch.embeddings.values()), dim=1)
     return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
 @contextlib.contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers of a stream of its own: the same in both passes, others in each chunk."""
+    """Use a separate random stream within the context, which is the same in both passes and unique to each chunk."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

@@ -1,4 +1,4 @@
-"""What train.py does, step by step: check, build, train, measure, report."""
+"""The steps of train.py: check the options, build the model, train, evaluate and report."""
 
 import contextlib
 import logging
@@ -45,14 +45,14 @@ logger = logging.getLogger(__name__)
 
 ALWAYS_RECORDED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs")
 ALWAYS_RECORDED += ("max_steps", "do_train", "fp16")
-"""Options of a run that `run.yaml` always holds."""
+"""Options that are always recorded in `run.yaml`."""
 
 NEVER_RECORDED = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *HUB_OPTIONS)
-"""Options that `run.yaml` never holds: what a call did with its folder is not part of the run."""
+"""Options that are never recorded in `run.yaml`: how a call treats its output folder is not part of the run."""
 
 
 def run_training(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
-    """What train.py does once its options are read; given: names of those that were."""
+    """Run train.py with parsed options; given: names of the options that the user has set."""
     _, _, run_args = options
     resolve_arguments(run_args, options[1], given)
     output_folder.require_output_dir(run_args)
@@ -68,7 +68,7 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
     model_args, data_args, run_args = options
     output_folder.check_output(run_args, model_args.model_name_or_path)
     target = take_push_target(run_args, given)
-    if target and run_args.process_index == 0:  # what cannot be pushed should not cost a training
+    if target and run_args.process_index == 0:  # checked before the training, which would be in vain otherwise
         require_pushable(run_args.output_dir, target)
     checkpoint = checkpoints.find_checkpoint(run_args)
     require_training_file(model_args, data_args)
@@ -83,29 +83,30 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
     method = build_resolved(load_encoder(model_args), model_args, data.roles)
     require_fitting(method, data_args, run_args)
     corpus = _read_corpus(model_args, data_args, method)
-    made_of, asked = _made_of(data_args, run_args, method, corpus), resolved(model_args, data_args, run_args, given)
+    made_of = _made_of(data_args, run_args, method, corpus)
+    run_options = resolved(model_args, data_args, run_args, given)
     if checkpoint:
-        checkpoint.require_same(asked, made_of, method)
+        checkpoint.require_same(run_options, made_of, method)
         if run_args.load_best_model_at_end:
             checkpoint.require_best(Path(run_args.output_dir))
     in_dev = bool(model_args.denoise_in_dev)
     trainer = build_trainer(method, data, data_args, run_args, dev, denoise_in_dev=in_dev, corpus=corpus)
     trainer.made_of = made_of
-    _train_and_evaluate(trainer, checkpoint, asked)
+    _train_and_evaluate(trainer, checkpoint, run_options)
     if target and trainer.is_world_process_zero():
         _push(Path(run_args.output_dir), target)
-    trainer.accelerator.wait_for_everyone()  # processes that leave the group one by one may abort the others
+    trainer.accelerator.wait_for_everyone()  # a process that leaves the group early may abort the others
     trainer.accelerator.end_training()
 
 
 def _train_and_evaluate(
-    trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, asked: Mapping[str, Any]
+    trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, run_options: Mapping[str, Any]
 ) -> None:
-    """Train and measure, as far as it is asked for and not done yet; asked: the resolved options."""
+    """Train and evaluate, as far as this is requested and not yet done; run_options: the resolved options."""
     run = trainer.args
-    finished = run.do_train and _is_finished(trainer, asked)
+    finished = run.do_train and _is_finished(trainer, run_options)
     if run.do_train and not finished:
-        _prepare(trainer, checkpoint, asked)
+        _prepare(trainer, checkpoint, run_options)
         _train(trainer, checkpoint)
     if run.do_eval and not (finished and (Path(run.output_dir) / output_folder.EVAL_RESULTS).is_file()):
         _evaluate(trainer)
@@ -121,12 +122,12 @@ def _push(folder: Path, target: PushTarget) -> None:
 
 
 def dev_tasks(data: DataArguments) -> list[str]:
-    """The tasks that dev evaluation measures."""
+    """Return the names of the tasks for dev evaluation."""
     return [*data.eval_tasks, *(TRANSFER_TASKS if data.eval_transfer else ())]
 
 
 def load_dev_tasks(data: DataArguments) -> Suite:
-    """Their files, read and checked: before encoders are loaded, and for the whole of the run."""
+    """Load and check the files of the dev tasks once for the whole run, before any encoder is loaded."""
     settings = settings_of_mode("dev", official=not data.custom_eval_data)
     return load_suite(dev_tasks(data), data.eval_data_dir, settings)
 
@@ -136,7 +137,7 @@ def _data_cache(args: ModelArguments) -> Path | None:
 
 
 def load_encoder(args: ModelArguments) -> Backbone:
-    """The encoder that the options name, with its LM head where the MLM loss or the head needs one."""
+    """Load the encoder that the options name, with its masked-LM head if the MLM loss or --org_mlp needs it."""
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     hub.require_known(args.model_name_or_path, options)
     return load_backbone(
@@ -149,13 +150,13 @@ def load_encoder(args: ModelArguments) -> Backbone:
 
 
 def _read_corpus(args: ModelArguments, data: DataArguments, method: Method) -> Corpus | None:
-    """The corpus that was corrupted ahead of training, if one is given; UserError if it is of another run."""
+    """Read the corrupted corpus, if one is given; raise UserError if it does not fit this run."""
     if args.corrupted_corpus is None:
         return None
     if any(view.augmentation for view in method.views):
         raise UserError(
-            "--corrupted_corpus: its tokens were replaced in sentences as they are, and --method "
-            f"{args.method} changes them anew in each epoch; leave it out"
+            f"--corrupted_corpus: its tokens were replaced in unchanged sentences, but --method {args.method} changes "
+            "them anew in each epoch; leave out --corrupted_corpus"
         )
     corpus = Corpus.read(args.corrupted_corpus)
     corpus.require(
@@ -177,12 +178,12 @@ def build_trainer(
     denoise_in_dev: bool = False,
     corpus: Corpus | None = None,
 ) -> ContrastiveTrainer:
-    """The Trainer with collator and dev evaluation on the tasks of `dev`; corpus: corrupted ids of the data."""
+    """Build the Trainer with collator and dev evaluation on the tasks of `dev`; corpus: corrupted ids of the data."""
 
     def dev_scores() -> Mapping[str, float]:
         with method.model.denoised(denoise_in_dev):
-            measured = evaluate_suite(method.model, dev, batch_size=run_args.per_device_eval_batch_size)
-        return dev_metrics(measured.results)
+            evaluated = evaluate_suite(method.model, dev, batch_size=run_args.per_device_eval_batch_size)
+        return dev_metrics(evaluated.results)
 
     collator = ViewCollator(
         method.model.tokenizer,
@@ -206,7 +207,7 @@ def build_trainer(
 
 
 def _made_of(data: DataArguments, run: RunArguments, method: Method, corpus: Corpus | None) -> dict[str, Any]:
-    """What a run is made of besides its options and the encoder, by the names that a refusal gives it."""
+    """Return what determines a run besides its options and encoder, by the names used in error messages."""
     frozen = [parameter for loss_fn in method.losses for parameter in loss_fn.parameters()]
     frozen = nn.ParameterList(parameter for parameter in frozen if not parameter.requires_grad)
     made_of = {"processes": run.world_size, "training file": file_sha256(data.train_file)}
@@ -220,47 +221,50 @@ def _made_of(data: DataArguments, run: RunArguments, method: Method, corpus: Cor
 
 
 def _is_finished(trainer: ContrastiveTrainer, options: Mapping[str, Any]) -> bool:
-    """Whether a run that is to go on has left its result already; then that stays, and is what is measured.
+    """Whether a run to be resumed has already written its result, which then remains unchanged and is evaluated.
 
-    UserError for a result of other options, and for a shorter one without a checkpoint to go on from.
+    Raises UserError if the result was trained with different options, or if it has fewer steps than planned and there
+    is no checkpoint to resume from.
     """
     run, output, steps = trainer.args, Path(trainer.args.output_dir), planned_steps(trainer)
-    there = manifest.is_model_folder(output)
-    if not there or not (run.resume or checkpoints.asks_for_newest(run.resume_from_checkpoint)):
+    exists = manifest.is_model_folder(output)
+    if not exists or not (run.resume or checkpoints.asks_for_newest(run.resume_from_checkpoint)):
         return False
     state = read_state(output) or {"global_step": 0}
     result = checkpoints.Checkpoint(output, state["global_step"])
     result.require_same_options(options)
     if result.step >= steps:
         result.require_same_run(trainer.step_module.model, None)
-        notify(f"{output} is finished: all its {steps} steps are done; its result stays as it is")
+        notify(f"{output} contains a finished run: all {steps} steps are done; it remains unchanged")
         if trainer.is_world_process_zero():
             atomic_save.remove_leftovers(output)
         trainer.restore_result()
         return True
     if last_checkpoint(output) is None:
         raise UserError(
-            f"{output} holds the result of {result.step} steps, and no checkpoint to go on from to {steps}; give "
-            "another folder, or --overwrite_output_dir without --resume"
+            f"{output} contains the result of {result.step} steps but no checkpoint to resume from for {steps} steps; "
+            "give another folder, or --overwrite_output_dir without --resume"
         )
     return False
 
 
-def _prepare(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, asked: Mapping[str, Any]) -> None:
-    """Make the output folder ready, and say what is about to be trained."""
+def _prepare(
+    trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, run_options: Mapping[str, Any]
+) -> None:
+    """Prepare the output folder, and print a summary of the run."""
     if not trainer.is_world_process_zero():
         return
     output = Path(trainer.args.output_dir)
     atomic_save.remove_leftovers(output)
     remove_old_card(output)
     if not checkpoint and trainer.args.resume:
-        notify(f"--resume: there is no whole checkpoint in {output} yet; the training begins")
-        output_folder.clear_reports(output)  # a broken checkpoint stays until a whole one takes its place
+        notify(f"--resume: there is no complete checkpoint in {output} yet; training starts from the beginning")
+        output_folder.clear_reports(output)  # a broken checkpoint remains until a complete one replaces it
     elif not checkpoint:
         output_folder.clear_run(output)
     else:
-        notify(f"going on from {checkpoint.folder}, after step {checkpoint.step}")
-    write_run(output / RUN_FILE, asked)
+        notify(f"resuming from {checkpoint.folder}, after step {checkpoint.step}")
+    write_run(output / RUN_FILE, run_options)
     write_environment(output, step=checkpoint.step if checkpoint else 0)
     for line in summary(trainer).splitlines():
         notify(line)
@@ -276,23 +280,23 @@ def _train(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | Non
                 notify(line)
     if trainer.is_world_process_zero():
         notify(f"the model is in {output}")
-    if number := trainer.stop.number:  # it came in the last step, or while the result was saved
+    if number := trainer.stop.number:  # the signal arrived in the last step, or while the result was saved
         raise Interrupted(number, f"{Interrupted(number).name} at the end of the training: the model is in {output}")
 
 
 def _metrics_of_training(
     trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None
 ) -> Mapping[str, float] | None:
-    """Train; None where the checkpoint is the end already."""
+    """Train and return the metrics, or None if the checkpoint is already the end of the run."""
     steps, output = planned_steps(trainer), Path(trainer.args.output_dir)
-    if checkpoint and checkpoint.step >= steps:  # transformers would take one step more
-        notify(f"{checkpoint.folder} is the end of the run: all its {steps} steps are done, none is left to train")
+    if checkpoint and checkpoint.step >= steps:  # transformers would train one more step
+        notify(f"{checkpoint.folder} is the end of the run: all {steps} steps are done")
         trainer.restore(checkpoint)
         return None
     try:
         return trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
     except KeyboardInterrupt as error:
-        if not str(error):  # at once, in the middle of a step
+        if not str(error):  # interrupted immediately, within a step
             notify(output_folder.resume_hint(output))
         raise
     except RuntimeError as error:
@@ -302,19 +306,19 @@ def _metrics_of_training(
 
 
 def _report_lost_process(trainer: ContrastiveTrainer, output: Path) -> None:
-    """Another process is gone. The first one says what to do; the second one, where the first is gone."""
-    if number := trainer.stop.number:  # the launcher has seen it too, and ends this process
+    """Report that another process has ended, once: from the first process, or from the second if the first is gone."""
+    if number := trainer.stop.number:  # the launcher has noticed it too, and ends this process
         raise Interrupted(number)
-    speaker = 1 if trainer.args.process_index == 1 and not is_locked(output) else 0
-    if trainer.args.process_index == speaker:
+    reporter = 1 if trainer.args.process_index == 1 and not is_locked(output) else 0
+    if trainer.args.process_index == reporter:
         print(
             f"another process of this run has ended; {output_folder.resume_hint(output)}", file=sys.stderr, flush=True
         )
 
 
 def resolved(model: ModelArguments, data: DataArguments, run: RunArguments, given: Collection[str]) -> dict[str, Any]:
-    """The options of a run, whether given, filled in or left at their defaults."""
-    # Of transformers' hundred options those that were given, and those that matter always.
+    """Return the options of a run with their final values, including defaults."""
+    # Of the hundred options of transformers, only those that were given and those that always matter.
     kept = {name: value for name, value in run.to_dict().items() if name in given or name in ALWAYS_RECORDED}
     options = {**vars(model), **vars(data), **kept, "output_dir": run.output_dir}
     return {name: value for name, value in options.items() if value not in (None, []) and name not in NEVER_RECORDED}

@@ -1,7 +1,7 @@
-"""A frozen encoder whose layers are split over all processes (FSDP2).
+"""Split the layers of a frozen encoder over all processes (FSDP2).
 
-Each process keeps its part of every layer; a layer is whole only while it computes, forward and backward. All that is
-trained is small and stays whole in each process, where DDP averages its gradients.
+Each process keeps its shard of every layer. A layer is complete only during its forward and backward computation. All
+trained weights are small and complete in every process, where DDP averages their gradients.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from dcpcse.utils.errors import UserError
 
 
 def shard_layers(backbone: nn.Module) -> list[nn.Module]:
-    """Split the layers of a frozen backbone over all processes; they are its own modules, changed in place."""
+    """Shard the layers of a frozen backbone over all processes, in place, and return them."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard  # a second to import, for those who ask for it
+    from torch.distributed.fsdp import fully_shard  # imported here because it takes a second and is rarely needed
 
     device = next(backbone.parameters()).device.type
     mesh = init_device_mesh(device, (dist.get_world_size(),))
@@ -24,17 +24,19 @@ def shard_layers(backbone: nn.Module) -> list[nn.Module]:
 
 
 def layers_of(backbone: nn.Module) -> Sequence[nn.Module]:
-    """The layers of an encoder; UserError where they are not in one list."""
+    """Return the layers of an encoder; raise UserError if they are not in one list."""
     lists = (module for module in backbone.modules() if isinstance(module, nn.ModuleList))
     for modules in lists:
         if len(modules) == backbone.config.num_hidden_layers:
             return list(modules)
-    raise UserError(f"--shard_encoder: {backbone.config.model_type} has no list of its layers; leave it out")
+    raise UserError(
+        f"--shard_encoder: the layers of {backbone.config.model_type} are not in one list; leave out --shard_encoder"
+    )
 
 
 @contextmanager
 def unsharded(layers: Sequence[nn.Module]) -> Iterator[None]:
-    """For a while with whole layers: processes may then encode at their own pace, without waiting for each other."""
+    """Keep the layers complete within the context, so that each process can encode without waiting for others."""
     for layer in layers:
         layer.set_reshard_after_forward(False)
         layer.unshard()

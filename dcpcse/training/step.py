@@ -1,4 +1,4 @@
-"""One training step: a batch of all views → the terms of the loss."""
+"""The training step: from a batch of all views to the terms of the loss."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,19 +19,19 @@ from dcpcse.utils.errors import UserError
 
 
 def require_scalar(term: str, value: Any) -> Tensor:
-    """The value of a term; UserError for one that is no scalar tensor, which autograd would refuse without a name."""
+    """Return the value of a term if it is a scalar tensor; otherwise raise UserError, which names the term."""
     if isinstance(value, Tensor) and not value.dim():
         return value
     found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.40}"
     raise UserError(
-        f"the term {term} of the loss is {found}; its objective must return a tensor of one number, a mean"
+        f"the term {term} of the loss is {found}; let its objective return a scalar tensor, such as a mean"
     )
 
 
 class TrainingStep(nn.Module):
-    """A batch of all views → the unweighted terms of the loss. The one module that DDP and compile wrap."""
+    """Computes the unweighted terms of the loss from a batch of all views; the module that DDP and compile wrap."""
 
-    # The terms are means over the batch: the Trainer is to divide by the accumulation steps.
+    # The terms are means over the batch, so the Trainer divides them by the number of accumulation steps.
     accepts_loss_kwargs = False
 
     def __init__(self, method: Method) -> None:
@@ -42,20 +42,23 @@ class TrainingStep(nn.Module):
         self.view_names = [view.name for view in method.views]
         self.adversary = method.adversary
         kept = {id(tensor) for loss_fn in method.losses for tensor in loss_fn.persistent_state().values()}
-        # Each process comes to the same by itself: DDP need not send it round before every pass.
+        # Every process computes the same values, so DDP need not broadcast them before each pass.
         self._ddp_params_and_buffers_to_ignore = [name for name, b in self.named_buffers() if id(b) in kept]
 
-    def forward(self, replay: Replay | None = None, **batch: Any) -> dict[str, Tensor]:
-        """A batch of `ViewCollator` → scalar by term name. replay: the batch is a chunk in its second pass."""
-        step = self.encode(**batch)
+    def forward(self, replay: Replay | None = None, **tensors: Any) -> dict[str, Tensor]:
+        """Return the terms by name, each a scalar, of a batch of `ViewCollator`.
+
+        replay: given if the batch is a chunk in its second pass of the gradient cache.
+        """
+        batch = self.encode(**tensors)
         if replay is not None:
-            return {name: require_scalar(name, t) for name, t in replay.terms(step, self.losses).items()}
-        return {name: require_scalar(name, o(with_precomputed(step, o))) for name, o in self.losses.items()}
+            return {name: require_scalar(name, t) for name, t in replay.terms(batch, self.losses).items()}
+        return {name: require_scalar(name, o(with_precomputed(batch, o))) for name, o in self.losses.items()}
 
     def encode(
         self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None, **others: Tensor
     ) -> EncodedBatch:
-        """input_ids, attention_mask (B, V, L), slots of templates → what the losses look at."""
+        """Encode input_ids and attention_mask, both (B, V, L), with the slots of templates, for the losses."""
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
         prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
 
@@ -72,18 +75,18 @@ class TrainingStep(nn.Module):
         edits = edits_of(others)
         return encode_edited(edits if self.adversary is None else self._step_uphill(encode_edited, edits, ids))
 
-    @torch.enable_grad()  # the gradient cache looks at a chunk without one
+    @torch.enable_grad()  # the first pass of the gradient cache runs without gradients
     def _step_uphill(
         self, encode: Callable[[EmbeddingEdits], EncodedBatch], edits: EmbeddingEdits | None, ids: Tensor
     ) -> EmbeddingEdits:
-        """What rows (N, L) find edited, with the adversary's steps besides; another pass, forward and backward."""
+        """Return the edits (N, L) of the rows with the adversary's steps added, by a forward and a backward pass."""
         edits, loss_fn = edits or EmbeddingEdits(), self.losses[self.adversary.term]
         weight = self.model.encoder.backbone.get_input_embeddings().weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
         still = torch.zeros(*ids.shape, self.model.dimension, device=ids.device, dtype=dtype, requires_grad=True)
-        step = encode(replace(edits, shift=still))
-        # Not the mean over processes or chunks: the length of the gradient does not count.
-        (gradient,) = torch.autograd.grad(loss_fn.mean(step, loss_fn.sample(step)), still)
+        batch = encode(replace(edits, shift=still))
+        # Not the mean over processes or chunks: the length of the gradient is normalised away.
+        (gradient,) = torch.autograd.grad(loss_fn.mean(batch, loss_fn.sample(batch)), still)
         uphill = self.adversary.epsilon * F.normalize(gradient, dim=-1).unflatten(0, (-1, len(self.view_names)))
         shift = torch.zeros_like(uphill)
         for view, other in self.adversary.views.items():
@@ -93,13 +96,13 @@ class TrainingStep(nn.Module):
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
     ) -> None:
-        """Recompute activations in the backward pass; the prompts take part.
+        """Recompute activations in the backward pass, including those of the prompts.
 
-        Only the non-reentrant kind: the reentrant one sees no gradient to compute behind frozen embeddings.
+        Raises UserError for reentrant checkpointing, which computes no gradients after frozen embeddings.
         """
         kwargs = dict(activation_checkpointing_kwargs or {})
         if kwargs.setdefault("use_reentrant", False):
-            raise UserError("gradient checkpointing with use_reentrant=True loses the prompts' gradient; leave it out")
+            raise UserError("gradient checkpointing with use_reentrant=True drops the prompts' gradient; leave it out")
         backbone = self.model.encoder.backbone
         if hasattr(backbone, "activation_checkpointing_enable"):
             backbone.activation_checkpointing_enable(activation_checkpointing_kwargs=kwargs, **others)
@@ -109,5 +112,5 @@ class TrainingStep(nn.Module):
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
     ) -> None:
-        """The same under the name that transformers before 5.20 calls."""
+        """Do the same under the name that transformers calls before version 5.20."""
         self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **others)

@@ -263,7 +263,7 @@ def test_a_loss_that_hangs_on_nothing_is_an_error_and_no_traceback(
     draw = DeepPrompt.forward
     monkeypatch.setattr(DeepPrompt, "forward", torch.no_grad()(draw))
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", pooler_type="avg")
-    refused(tool, train_command, argv, "the loss hangs on none of ['model.encoder.prompt.table.weight']")
+    refused(tool, train_command, argv, "the loss depends on none of", "['model.encoder.prompt.table.weight']")
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_resume_begins_where_nothing_is_there_yet(attempt, whole, tmp_path):
     """So that a job can always be given with the same words."""
     ended = attempt(tmp_path / "out", **EVERY_TWO, resume=True)
     assert ended.code == 0
-    assert "no whole checkpoint in" in ended.said
+    assert "no complete checkpoint in" in ended.said
     assert_same_weights(whole(**EVERY_TWO), tmp_path / "out")
 
 
@@ -222,13 +222,13 @@ def test_resume_leaves_a_finished_result_untouched(attempt, whole, tmp_path):
     (folder / ".result.part").mkdir()  # killed when the last file had just taken its place
     ended = attempt(folder, **EVERY_TWO, resume=True)
     assert ended.code == 0
-    assert "is finished" in ended.said
+    assert "contains a finished run" in ended.said
     assert files(folder) == before
     shutil.rmtree(folder / "checkpoint-8")
     for name in ("checkpoint-2", "checkpoint-4", "checkpoint-6"):
         shutil.rmtree(folder / name)
     assert "--learning_rate" in attempt(folder, **EVERY_TWO, resume=True, learning_rate=0.5).err
-    assert "no checkpoint to go on from" in attempt(folder, **{**EVERY_TWO, "max_steps": 9}, resume=True).err
+    assert "no checkpoint to resume from" in attempt(folder, **{**EVERY_TWO, "max_steps": 9}, resume=True).err
 
 
 @pytest.mark.parametrize("other", [{"overwrite_output_dir": True}, {"resume_from_checkpoint": "True"}], ids=str)
@@ -274,7 +274,7 @@ def test_broken_checkpoints_are_left_out_each_with_a_line_that_says_why(asked, a
     assert [f"checkpoint-{step}" in line for step, line in zip(kinds, lines, strict=True)] == [True] * 4
     assert "optimizer.pt is damaged" in lines[0]
     assert "rng_state.pth" in lines[2]
-    assert "going on from" in ended.said
+    assert "resuming from" in ended.said
     assert "after step 2" in ended.said
     assert_same_weights(whole(**EVERY_TWO), stopped)
     # 4, 6 and 8 were written anew; nothing else was taken away.

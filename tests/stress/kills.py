@@ -297,11 +297,11 @@ def same_weights(output: Path, reference: Reference) -> bool:
 def check_start(log: Path, expected: int, tally: Tally) -> None:
     """A call that came to its training has gone on from where it should."""
     text = log.read_text(encoding="utf-8", errors="replace")
-    if match := re.search(r"going on from \S*checkpoint-(\d+)", text):
+    if match := re.search(r"resuming from \S*checkpoint-(\d+)", text):
         tally.resumed += 1
         if int(match[1]) != expected:
             tally.problems.append(f"{log}: went on from step {match[1]}, not from {expected}")
-    elif "the training begins" in text and expected:
+    elif "training starts from the beginning" in text and expected:
         tally.problems.append(f"{log}: began anew behind step {expected}")
     if "left out:" in text or "Traceback" in text:
         tally.problems.append(f"{log}: {text.strip().splitlines()[-1]}")

@@ -205,7 +205,7 @@ def test_a_device_is_asked_one_step_later_and_before_anything_is_written(tmp_pat
     class Late(finite._PendingCheck):
         def __init__(self, numbers):
             super().__init__(numbers)
-            self.at_once = False
+            self.is_immediate = False
 
     monkeypatch.setattr(finite, "_PendingCheck", Late)
     for asked in ("by the next step", "by what comes between"):
@@ -227,7 +227,7 @@ def test_a_batch_that_cannot_be_kept_does_not_hide_the_error(tmp_path):
     (tmp_path / "non-finite").write_text("in the way")
     watch, _ = steps(tmp_path)
     watch.observe(one(math.nan))
-    with pytest.raises(UserError, match="not finite at step 7; its batch could not be kept"):
+    with pytest.raises(UserError, match="not finite at step 7; its batch could not be saved"):
         watch.require(7, {})
 
 

@@ -1,4 +1,4 @@
-"""Embeddings that fall together while they are trained: two figures in the log, and a warning."""
+"""Detect collapsing embeddings during training by two logged metrics, and warn."""
 
 import logging
 from collections.abc import Mapping
@@ -16,45 +16,49 @@ logger = logging.getLogger(__name__)
 
 EFFECTIVE_RANK = "effective_rank"
 COSINE_POSITIVE, COSINE_NEGATIVE = "cosine_positive", "cosine_negative"
-"""Names in the log: effective rank of anchors; their mean cosine with their own positives, and with those of others.
+"""Names in the log: effective rank of anchors, mean cosine of anchors with their positives, and with other positives.
 
 The last one is the mean cosine of random pairs, over all batches since the last log.
 """
 
 NARROW = 0.95
-"""Mean cosine of random pairs from which on they lie together; trained encoders are below 0.7."""
+"""Mean cosine of random pairs from which embeddings count as narrow; trained encoders are below 0.7."""
 
 ONE_LINE = 1.2
-"""Effective rank up to which all lie on one line."""
+"""Effective rank up to which embeddings count as one-dimensional."""
 
 ALIKE = 0.97
-"""Mean distance of positives over that of random pairs, from which on the two are alike; it begins lower and falls."""
+"""Ratio of the mean distance of positives to that of random pairs from which positives count as no nearer.
+
+The ratio starts lower and falls in training.
+"""
 
 LASTING = 20
-"""Steps."""
+"""Number of steps for which the symptoms must last."""
 
 MOST_ROWS = 128
-"""Sentences that the effective rank is taken of, at most: figures of large batches compare, and cost milliseconds."""
+"""Maximum number of sentences for the effective rank: keeps it comparable between batch sizes and fast."""
 
 
 def effective_rank(vectors: Tensor) -> float:
-    """How many directions vectors (N, H) take up: exp of the entropy of their singular values over the sum of these.
+    """Return the effective number of dimensions of vectors (N, H): exp of the entropy of normalised singular values.
 
-    Between 1 (all on one line) and min(N, H) (Roy and Vetterli, 2007). Of unit length first, so that long vectors do
-    not count for more; not centred, so that vectors around one direction have a low one too. NaN for vectors with NaN.
+    It is between 1 (all on one line) and min(N, H) (Roy and Vetterli, 2007). Vectors are scaled to unit length, so
+    that long ones do not dominate. They are not centred, so that vectors around one direction have a low rank as well.
+    The result is NaN if a vector contains NaN.
     """
     rows = F.normalize(vectors[:MOST_ROWS].detach().cpu().double(), dim=-1)
     if not rows.isfinite().all():
         return float("nan")
     products = rows @ rows.T if len(rows) <= rows.shape[1] else rows.T @ rows
-    # In float64 the roots of the small ones are right too, and this is six times as fast as singular values are.
+    # float64 keeps the roots of small eigenvalues accurate, and is six times as fast as computing singular values.
     singular = torch.linalg.eigvalsh(products).clamp(min=0).sqrt()
     return torch.special.entr(singular / singular.sum()).sum().exp().item()
 
 
 @dataclass(frozen=True)
 class _LoggedFigures:
-    """What a log says: at which step, mean cosine with the own positive and with others', effective rank."""
+    """Logged metrics: step, mean cosine with the own positive and with other positives, effective rank."""
 
     step: int
     own: float
@@ -63,32 +67,32 @@ class _LoggedFigures:
 
     @classmethod
     def of(cls, logs: Mapping[str, Any]) -> "_LoggedFigures | None":
-        """None where the log is of something else, or of numbers that are not finite."""
+        """Return None if a log lacks one of the metrics or a value is not finite."""
         numbers = [logs.get(name) for name in ("step", COSINE_POSITIVE, COSINE_NEGATIVE, EFFECTIVE_RANK)]
         return cls(*numbers) if all(map(is_number, numbers)) else None
 
     @property
     def room(self) -> float:
-        """Mean distance, 1 - cosine, of random pairs; above zero."""
+        """Mean distance, 1 - cosine, of random pairs, at least 1e-9."""
         return max(1 - self.others, 1e-9)
 
     @property
     def ratio(self) -> float:
-        """Of the distance of positives to that of random pairs."""
+        """Ratio of the distance of positives to the distance of random pairs."""
         return (1 - self.own) / self.room
 
     def is_narrow(self, best: float) -> bool:
-        """Whether embeddings take up far fewer directions than at their best, or lie together in fewer."""
+        """Whether the effective rank is far below the best, or below it while random pairs are close."""
         together = self.others >= NARROW and self.rank <= best / 2
         return together or self.rank <= max(best / 4, ONE_LINE)
 
 
 class CollapseMonitor(TrainerCallback):
-    """Warns where embeddings collapse, or tell nothing apart: once, and again where it is four times as bad.
+    """Warns if embeddings collapse or do not distinguish positives: once, and again when it is four times as bad.
 
-    Encoders begin narrow (BERT's [CLS] at cosines of 0.9, RoBERTa's means at 0.99) and widen, and prompts at a high
-    learning rate fall together for a step or two. So a run is held against its own best effective rank, and all logs
-    of `LASTING` steps, two at least, have to agree.
+    Encoders start narrow (cosines of 0.9 for BERT's [CLS], 0.99 for RoBERTa's means) and widen; prompts with a high
+    learning rate may collapse for a step or two. A run is therefore compared with its own best effective rank, and all
+    logs within `LASTING` steps, at least two, must show the symptoms.
     """
 
     def __init__(self) -> None:
@@ -101,46 +105,47 @@ class CollapseMonitor(TrainerCallback):
         self.warned: _LoggedFigures | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
-        """Begin with what a resumed run has logged before, which has been said."""
+        """Start with the log history of a resumed run, whose warnings have been printed before."""
         self._begin()
         for logs in state.log_history:
             self.warning(logs)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
-        """Look at what has been logged."""
+        """Check the logged metrics, and print a warning if necessary."""
         warning = self.warning({**kwargs["logs"], "step": state.global_step})
         if warning:
             logger.warning("%s", warning)
 
     def warning(self, logs: Mapping[str, Any]) -> str | None:
-        """What is to be said of a log, if anything."""
-        look = _LoggedFigures.of(logs)
-        if look is None:
+        """Return the warning for a log, or None."""
+        figures = _LoggedFigures.of(logs)
+        if figures is None:
             return None
-        self._remember(look)
+        self._remember(figures)
         found = self._found()
-        if look.step - self.window[0].step < LASTING or found is None or not self._is_worse(look):
+        if figures.step - self.window[0].step < LASTING or found is None or not self._is_worse(figures):
             return None
-        self.warned = look
+        self.warned = figures
         return (
-            f"step {look.step}: {found}: the mean cosine of random pairs is {look.others:.3f} "
-            f"({self.first.others:.3f} at step {self.first.step}), of positives {look.own:.3f}; the effective rank is "
-            f"{look.rank:.1f} ({self.best:.1f} at its best); stop, and try a lower --learning_rate, or --warmup_steps"
+            f"step {figures.step}: {found}: the mean cosine is {figures.others:.3f} for random pairs "
+            f"({self.first.others:.3f} at step {self.first.step}) and {figures.own:.3f} for positives; the effective "
+            f"rank is {figures.rank:.1f} ({self.best:.1f} at its best); stop, and try a lower --learning_rate, or "
+            "--warmup_steps"
         )
 
-    def _remember(self, look: _LoggedFigures) -> None:
-        self.first, self.best = self.first or look, max(self.best, look.rank)
-        self.window.append(look)
-        while len(self.window) > 2 and look.step - self.window[1].step >= LASTING:
+    def _remember(self, figures: _LoggedFigures) -> None:
+        self.first, self.best = self.first or figures, max(self.best, figures.rank)
+        self.window.append(figures)
+        while len(self.window) > 2 and figures.step - self.window[1].step >= LASTING:
             self.window.pop(0)
 
     def _found(self) -> str | None:
-        narrow = [look.is_narrow(self.best) for look in self.window]
-        alike = sum(look.ratio for look in self.window) / len(self.window) >= ALIKE
+        narrow = [figures.is_narrow(self.best) for figures in self.window]
+        alike = sum(figures.ratio for figures in self.window) / len(self.window) >= ALIKE
         if not all(narrow) and not alike:
             return None
         return "the embeddings have collapsed" if narrow[-1] else "positives are no nearer than random pairs"
 
-    def _is_worse(self, look: _LoggedFigures) -> bool:
+    def _is_worse(self, figures: _LoggedFigures) -> bool:
         before = self.warned
-        return before is None or min(look.room / before.room, look.rank / before.rank) <= 1 / 4
+        return before is None or min(figures.room / before.room, figures.rank / before.rank) <= 1 / 4

@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite stop training at their step, and the batch is kept to be looked at."""
+"""Stop training at the first step with a non-finite loss or gradient, and save its batch for inspection."""
 
 import json
 import math
@@ -18,23 +18,23 @@ from dcpcse.utils.run_files import last_checkpoint
 from dcpcse.utils.safetensors_io import listed
 
 NON_FINITE = "non-finite"
-"""Folder of a run that keeps the batches of steps that were not finite."""
+"""Folder in a run folder for the batches of non-finite steps."""
 
 STEP, BATCH = "step.json", "batch.jsonl"
-"""What is kept of a step: its losses and what is not finite; a line for each example."""
+"""Files of such a step: its losses with the non-finite tensors, and one line per example."""
 
 Trained = Mapping[str, nn.Parameter]
-"""What is trained, by name."""
+"""The trained parameters by name."""
 
 Locate = Callable[[Sequence[int]], Sequence[Mapping[str, Any]]]
-"""Rows of the training data → what can be told of each: its place in the file, its texts."""
+"""Row numbers of the training data → location in the file and sentences of each row."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What went into a forward and backward pass, and the unweighted terms that came out.
+    """Inputs of a forward and backward pass, and its unweighted terms.
 
-    rows: of the training data, one an example; none where they are not known.
+    rows: row numbers of the examples in the training data; empty if unknown.
     """
 
     rows: Sequence[int]
@@ -43,49 +43,49 @@ class Pass:
 
 
 class _PendingCheck:
-    """Whether all of these numbers (n,) of all processes are finite, asked for without waiting for their device."""
+    """Checks, without waiting for the device, whether the values (n,) of all processes are finite."""
 
-    def __init__(self, numbers: Tensor) -> None:
-        bad = (~numbers.isfinite()).any().long()
-        if world_size() > 1:  # the loss of one process may be the only one that is not
+    def __init__(self, values: Tensor) -> None:
+        bad = (~values.isfinite()).any().long()
+        if world_size() > 1:  # the loss may be non-finite in one process only
             dist.all_reduce(bad, dist.ReduceOp.MAX)
-        self.at_once = not bad.is_cuda
+        self.is_immediate = not bad.is_cuda
         self._bad = bad.to("cpu", non_blocking=bad.is_cuda)
-        self._there = None if self.at_once else torch.cuda.current_stream().record_event()
+        self._copied = None if self.is_immediate else torch.cuda.current_stream().record_event()
 
     def is_bad(self) -> bool:
-        if self._there is not None:
-            self._there.synchronize()
+        if self._copied is not None:
+            self._copied.synchronize()
         return bool(self._bad)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A step up to its optimiser: its passes, the norm of each gradient (n,) and the parameters these belong to."""
+    """A step before its optimiser update; norms: (n,), the gradient norms of the parameters in `names`."""
 
     number: int
     settings: Mapping[str, Any]
     passes: Sequence[Pass]
     norms: Tensor
     names: Sequence[str]
-    answer: _PendingCheck
+    check: _PendingCheck
 
     def bad_terms(self) -> list[str]:
-        """Names of terms that are not finite in one of the passes of this process."""
+        """Return the names of terms that are not finite in one of the passes of this process."""
         return sorted({name for one in self.passes for name, term in one.terms.items() if not term.isfinite()})
 
     def bad_gradients(self) -> list[str]:
-        """Names of parameters whose gradient is not finite."""
+        """Return the names of parameters with non-finite gradients."""
         return [name for name, fine in zip(self.names, self.norms.isfinite().tolist(), strict=True) if not fine]
 
 
 @dataclass
 class FiniteCheck:
-    """Looks at every step after its backward pass, before gradients are clipped and the optimiser uses them.
+    """Checks every step after its backward pass, before gradients are clipped and used by the optimiser.
 
-    On a CPU training stops there. A GPU would have to be waited for: its answer is read while the next step computes,
-    and before anything is logged, measured or written, so that nothing of a bad step is left but weights in memory.
-    folder: of the run. ignore_losses: only gradients count.
+    On a CPU, training stops at this step. On a GPU, waiting for the result would be slow: it is read during the next
+    step, and in any case before logging, evaluation and saving, so a bad step only affects weights in memory. folder:
+    of the run. ignore_losses: check gradients only.
     """
 
     trained: Trained
@@ -93,31 +93,31 @@ class FiniteCheck:
     locate: Locate | None = None
     ignore_losses: bool = False
     _passes: list[Pass] = field(default_factory=list)
-    _asked: _Step | None = None
+    _pending: _Step | None = None
 
     def observe(self, one: Pass) -> None:
-        """Remember a pass until its step ends."""
+        """Record a pass of the current step."""
         self._passes.append(one)
 
     def require(self, number: int, settings: Mapping[str, Any], *, scaled: bool = False) -> None:
-        """UserError if this step, or on a GPU the one before it, is not finite.
+        """Raise UserError if this step, or on a GPU the previous one, is not finite.
 
-        settings: what else is to be written down. scaled: gradients are fp16's, whose scaler leaves out steps that
-        overflow.
+        settings: further values to save. scaled: whether fp16 scaling applies to the gradients; its scaler skips steps
+        that overflow, so gradients are not checked.
         """
         passes, self._passes = self._passes, []
         step = self._step(number, settings, passes, scaled)
         if step is None:
             return
-        before, self._asked = self._asked, step
-        if step.answer.at_once:
+        previous, self._pending = self._pending, step
+        if step.check.is_immediate:
             self.flush()
-        elif before is not None:
-            self._stop_if_bad(before)
+        elif previous is not None:
+            self._stop_if_bad(previous)
 
     def flush(self) -> None:
-        """UserError if the last step was not finite; waits for the device."""
-        step, self._asked = self._asked, None
+        """Raise UserError if the last step was not finite; waits for the device."""
+        step, self._pending = self._pending, None
         if step is not None:
             self._stop_if_bad(step)
 
@@ -126,46 +126,46 @@ class FiniteCheck:
         losses = [] if self.ignore_losses else [term for one in passes for term in one.terms.values()]
         if not gradients and not losses:
             return None
-        # A norm that overflows is as bad: clipping by it leaves zeros.
+        # A norm that overflows is an error as well: clipping by it would set gradients to zero.
         norms = [norm.float() for norm in torch._foreach_norm([*gradients.values()])] if gradients else []
-        answer = _PendingCheck(torch.stack([*(loss.detach().float() for loss in losses), *norms]))
-        return _Step(number, settings, passes, torch.stack(norms) if norms else torch.zeros(0), [*gradients], answer)
+        check = _PendingCheck(torch.stack([*(loss.detach().float() for loss in losses), *norms]))
+        return _Step(number, settings, passes, torch.stack(norms) if norms else torch.zeros(0), [*gradients], check)
 
     def _stop_if_bad(self, step: _Step) -> None:
-        if step.answer.is_bad():
-            kept = self._kept(step)
-            # After it has been kept: the first process that ends takes the others with it.
-            raise UserError(self._said(step, kept, _each_processes(step.bad_terms())))
+        if step.check.is_bad():
+            saved = self._save(step)
+            # Raised after saving: the first process that ends terminates the others.
+            raise UserError(self._message(step, saved, _of_all_processes(step.bad_terms())))
 
-    def _said(self, step: _Step, kept: str, terms: Sequence[Sequence[str]]) -> str:
+    def _message(self, step: _Step, saved: str, terms: Sequence[Sequence[str]]) -> str:
         bad = sorted({name for own in terms for name in own})
         what = f"the loss {', '.join(bad)}" if bad else f"the gradient of {listed(step.bad_gradients())}"
         last = last_checkpoint(self.folder)
-        left = f"{last.name}, of before, is whole" if last else "no checkpoint was written before"
-        return f"{what} is not finite at step {step.number}; {kept}; {left}; try a lower --learning_rate"
+        before = f"the last checkpoint before it is {last.name}" if last else "there is no checkpoint before it"
+        return f"{what} is not finite at step {step.number}; {saved}; {before}; try a lower --learning_rate"
 
-    def _kept(self, step: _Step) -> str:
-        """Write the step into the folder of the run; gives a line that says where it is."""
-        place = self.folder / NON_FINITE / f"step-{step.number}"
-        own = place if world_size() == 1 else place / f"process-{dist.get_rank()}"
+    def _save(self, step: _Step) -> str:
+        """Save the step to the folder of the run, and return a phrase with its location for the error message."""
+        folder = self.folder / NON_FINITE / f"step-{step.number}"
+        own = folder if world_size() == 1 else folder / f"process-{dist.get_rank()}"
         try:
             write_atomic(own / BATCH, "".join(f"{json.dumps(line)}\n" for line in self._examples(step)))
             write_atomic(own / STEP, json.dumps(self._summary(step), indent=2) + "\n")
         except OSError as error:
-            return f"its batch could not be kept ({error.strerror})"
-        return f"its batch is in {place}"
+            return f"its batch could not be saved ({error.strerror})"
+        return f"its batch is in {folder}"
 
     def _examples(self, step: _Step) -> Iterable[dict[str, Any]]:
         for number, one in enumerate(step.passes):
             known = self.locate is not None and one.rows
-            told = self.locate(one.rows) if known else [{} for _ in one.input_ids]
-            for example, ids in zip(told, one.input_ids.tolist(), strict=True):
+            located = self.locate(one.rows) if known else [{} for _ in one.input_ids]
+            for example, ids in zip(located, one.input_ids.tolist(), strict=True):
                 yield {"pass": number, **example, "input_ids": ids}
 
     def _summary(self, step: _Step) -> dict[str, Any]:
         losses = [{name: _number(term.item()) for name, term in one.terms.items()} for one in step.passes]
         bad = {"losses": step.bad_terms(), "gradients": step.bad_gradients()}
-        if step.answer.at_once:  # later they are those of after the step, which it has ruined
+        if step.check.is_immediate:  # otherwise the optimiser has already changed the weights
             bad["weights"] = _not_finite(self.trained)
         return {"step": step.number, **step.settings, "losses": losses, "not_finite": bad}
 
@@ -175,23 +175,23 @@ def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _number(value: float) -> float | str:
-    """JSON has no word for what is not finite."""
+    """Return a finite value as it is, and any other as a string, since JSON cannot represent it."""
     return value if math.isfinite(value) else str(value)
 
 
-def _each_processes(thing: Any) -> list[Any]:
-    """That of every process, in the order of ranks."""
+def _of_all_processes(value: Any) -> list[Any]:
+    """Return the values of all processes, in the order of ranks."""
     if world_size() == 1:
-        return [thing]
-    things: list[Any] = [None] * world_size()
-    dist.all_gather_object(things, thing, group=cpu_group())
-    return things
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value, group=cpu_group())
+    return values
 
 
 def require_finite_weights(tensors: Mapping[str, Tensor], step: int) -> None:
-    """UserError, before anything is written, for trained weights that are not finite."""
+    """Raise UserError if trained weights are not finite; called before they are saved."""
     if bad := _not_finite(tensors):
         raise UserError(
-            f"the trained weights {listed(bad)} are not finite after step {step}, and are not written; try a lower "
+            f"the trained weights {listed(bad)} are not finite after step {step} and are not saved; try a lower "
             "--learning_rate"
         )

@@ -1,4 +1,4 @@
-"""Frozen weights are the same after training as before: a result names its encoder by their fingerprint."""
+"""Check that training does not change frozen weights, since a model folder refers to its encoder by fingerprint."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from dcpcse.utils.safetensors_io import listed
 
 
 class FrozenWeightsCheck(TrainerCallback):
-    """Compares every frozen weight with what it was when training began: of encoder, generator and LM head.
+    """Compares all frozen weights (encoder, generator, LM head) before and after training.
 
-    A process looks at its own part of a split encoder. Both looks together hash some gigabytes in as many seconds.
+    With a sharded encoder, each process checks its own part. Hashing takes about one second per gigabyte.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -24,18 +24,18 @@ class FrozenWeightsCheck(TrainerCallback):
         self.before = frozen_digests(self.module)
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        """UserError if a weight is another one: nothing has been written as the result yet."""
+        """Raise UserError if a frozen weight has changed; called before the result is written."""
         after = frozen_digests(self.module)
         changed = [name for name, digest in self.before.items() if after.get(name) != digest]
         if changed:
             raise UserError(
-                f"training has changed the frozen weights {listed(changed)}, which nothing may: no result is written; "
-                "train again, with another --optim or on another machine if it happens again"
+                f"training has changed the frozen weights {listed(changed)}, so no result is written; train again, "
+                "and use another --optim or another machine if it happens again"
             )
 
 
 def frozen_digests(module: nn.Module) -> dict[str, bytes]:
-    """A digest of each frozen weight by name; of this process's part where it is split."""
+    """Return a digest of each frozen weight by name; for a sharded weight, of this process's part."""
     frozen = ((name, weight) for name, weight in module.named_parameters() if not weight.requires_grad)
     return {name: weight_digest(_own_part(weight)) for name, weight in frozen}
 

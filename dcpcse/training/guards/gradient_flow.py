@@ -1,4 +1,4 @@
-"""The gradient reaches all that is trained: looked at once, in the first step that can tell."""
+"""Check once that the gradient reaches all trained parameters, at the first step with finite gradients."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -11,48 +11,48 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_io import listed
 
 PATIENCE = 10
-"""Steps whose every gradient is zero, as that of a loss of zero is, until that is an error of its own."""
+"""Number of steps in which all gradients may be zero (as for a loss of zero) before this is an error."""
 
 CAUSES = (
-    "does the encoder's attention leave prompts out, is activation checkpointing reentrant, a tensor on the way "
-    "detached, or the loss flat (a batch of one sentence, a tiny --temp, a term of weight 0)?"
+    "check whether the encoder's attention ignores the prompts, activation checkpointing is reentrant, a tensor is "
+    "detached, or the loss is constant (a batch of one sentence, a tiny --temp, a term of weight 0)"
 )
 
 
 @dataclass(frozen=True)
 class _Group:
-    """A part of what is trained, by how the names of its parameters start.
+    """A group of trained parameters, by the prefixes of their names.
 
-    present: whether all of them have a gradient, or any. alive: whether all of these are more than zeros, or any;
-    None: zeros are fine.
+    present: `all` if each parameter needs a gradient, `any` if one suffices. alive: `all` if each of these gradients
+    must be nonzero, `any` if one suffices, None if all may be zero.
     """
 
-    what: str
+    name: str
     starts: tuple[str, ...]
     present: Callable[[Iterable[bool]], bool]
     alive: Callable[[Iterable[bool]], bool] | None
 
 
 GROUPS = (
-    # Every prompt of every layer stands before every sentence, or in it.
+    # Every prompt of every layer is visible to, or part of, every sentence.
     _Group("prompts", ("model.encoder.prompt.", "model.encoder.shallow.", "model.encoder.cls_prompt."), all, all),
-    # Single gradients may be zero: denoising takes the bias of a LayerNorm away with the template's vector.
+    # Single gradients may be zero: denoising cancels the bias of a LayerNorm.
     _Group("head", ("model.head.",), all, any),
-    # Architectures hold weights that their own forward pass leaves out, and the gradient of a key's bias is zero.
+    # Architectures contain weights that their forward pass does not use, and the gradient of a key's bias is zero.
     _Group("encoder", ("model.encoder.backbone.",), any, any),
-    # A term may have the weight 0, and a batch no masked token: zeros are right then.
+    # Gradients are zero if a term has the weight 0, or a batch has no masked token.
     _Group("objectives", ("losses.",), any, None),
 )
 
 Sizes = dict[str, float | None]
-"""Part → largest number of its gradient, None without one."""
+"""Name of a parameter (and layer) → largest absolute value of its gradient; None if it has none."""
 
 
 class GradientFlowCheck:
-    """Asks the first step that has a finite gradient whether all that is trained has got its part of it."""
+    """Checks at the first step with finite gradients that they reach all trained parameters."""
 
     def __init__(self, module: nn.Module) -> None:
-        """module: the training step, whose names of parameters the groups go by."""
+        """module: the training step, whose parameter names `GROUPS` refers to."""
         self.trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         self.tables = {
             f"{name}.weight": part for name, part in module.named_modules() if isinstance(part, PromptTable)
@@ -60,14 +60,14 @@ class GradientFlowCheck:
         self.waiting = PATIENCE
 
     def require_graph(self, loss: Tensor) -> None:
-        """UserError for a loss that hangs on nothing that is trained."""
+        """Raise UserError if the loss depends on no trained parameter."""
         if not loss.requires_grad:
-            raise UserError(f"the loss hangs on none of {listed(self.trained)}, which are trained: {CAUSES}")
+            raise UserError(f"the loss depends on none of the trained parameters {listed(self.trained)}: {CAUSES}")
 
     def require(self) -> None:
-        """UserError that names what got none, and likely causes; called after a backward pass, before clipping.
+        """Raise UserError, with likely causes, if parameters get no gradient; called before gradients are clipped.
 
-        Gradients that are not finite (the first ones of fp16, whose scale is still too large) tell nothing.
+        Steps with non-finite gradients (the first ones of fp16, while its scale is too large) are skipped.
         """
         if not self.waiting:
             return
@@ -92,14 +92,14 @@ class GradientFlowCheck:
 
 
 def _missing(group: _Group, sizes: Sizes, *, zeros: bool) -> list[str]:
-    """What a group lacks, in words; zeros: whether these count already."""
+    """Describe the missing gradients of a group; zeros: whether zero gradients count as missing."""
     own = {name: size for name, size in sizes.items() if name.startswith(group.starts)}
     if not own:
         return []
     absent = [name for name, size in own.items() if size is None]
     if not group.present(size is not None for size in own.values()):
-        return [f"no gradient reaches the {group.what} ({listed(absent)})"]
-    there = {name: size for name, size in own.items() if size is not None}
-    if zeros and group.alive and not group.alive(size > 0 for size in there.values()):
-        return [f"the gradient of the {group.what} is zero ({listed([n for n, size in there.items() if not size])})"]
+        return [f"no gradient reaches the {group.name} ({listed(absent)})"]
+    present = {name: size for name, size in own.items() if size is not None}
+    if zeros and group.alive and not group.alive(size > 0 for size in present.values()):
+        return [f"the gradient of the {group.name} is zero ({listed([n for n, size in present.items() if not size])})"]
     return []
