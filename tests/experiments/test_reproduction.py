@@ -292,7 +292,7 @@ def test_a_folder_of_other_options_is_refused_and_a_moved_one_is_not(unit, comma
 
 def test_two_processes_do_not_work_on_one_unit(unit, commands, monkeypatch):
     def call(_, words):
-        with pytest.raises(UserError, match="another run is at work there, process"):
+        with pytest.raises(UserError, match="is in use by another run, process"):
             run_unit(unit)
 
     monkeypatch.setattr(work, "_call", call)

@@ -1,6 +1,7 @@
-"""A lock on a folder: one process at a time, and none once it has ended."""
+"""The lock on a folder: one process at a time, and free once that process has ended."""
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -20,14 +21,14 @@ from pathlib import Path
 from dcpcse.utils.locks import exclusive_lock
 with exclusive_lock(Path(sys.argv[1]), "it"):
     child = os.fork()
-    if not child:  # it has let go by now, while the other one may be ahead of it
+    if not child:  # the child has dropped the lock by now; the parent may be ahead of it
         print(os.getpid(), flush=True)
     time.sleep(60)
 """
 
 
 def test_the_lock_ends_with_the_process_that_holds_it(tmp_path):
-    """Killed, it leaves its file, which locks nothing; a worker that it forked does not hold the lock for it."""
+    """The file left behind by a killed process locks nothing, and a forked worker does not keep the lock alive."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval")])
     words = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}) as holder:
@@ -45,12 +46,13 @@ def test_the_lock_ends_with_the_process_that_holds_it(tmp_path):
     assert not (tmp_path / LOCK).exists()
 
 
-def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS])
+def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch, caplog, code):
     def refuse(*args) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with exclusive_lock(tmp_path / "new", "--output_dir new"):
-        pass
-    assert "has no locks (No locks available)" in caplog.text
+        assert not locks.is_locked(tmp_path / "new")
+    assert f"--output_dir new: the file system does not support locks ({os.strerror(code)})" in caplog.text
     assert not (tmp_path / "new").exists()
