@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import uuid
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,6 +14,7 @@ from dcpcse.data.duplicates import Duplicates
 from dcpcse.data.labels import SCORE, LabelCounter, label_kind
 from dcpcse.data.readers import ROLES, DataSource, read_table
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import atomic_path
 
 if TYPE_CHECKING:  # imported lazily: it takes over a second, for which `train.py --help` should not wait
     import pyarrow as pa
@@ -44,23 +43,15 @@ def cache_key(path: Path) -> str:
 
 
 def write_cache(cached: Path, source: DataSource) -> dict[str, Any]:
-    """Read the source into the file `cached`, which is written atomically, and return the summary."""
-    # A unique name per process: all ranks of torchrun may write at the same time, and the last one wins.
-    temporary = cached.with_name(f"{cached.name}.{uuid.uuid4().hex}.tmp")
+    """Read the source, write it to `cached` atomically, and return the summary."""
     try:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "xb") as file:
-            summary = _write_stream(file, source)
-        os.replace(temporary, cached)
-        return summary
+        with atomic_path(cached) as part, open(part, "xb") as file:
+            return _write_stream(file, source)
     except OSError as error:
         raise UserError(
             f"cannot write to the cache folder {cached.parent}: {error.strerror or error}; "
             "choose another folder with --cache_dir"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 def _write_stream(file: BinaryIO, source: DataSource) -> dict[str, Any]:

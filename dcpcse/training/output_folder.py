@@ -53,7 +53,7 @@ def _goes_on_in(folder: Path, run: RunArguments) -> bool:
 
 def _is_of_a_run(path: Path) -> bool:
     """Whether a run that was killed before its first checkpoint may have left this."""
-    return atomic_save.is_temporary(path) or path.name.removesuffix(".part") in REPORTS
+    return atomic_save.is_temporary(path) or path.name in REPORTS
 
 
 def resume_hint(output: Path) -> str:

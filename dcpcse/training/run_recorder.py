@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from dcpcse.utils.environment import system_info
-from dcpcse.utils.files import write_atomic
+from dcpcse.utils.files import write_atomic, write_json_atomic
 from dcpcse.utils.run_files import ENVIRONMENT, METRICS, read_environment
 
 
@@ -53,4 +53,4 @@ def _line(step: int, logs: Mapping[str, float]) -> str:
 def write_environment(folder: Path, step: int) -> None:
     """Write what a run is trained on; a call that goes on from a step adds itself to the ones before it."""
     before = [call for call in read_environment(folder) if step and call["from_step"] < step]
-    write_atomic(folder / ENVIRONMENT, json.dumps([*before, {"from_step": step, **system_info()}], indent=2) + "\n")
+    write_json_atomic(folder / ENVIRONMENT, [*before, {"from_step": step, **system_info()}])

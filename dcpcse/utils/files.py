@@ -1,4 +1,4 @@
-"""Places to write to: tried before the work whose result goes there, and written whole; digests of files."""
+"""Files and folders: checks of output paths before long work, atomic writes, and digests."""
 
 import contextlib
 import errno
@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import re
+import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,110 +15,119 @@ from typing import Any
 
 from dcpcse.utils.errors import UserError
 
+PART = re.compile(r"\..+\.[0-9a-f]{8}\.part")
+"""Names of the temporary files and folders of `atomic_path`; a killed process leaves them behind."""
+
 _MODEL_FILES = re.compile(
     r".*\.(safetensors|pt|pth|bin)|(dcpcse|config|.*_config|tokenizer|vocab|modules|.*\.index|trainer_state|environment|"
     r"checkpoint)\.json|(metrics|run)\.(jsonl|yaml)|merges\.txt|vocab\.txt"
 )
-"""Files that models and runs consist of: an --output that names one is a slip, with --overwrite too."""
+"""Files of models and runs. An --output that names one is a mistake, also with --overwrite."""
 
 
 @contextlib.contextmanager
 def existing_folder(folder: Path) -> Iterator[None]:
-    """A folder is there while this lasts; afterwards it is gone again, with parents, where it was not and is empty."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    """Create a folder, and remove it and its new parents at the end if they are empty."""
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     finally:
-        for place in missing:  # innermost first; what another process has put there meanwhile stays
-            if place.is_dir() and not any(place.iterdir()):
-                place.rmdir()
+        for parent in missing:  # innermost first; a folder that another process has written to meanwhile stays
+            if parent.is_dir() and not any(parent.iterdir()):
+                parent.rmdir()
 
 
 def require_writable(folder: Path, option: str) -> None:
-    """UserError unless files can be written into a folder, which need not exist; leaves nothing behind."""
+    """Raise UserError unless files can be written to a folder, which need not exist; leaves nothing behind."""
     try:
         with existing_folder(folder), tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise UserError(f"{option}: cannot write into {folder} ({error.strerror}); give another place") from error
+        raise UserError(f"{option}: cannot write into {folder} ({error.strerror}); choose another folder") from error
 
 
 def require_output(path: Path, option: str, overwrite: bool) -> None:
-    """UserError unless a file can be written at this place, where nothing is yet, unless `overwrite`."""
+    """Raise UserError unless a file can be written to this path, which must not exist without `overwrite`."""
     if path.is_dir():
         raise UserError(f"{option} {path} is a folder; give a file")
     if path.exists() and _MODEL_FILES.fullmatch(path.name):
-        raise UserError(
-            f"{option} {path} is part of a model or a run, which nothing is written over; give another place"
-        )
+        raise UserError(f"{option} {path} is part of a model or a run, which is never overwritten; give another file")
     if path.exists() and not overwrite:
-        raise UserError(f"{option} {path} is there already; give another place, or --overwrite to replace it")
+        raise UserError(f"{option} {path} exists; give another file, or add --overwrite to replace it")
     require_writable(path.parent, f"{option} {path}")
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all, text in UTF-8; its folder is made."""
-    aside = path.with_name(f"{path.name}.part")
-    aside.parent.mkdir(parents=True, exist_ok=True)
-    aside.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(aside, path)
-
-
 def require_new_folder(folder: Path, option: str) -> None:
-    """UserError unless a folder can be made at this place, where nothing is yet but an empty one."""
+    """Raise UserError unless a folder can be created at this path, where an empty one may exist."""
     if folder.is_dir() and any(folder.iterdir()):
-        raise UserError(f"{option} {folder} is not empty; nothing is written over: give a new place")
+        raise UserError(f"{option} {folder} is not empty and is not overwritten; give a new or empty folder")
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{option} {folder} is a file; give a new place")
+        raise UserError(f"{option} {folder} is a file; give a new or empty folder")
     require_writable(folder.parent, f"{option} {folder}")
 
 
-def fsync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk: a power cut leaves what was renamed after that."""
-    held = os.open(path, os.O_RDONLY)
+def require_inside(folder: Path, name: str) -> None:
+    """Raise UserError for a file name that leads out of its folder, by `..` or by a link.
+
+    In the cache of the hub, where the files of a repository are links, a link may point into its folder `blobs`.
+    """
+    target, home = (folder / name).resolve(), folder.resolve()
+    allowed = [home]
+    if home.parent.name == "snapshots":
+        allowed.append(home.parent.parent / "blobs")
+    if not any(target.is_relative_to(one) for one in allowed):
+        raise UserError(f"{folder / name} leads out of its folder, to {target}; copy the file itself into the folder")
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Give a temporary path next to `path` to write a file or folder to, which is renamed to `path` at the end.
+
+    The parent folder is created. If writing fails, `path` is unchanged and the temporary file or folder is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")  # several processes may write the same file
     try:
-        os.fsync(held)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems have it for files only
-            raise
+        yield part
+        os.replace(part, path)
     finally:
-        os.close(held)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
 
 
 @contextlib.contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which takes its place once all is written; what fails leaves nothing behind."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
-        aside = Path(beside) / folder.name
-        aside.mkdir()  # inside, as temporary folders can be read by nobody else
-        yield aside
-        os.replace(aside, folder)
+    """Give a temporary folder to write to, which becomes `folder` (new or empty) at the end, as in `atomic_path`."""
+    with atomic_path(folder) as part:
+        part.mkdir()
+        yield part
 
 
-def require_inside(folder: Path, name: str) -> None:
-    """UserError for the name of a file that leads out of its folder, by its words or by a link.
-
-    In the hub's cache, where the files of a repository are links, they may lead into its `blobs`.
-    """
-    place, home = (folder / name).resolve(), folder.resolve()
-    allowed = [home]
-    if home.parent.name == "snapshots":
-        allowed.append(home.parent.parent / "blobs")
-    if not any(place.is_relative_to(one) for one in allowed):
-        raise UserError(f"{folder / name} leads out of its folder, to {place}; put the file itself there")
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a file atomically, text in UTF-8; its folder is created."""
+    with atomic_path(path) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_json_atomic(path: Path, content: Any) -> None:
-    """Write a JSON file."""
-    # Aside and renamed: a file that is there is whole.
-    aside = path.with_name(path.name + ".tmp")
-    aside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(aside, path)
+    """Write a JSON file atomically; its folder is created."""
+    write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def fsync(path: Path) -> None:
+    """Wait until a file, or the list of names in a folder, is on the disk, so that it survives a power failure."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems support it for files only
+            raise
+    finally:
+        os.close(opened)
 
 
 def file_sha256(path: str | Path) -> str:
-    """sha256 of a file, in hexadecimal digits."""
+    """Return the sha256 of a file in hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import write_atomic
 from dcpcse.utils.safetensors_header import read_header
 
 TORCH_DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
@@ -43,10 +44,10 @@ def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file."""
-    # Not by save_file, which leaves the file unreadable for everybody else.
+    """Write a safetensors file atomically."""
+    # Not by save_file, whose files only their owner can read.
     on_cpu = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-    path.write_bytes(save(on_cpu, metadata={"format": "pt"}))
+    write_atomic(path, save(on_cpu, metadata={"format": "pt"}))
 
 
 def require_same_tensors(what: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:

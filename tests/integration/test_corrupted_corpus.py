@@ -162,6 +162,16 @@ def test_wrong_options_of_the_command_are_one_line_and_write_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_failure_leaves_no_half_a_corpus(tiny, train_txt, tmp_path, monkeypatch):
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Corpus, "finish", stop)
+    with pytest.raises(KeyboardInterrupt):
+        corrupt_command(command(tiny("bert"), train_txt, tmp_path / "new/out"))
+    assert [*(tmp_path / "new").iterdir()] == []
+
+
 def test_a_folder_that_holds_something_is_not_overwritten(tiny, train_txt, tool, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     outcome = tool(corrupt_command, command(tiny("bert"), train_txt, tmp_path))

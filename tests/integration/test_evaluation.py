@@ -152,7 +152,7 @@ def test_results_so_far_are_there_when_a_later_task_fails(words, tool, tmp_path,
     assert list(written["tasks"]) == list(TASK_SETS["sts"])
     once_more = [*words, "--task_set", "na", "--tasks", "STSBenchmark", "--output_file", str(path)]
     assert tool(evaluate_command, once_more).code == 0, "what was cut off is no result yet"
-    refused(tool, evaluate_command, once_more, "is there already")
+    refused(tool, evaluate_command, once_more, "add --overwrite")
 
 
 def test_sklearn_and_hidden_units_change_the_classifier(words, tool, tmp_path):

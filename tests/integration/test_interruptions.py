@@ -296,7 +296,8 @@ def test_what_killed_runs_left_aside_is_tidied_up(attempt, stopped):
     os.rename(stopped / "checkpoint-2", stopped / ".checkpoint-2.deleted")
     shutil.copytree(stopped / "checkpoint-4", stopped / ".checkpoint-4.replaced")
     os.rename(stopped / "checkpoint-8", stopped / ".checkpoint-8.replaced")
-    (stopped / LOCK).write_text("", encoding="utf-8")
+    for name in (LOCK, ".run.yaml.0123abcd.part"):
+        (stopped / name).write_text("", encoding="utf-8")
     assert attempt(stopped, **EVERY_TWO, resume=True).code == 0
     assert sorted(path.name for path in stopped.iterdir() if path.name.startswith(".")) == []
     assert checkpoints(stopped) == [f"checkpoint-{step}" for step in (4, 6, 8)]

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_writable
+from dcpcse.utils.files import atomic_folder, file_sha256, require_new_folder
 from dcpcse.utils.option_fields import GENERATE_AT_CHOICES, GENERATION_CHOICES
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ def _corrupt(args: argparse.Namespace) -> None:
     from dcpcse.losses.generator import Corruption, load_generator
     from dcpcse.losses.token_masking import TokenMasking
     from dcpcse.utils.devices import pick_device
-    from dcpcse.utils.files import file_sha256
 
     folder = Path(args.output_dir)
     file = load_training_file(args.train_file, Path(args.cache_dir) / "dcpcse" if args.cache_dir else None)
@@ -60,9 +59,7 @@ def _corrupt(args: argparse.Namespace) -> None:
     views = sentence_pair_views(data.column_names)
     collator = ViewCollator(tokenizer, views, args.max_seq_length, pad_to_max_length=True)
     shape = (len(data), len(views), args.max_seq_length)
-    folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(args.seed)
-    share = _fill(Corpus.create(folder, shape, len(tokenizer)), data, collator, corruption, args.batch_size)
     settings = {name: getattr(args, name) for name in ("masking_ratio", "generation", "generate_at", "seed")}
     record = {
         "shape": list(shape),
@@ -72,7 +69,9 @@ def _corrupt(args: argparse.Namespace) -> None:
         "max_seq_length": args.max_seq_length,
         "generator": args.generator_name,
     }
-    Corpus.finish(folder, {**record, **settings})
+    with atomic_folder(folder) as part:
+        share = _fill(Corpus.create(part, shape, len(tokenizer)), data, collator, corruption, args.batch_size)
+        Corpus.finish(part, {**record, **settings})
     notify(f"{len(data):,} examples in {folder}; {share:.1%} of their tokens are replaced")
 
 
@@ -98,10 +97,7 @@ def _require_sensible(args: argparse.Namespace) -> None:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least {least}")
     if args.seed >= 2**32:
         raise UserError(f"--seed {args.seed}: must be in 0 .. 2^32 - 1")
-    folder = Path(args.output_dir)
-    require_writable(folder, f"--output_dir {folder}")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UserError(f"--output_dir {folder} is not empty, and nothing is replaced; give another folder")
+    require_new_folder(Path(args.output_dir), "--output_dir")
 
 
 def corrupt_parser() -> CommandParser:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dcpcse.utils.distributed import cpu_group, world_size
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import write_atomic
+from dcpcse.utils.files import write_atomic, write_json_atomic
 from dcpcse.utils.run_files import last_checkpoint
 from dcpcse.utils.safetensors_io import listed
 
@@ -150,7 +150,7 @@ class FiniteCheck:
         own = folder if world_size() == 1 else folder / f"process-{dist.get_rank()}"
         try:
             write_atomic(own / BATCH, "".join(f"{json.dumps(line)}\n" for line in self._examples(step)))
-            write_atomic(own / STEP, json.dumps(self._summary(step), indent=2) + "\n")
+            write_json_atomic(own / STEP, self._summary(step))
         except OSError as error:
             return f"its batch could not be saved ({error.strerror})"
         return f"its batch is in {folder}"
