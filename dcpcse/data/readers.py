@@ -13,8 +13,7 @@ from typing import Any
 
 from dcpcse.data.labels import label_kind, misplaced_label, normalize_label
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.json_schema import NUL_OR_SURROGATE
-from dcpcse.utils.text_lines import decode_line
+from dcpcse.utils.text_lines import NUL_OR_SURROGATE, decode_line
 
 ROLES = ("anchor", "positive", "negative")
 

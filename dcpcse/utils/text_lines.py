@@ -9,6 +9,9 @@ from dcpcse.utils.errors import UserError
 _BINARY = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]|\0{3}")
 """Control characters, or more NUL bytes in a row than text in UTF-16 has."""
 
+NUL_OR_SURROGATE = re.compile("[\0\ud800-\udfff]")
+"""Characters that JSON can escape, but that file names, tokenizers, terminals and Arrow do not accept."""
+
 
 def line_error(path: Path, number: int, problem: str) -> UserError:
     """The complaint about a line; number counts from 1."""

@@ -171,9 +171,9 @@ PLAINLY = dict.fromkeys(("training", "inference", "shifted", "freeze"), False)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"backbone": {"folder": "../elsewhere", "fingerprint": "x"}}, "unknown place of the encoder '../elsewhere'"),
+        ({"backbone": {"folder": "../elsewhere", "fingerprint": "x"}}, "backbone.folder is '../elsewhere'"),
         ({"template": {"text": "no slots", "continuous": False, "final_period": False}}, "slots for the sentence"),
-        ({"denoising": {**PLAINLY, "by": "magic"}}, "unknown way of denoising 'magic'"),
+        ({"denoising": {**PLAINLY, "by": "magic"}}, "denoising.by is 'magic'; expected one of"),
         ({"template": {"text": "{sentence} [MASK]"}}, "dcpcse.json is damaged"),
         ({"template": None, "denoising": None}, "needs a template"),
     ],

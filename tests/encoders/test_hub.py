@@ -154,7 +154,7 @@ def test_a_record_names_no_file_outside_of_its_folder(change, server, saved):
     path = folder / "dcpcse.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     server.put(ID, folder)
-    with pytest.raises(UserError, match=r"unknown (prompts file|place of the encoder)"):
+    with pytest.raises(UserError, match=r"(prompts_file|backbone\.folder) is .*; expected one of"):
         dcpcse.load(ID)
     assert server.downloads() == {"dcpcse.json"}
 

@@ -1,21 +1,28 @@
-"""What a model folder says of itself, in `dcpcse.json`, and where its files lie; read without torch."""
+"""The manifest `dcpcse.json` of a model folder: its schema, and the files that it describes. Needs no torch."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
+
+from huggingface_hub.dataclasses import strict, validated_field
+from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
 
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.files import file_sha256
-from dcpcse.utils.json_schema import Anything, ByName, Fields, Flag, JsonText, Maybe, Number, OneOf, Whole
 from dcpcse.utils.parsing import parse_json, read_text
+from dcpcse.utils.text_lines import NUL_OR_SURROGATE
 
 MODEL_FOLDER_FILE = "dcpcse.json"
-"""The file that makes a folder one of ours."""
+"""The file that every model folder contains."""
 
 FOLDER_FORMAT = 2
-"""Raised when templates and trained encoders came: earlier versions would load a folder without them."""
+"""The present format. Format 1 has no templates and no trained encoders; earlier versions read only that one."""
 PROMPTS = "prompts.safetensors"
 PEFT_PROMPTS = "adapter_model.safetensors"
 PEFT_CONFIG = "adapter_config.json"
@@ -27,21 +34,21 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 MODULES = "modules.json"
 BACKBONE = "backbone"
-"""Names of an encoder's files, and the folder that they lie in where AutoModel must not find them."""
+"""File names of an encoder, and the folder that contains them if AutoModel must not find them."""
 
 KNOWN_POOLINGS = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_layer1_last", "mask")
 HEAD_KINDS = ("tanh_mlp", "batchnorm_mlp", "mlm_transform")
 DENOISING_WAYS = ("template", "attention")
 DTYPE_NAMES = ("float32", "bfloat16", "float16", "float64")
-"""Names that a record may hold. They stand here too, as the modules that give them a meaning take torch to import;
-a test compares them."""
+"""Names that a manifest may contain. They are repeated here because the modules that define them import torch; a test
+compares them."""
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_FILES = (
     *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spm.model", "tokenizer.model"),
 )
-"""What a tokenizer's save_pretrained writes, for any encoder that prompts are trained on."""
+"""Files that save_pretrained of a tokenizer writes, for any encoder that prompts can be trained on."""
 
 _POOLING, _DENSE = "1_Pooling", "2_Dense"
 SENTENCE_CONFIG = "sentence_bert_config.json"
@@ -49,113 +56,210 @@ PLAIN_FILES = (
     *(CONFIG, WEIGHTS, MODULES, SENTENCE_CONFIG),
     *(f"{folder}/{name}" for folder, name in ((_POOLING, CONFIG), (_DENSE, CONFIG), (_DENSE, WEIGHTS))),
 )
-"""Relative paths of a trained backbone as other libraries open it; elsewhere it lies in `backbone/`."""
+"""Relative paths of a trained encoder that other libraries can open; any other encoder is stored in `backbone/`."""
 
 BACKBONE_FILES = (f"{BACKBONE}/{CONFIG}", f"{BACKBONE}/{WEIGHTS}")
 
 METHOD_NAME = "[a-z0-9][a-z0-9_.-]{0,99}"
-"""Pattern of what a method may be called. Which ones there are, a record need not know: nothing of them is needed to
-load what they have trained."""
+"""Pattern of a method's name. Any name is allowed, since loading a model does not need its method."""
 
-_HEX = JsonText("[0-9a-f]{64}", "a sha256, 64 hexadecimal digits,")
-_SIZE = Whole(1, 10_000_000)
-_SHALLOW = Fields({"length": _SIZE, "width": _SIZE})
-_SUMMED = OneOf({PROMPTS, PEFT_PROMPTS, PEFT_CONFIG, TRAINED, *TOKENIZER_FILES, *PLAIN_FILES, *BACKBONE_FILES}, "file")
+MAX_TEXT_LENGTH = 100_000
+"""Characters of a string at most: system calls fail on names of any length."""
 
-_FIRST = {
-    "format": Whole(1),
-    "method": Maybe(JsonText(METHOD_NAME, "the name of a method (small letters, digits, . _ -)")),
-    "pooling": OneOf(KNOWN_POOLINGS, "pooling"),
-    "head": Maybe(
-        Fields(
-            {"kind": OneOf(HEAD_KINDS, "kind of head"), "at_inference": Flag()},
-            {"activation": JsonText(), "eps": Number(0, 1)},
-        )
-    ),
-    "prompt": Maybe(
-        Fields(
-            {
-                "kind": OneOf(("deep",), "kind of prompt"),
-                **dict.fromkeys(("length", "layers", "heads", "head_dim"), _SIZE),
-                "projection": Maybe(_SIZE),
-                "dropout": Number(0, 1),
-            }
-        )
-    ),
-    "position_offset": Whole(0, 10_000_000),
-    "base": Fields(
-        {
-            "name_or_path": JsonText(),
-            "revision": Maybe(JsonText()),
-            "model_type": JsonText(),
-            "hidden_size": _SIZE,
-            "fingerprint": JsonText(),
-        }
-    ),
-    "vocabulary": JsonText(),
-    "prompts_file": Maybe(OneOf((PROMPTS, PEFT_PROMPTS), "prompts file")),
-}
-_SECOND = {
-    "shallow": Maybe(_SHALLOW),
-    "template": Maybe(Fields({"text": JsonText(), "continuous": Flag(), "final_period": Flag()})),
-    "denoising": Maybe(
-        Fields(
-            {
-                **dict.fromkeys(("training", "inference", "shifted", "freeze"), Flag()),
-                "by": OneOf(DENOISING_WAYS, "way of denoising"),
-            }
-        )
-    ),
-    "backbone": Maybe(Fields({"folder": OneOf((".", BACKBONE), "place of the encoder"), "fingerprint": JsonText()})),
-}
-_LATER = {
-    "arguments": Anything(),
-    "cls_prompt": Maybe(_SHALLOW),
-    "dtype": OneOf(DTYPE_NAMES, "type of weights"),
-    "sha256": ByName(_SUMMED, _HEX),
-}
-RECORD_SCHEMA = Fields({**_FIRST, **_SECOND}, _LATER)
-"""What a record holds: fields of the first format, those of the second, and those that not every folder has."""
 
-_TOGETHER = (("prompt", "prompts_file"), ("template", "denoising"))
-"""Fields of which both are null, or neither."""
+def _field(expected: str, allows: Callable[[Any], Any], **default: Any) -> Any:
+    """A field whose values, unless null, must pass a test; expected: the allowed values, for the error message."""
+
+    def check(value: Any) -> None:
+        if value is not None and not allows(value):
+            raise ValueError(expected)
+
+    return validated_field(check, metadata={"expected": expected}, **default)
+
+
+def _between(least: int, most: int, kind: str = "a whole number", **default: Any) -> Any:
+    return _field(f"{kind} from {least} to {most}", lambda value: least <= value <= most, **default)
+
+
+def _one_of(names: tuple[str, ...], **default: Any) -> Any:
+    return _field(f"one of {', '.join(names)}", lambda value: value in names, **default)
+
+
+def _text(**default: Any) -> Any:
+    return _field(
+        f"a string of 1 to {MAX_TEXT_LENGTH} characters without NUL and surrogates",
+        lambda value: 0 < len(value) <= MAX_TEXT_LENGTH and not NUL_OR_SURROGATE.search(value),
+        **default,
+    )
+
+
+_size = partial(_between, 1, 10_000_000)
+_fraction = partial(_between, 0, 1, "a number")
+
+
+# No `from __future__ import annotations` here: @strict does not check types that are strings.
+@strict
+@dataclass(kw_only=True)
+class _Head:
+    kind: str = _one_of(HEAD_KINDS)
+    at_inference: bool
+    activation: str = _text(default="gelu")
+    eps: int | float = _fraction(default=1e-12)
+
+
+@strict
+@dataclass(kw_only=True)
+class _Prompt:
+    kind: str = _one_of(("deep",))
+    length: int = _size()
+    layers: int = _size()
+    heads: int = _size()
+    head_dim: int = _size()
+    projection: int | None = _size()
+    dropout: int | float = _fraction()
+
+
+@strict
+@dataclass(kw_only=True)
+class _InputPrompt:
+    length: int = _size()
+    width: int = _size()
+
+
+@strict
+@dataclass(kw_only=True)
+class _Template:
+    text: str = _text()
+    continuous: bool
+    final_period: bool
+
+
+@strict
+@dataclass(kw_only=True)
+class _Denoising:
+    training: bool
+    inference: bool
+    shifted: bool
+    freeze: bool
+    by: str = _one_of(DENOISING_WAYS)
+
+
+@strict
+@dataclass(kw_only=True)
+class _Base:
+    name_or_path: str = _text()
+    revision: str | None = _text()
+    model_type: str = _text()
+    hidden_size: int = _size()
+    fingerprint: str = _text()
+
+
+@strict
+@dataclass(kw_only=True)
+class _OwnBackbone:
+    folder: str = _one_of((".", BACKBONE))
+    fingerprint: str = _text()
+
+
+@strict
+@dataclass(kw_only=True)
+class Manifest:
+    """The schema of `dcpcse.json`. Fields without a default are required."""
+
+    format: int = _between(1, FOLDER_FORMAT)
+    method: str | None = _field("the name of a method (a-z, 0-9, ., _, -)", re.compile(METHOD_NAME).fullmatch)
+    arguments: dict = field(default_factory=dict)
+    pooling: str = _one_of(KNOWN_POOLINGS)
+    head: _Head | None
+    prompt: _Prompt | None
+    cls_prompt: _InputPrompt | None = None
+    position_offset: int = _between(0, 10_000_000)
+    dtype: str = _one_of(DTYPE_NAMES, default="float32")
+    base: _Base
+    vocabulary: str = _text()
+    prompts_file: str | None = _one_of((PROMPTS, PEFT_PROMPTS))
+    # Not in format 1:
+    shallow: _InputPrompt | None
+    template: _Template | None
+    denoising: _Denoising | None
+    backbone: _OwnBackbone | None
+    # Not in folders of earlier versions:
+    sha256: dict = field(default_factory=dict)
+
+    def validate_pairs(self) -> None:
+        """Raise ValueError if only one of two fields that belong together is null."""
+        for one, other in (("prompt", "prompts_file"), ("template", "denoising")):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise ValueError(f"{one} and {other} belong together, but one of them is null")
+
+    def validate_sha256(self) -> None:
+        """Raise ValueError for a checksum of any other file, and for one that is not a sha256."""
+        backbone = self.backbone and vars(self.backbone)
+        for name, digest in self.sha256.items():
+            if name not in file_names({"prompts_file": self.prompts_file, "backbone": backbone}):
+                raise ValueError(f"sha256 contains {name!r:.60}, which is not a file of this model")
+            if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+                raise ValueError(f"sha256.{name} is {digest!r:.60}; expected 64 hexadecimal digits")
+
+
+_SECOND_FORMAT = ("shallow", "template", "denoising", "backbone")
+
+
+def _validate(kind: type, content: Mapping[str, Any], where: str = "") -> Any:
+    """Return a JSON object as a strict dataclass; raise ValueError with the key, its value and the allowed values.
+
+    where: the key of the object, empty for the manifest itself.
+    """
+    known = {one.name: one for one in fields(kind)}
+    inside = f" in {where}" if where else ""
+    required = {name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING}
+    if missing := sorted(required - set(content)):
+        raise ValueError(f"lacks {missing}{inside}")
+    if unknown := sorted(set(content) - set(known)):
+        raise ValueError(f"unknown key {unknown[0]!r:.60}{inside}; allowed are {', '.join(known)}")
+    values = dict(content)
+    for name, value in content.items():
+        nested = next((one for one in (known[name].type, *get_args(known[name].type)) if is_dataclass(one)), None)
+        if nested and isinstance(value, dict):
+            values[name] = _validate(nested, value, name)
+    try:
+        return kind(**values)
+    except StrictDataclassClassValidationError as error:
+        raise ValueError(str(error.__cause__)) from error
+    except StrictDataclassFieldValidationError as error:
+        name = re.search(r"field '(\w+)'", str(error))[1]
+        kinds = (known[name].type, *get_args(known[name].type))
+        expected = known[name].metadata.get("expected", "true or false" if bool in kinds else "an object")
+        key, null = f"{where}.{name}" if where else name, " or null" if NoneType in kinds else ""
+        raise ValueError(f"{key} is {content[name]!r:.60}; expected {expected}{null}") from error
 
 
 def is_model_folder(path: str | Path) -> bool:
-    """Whether a path is a folder that this program wrote."""
+    """Return whether a path is a model folder that dcpcse wrote."""
     return (Path(path) / MODEL_FOLDER_FILE).is_file()
 
 
 def read_record(folder: str | Path) -> dict[str, Any]:
-    """What `dcpcse.json` of a folder holds; UserError where it is not there, damaged or of a later version."""
+    """Return the manifest of a folder, as `Manifest` declares it.
+
+    Raises UserError if it is missing, damaged, or written by a later version.
+    """
     folder = Path(folder)
     path = folder / MODEL_FOLDER_FILE
     if not path.is_file():
-        what = "is not a folder" if not folder.is_dir() else f"holds no {MODEL_FOLDER_FILE}"
-        raise UserError(f"{folder} {what}; give the output folder of train.py")
+        problem = "is not a folder" if not folder.is_dir() else f"holds no {MODEL_FOLDER_FILE}"
+        raise UserError(f"{folder} {problem}; give the output folder of train.py")
     record = read_object(path)
     found = record.get("format")
     if type(found) is not int or found not in (1, FOLDER_FORMAT):
-        raise UserError(f"{path} has format {found!r}; this version reads formats 1 and {FOLDER_FORMAT}")
+        raise UserError(f"{path} has format {found!r:.60}; this version reads formats 1 and {FOLDER_FORMAT}")
     if found == 1:
-        record = {**dict.fromkeys(_SECOND), **record}
-    if problem := next(record_faults(record), None):
-        raise UserError(f"{path} is damaged, or of another version: {problem}; copy the folder again")
+        record = {**dict.fromkeys(_SECOND_FORMAT), **record}
+    try:
+        _validate(Manifest, record)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged, or of another version: {error}; copy the folder again") from error
     return record
-
-
-def record_faults(record: Mapping[str, Any]) -> Iterator[str]:
-    """Everything that is wrong with what a record holds, a sentence each."""
-    wrong = list(RECORD_SCHEMA.faults(record))
-    yield from wrong
-    if wrong:
-        return
-    for one, other in _TOGETHER:
-        if (record[one] is None) != (record[other] is None):
-            yield f"{one} and {other} belong together, and one of them is null"
-    names = file_names(record)
-    if stray := sorted(set(record.get("sha256", {})) - names):
-        yield f"sha256 names {stray}, which a model of this record does not have"
 
 
 Shapes = dict[str, dict[str, tuple[int, ...]]]
@@ -163,7 +267,7 @@ Shapes = dict[str, dict[str, tuple[int, ...]]]
 
 
 def shapes(record: Mapping[str, Any]) -> Shapes:
-    """Shapes of the tensors that a record tells of: all prompts. Those of a head hang on the encoder."""
+    """Return the shapes of all prompts that a manifest describes. Those of a head depend on the encoder."""
     found: Shapes = {TRAINED: {}}
     if prompt := record["prompt"]:
         length, hidden = prompt["length"], prompt["heads"] * prompt["head_dim"]
@@ -181,7 +285,7 @@ def shapes(record: Mapping[str, Any]) -> Shapes:
 
 
 def shape_faults(folder: Path, record: Mapping[str, Any], found: Shapes) -> Iterator[str]:
-    """A sentence for each tensor that is not there or has another shape than the record tells; found: of the files."""
+    """Give a message for each tensor that is missing or differs in shape from the manifest; found: in the files."""
     for file, expected in shapes(record).items():
         tensors = found.get(file, {})
         if missing := sorted(set(expected) - set(tensors)):
@@ -192,7 +296,7 @@ def shape_faults(folder: Path, record: Mapping[str, Any], found: Shapes) -> Iter
 
 
 def file_names(record: Mapping[str, Any]) -> set[str]:
-    """Relative paths of the files that a model of this record may have; none leads out of its folder."""
+    """Return the relative paths of all files that the model of a manifest may have; all are inside its folder."""
     prompts = {PROMPTS: {PROMPTS}, PEFT_PROMPTS: {PEFT_PROMPTS, PEFT_CONFIG}}.get(record["prompts_file"], set())
     backbone = () if record["backbone"] is None else _BACKBONES[record["backbone"]["folder"]]
     return {MODEL_FOLDER_FILE, TRAINED, *TOKENIZER_FILES} | prompts | {*backbone}
@@ -202,15 +306,15 @@ _BACKBONES = {".": PLAIN_FILES, BACKBONE: BACKBONE_FILES}
 
 
 def checksums(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
-    """sha256 by relative path of every file of a model that lies in a folder, the record itself left out."""
+    """Return the sha256 by relative path of every file of a model in a folder, except the manifest itself."""
     names = sorted(file_names(record) - {MODEL_FOLDER_FILE})
     return {name: sha256_of(folder / name) for name in names if (folder / name).is_file()}
 
 
 def sha256_of(path: Path) -> str:
-    """sha256 of a file, in hexadecimal digits; UserError where it cannot be read.
+    """Return the sha256 of a file in hexadecimal digits; raise UserError if it cannot be read.
 
-    Of a tokenizer.json without the last call's truncation and padding, which change when it is saved again.
+    The truncation and padding of the last call, which change when a tokenizer.json is saved again, do not count.
     """
     try:
         if path.name == TOKENIZER_FILE:
@@ -223,7 +327,7 @@ def sha256_of(path: Path) -> str:
 def _without_last_call(data: bytes) -> bytes:
     try:
         content = parse_json(data)
-    except ValueError:  # damaged, which loading it will tell
+    except ValueError:  # damaged, which is reported when the tokenizer is loaded
         return data
     if isinstance(content, dict):
         content = {name: part for name, part in content.items() if name not in ("truncation", "padding")}
@@ -231,7 +335,7 @@ def _without_last_call(data: bytes) -> bytes:
 
 
 def changed_files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each file that is not the one that was written with the record; folders of before have none."""
+    """Give a message for each file that differs from its checksum; none for folders without checksums."""
     if "sha256" in record:
         weights = {name for name in file_names(record) if name.endswith(".safetensors") and (folder / name).is_file()}
         for name in sorted(weights - set(record["sha256"])):
@@ -248,13 +352,13 @@ def changed_files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def require_unchanged(folder: Path, record: Mapping[str, Any]) -> None:
-    """UserError for a file that is not the one that was written with the record."""
+    """Raise UserError for the first file that differs from its checksum."""
     if problem := next(changed_files(folder, record), None):
         raise UserError(problem)
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; UserError for anything else."""
+    """Return the JSON object in a file; raise UserError for anything else."""
     try:
         content = parse_json(read_text(path))
     except OSError as error:
@@ -267,5 +371,5 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def backbone_path(folder: Path, record: Mapping[str, Any]) -> Path:
-    """Where the backbone lies in a model folder; record: its part `backbone`."""
+    """Return the path of the backbone in a model folder; record: the part `backbone` of the manifest."""
     return folder / record["folder"]
