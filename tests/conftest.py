@@ -250,8 +250,8 @@ def server(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def methods_of_this_test(monkeypatch):
-    """What a test registers, and the modules that it imports for that, are forgotten at its end."""
+def methods_of_this_test(monkeypatch, tmp_path_factory):
+    """Forget the methods that a test registers, and the modules that it wrote for that, at its end."""
     from dcpcse.methods import METHODS
 
     before, modules = dict(METHODS), set(sys.modules)
@@ -259,5 +259,7 @@ def methods_of_this_test(monkeypatch):
     yield
     METHODS.clear()
     METHODS.update(before)
-    for name in {name for name in set(sys.modules) - modules if "." not in name}:
-        del sys.modules[name]
+    written = str(tmp_path_factory.getbasetemp())
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(written):
+            del sys.modules[name]

@@ -51,6 +51,7 @@ def test_the_published_options_reach_the_arguments(name, tmp_path):
     (model, data, arguments), given = parse_training(["--preset", name, "--output_dir", str(tmp_path)])
     options = presets.load_preset(name).options
     assert set(options) <= given
+    assert all(isinstance(note, str) for note in presets.load_preset(name).notes)  # a colon makes a mapping
     for holder in (model, data, arguments):
         for option in set(options) & set(vars(holder)):
             value = getattr(holder, option)
@@ -72,7 +73,7 @@ def test_an_options_file_may_hold_a_list_of_one_as_run_yaml_does(tmp_path):
 
 
 def test_a_misspelt_preset_is_refused_with_the_nearest(tmp_path):
-    with pytest.raises(UserError, match="did you mean dcpcse/unsup-bert-base"):
+    with pytest.raises(UserError, match="did you mean 'dcpcse/unsup-bert-base'"):
         parse_training(["--preset", "dcpcse/unsup-bert-bas", "--output_dir", str(tmp_path)])
 
 

@@ -59,7 +59,7 @@ def test_the_help_and_the_mistakes_of_train_take_nothing_but_transformers_traini
 
 REFUSED = {
     "did you mean --pooler?": ["--poler", "cls"],
-    "--mode exam: choose one of test": ["--mode", "exam"],
+    "--mode exam is unknown; choose from: test": ["--mode", "exam"],
     "did you mean STSBenchmark?": ["--task_set", "na", "--tasks", "STSB"],
     "--shots only counts with fewshot tasks": ["--shots", "8"],
     "has 0 slots": ["--template", "no slot"],

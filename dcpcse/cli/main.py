@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable, Sequence
 
 from dcpcse.cli.runner import run
-from dcpcse.utils.errors import UserError, did_you_mean
+from dcpcse.utils.errors import invalid_choice
 
 COMMANDS = {
     "train": ("train", "train a method (as train.py)"),
@@ -43,7 +43,7 @@ def _dispatch(argv: Sequence[str]) -> int | None:
         print(_help())
         return 0
     if name not in COMMANDS:
-        raise UserError(f"dcpcse {name}: {did_you_mean(name, COMMANDS)}the commands are {', '.join(COMMANDS)}")
+        raise invalid_choice("command", name, COMMANDS)
     return find_command(name)(words)
 
 

@@ -7,7 +7,6 @@ adapter's own.
 """
 
 import contextlib
-import difflib
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from dcpcse.encoders.storage.model_folder import FolderContents
 from dcpcse.encoders.tokenization import TokenizedTexts, require_batch_size, require_sentences
 from dcpcse.inference.mixed_batch import EncoderBatch, hidden_states, joint_mask
 from dcpcse.utils.devices import pick_device
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.safetensors_io import TORCH_DTYPES, set_dtype
 
 LOAD_ALONE_HINT = "adapters share one frozen encoder; load this folder by itself with dcpcse.load"
@@ -137,10 +136,9 @@ class Adapters:
     def _known(self, name: str) -> str:
         if name in self._models:
             return name
-        near = difflib.get_close_matches(str(name), self.names, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = did_you_mean(name, self.names)
         some = ", ".join(self.names[:8]) + (", …" if len(self.names) > 8 else "")
-        raise UserError(f"there is no adapter {name!r}; {hint}loaded: {len(self.names)} ({some})")
+        raise UserError(f"there is no adapter {name!r}; loaded: {len(self.names)} ({some}){hint and '; ' + hint}")
 
     def _model(self, folder: str | Path) -> SentenceEncoder:
         folder, _ = hub.require_model_folder(folder, self._options)

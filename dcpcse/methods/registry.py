@@ -19,7 +19,7 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import METHOD_NAME
 from dcpcse.losses import Loss, Term
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.utils.errors import UserError, did_you_mean
+from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.option_fields import require_effect
 from dcpcse.utils.safetensors_io import TORCH_DTYPES
 
@@ -140,7 +140,7 @@ def register(
         known = {field.name for part in (ModelArguments, *parts) for field in fields(part)}
         if unknown := sorted(set(fixed) - known):
             hint = did_you_mean(unknown[0], known)
-            raise ValueError(f"register({name!r}, {unknown[0]}=...): unknown option{hint and '; ' + hint.strip()}")
+            raise ValueError(f"register({name!r}, {unknown[0]}=...): unknown option{hint and '; ' + hint}")
         METHODS[name] = Entry(builder, _with_fixed(defaults, fixed), parts, citation, tuple(labels))
         return builder
 
@@ -201,8 +201,7 @@ def fill_defaults(args: ModelArguments, columns: Sequence[str]) -> ModelArgument
     Raises UserError if the method is unknown, an option has no effect, or options cannot be combined.
     """
     if args.method not in METHODS:
-        hint = did_you_mean(args.method.lower(), METHODS)
-        raise UserError(f"--method {args.method}: {hint}choose one of {', '.join(sorted(METHODS))}")
+        raise invalid_choice("--method", args.method, sorted(METHODS))
     entry = METHODS[args.method]
     for name in sorted(set().union(*(other.options for other in METHODS.values())) - entry.options):
         if getattr(args, name) is not None:

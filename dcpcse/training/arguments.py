@@ -13,7 +13,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from dcpcse.utils.errors import UserError, did_you_mean
+from dcpcse.utils.errors import UserError, invalid_choice
 from dcpcse.utils.option_fields import option, require
 from dcpcse.utils.parsing import read_text
 
@@ -161,8 +161,7 @@ class RunArguments(TrainingArguments):
             )
         known = [optimizer.value for optimizer in OptimizerNames]
         if self.optim not in known:
-            hint = did_you_mean(self.optim, known)
-            raise UserError(f"--optim {self.optim}: {hint}choose one of {', '.join(known)}")
+            raise invalid_choice("--optim", self.optim, known)
         if self.optim_args and not re.fullmatch(r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", self.optim_args):
             raise UserError(f"--optim_args {self.optim_args}: must be NAME=VALUE, several with commas between them")
         for name in JSON_OPTIONS:

@@ -17,7 +17,7 @@ from dcpcse.training.arguments import DataArguments, RunArguments
 from dcpcse.training.publish import PushTarget
 from dcpcse.utils.console import notify
 from dcpcse.utils.devices import require_flex_attention
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, invalid_choice
 
 HUB_OPTIONS = ("hub_model_id", "hub_private_repo", "hub_revision")
 """Options that say where `--push_to_hub` pushes to."""
@@ -94,8 +94,7 @@ def _notify_of_unused(run: RunArguments, data: DataArguments, given: Collection[
 def _require_installed(run: RunArguments) -> None:
     """UserError for an optimiser or a reporter that is not known, or whose package is not there."""
     if unknown := sorted(set(run.report_to) - set(INTEGRATION_TO_CALLBACK)):
-        known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
-        raise UserError(f"--report_to {' '.join(unknown)}: choose among {known}; or none")
+        raise invalid_choice("--report_to", unknown[0], [*sorted(INTEGRATION_TO_CALLBACK), "none"])
     if missing := sorted(set(run.report_to) - set(get_available_reporting_integrations())):
         names = " ".join(missing)
         raise UserError(f"--report_to {names}: not installed; pip install {names}, or --report_to none")
@@ -107,7 +106,7 @@ def _require_installed(run: RunArguments) -> None:
     _require_schedule(run)
     backends = sorted(backend.value.lower() for backend in DynamoBackend)
     if run.torch_compile_backend and run.torch_compile_backend.lower() not in backends:
-        raise UserError(f"--torch_compile_backend {run.torch_compile_backend}: choose one of {', '.join(backends)}")
+        raise invalid_choice("--torch_compile_backend", run.torch_compile_backend, backends)
     if run.torch_compile_mode:
         try:
             torch.compile(lambda tensor: tensor, mode=run.torch_compile_mode)
@@ -139,7 +138,7 @@ def _require_metric(name: str, data: DataArguments) -> None:
     known += ["avg_sts"] if len(known) == len(METRIC_NAMES) else []
     known += [*TRANSFER_TASKS, "avg_transfer"] if data.eval_transfer else []
     if name.removeprefix("eval_") not in known:
-        raise UserError(f"--metric_for_best_model {name}: choose one of {known} (measured on --eval_tasks)")
+        raise invalid_choice("--metric_for_best_model", name, known)
 
 
 def wants_dev_scores(run: RunArguments) -> bool:

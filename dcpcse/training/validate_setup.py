@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 def require_training_file(model: ModelArguments, data: DataArguments) -> None:
     """UserError without an encoder, without data, or for dev tasks that there are not."""
     first_checks.require_encoder_and_file(model, data)
-    if unknown := set(data.eval_tasks) - set(METRIC_NAMES):
-        raise UserError(f"--eval_tasks {sorted(unknown)}: choose among {sorted(METRIC_NAMES)}, which have dev sets")
+    if unknown := sorted(set(data.eval_tasks) - set(METRIC_NAMES)):
+        raise UserError(f"--eval_tasks {unknown[0]} has no dev scores; choose from: {', '.join(METRIC_NAMES)}")
 
 
 def require_enough(data: TrainingData, run: RunArguments, path: str) -> None:

@@ -1,9 +1,7 @@
-"""Argument parsers whose complaints are user errors, in one style."""
+"""Argument parsers that raise UserError with one line instead of printing their usage."""
 
 import argparse
-import difflib
 import math
-import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,108 +13,73 @@ from typing import Any, NoReturn
 from transformers import HfArgumentParser
 
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, did_you_mean
+from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.option_fields import OWN_METADATA
 
 DEBUG_HELP = "--debug shows the traceback of an error."
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser whose complaints are user errors, in one style; it names the nearest known option."""
+    """An argument parser whose errors are user errors of one line, with the most similar known option or choice."""
 
     def __init__(self, *args: Any, epilog: str = DEBUG_HELP, **kwargs: Any) -> None:
         super().__init__(*args, epilog=epilog, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{_reworded(message)} (--help lists the options)")
+        raise UserError(f"{message} (--help lists the options)")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise invalid_choice(next(iter(action.option_strings), str(action.metavar)), value, action.choices)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """As argparse; UserError for what is left over."""
+        """Parse as argparse does. Raises UserError for unknown arguments."""
         parsed, left = self.parse_known_args(args, namespace)
         self.refuse_unknown(left)
         return parsed
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """As argparse, but an unknown option or an empty value is refused before anything else is complained of."""
+        """Parse as argparse does, but reject empty values and unknown options before all other errors."""
         words = list(sys.argv[1:] if args is None else args)
         _refuse_empty(words)
-        if self._subparsers is None:  # else its options are those of a parser below
+        if self._subparsers is None:  # otherwise the options belong to a subparser
             given = [word.split("=")[0] for word in _options(words)]
             self.refuse_unknown([name for name in given if name not in self._option_string_actions])
-            self._tell_of_repeated(given)
+            self._notify_of_repeated(given)
         return super().parse_known_args(words, namespace)
 
     def refuse_unknown(self, words: Sequence[str]) -> None:
-        """UserError for left-over words, with the nearest known option."""
+        """Raise UserError for the first of the unknown arguments, with the most similar option."""
         if not words:
             return
         name = words[0].split("=")[0]
         if Path(name).suffix in (".json", ".yaml", ".yml"):
-            raise UserError(f"{name} is no option; a file of options must stand first, before all others")
+            raise UserError(f"{name} is not an option; a file of options must be the first argument")
         known = [option.lstrip("-") for action in self._actions for option in action.option_strings]
-        near = _near(name.lstrip("-"), known) if name.startswith("-") else []
-        hint = f"; did you mean --{near[0]}?" if near else ""
-        raise UserError(f"unknown argument {words[0]}{hint} (--help lists the options)")
+        hint = did_you_mean(name.lstrip("-"), known, form="--{}") if name.startswith("-") else ""
+        raise UserError(f"unknown argument {words[0]}{hint and '; ' + hint} (--help lists the options)")
 
-    def _tell_of_repeated(self, given: Sequence[str]) -> None:
+    def _notify_of_repeated(self, given: Sequence[str]) -> None:
         actions = [self._option_string_actions[name] for name in given]
         for action, times in Counter(actions).items():
             if times > 1 and not isinstance(action, argparse._AppendAction):
-                notify(f"{action.option_strings[0]} is given {times} times; the last one counts")
-
-
-def _near(name: str, known: Sequence[str]) -> list[str]:
-    """The known name that a wrong one was meant for, if any: one alike, or the first that begins so."""
-    begun = [option for option in known if len(name) > 2 and option.startswith(name)]
-    return difflib.get_close_matches(name, known, n=1) or begun[:1]
+                notify(f"{action.option_strings[0]} is given {times} times; the last one is used")
 
 
 def _options(words: Sequence[str]) -> list[str]:
-    """Those of some words that argparse takes for long options."""
+    """Return the arguments that argparse takes for long options."""
     end = words.index("--") if "--" in words else len(words)
     return [word for word in words[:end] if word.startswith("--") and " " not in word]
 
 
 def _refuse_empty(words: Sequence[str]) -> None:
-    """UserError for an empty value, or one of blanks, which is a mistake wherever it stands."""
-    cause = "is a variable of the shell not set?"
+    """Raise UserError for a value that is empty or blank, as an unset variable of the shell leaves it."""
     for before, word in zip(["", *words], words, strict=False):
         if word.startswith("--") and word.endswith("=") and word.count("=") == 1:
             before, word = word[:-1], ""
         if not (word.strip() if before.startswith("--") else word):
             where = f"the value of {before} is empty" if before.startswith("--") else "an argument is empty"
-            raise UserError(f"{where}; give one, or leave it out ({cause})")
-
-
-def _reworded(message: str) -> str:
-    """A complaint of argparse in our words: what was given, and what is allowed."""
-    if message.startswith(_REQUIRED):
-        names = message.removeprefix(_REQUIRED)
-        return f"{names} {'are' if ', ' in names else 'is'} missing"
-    if (found := re.fullmatch(r"argument (?P<name>[^/: ]+)\S*: (?P<problem>.*)", message, re.DOTALL)) is None:
-        return message
-    name = found["name"]
-    for pattern, words in _COMPLAINTS.items():
-        if said := re.fullmatch(pattern, found["problem"], re.DOTALL):
-            return words.format(*said.groups(), name=name)
-    if said := re.fullmatch(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", found["problem"]):
-        known = [choice.strip("'") for choice in said[2].split(", ")]
-        return f"{name} {said[1]}: {did_you_mean(said[1], known)}choose one of {', '.join(known)}"
-    return f"{name}: {found['problem']}"
-
-
-_REQUIRED = "the following arguments are required: "
-
-_COMPLAINTS = {
-    r"invalid int value: '(.*)'": "{name} {0}: must be a whole number",
-    r"invalid float value: '(.*)'": "{name} {0}: must be a number",
-    r"invalid (\w+) value: '(.*)'": "{name} {1}: is no {0}",
-    r"Truthy value expected: got (.*?) but expected .*": "{name} {0}: must be True or False",
-    r"expected (?:at least )?one argument": "{name}: its value is missing (one that begins with - as {name}=VALUE)",
-    r"expected (\d+) arguments": "{name}: {0} values are needed",
-    r"ignored explicit argument '(.*)'": "{name} takes no value, and {0} is given",
-}
-"""Of argparse and of transformers' parser, as patterns → what is said instead."""
+            raise UserError(f"{where}; give a value, or leave it out (is a shell variable unset?)")
 
 
 class _Defaults(argparse.ArgumentDefaultsHelpFormatter):

@@ -1,4 +1,4 @@
-"""The one exception that means: the user can mend this; and texts of others made fit to be shown."""
+"""The exception for user mistakes, and functions that word error messages."""
 
 import difflib
 import re
@@ -6,34 +6,59 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave; the message says what was given, what is allowed and what to do.
+    """A mistake in the user's input. The message says what was given, what is allowed and what to do.
 
-    The command-line tools print it as one line and leave with exit code 2; everything else is a bug and
-    keeps its traceback.
+    The command-line tools print the message as one line and exit with code 2. Any other exception is a bug and keeps
+    its traceback.
     """
 
 
-def plural(number: int, what: str) -> str:
-    """A number of things: `1 row`, `2 rows`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 row`, `2 rows`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """`did you mean X? `, of the known name that is most alike; empty where none is alike."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f"did you mean {near[0]}? " if near else ""
+_SYNONYMS = {
+    **{"mean": "avg", "mean_tokens": "avg", "first_token": "cls", "prefix": "deep", "promcse": "dcpcse"},
+    **{"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "validation": "dev", "adamw": "adamw_torch"},
+}
+"""Names that the field uses for a value that is called differently here."""
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, form: str = "'{}'") -> str:
+    """Return `did you mean 'X'?` with the known name that is most similar, or an empty string if none is similar.
+
+    A synonym counts as most similar, then a similar spelling in any case, then the first known name that begins with
+    `name`. form: how X is written.
+    """
+    by_lower = {one.lower(): one for one in known}
+    lower = str(name).lower()
+    near = [_SYNONYMS[lower]] if _SYNONYMS.get(lower) in by_lower else []
+    near = near or difflib.get_close_matches(lower, by_lower, n=1, cutoff=cutoff)
+    near = near or [one for one in by_lower if len(lower) > 2 and one.startswith(lower)]
+    return f"did you mean {form.format(by_lower[near[0]])}?" if near else ""
+
+
+def invalid_choice(option: str, given: str, known: Iterable[str]) -> UserError:
+    """Return the error for a value of an option that is not one of the known values."""
+    known = list(map(str, known))
+    hint, allowed = did_you_mean(given, known), ", ".join(known)
+    return UserError(f"{option} {given} is unknown; {f'{hint} Choose' if hint else 'choose'} from: {allowed}")
 
 
 def first_line(error: Exception) -> str:
-    """What an error says in one line: its first, and the next after a colon; its name where it says nothing."""
+    """Return the first line of an error's message, with the next line if the first ends with a colon.
+
+    An error without a message gives the name of its class.
+    """
     first, *others = str(error).strip().splitlines() or [type(error).__name__]
     return f"{first} {others[0].strip()}" if first.endswith(":") and others else first
 
 
-# C0 and C1 but tab and line feed, the marks that force the direction of a text, and halves of surrogate pairs.
-_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0 and C1 except tab and line feed, the marks that force the direction of a text, and halves of surrogate pairs.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """A text that a terminal shows and does not obey; the characters it would obey as in JSON (\\u001b)."""
-    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Return the text with its control characters escaped as in JSON (\\u001b), so that no terminal obeys them."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

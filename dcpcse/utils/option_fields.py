@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, invalid_choice
 
 BASE = "--base (in Python: base=)"
 """The option that says where a frozen encoder is now, as messages name it."""
@@ -61,11 +61,11 @@ def require(holds: bool, name: str, given: Any, allowed: str) -> None:
 
 
 def require_choices(arguments: Any) -> None:
-    """UserError for an option of a dataclass that is none of the choices its field names."""
+    """Raise UserError for an option of a dataclass whose value is not one of the choices of its field."""
     for one in fields(arguments):
         value, known = getattr(arguments, one.name), one.metadata.get("choices")
-        if known is not None:
-            require(value is None or value in known, f"--{one.name}", value, f"one of {sorted(known)}")
+        if known is not None and value is not None and value not in known:
+            raise invalid_choice(f"--{one.name}", value, known)
 
 
 def require_count(name: str, value: int | None) -> None:

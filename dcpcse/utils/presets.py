@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from dcpcse.utils.errors import UserError, did_you_mean
+from dcpcse.utils.errors import invalid_choice
 from dcpcse.utils.option_fields import needs_of
 
 _ROOT = Path(__file__).parent.parent / "presets"
@@ -62,10 +62,9 @@ def drop_unused(
 
 
 def load_preset(name: str) -> Preset:
-    """The preset of that name; UserError with the nearest one and the whole list."""
+    """Load a preset. Raises UserError with the most similar name and all names if the preset does not exist."""
     if name not in names():
-        hint = did_you_mean(name, names(), cutoff=0.4)
-        raise UserError(f"--preset {name}: {hint}the presets are {', '.join(names())}")
+        raise invalid_choice("--preset", name, names())
     content = yaml.safe_load((_ROOT / f"{name}.yaml").read_text(encoding="utf-8"))
     return Preset(
         name, content["source"], content["published"], tuple(content.get("notes", ())), dict(content["options"])

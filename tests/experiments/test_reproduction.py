@@ -85,7 +85,7 @@ def test_names_tables_papers_and_patterns_find_rows_and_others_the_nearest():
     assert len(find_rows(["d2cse/table6"])) == 16
     assert {row.table for row in find_rows(["conpvp"])} >= {"conpvp/table3", "conpvp/table4"}
     assert all("SimCSE" in row.name for row in find_rows(["*/SimCSE*"]))
-    with pytest.raises(UserError, match="did you mean d2cse/table1"):
+    with pytest.raises(UserError, match="did you mean 'd2cse/table1"):
         find_rows(["d2cse/tabel1"])
 
 

@@ -112,7 +112,7 @@ def test_the_rest_of_the_framework_holds_for_it(options, desk):
             '(View("anchor", "title"),)',
             "uses the column title, but the columns of --train_file are",
         ),
-        ("margin=0.3,", "margins=0.3,", "unknown option; did you mean margin?"),
+        ("margin=0.3,", "margins=0.3,", "unknown option; did you mean 'margin'?"),
     ],
     ids=lambda text: text[:40],
 )

@@ -160,7 +160,7 @@ def test_lengths_are_drawn_from_an_answer(tool, tmp_path):
 
 MISTAKES = {
     "no kind": ([], ["give a kind of plot: cosines"]),
-    "unknown kind": (["curve"], ["unknown plot 'curve'", "did you mean curves?"]),
+    "unknown kind": (["curve"], ["plot curve is unknown", "did you mean 'curves'?"]),
     "unknown option": (["curves", "x", "--outptu", "y"], ["--outptu", "did you mean --output?"]),
     "run without metrics": (["curves", "{tmp}"], ["metrics.jsonl is missing", "output folder of a run"]),
     "no scores": (["frequent", "{tmp}/none.json"], ["cannot read", "No such file"]),

@@ -126,7 +126,7 @@ def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_al
         (["dcpcse/table1", "--unsup_file", "nowhere.txt"], ["--unsup_file nowhere.txt"]),
         (["dcpcse/table1", "--base", "./nowhere"], ["--base ./nowhere does not exist"]),
         (["promptbert/table5/static-avg", "--base", "x", "--data_dir", "nowhere"], ["nowhere", "STS12"]),
-        (["d2cse/table1/D2CSE-BERT"], ["did you mean d2cse/table1/D2CSE-BERT-base?"]),
+        (["d2cse/table1/D2CSE-BERT"], ["did you mean 'd2cse/table1/D2CSE-BERT-base'?"]),
         (["dcpcse/table1", "--set", "seed", "1"], ["--set seed: use --seeds"]),
         ([DCPCSE, "--baseline", "d2cse/table6"], ["--baseline d2cse/table6 is a table"]),
         (["promptbert/table6/unsupervised/IS-BERT-base"], ["none of the rows can be run", "cited only"]),
@@ -176,7 +176,7 @@ def test_one_name_has_all_commands(capsys):
     shown = capsys.readouterr().out
     assert all(f"  {name} " in shown for name in ("train", "evaluate", "reproduce", "encode", "search-templates"))
     assert main(["reprodce"]) == 2
-    assert "did you mean reproduce?" in capsys.readouterr().err
+    assert "did you mean 'reproduce'?" in capsys.readouterr().err
     with pytest.raises(SystemExit) as end:
         main(["reproduce", "--help"])
     assert end.value.code == 0 and "--baseline" in capsys.readouterr().out

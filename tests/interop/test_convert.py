@@ -719,7 +719,7 @@ def test_the_command_prints_assumed_settings_and_tensors_left_out(checkpoint, tm
     ("words", "message"),
     [
         (["x"], "--output"),
-        (["x", "--output", "y", "--layout", "z"], "--layout z: choose one of"),
+        (["x", "--output", "y", "--layout", "z"], "--layout z is unknown; choose from: "),
         (["x", "--output", "y", "--bas", "z"], "did you mean --base?"),
         (["x", "--output", "y", "--template", "no slot"], "0 slots for the sentence"),
         (["x", "--output", "y", "--position_offset", "-1"], "must be 0 or more"),

@@ -474,7 +474,7 @@ def test_a_dropout_that_cannot_be_is_refused(rate):
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones(tiny):
-    with pytest.raises(UserError, match=r"--method simcse2: did you mean simcse\? choose one of .*dcpcse.*"):
+    with pytest.raises(UserError, match=r"--method simcse2 is unknown; did you mean 'simcse'\? Choose from: .*dcpcse"):
         build_method(load_backbone(tiny("bert")), model_arguments(method="simcse2"), ["anchor"])
 
 

@@ -130,7 +130,7 @@ def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "promptbart"}, "--method promptbart: did you mean promptbert"),
+        ({"method": "promptbart"}, "--method promptbart is unknown; did you mean 'promptbert'?"),
         ({"method": "simcse", "pre_seq_len": 10}, "--pre_seq_len has no effect without --tuning deep"),
         ({"method": "simcse", "position_offset": 3}, "--position_offset has no effect without --tuning deep"),
         ({"method": "dcpcse", "prompt_len": 4}, "--prompt_len is an option of --method conpvp"),

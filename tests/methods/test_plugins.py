@@ -149,7 +149,7 @@ def test_an_installed_package_that_cannot_be_run_is_told_and_left_out(plugin, tm
             r"'simcse' is already registered.*\(my_method\.py, line 15\)",
         ),
         (OWN.replace('register("mine"', 'register("My Own"'), "the method name 'My Own' is invalid"),
-        (OWN.replace("sharpness=2.0", "sharpnes=2.0"), "unknown option; did you mean sharpness"),
+        (OWN.replace("sharpness=2.0", "sharpnes=2.0"), "unknown option; did you mean 'sharpness'"),
         (OWN.replace("sharpness", "temp"), "--temp of my_method already exists in dcpcse.methods.arguments"),
         (OWN.replace("sharpness", "prompt_len"), "--prompt_len of my_method already exists in dcpcse.methods.conpvp"),
         (OWN.replace("option(None", "option(2.0"), "the option --sharpness must be None by default"),

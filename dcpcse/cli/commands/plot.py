@@ -20,7 +20,7 @@ from dcpcse.analysis.plots import (
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.command_parser import CommandParser, Parser
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, did_you_mean
+from dcpcse.utils.errors import UserError, invalid_choice
 from dcpcse.utils.files import require_output
 
 PLOTS: Mapping[str, style.PlotKind] = {
@@ -44,8 +44,7 @@ def plot_command(argv: Sequence[str]) -> None:
     if not argv:
         raise UserError(f"give a kind of plot: {', '.join(PLOTS)}")
     if argv[0] not in (*PLOTS, "-h", "--help"):
-        hint = did_you_mean(argv[0], PLOTS)
-        raise UserError(f"unknown plot {argv[0]!r}; {hint}choose from: {', '.join(PLOTS)}")
+        raise invalid_choice("plot", argv[0], PLOTS)
     args, unknown = plot_parser().parse_known_args(list(argv))
     args.parser.refuse_unknown(unknown)
     stem = _output_stem(args.output or args.kind, args.overwrite)

@@ -3,7 +3,6 @@
 The figures and their sources are in `tables/`, one file per paper. A row is named paper/table/row.
 """
 
-import difflib
 import fnmatch
 import functools
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 import yaml
 from senteval.names import TASK_SETS
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, did_you_mean
 
 AVERAGE_COLUMN = "avg"
 """Name of the column with the average over a table's tasks."""
@@ -104,11 +103,7 @@ def find_rows(asked: Sequence[str]) -> list[PublishedRow]:
         ]
         if not hits:
             tables = dict.fromkeys("/".join(known.split("/")[:2]) for known in rows)
-            near = [
-                *difflib.get_close_matches(name, rows, n=1, cutoff=0.7),
-                *difflib.get_close_matches(name, tables, n=1, cutoff=0.4),
-            ]
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"no published row is called {name}; {hint}the tables are {', '.join(tables)}")
+            hint = did_you_mean(name, rows, cutoff=0.7) or did_you_mean(name, tables, cutoff=0.4)
+            raise UserError(f"there is no row {name}; the tables are {', '.join(tables)}{hint and '; ' + hint}")
         found |= {hit: rows[hit] for hit in hits}
     return list(found.values())

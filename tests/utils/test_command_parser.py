@@ -1,0 +1,62 @@
+"""Mistakes on a command line become one line that names the option, the value and the most similar known name."""
+
+import pytest
+
+from dcpcse.cli.commands.corrupt import corrupt_parser
+from dcpcse.cli.parse import evaluation_parser, training_parser
+from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
+
+TRAINING = {
+    "--pre_seq_length 10": "unknown argument --pre_seq_length; did you mean --pre_seq_len?",
+    "--pre-seq-length 10": "unknown argument --pre-seq-length; did you mean --pre-seq-len?",
+    "--quickly": "unknown argument --quickly (--help lists the options)",
+    "run.yaml": "run.yaml is not an option; a file of options must be the first argument",
+    "--temp": "argument --temp: expected one argument",
+    "--temp warm": "argument --temp: invalid float value: 'warm'",
+    "--do_mlm maybe": "got maybe but expected one of yes/no",
+    "--pooler_type mean": "--pooler_type mean is unknown; did you mean 'avg'? Choose from: cls, cls_before_pooler,",
+    "--pooler_type CLS": "did you mean 'cls'?",
+    "--pooler_type max": "--pooler_type max is unknown; choose from: cls,",
+    "--tuning prefix": "--tuning prefix is unknown; did you mean 'deep'? Choose from: full, deep, shallow",
+    "--encoder_dtype bf16": "did you mean 'bfloat16'?",
+    "--lr_scheduler_type linaer": "did you mean 'linear'?",
+    "--eval_strategy step": "did you mean 'steps'? Choose from: no, steps, epoch",
+    "--method d2cse --generation argmin": "did you mean 'argmax'?",
+    "--temp=": "the value of --temp is empty",
+}
+OTHERS = {
+    "--mode validation": "--mode validation is unknown; did you mean 'dev'?",
+    "--remove subwords": "--remove subwords is unknown; did you mean 'subword'?",
+    "--seed 1 --generation sampled": "--generation sampled is unknown; did you mean 'sample'?",
+    "--seed 1": "the following arguments are required: --model_name_or_path, ",
+}
+
+
+@pytest.fixture(scope="module")
+def parsers():
+    return [training_parser(), evaluation_parser(), corrupt_parser()]
+
+
+@pytest.mark.parametrize("line", [*TRAINING, *OTHERS])
+def test_a_mistake_is_one_line_that_names_it(line, parsers):
+    parser = parsers[0 if line in TRAINING else 2 if "--seed" in line else 1]
+    with pytest.raises(UserError) as error:
+        parser.parse_args(line.split())
+    assert {**TRAINING, **OTHERS}[line] in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_repeated_option_is_reported(parsers, caplog):
+    caplog.set_level("INFO", "dcpcse")
+    assert parsers[0].parse_known_args(["--temp", "1", "--temp", "2"])[0].temp == 2
+    assert "--temp is given 2 times; the last one is used" in caplog.text
+
+
+def test_the_most_similar_name_is_found_by_synonym_spelling_case_and_beginning():
+    known = ["avg", "cls_before_pooler", "SICKRelatedness"]
+    names = ("mean", "agv", "sickrelatednes", "cls_be", "max", "av")
+    found = [did_you_mean(name, known) for name in names]
+    assert found == [f"did you mean '{known[i]}'?" for i in (0, 0, 2, 1)] + ["", "did you mean 'avg'?"]
+    assert did_you_mean("mean", ["cls"]) == ""
+    assert str(invalid_choice("--x", "agv", known)).endswith("did you mean 'avg'? Choose from: " + ", ".join(known))
+    assert str(invalid_choice("--x", "max", ["a"])) == "--x max is unknown; choose from: a"
