@@ -27,7 +27,7 @@ from dcpcse.cli.commands.search import search_parser as lookup_parser
 from dcpcse.cli.commands.search_hyperparameters import search_hyperparameters_parser as hyperparameter_parser
 from dcpcse.cli.commands.search_templates import search_templates_parser
 from dcpcse.cli.commands.similarity import similarity_parser
-from dcpcse.cli.legacy_options import RENAMED
+from dcpcse.cli.legacy_options import TRAINING_NAMES
 from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.experiments.reproduction.published_rows import find_rows
@@ -222,7 +222,7 @@ def test_no_option_is_named_that_does_not_exist():
         *("list", "runs", "seconds", "findings", "most"),  # of tests/stress
         *("over_training", "projection", "count", "lines", "cell", "study", "task", "split"),  # of dcpcse plot
         "no",
-        *RENAMED,
+        *TRAINING_NAMES.renamed,
     ]
     documented = set(re.findall(r"--([a-z][\w-]*)", EVERYTHING))
     unknown = sorted(documented - set(words))

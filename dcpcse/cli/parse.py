@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcpcse.cli.legacy_options import EVALUATION_NAMES, GONE, REFUSED, implied_method, translate
+from dcpcse.cli.legacy_options import EVALUATION_NAMES, TRAINING_NAMES, LegacyNames, implied_method, translate
 from dcpcse.evaluation.arguments import EvaluationArguments
 from dcpcse.inference.arguments import PublishedEvaluationArguments
 from dcpcse.utils import presets
@@ -32,7 +32,7 @@ def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArgu
     load_plugins(_plugins_in(argv))
     parser = training_parser()
     *_, data, run = parser.dataclass_types
-    return _parse(parser, translate(argv, notify), (arguments_class(), data, run), _implied_in_training)
+    return _parse(parser, argv, (arguments_class(), data, run), TRAINING_NAMES, _implied_in_training)
 
 
 def _plugins_in(argv: Sequence[str]) -> list[str]:
@@ -48,7 +48,7 @@ def _plugins_in(argv: Sequence[str]) -> list[str]:
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
     """Options of evaluation.py."""
     parser = evaluation_parser()
-    return _parse(parser, translate(argv, notify, EVALUATION_NAMES), parser.dataclass_types)[0]
+    return _parse(parser, argv, parser.dataclass_types, EVALUATION_NAMES)[0]
 
 
 def training_parser() -> Parser:
@@ -56,12 +56,13 @@ def training_parser() -> Parser:
     # Here only: transformers' TrainingArguments import torch and its modelling code, which takes seconds.
     from dcpcse.methods import option_parts
     from dcpcse.methods.arguments import ModelArguments
-    from dcpcse.training.arguments import DataArguments, RunArguments
+    from dcpcse.training.arguments import UNSUPPORTED, DataArguments, RunArguments
 
     kinds = (ModelArguments, *option_parts(), DataArguments, RunArguments)
-    parser = Parser(kinds, usage=_TRAIN_USAGE, description=_TRAIN_HELP, epilog=_TRAIN_DEBUG)
+    texts = {"usage": _TRAIN_USAGE, "description": _TRAIN_HELP, "epilog": _TRAIN_DEBUG}
+    parser = Parser(kinds, prog="train.py", unsupported=UNSUPPORTED, **texts)
     for action in parser._actions:
-        if action.dest in REFUSED or action.dest in GONE:
+        if action.dest in UNSUPPORTED or action.dest in TRAINING_NAMES.gone:
             action.help = argparse.SUPPRESS
     return parser
 
@@ -69,7 +70,7 @@ def training_parser() -> Parser:
 def evaluation_parser() -> Parser:
     """The parser of evaluation.py."""
     kinds = (EvaluationArguments, PublishedEvaluationArguments)
-    return Parser(kinds, usage=_EVALUATION_USAGE, description=_EVALUATION_HELP)
+    return Parser(kinds, prog="evaluation.py", usage=_EVALUATION_USAGE, description=_EVALUATION_HELP)
 
 
 def _implied_in_training(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,6 +97,7 @@ def _parse(
     parser: Parser,
     argv: Sequence[str],
     kinds: Sequence[type],
+    names: LegacyNames,
     implied: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda given: {},
 ) -> tuple[tuple, set[str]]:
     """Options as dataclasses of these kinds, and the names of those that were given.
@@ -107,8 +109,8 @@ def _parse(
     argv = list(argv)
     from_file: dict[str, Any] = {}
     if argv and not argv[0].startswith("-"):
-        from_file = _read_config(parser, Path(argv.pop(0)))
-    given = from_file | _given(parser, argv)
+        from_file = _read_config(parser, Path(argv.pop(0)), names)
+    given = from_file | _given(parser, translate(argv, notify, names))
     given = presets.drop_unused(_preset(parser, given), given, parser.metadata(), notify) | given
     values = given | dict(implied(given))
     return tuple(build_dataclass(kind, values) for kind in kinds), set(given)
@@ -129,13 +131,13 @@ def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
     preset = presets.load_preset(given["preset"])
     for line in preset.describe().splitlines():
         notify(line)
-    return _given_by_name(parser, preset.options)
+    return _given_by_name(parser, preset.options, TRAINING_NAMES)
 
 
-def _read_config(parser: Parser, path: Path) -> dict[str, Any]:
+def _read_config(parser: Parser, path: Path, names: LegacyNames = TRAINING_NAMES) -> dict[str, Any]:
     content = _content(path)
     try:
-        return _given_by_name(parser, content)
+        return _given_by_name(parser, content, names)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -162,7 +164,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-def _given_by_name(parser: Parser, options: Mapping[str, Any]) -> dict[str, Any]:
+def _given_by_name(parser: Parser, options: Mapping[str, Any], names: LegacyNames) -> dict[str, Any]:
     """Through the same parser as the command line: same types, same choices, same complaints."""
     for name, value in options.items():
         action = parser._option_string_actions.get(f"--{name}")
@@ -170,7 +172,7 @@ def _given_by_name(parser: Parser, options: Mapping[str, Any]) -> dict[str, Any]
         if isinstance(value, list) and len(value) > 1 and action is not None and action.nargs not in ("+", "*"):
             raise UserError(f"--{name} {value}: takes one value, and a list is given")
     words = [word for name, value in options.items() for word in _as_words(name, value)]
-    return _given(parser, translate(words, notify))
+    return _given(parser, translate(words, notify, names))
 
 
 def _as_words(name: str, value: Any) -> list[str]:

@@ -20,6 +20,28 @@ from dcpcse.utils.parsing import read_text
 JSON_OPTIONS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs")
 """Options that take a JSON object, or a file with one."""
 
+_NEGATIVES = "it decides which sentences are each other's negatives"
+_UNTESTED = "it is not tested with frozen encoders and prompts"
+_UNUSED = "no code here uses it"
+_FOLDER_ONLY = "only the finished folder is pushed to the hub (--push_to_hub)"
+UNSUPPORTED = {
+    **dict.fromkeys(("group_by_length", "length_column_name"), _NEGATIVES),
+    "auto_find_batch_size": "it changes the number of negatives during a run",
+    "label_smoothing_factor": "contrastive targets are not smoothed",
+    **dict.fromkeys(("fsdp", "fsdp_config"), "use --shard_encoder, which splits the frozen encoder over processes"),
+    **dict.fromkeys(("deepspeed", "parallelism_config", "neftune_noise_alpha"), _UNTESTED),
+    **dict.fromkeys(("use_liger_kernel", "liger_kernel_config"), _UNTESTED),
+    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), "scores are computed in float32"),
+    "hub_token": "other users of the machine can read it; log in with hf auth login, or set HF_TOKEN",
+    **dict.fromkeys(("hub_strategy", "hub_always_push", "trackio_space_id"), _FOLDER_ONLY),
+    **dict.fromkeys(("trackio_bucket_id", "trackio_static_space_id"), _FOLDER_ONLY),
+    **dict.fromkeys(("prediction_loss_only", "eval_do_concat_batches", "eval_use_gather_object"), _UNUSED),
+    **dict.fromkeys(("eval_accumulation_steps", "include_for_metrics", "batch_eval_metrics"), _UNUSED),
+    **dict.fromkeys(("label_names", "remove_unused_columns", "use_cache", "do_predict"), _UNUSED),
+    **dict.fromkeys(("include_num_input_tokens_seen", "average_tokens_across_devices"), _UNUSED),
+}
+"""Options of transformers.TrainingArguments that are rejected, with the reason."""
+
 
 @dataclass
 class DataArguments:

@@ -18,12 +18,21 @@ from dcpcse.utils.option_fields import OWN_METADATA
 
 DEBUG_HELP = "--debug shows the traceback of an error."
 
+REMOVED: dict[str, dict[str, str]] = {}
+"""Removed options by program (`train.py`, `dcpcse runs`): name without dashes, and what to do instead."""
+
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser whose errors are user errors of one line, with the most similar known option or choice."""
+    """An argument parser whose errors are user errors of one line, with the most similar known option or choice.
 
-    def __init__(self, *args: Any, epilog: str = DEBUG_HELP, **kwargs: Any) -> None:
+    unsupported: options that are rejected, and the reason.
+    """
+
+    def __init__(
+        self, *args: Any, epilog: str = DEBUG_HELP, unsupported: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, epilog=epilog, **{"allow_abbrev": False, **kwargs})
+        self.unsupported = unsupported or {}
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the options)")
@@ -39,11 +48,16 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does, but reject empty values and unknown options before all other errors."""
+        """Parse as argparse does, but report empty values and options that do not exist before all other errors."""
         words = list(sys.argv[1:] if args is None else args)
         _refuse_empty(words)
         if self._subparsers is None:  # otherwise the options belong to a subparser
             given = [word.split("=")[0] for word in _options(words)]
+            for name in (option[2:].replace("-", "_") for option in given):
+                if name in (removed := REMOVED.get(self.prog, {})):
+                    raise UserError(f"--{name} was removed; {removed[name]}")
+                if name in self.unsupported:
+                    raise UserError(f"--{name} is not supported: {self.unsupported[name]}; leave it out")
             self.refuse_unknown([name for name in given if name not in self._option_string_actions])
             self._notify_of_repeated(given)
         return super().parse_known_args(words, namespace)

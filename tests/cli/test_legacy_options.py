@@ -1,9 +1,14 @@
-"""What `legacy_options` promises: every old option is mapped, left out with a line, or refused with its reason."""
+"""Old options of the papers' scripts are translated; options that would do harm are rejected with the reason."""
+
+from dataclasses import fields
 
 import pytest
+from transformers import TrainingArguments
 
-from dcpcse.cli.legacy_options import GONE, REFUSED, RENAMED, translate
-from dcpcse.cli.parse import parse_training, training_parser
+from dcpcse.cli.legacy_options import EVALUATION_NAMES, TRAINING_NAMES, translate
+from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training, training_parser
+from dcpcse.training.arguments import UNSUPPORTED
+from dcpcse.utils import command_parser
 from dcpcse.utils.errors import UserError
 
 PAPERS = {
@@ -15,95 +20,77 @@ PAPERS = {
     "pooler": "pooler_type",
     "preprocessing_num_workers": "dataloader_num_workers",
 }
-"""Options of the SimCSE, DCPCSE and PromCSE scripts (transformers 4.2) → what they are in transformers 5 and here."""
-PAPERS_REFUSED = (
-    *("model_type", "dataset_name", "dataset_config_name", "validation_split_percentage"),
-    *("group_by_length", "sharded_ddp"),
-)
+"""Options of the SimCSE, DCPCSE and PromCSE scripts (transformers 4.2) and their names here."""
 
 
 def translated(*words: str) -> tuple[list[str], list[str]]:
-    """The new command line, and the lines that were said."""
+    """The new command line, and the lines that were reported."""
     said = []
-    return translate(words, said.append), said
+    return translate(words, said.append, TRAINING_NAMES), said
 
 
-def known_options() -> set[str]:
-    return {name for action in training_parser()._actions for name in action.option_strings}
+@pytest.fixture(scope="module")
+def parser():
+    return training_parser()
 
 
-def test_the_old_names_of_the_papers_are_all_known():
-    assert PAPERS.items() <= RENAMED.items()
-    assert {"local_rank", "save_safetensors"} <= set(GONE)
-    assert set(PAPERS_REFUSED) <= set(REFUSED)
-    assert not (set(RENAMED) & set(REFUSED) or set(RENAMED) & set(GONE) or set(GONE) & set(REFUSED))
+def test_an_old_name_becomes_the_new_one_with_its_value_and_is_reported_once(parser):
+    assert PAPERS.items() <= TRAINING_NAMES.renamed.items()
+    for old, new in TRAINING_NAMES.renamed.items():
+        expected = [f"--{old} is now --{new}"]
+        assert translated(f"--{old}", "7", "--seed", "1") == ([f"--{new}", "7", "--seed", "1"], expected)
+        assert translated(f"--{old}=a=b", "--seed", "1") == ([f"--{new}=a=b", "--seed", "1"], expected)
+        assert translated("--seed", "1", f"--{old.replace('_', '-')}") == (["--seed", "1", f"--{new}"], expected)
+        assert f"--{new}" in parser._option_string_actions
+        # transformers before 5.20 still has warmup_ratio, with the meaning of the new name.
+        assert f"--{old}" not in parser._option_string_actions or old == "warmup_ratio"
 
 
-@pytest.mark.parametrize(("old", "new"), PAPERS.items())
-def test_a_renamed_option_keeps_its_value_and_is_said_once(old, new):
-    expected = [f"--{old} is now --{new}"]
-    assert translated(f"--{old}", "7", "--seed", "1") == ([f"--{new}", "7", "--seed", "1"], expected)
-    assert translated(f"--{old}=7", "--seed", "1") == ([f"--{new}=7", "--seed", "1"], expected)
-    assert translated("--seed", "1", f"--{old}") == (["--seed", "1", f"--{new}"], expected)
+def test_an_option_without_any_use_is_left_out_with_its_values_and_its_reason():
+    assert "local_rank" in TRAINING_NAMES.gone  # passed by torch.distributed.launch
+    for name, reason in TRAINING_NAMES.gone.items():
+        line = [f"--{name} is left out: {reason}"]
+        assert translated("--seed", "1", f"--{name}", "0", "--fp16") == (["--seed", "1", "--fp16"], line)
+        assert translated(f"--{name.replace('_', '-')}", "-1", "--seed", "1") == (["--seed", "1"], line)
+        assert translated(f"--{name}=0", "--seed", "1") == (["--seed", "1"], line)
+        assert translated(f"--{name}") == ([], line)
 
 
-@pytest.mark.parametrize(("old", "new"), PAPERS.items())
-def test_a_renamed_option_leads_to_one_that_the_program_has_and_not_to_a_refused_one(old, new):
-    assert f"--{new}" in known_options()
-    assert translated(f"--{new}", "7") == ([f"--{new}", "7"], [])
-    # transformers before 5.20 still has warmup_ratio, and does what the new name does.
-    assert f"--{old}" not in known_options() or old == "warmup_ratio"
+def test_options_of_transformers_that_do_harm_are_rejected_with_the_reason(parser, tmp_path):
+    harmful = {"group_by_length", "auto_find_batch_size", "deepspeed", "fsdp", "hub_token", "label_smoothing_factor"}
+    assert harmful <= set(UNSUPPORTED)
+    assert set(UNSUPPORTED) <= {field.name for field in fields(TrainingArguments)} | {"group_by_length"}
+    for name, reason in UNSUPPORTED.items():
+        for option in (f"--{name}", f"--{name.replace('_', '-')}=1"):
+            with pytest.raises(UserError) as error:
+                parser.parse_known_args(["--seed", "1", option])
+            assert str(error.value) == f"--{name} is not supported: {reason}; leave it out"
+        assert f"--{name} " not in parser.format_help()
+    file = tmp_path / "run.yaml"
+    file.write_text("deepspeed: ds.json\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"run\.yaml: --deepspeed is not supported"):
+        parse_training([str(file), "--output_dir", "out"])
 
 
-@pytest.mark.parametrize("name", GONE)
-def test_an_option_without_any_use_is_left_out_with_its_values_and_its_reason(name):
-    line = [f"--{name} is left out: {GONE[name]}"]
-    assert translated("--seed", "1", f"--{name}", "0", "--fp16") == (["--seed", "1", "--fp16"], line)
-    assert translated(f"--{name}", "--seed", "1") == (["--seed", "1"], line)
-    assert translated(f"--{name}=0", "--seed", "1") == (["--seed", "1"], line)
-    assert translated(f"--{name}", "-1", "--seed", "1") == (["--seed", "1"], line)
-    assert translated(f"--{name}") == ([], line)
+def test_a_removed_option_is_rejected_by_its_own_program_with_what_to_do(parser, monkeypatch):
+    monkeypatch.setitem(command_parser.REMOVED, "train.py", {"estimate": "--dry_run prints the number of steps"})
+    with pytest.raises(UserError, match=r"^--estimate was removed; --dry_run prints the number of steps$"):
+        parser.parse_known_args(["--estimate=1"])
+    with pytest.raises(UserError, match="unknown argument --estimate"):
+        evaluation_parser().parse_known_args(["--estimate"])
 
 
-@pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("form", ["--{}", "--{}=1"])
-def test_a_refused_option_is_named_with_the_reason_and_what_to_do(name, form):
-    with pytest.raises(UserError) as refusal:
-        translated("--seed", "1", form.format(name), "1")
-    assert str(refusal.value).startswith(f"--{name}: {REFUSED[name]}")
-    assert str(refusal.value).endswith("leave it out")
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_refused_option_is_refused_with_hyphens_too(name):
-    with pytest.raises(UserError, match=f"--{name}: "):
-        translated(f"--{name.replace('_', '-')}", "1")
-
-
-def test_hyphens_are_understood_in_renamed_and_left_out_options():
-    assert translated("--evaluation-strategy", "steps")[0] == ["--eval_strategy", "steps"]
-    assert translated("--local-rank=0")[0] == []
-
-
-def test_everything_else_stays_as_it_is():
+def test_everything_else_is_kept():
     words = [
         *("options.yaml", "--model_name_or_path", "bert-base-uncased", "--learning_rate", "3e-2", "--fp16"),
         *("--eval_tasks", "STSBenchmark", "SICKRelatedness", "--hard_negative_weight", "-1", "--temp=0.05", "--"),
+        *("--output_dir", "pooler", "--train_file", "local_rank"),  # values that look like old names
     ]
     assert translated(*words) == (words, [])
 
 
-def test_a_value_that_looks_like_an_old_name_is_a_value():
-    words = ["--output_dir", "pooler", "--train_file", "group_by_length"]
-    assert translated(*words) == (words, [])
-
-
-def test_only_the_name_before_the_equals_sign_is_translated():
-    assert translated("--pooler=a=b") == (["--pooler_type=a=b"], ["--pooler is now --pooler_type"])
-
-
-def test_the_published_unsupervised_command_line_goes_through():
-    """run_unsup_example.sh of the DCPCSE repository (SPEC 1.10); its options are all known afterwards."""
+def test_the_published_unsupervised_command_line_is_parsed(parser):
+    """run_unsup_example.sh of the DCPCSE repository (SPEC 1.10)."""
     words, said = translated(
         *("--model_name_or_path", "bert-base-uncased", "--train_file", "data/wiki1m_for_simcse.txt"),
         *("--output_dir", "result/my-unsup-dcpcse-bert-base-uncased", "--num_train_epochs", "1"),
@@ -113,7 +100,14 @@ def test_the_published_unsupervised_command_line_goes_through():
         *("--overwrite_output_dir", "--temp", "0.05", "--do_train", "--do_eval", "--fp16"),
     )
     assert said == ["--evaluation_strategy is now --eval_strategy"]
-    assert {word for word in words if word.startswith("--")} <= known_options()
+    assert parser.parse_args(words).pre_seq_len == 16
+
+
+def test_a_file_of_options_of_evaluation_may_have_the_names_of_the_public_promptbert_code(tmp_path):
+    assert "mask_embedding_sentence_org_mlp" in EVALUATION_NAMES.gone
+    file = tmp_path / "options.yaml"
+    file.write_text("model_name_or_path: x\nmask_embedding_sentence_org_mlp: true\nembedding_only: true\n")
+    assert parse_evaluation([str(file)])[0].pooler_type == "static"
 
 
 def parsed(*words):
@@ -121,8 +115,8 @@ def parsed(*words):
 
 
 @pytest.mark.parametrize("name", ["d2cse", "conpvp"])
-def test_an_option_that_tells_of_a_public_code_changes_no_named_method(name, tmp_path):
-    """The method may stand in a file, in a preset, or beside the option."""
+def test_an_option_of_a_public_code_does_not_change_a_given_method(name, tmp_path):
+    """The method may be given in a file, in a preset, or next to the option."""
     option = {"d2cse": ["--lambda_weight", "0.01"], "conpvp": ["--prompt_len", "2"]}[name]
     file = tmp_path / "run.yaml"
     file.write_text(f"method: {name}\n", encoding="utf-8")
@@ -133,7 +127,7 @@ def test_an_option_that_tells_of_a_public_code_changes_no_named_method(name, tmp
     assert preset.crtd_reduction == ("sum" if name == "d2cse" else None)
 
 
-def test_a_file_with_such_an_option_goes_with_a_method_on_the_command_line(tmp_path):
+def test_an_option_of_a_public_code_in_a_file_gives_way_to_a_method_on_the_command_line(tmp_path):
     file = tmp_path / "best.yaml"
     file.write_text("lambda_weight: 0.01\n", encoding="utf-8")
     assert parsed(str(file), "--method", "d2cse").generation is None

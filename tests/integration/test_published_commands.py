@@ -44,7 +44,6 @@ OLD = {
     "local-rank": ("-1", "left out"),
     "local_rank": ("-1", "left out"),
 }
-NEVER = ("model_type", "dataset_name", "dataset_config_name", "validation_split_percentage")
 
 
 @pytest.fixture
@@ -85,14 +84,6 @@ def test_an_old_option_works_and_says_what_it_is_called_now(name, tiny, train, t
     said = [line for line in outcome.said.splitlines() if line.startswith(f"--{name.replace('-', '_')} ")]
     assert len(said) == 1
     assert now in said[0]
-
-
-@pytest.mark.parametrize("name", NEVER)
-def test_an_option_that_never_did_anything_is_refused_by_name(name, tiny, train, train_txt, tool, tmp_path):
-    outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **{name: "1"}))
-    assert outcome.code == 2
-    assert outcome.err.startswith(f"error: --{name}: ")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture(scope="module")
