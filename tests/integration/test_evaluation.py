@@ -166,7 +166,7 @@ def test_sklearn_and_hidden_units_change_the_classifier(words, tool, tmp_path):
 
 
 REFUSED = {
-    "pairs called as a task": (["--pairs", "{CR}", "--task_set", "na", "--tasks", "CR"], "has the same name as one of CR"),
+    "pairs called as a task": (["--pairs", "{CR}", "--task_set", "na", "--tasks", "CR"], "same name as one of CR"),
     "data folder that is none": (["--data_dir", "nowhere", "--task_set", "transfer"], "--data_dir"),
     "few-shot option without few-shot": (["--shots", "8"], "--shots only counts with fewshot"),
     "retrieval option without retrieval": (["--retrieval_identical", "keep"], "--retrieval_identical"),
