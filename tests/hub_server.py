@@ -98,14 +98,14 @@ class HubServer:
     def _create(self, request: httpx2.Request) -> httpx2.Response:
         given = json.loads(request.content)
         repo_id = f"{given['organization']}/{given['name']}"
-        if repo_id not in self.repositories:
+        exists = repo_id in self.repositories
+        if not exists:
             self.hold(repo_id, {".gitattributes": b""})
             self.private |= {repo_id} if given.get("visibility") == "private" else set()
-        return _json({"url": f"https://huggingface.co/{repo_id}"})
+        return httpx2.Response(409 if exists else 200, json={"url": f"https://huggingface.co/{repo_id}"})
 
     def _branch(self, request: httpx2.Request, repo_id: str, branch: str) -> httpx2.Response:
-        held = self.repositories[repo_id]
-        held.setdefault(branch, held["main"])
+        self.repositories[repo_id][branch] = self.repositories[repo_id]["main"]
         return _json({})
 
     def _preupload(self, request: httpx2.Request) -> httpx2.Response:

@@ -5,7 +5,6 @@ import logging
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
@@ -16,7 +15,6 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.training.model_card import CARD, digest_in, write_card
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import atomic_folder, require_inside, require_new_folder, write_atomic
-from dcpcse.utils.parsing import parse_json
 from dcpcse.utils.run_files import ENVIRONMENT, METRICS, RUN_FILE
 
 logger = logging.getLogger(__name__)
@@ -71,7 +69,9 @@ def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool 
         except (RepositoryNotFoundError, RevisionNotFoundError):
             return None
     _require_private(remote, target)
-    if not overwrite and _files(remote) and _read_last(Path(folder)) != _last(target, remote.sha):
+    last = Path(folder) / LAST_PUSH_FILE
+    earlier = last.is_file() and last.read_bytes() == _last_push(target, remote.sha)
+    if _files(remote) and not earlier and not overwrite:
         raise UserError(
             f"{target.repo_id} ({target.branch}) contains something other than an earlier version of {folder}; choose "
             "another name, inspect it with dcpcse pull, or add --overwrite to replace it"
@@ -94,9 +94,10 @@ def push_to_hub(folder: str | Path, target: PushTarget, *, message: str | None =
     api = HfApi()
     with hub.explain_hub_errors(target.repo_id):
         if remote is None:
-            api.create_repo(target.repo_id, private=target.private, exist_ok=True)
+            # Fails if somebody else has just created the same repository or branch.
+            api.create_repo(target.repo_id, private=target.private, exist_ok=target.branch != "main")
             if target.branch != "main":
-                api.create_branch(target.repo_id, branch=target.branch, exist_ok=True)
+                api.create_branch(target.repo_id, branch=target.branch)
             remote = api.model_info(target.repo_id, revision=target.branch, timeout=hub.TIMEOUT)
             _require_private(remote, target)
         removed = sorted(_files(remote) - set(names))
@@ -113,7 +114,7 @@ def push_to_hub(folder: str | Path, target: PushTarget, *, message: str | None =
             revision=target.branch,
             parent_commit=remote.sha,  # the Hub rejects the commit if somebody else has pushed since
         )
-    _write_last(folder, target, commit.oid)
+    write_atomic(folder / LAST_PUSH_FILE, _last_push(target, commit.oid))
     return commit.commit_url
 
 
@@ -131,7 +132,8 @@ def pull_from_hub(repo_id: str, output: str | Path, options: LoadOptions) -> Pat
         for name in own_files(found):
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(found / name, temporary / name)
-        _write_last(temporary, PushTarget(repo_id, options.revision or "main"), found.name)
+        target = PushTarget(repo_id, options.revision or "main")
+        write_atomic(temporary / LAST_PUSH_FILE, _last_push(target, found.name))
     return output
 
 
@@ -164,18 +166,7 @@ def _require_card(folder: Path, digest: str, repo_id: str) -> None:
         raise UserError(f"{card} was written for other weights; replace it with dcpcse card {folder} --overwrite")
 
 
-def _last(target: PushTarget, commit: str) -> dict[str, str]:
-    return {"repo_id": target.repo_id, "branch": target.branch, "commit": commit}
-
-
-def _read_last(folder: Path) -> Any:
-    try:
-        return parse_json((folder / LAST_PUSH_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UserError(f"{folder / LAST_PUSH_FILE} is damaged ({error}); remove it") from error
-
-
-def _write_last(folder: Path, target: PushTarget, commit: str) -> None:
-    write_atomic(folder / LAST_PUSH_FILE, json.dumps(_last(target, commit), indent=2) + "\n")
+def _last_push(target: PushTarget, commit: str) -> bytes:
+    """Return the content of `LAST_PUSH_FILE`."""
+    content = {"repo_id": target.repo_id, "branch": target.branch, "commit": commit}
+    return f"{json.dumps(content, indent=2)}\n".encode()

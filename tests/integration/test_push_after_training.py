@@ -9,6 +9,7 @@ from runs import refused
 import dcpcse
 from dcpcse.cli.commands.hub import card_command, pull_command, push_command
 from dcpcse.cli.commands.train import train_command
+from dcpcse.training.trainer import ContrastiveTrainer
 
 ID = "someone/prompts"
 
@@ -49,22 +50,15 @@ def test_an_impossible_push_is_refused_before_training(server, train, tool, tiny
 
 def test_a_model_that_could_not_be_pushed_is_kept(server, train, tool, tiny, train_txt, tmp_path, monkeypatch):
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", push_to_hub=True, hub_model_id=ID)
-    # The network goes while the model trains.
-    monkeypatch.setattr("dcpcse.training.trainer.ContrastiveTrainer.save_model", _then_fail(server))
-    refused(tool, train_command, argv, f"the model is in {tmp_path / 'out'}, but not on the hub", "dcpcse push")
-    dcpcse.load(tmp_path / "out", device="cpu")
-
-
-def _then_fail(server):
-    from dcpcse.training.trainer import ContrastiveTrainer
-
     save = ContrastiveTrainer.save_model
 
-    def save_model(self, *args, **options):
-        save(self, *args, **options)
+    def save_and_disconnect(*args, **options):
+        save(*args, **options)
         server.failing = True
 
-    return save_model
+    monkeypatch.setattr(ContrastiveTrainer, "save_model", save_and_disconnect)
+    refused(tool, train_command, argv, f"the model is in {tmp_path / 'out'}, but not on the hub", "dcpcse push")
+    dcpcse.load(tmp_path / "out", device="cpu")
 
 
 def test_the_commands_push_pull_and_card(server, unsupervised, tool, tmp_path):

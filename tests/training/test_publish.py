@@ -86,7 +86,9 @@ def test_a_later_version_replaces_the_earlier_one_without_leftovers(folder, serv
     push_to_hub(folder, PushTarget(ID, branch="better"))
     assert held(server) is before, "a push to a branch leaves main unchanged"
     assert "adapter_model.safetensors" not in held(server, "better")
-    (folder / "hub.json").unlink()
+    (folder / "hub.json").write_text("{damaged", encoding="utf-8")
+    with pytest.raises(UserError, match="something other than an earlier version"):
+        push_to_hub(folder, PushTarget(ID))
     push_to_hub(folder, PushTarget(ID), message="second", overwrite=True)
     assert "adapter_model.safetensors" not in held(server)
     assert np.array_equal(dcpcse.load(ID, device="cpu").encode(sentences), other.encode(sentences))
@@ -114,10 +116,12 @@ def test_anything_but_an_earlier_version_is_overwritten_only_on_request(there, f
     assert set(held(server)) == {*own_files(folder), ".gitattributes"}
 
 
-def test_a_push_that_comes_between_check_and_commit_is_not_overwritten(folder, server, monkeypatch):
-    push_to_hub(folder, PushTarget(ID))
+@pytest.mark.parametrize("again", [False, True])
+def test_a_push_that_comes_between_check_and_commit_is_not_overwritten(again, folder, server, monkeypatch):
+    if again:
+        push_to_hub(folder, PushTarget(ID))
     monkeypatch.setattr(publish, "_require_card", lambda *_: server.hold(ID, {"theirs": b"x"}))
-    with pytest.raises(UserError, match="A commit has happened since"):
+    with pytest.raises(UserError, match="A commit has happened since" if again else "rejected the request"):
         push_to_hub(folder, PushTarget(ID), overwrite=True)
     assert held(server) == {"theirs": b"x"}
 
