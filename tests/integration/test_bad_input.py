@@ -24,11 +24,11 @@ CASES = {f"{group}: {case.name}": (group, case) for group, cases in GROUPS.items
 
 HEAD = """# Error messages
 
-The messages for {count} mistakes. `tests/integration/test_bad_input.py` tries each mistake, writes this page, and fails
-if the page is out of date. Every mistake ends with exit code 2 and a single line on stderr, which starts with `error: `
-(left out here) and can follow lines of progress. Files and folders remain unchanged. `--debug` shows the traceback. In
-the commands, `...` stands for other, correct options; bert, roberta, distilbert, deberta-v2 and mpnet are encoders;
-trained, tuned and other are results of train.py.
+The messages for {count} mistakes. `tests/integration/test_bad_input.py` tries each mistake, writes this page, and
+fails if the page is out of date. Every mistake ends with exit code 2 and a single line on stderr, which starts with
+`error: ` (left out here) and can follow lines of progress. Files and folders remain unchanged. `--debug` shows the
+traceback. In the commands, `...` stands for other, correct options; bert, roberta, distilbert, deberta-v2 and mpnet
+are encoders; trained, tuned and other are results of train.py.
 """
 
 
