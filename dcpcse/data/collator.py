@@ -88,20 +88,20 @@ class ViewCollator:
 
     def _in_templates(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
         texts = [example[view.column] for example in examples for view in self.views]
-        numbers = [view.template_for(example[view.column], self.seed) for example in examples for view in self.views]
-        contents, cuts = self._contents(texts, numbers), []
+        indices = [view.template_for(example[view.column], self.seed) for example in examples for view in self.views]
+        contents, cuts = self._contents(texts, indices), []
         if self.augmented:
             contents, cuts = self._augment(examples, contents)
-        rows = [self.templates[number].wrap(content) for number, content in zip(numbers, contents, strict=True)]
-        slots = vars(Slots.of(rows, numbers))
+        rows = [self.templates[index].wrap(content) for index, content in zip(indices, contents, strict=True)]
+        slots = vars(Slots.of(rows, indices))
         shape = (len(examples), len(self.views))
         placed = {f"{SLOTS_PREFIX}{name}": tensor.view(*shape, *tensor.shape[1:]) for name, tensor in slots.items()}
         batch = self._stack([row.ids for row in rows], len(examples))
         return batch | placed | self._edits(cuts, [row.start for row in rows], batch["input_ids"].shape[2])
 
-    def _contents(self, texts: Sequence[str], numbers: Sequence[int]) -> list[list[int]]:
+    def _contents(self, texts: Sequence[str], indices: Sequence[int]) -> list[list[int]]:
         """Return the ids of the sentences; each is tokenised once for all templates with the same leading space."""
-        keys = [(self.templates[number].lead, text) for text, number in zip(texts, numbers, strict=True)]
+        keys = [(self.templates[index].lead, text) for text, index in zip(texts, indices, strict=True)]
         ids: dict[tuple[str, str], list[int]] = {}
         for template in self.templates:
             missing = [key for key in dict.fromkeys(keys) if key[0] == template.lead and key not in ids]

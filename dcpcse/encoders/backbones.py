@@ -307,7 +307,7 @@ def _load_masked_lm(
 
 
 def _take_pooler(model: PreTrainedModel) -> nn.Module | None:
-    """Remove and return the model's pooler, which would cost time and receive no gradient from the loss."""
+    """Remove and return the model's pooler: it would cost time and, unused by the loss, appear to be trained."""
     pooler = getattr(model, "pooler", None)
     if pooler is not None:
         model.pooler = None

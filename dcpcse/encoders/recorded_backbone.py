@@ -69,5 +69,5 @@ def _load_base(
         if base is not None or isinstance(error, _OtherEncoderError):
             raise
         raise UserError(
-            f"cannot load the frozen encoder of {folder} from {where!r}; give its location now with {BASE}. {error}"
+            f"cannot load the frozen encoder of {folder} from {where!r} ({error}); give its location now with {BASE}"
         ) from error

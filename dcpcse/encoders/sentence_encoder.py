@@ -468,7 +468,7 @@ def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Den
     if denoising.ever and not POOLERS[pooling].needs_template:
         raise UserError(f"denoising subtracts the template's [MASK] vector, which pooling {pooling!r} does not use")
     if len({template.masks for template in templates}) > 1:
-        raise UserError("the templates have different numbers of [MASK]; give templates with the same number")
+        raise UserError("the templates have different numbers of [MASK]; use the same number of [MASK] in all")
 
 
 def plain_encoder(

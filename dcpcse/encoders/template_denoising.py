@@ -22,8 +22,8 @@ class Denoising:
     """Whether and how the template's own vector is subtracted.
 
     training, inference: whether it is subtracted in train mode and in eval mode. by: one of `WAYS`. shifted: whether
-    template tokens after the sentence keep their positions in the full input. freeze: whether gradients through the
-    subtracted vector are cut.
+    template tokens after the sentence keep their positions in the full input. freeze: whether the subtracted
+    vector is a constant, without gradients.
     """
 
     training: bool = False

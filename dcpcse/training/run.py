@@ -156,7 +156,7 @@ def _read_corpus(args: ModelArguments, data: DataArguments, method: Method) -> C
     if any(view.augmentation for view in method.views):
         raise UserError(
             f"--corrupted_corpus: its tokens were replaced in unchanged sentences, but --method {args.method} changes "
-            "them anew in each epoch; leave out --corrupted_corpus"
+            "them in each epoch; leave out --corrupted_corpus"
         )
     corpus = Corpus.read(args.corrupted_corpus)
     corpus.require(

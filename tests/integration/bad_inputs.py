@@ -181,6 +181,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         with_data("Latin-1", "Ein Käse.\nNoch einer.\n".encode("latin-1"), "latin.txt", "line 1"),
         with_data("UTF-16", "A dog.\nA cat.\n".encode("utf-16"), "wide.txt", "UTF-16"),
         with_data("a NUL byte", b"A dog.\nA cat.\nA \0.\n", "nul.txt", "line 3"),
+        with_data("a binary file", b'X\0\0\0\0\0\0\0{"a":{}}', "binary.txt", "binary.txt is not a text file"),
         with_data("four columns", "a,b,c,d\n1,2,3,4\n", "four.csv"),
         with_data("a label that is no class", "a,b,label\nx,y,neutral\nz,w,2\n", "labels.csv", "line 3"),
         with_data("a score that is no number", "a,b,score\nx,y,3.5\nz,w,high\n", "scores.csv", "line 3"),
@@ -210,6 +211,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         with_data("nothing but null", '{"a": null}\n{"a": null}\n', "null.jsonl"),
         with_data("a packed file", b"\x1f\x8b", "train.txt.gz", ".gz"),
         with_data("another format", b"PAR1", "train.parquet", ".parquet"),
+        with_data("a page of text", "# Title\n", "README.md", ".md"),
         with_data("no extension", "a\nb\n", "sentences"),
     ),
     "Files of options": (

@@ -84,7 +84,7 @@ def test_workers_that_stay_are_refused(shaken, tool, tiny, train, train_txt, tmp
 def test_a_corpus_of_sentences_as_they_are_is_refused(shaken, tool, tiny, train, train_txt, tmp_path):
     options = {"method": "d2cse", "corrupted_corpus": tmp_path}
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
-    refused(tool, train_command, argv, "--corrupted_corpus", "--method d2cse changes them anew in each epoch")
+    refused(tool, train_command, argv, "--corrupted_corpus", "--method d2cse changes them in each epoch")
 
 
 def test_a_text_that_an_augmentation_may_make_too_long_is_refused(
