@@ -1,4 +1,4 @@
-"""`dcpcse doctor`: what is wrong, or odd, in files and folders, before it costs a training.
+"""`dcpcse doctor`: checks of files and folders before training.
 
-A module's `check(path, settings)` yields the findings of one kind of path; `checks` has the table of them.
+The function `check(path, settings)` of a module yields the findings for one kind of path; `checks` lists them all.
 """

@@ -1,4 +1,4 @@
-"""What a path is: the one place where kinds are told apart, and the checks that each kind gets."""
+"""The kind of a path, and the checks for each kind."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "encoder folder": (encoder_folder.check,),
     "environment": (environment.check,),
 }
-"""Kind → its checks; each gives findings about a path."""
+"""Kind of a path → its checks, each of which yields findings."""
 
 _BY_FILE = {
     MODEL_FOLDER_FILE: "model folder",
@@ -31,11 +31,11 @@ _BY_FILE = {
     PEFT_CONFIG: "adapter of peft",
     CONFIG: "encoder folder",
 }
-"""A file that makes a folder one of a kind, the most telling first."""
+"""File → kind of the folder that contains it; the first match counts."""
 
 
 def kind_of_path(path: Path) -> str | None:
-    """The kind of a file or a folder; None for what is unknown here."""
+    """Return the kind of a file or folder, None if it is unknown."""
     if os.path.isfile(path):
         return "training file" if path.suffix.lower() in READERS else None
     if not os.path.isdir(path):
@@ -47,17 +47,19 @@ def kind_of_path(path: Path) -> str | None:
 
 
 def expand_path(path: Path) -> list[tuple[Path, str]]:
-    """A path with its kind, or what lies in a folder of several such; UserError for nothing known."""
+    """Return a path with its kind, or all known paths in a folder; raise UserError if there is none."""
     if not os.path.exists(path):
-        raise UserError(f"{path} is not there; give files and folders, or nothing for the environment")
+        raise UserError(f"{path} does not exist; give files and folders, or nothing to check the environment")
     if kind := kind_of_path(path):
         return [(path, kind)]
     if os.path.isfile(path):
-        raise UserError(f"{path} is no training file ({', '.join(READERS)}); of a model or an encoder give the folder")
+        raise UserError(
+            f"{path} is not a training file ({', '.join(READERS)}); for a model or encoder give its folder"
+        )
     inside = [(one, kind) for one in _children(path) if (kind := kind_of_path(one))]
     if not inside:
         raise UserError(
-            f"{path} holds nothing that is known here: no training file, model, run, encoder or evaluation data"
+            f"{path} contains nothing to check; give a training file, model, run, encoder or evaluation data"
         )
     return inside
 
@@ -66,11 +68,11 @@ def _children(path: Path) -> Iterable[Path]:
     try:
         return sorted(one for one in path.iterdir() if not one.name.startswith("."))
     except OSError as error:
-        raise UserError(f"cannot look into {path}: {error.strerror}") from error
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
 def run_checks(path: Path, kind: str, settings: CheckSettings) -> CheckReport:
-    """All checks of a kind on a path; what cannot be read at all is a fault."""
+    """Run all checks of a kind on a path; an unreadable path is a fault."""
     findings: list[Finding] = []
     try:
         for check in CHECKS[kind]:

@@ -1,4 +1,4 @@
-"""A folder of an encoder as it is: configuration, weights, tokenizer."""
+"""Checks of an encoder folder or a PEFT adapter: configuration, weights, tokenizer."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.m
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 _BY_NUMPY = {"F64", "F32", "F16"}
-_WHOLE = {"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
-"""Types that numpy can look into, and those of numbers that are finite in any case."""
+_INTEGERS = {"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
+"""Types whose values are checked with numpy, and types whose values are always finite."""
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
-    """What training or evaluation would stumble over."""
+    """Check configuration, weights and tokenizer of an encoder."""
     try:
         config = read_object(path / CONFIG)
     except UserError as error:
@@ -30,7 +30,7 @@ def check(path: Path, settings: CheckSettings) -> Findings:
         sizes = ", ".join(f"{name} {config[name]}" for name in _SIZES if name in config)
         yield ok("config", f"{config['model_type']}" + (f": {sizes}" if sizes else ""))
     else:
-        yield fault("config", f"{path / CONFIG} has no model_type; transformers cannot tell what encoder it is")
+        yield fault("config", f"{path / CONFIG} has no model_type, which transformers needs to load the encoder")
     yield from _weights(path)
     yield from _tokenizer(path)
 
@@ -50,13 +50,13 @@ def _weights(path: Path) -> Findings:
 
 
 def _shards(path: Path, index: Path) -> Findings:
-    """Each file that an index names, which was found to name files of this folder."""
+    """Check each file that an index names; that they are all in this folder was checked before."""
     for shard in sorted(set(read_object(index)["weight_map"].values())):
         yield from check_tensors(path / shard, "weights")
 
 
 def check_tensors(path: Path, what: str) -> Findings:
-    """Number, types and values of the tensors in a file, read one at a time without torch."""
+    """Check number, types and values of the tensors in a file, read one at a time without torch."""
     try:
         tensors = read_header(path)
         bad = _not_finite(path, [name for name, (_, kind) in tensors.items() if kind in _BY_NUMPY])
@@ -67,13 +67,13 @@ def check_tensors(path: Path, what: str) -> Findings:
         yield fault(what, f"{path} is damaged ({first_line(error)}); copy it again")
         return
     for name in bad:
-        yield fault(what, f"{path.name} holds NaN or infinite numbers in {name!r}; the training that wrote it failed")
+        yield fault(what, f"{path.name} contains NaN or infinite values in {name!r}: the training failed")
     if not bad:
         numbers = sum(int(np.prod(shape)) for shape, _ in tensors.values())
         kinds = ", ".join(sorted({HEADER_DTYPES.get(kind, kind.lower()) for _, kind in tensors.values()}))
-        seen = {kind for _, kind in tensors.values()} <= _BY_NUMPY | _WHOLE
-        looked = "all finite" if seen else "values not looked at"
-        yield ok(what, f"{path.name}: {len(tensors)} tensors, {numbers:,} numbers in {kinds}, {looked}")
+        seen = {kind for _, kind in tensors.values()} <= _BY_NUMPY | _INTEGERS
+        values = "all finite" if seen else "values not checked"
+        yield ok(what, f"{path.name}: {len(tensors)} tensors, {numbers:,} values in {kinds}, {values}")
 
 
 def _not_finite(path: Path, names: list[str]) -> list[str]:
@@ -84,7 +84,7 @@ def _not_finite(path: Path, names: list[str]) -> list[str]:
 def _tokenizer(path: Path) -> Findings:
     found = [name for name in _TOKENIZERS if (path / name).is_file()]
     if not found:
-        yield fault("tokenizer", f"none of {', '.join(_TOKENIZERS)} is there; copy the tokenizer's files")
+        yield fault("tokenizer", f"none of {', '.join(_TOKENIZERS)} exists; copy the files of the tokenizer")
         return
     if found[0] == "tokenizer.json":
         try:
@@ -96,12 +96,12 @@ def _tokenizer(path: Path) -> Findings:
 
 
 def check_adapter(path: Path, settings: CheckSettings) -> Findings:
-    """An adapter of peft."""
+    """Check the configuration and weights of a PEFT adapter."""
     try:
         config = read_object(path / PEFT_CONFIG)
     except UserError as error:
         yield fault("config", str(error))
         return
     yield ok("config", f"{config.get('peft_type')} on {config.get('base_model_name_or_path')}")
-    yield note("kind", "an adapter of peft; dcpcse import makes a model folder of prefix tuning")
+    yield note("kind", "a PEFT adapter; dcpcse import converts prefix tuning to a model folder")
     yield from check_tensors(path / PEFT_PROMPTS, "weights")

@@ -1,4 +1,4 @@
-"""What the program runs on: versions against the supported ones, devices, room, and the hub."""
+"""Checks of the environment: package versions, devices, disk space, and offline flags of the hub."""
 
 import importlib.metadata
 import os
@@ -11,22 +11,22 @@ from packaging.requirements import Requirement
 from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok, warning
 
 SUPPORTED_VERSIONS = Path(__file__).parent / "supported.txt"
-"""A requirement a line; setup.py reads the same file."""
+"""One requirement per line; setup.py reads the same file."""
 
 MIN_FREE_GB = 5
-"""GB of free disk below which a warning is given: a full training state of BERT-base takes 1.3."""
+"""A warning is given below this disk space in GB: a complete training state of BERT-base takes 1.3."""
 
 _FLAGS = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "HF_ENDPOINT")
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
-    """The whole environment; path: where there must be room."""
+    """Check the environment; path: the folder whose disk space is checked."""
     for line in SUPPORTED_VERSIONS.read_text(encoding="utf-8").splitlines():
         if line:
             yield from _version(Requirement(line))
     yield from _devices()
     free = shutil.disk_usage(path).free / 1e9
-    yield (ok if free >= MIN_FREE_GB else warning)("disk", f"{free:,.0f} GB are free in {path.resolve()}")
+    yield (ok if free >= MIN_FREE_GB else warning)("disk", f"{free:,.0f} GB free in {path.resolve()}")
     flags = [f"{name}={os.environ[name]}" for name in _FLAGS if os.environ.get(name)]
     if flags:
         yield note("hub", ", ".join(flags))

@@ -1,4 +1,4 @@
-"""A SentEval data folder: a line for each task, read and counted as evaluation would, and its files' checksums."""
+"""Checks of a SentEval data folder: each task is loaded and counted as for evaluation, and its files are compared."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note
 
 SPLITS = {"test": tuple(name for family in ("sts", "finetune", "transfer", "clustering") for name in FAMILIES[family])}
 SPLITS["dev"] = tuple(name for name in SPLITS["test"] if name in DEV_TASKS)
-"""Tasks that have files of their own, by what is measured on them."""
+"""Split → the tasks with files of their own that are evaluated on it."""
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
-    """Every task that has files of its own: there, of its official size, and byte for byte the known files."""
+    """Check that the files of each task exist, have the official size, and are identical to the known files."""
     absent = []
     for name in settings.progress(SPLITS["test"], len(SPLITS["test"]), "tasks"):
         finding = _task(path, name)
@@ -23,13 +23,13 @@ def check(path: Path, settings: CheckSettings) -> Findings:
         else:
             yield finding
     if absent:
-        yield note("not there", f"{', '.join(absent)}: nothing of them is in the folder")
+        yield note("missing", f"{', '.join(absent)}: the folder has no files of these tasks")
     if len(absent) == len(SPLITS["test"]):
-        yield fault("empty", "none of the known tasks is there; bash SentEval/data/downstream/download_dataset.sh")
+        yield fault("empty", "the folder has no known task; run SentEval/data/downstream/download_dataset.sh")
 
 
 def _task(path: Path, name: str) -> Finding | None:
-    """What is to be said of a task; None where the folder has nothing of it."""
+    """Return the finding for a task; None if the folder has no files of it."""
     from senteval.settings import settings_of_mode  # torch
     from senteval.tasks import TASKS
 
@@ -47,7 +47,7 @@ def _task(path: Path, name: str) -> Finding | None:
 def _known(path: Path, name: str, loaded: list) -> Finding:
     files = identify([file for one in loaded for file in one.files()], path)
     if unknown := [file for file, facts in files.items() if not facts["known"]]:
-        text = f"of the official size, but not byte for byte the known file: {', '.join(unknown)}"
+        text = f"official size, but different contents from the known files: {', '.join(unknown)}"
         return warning(name, f"{text}; scores may differ from published ones")
     places = {(line.path, line.number, text) for one in loaded for text, line in one.located()}
     return ok(name, f"{len(files)} known files, {len(places):,} sentences")

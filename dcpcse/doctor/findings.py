@@ -1,4 +1,4 @@
-"""What a check is asked, what it has to say, and what a place is found to be."""
+"""Settings, findings and reports of checks."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -6,15 +6,15 @@ from functools import partial
 from typing import Any
 
 SPECIAL_TOKENS = ("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "<mask>", "<s>", "</s>", "<pad>", "<unk>")
-"""Special tokens of BERT and RoBERTa, looked for where no tokenizer is given."""
+"""Special tokens of BERT and RoBERTa, searched for without a tokenizer."""
 
 
 @dataclass(frozen=True)
 class CheckSettings:
-    """What the command line asks of every check.
+    """Settings of all checks, from the command line.
 
-    tokenizer: of the package tokenizers, or None to count words. batch: rows of a batch. base: where the frozen
-    encoder of a model folder is. progress: shows how far an iterable of so many steps has come.
+    tokenizer: of the package tokenizers, or None to count words. batch: rows of a batch. base: path of the frozen
+    encoder of a model folder. progress: wraps an iterable in a progress bar, given its number of steps and a name.
     """
 
     max_seq_length: int = 32
@@ -25,24 +25,25 @@ class CheckSettings:
 
     @property
     def special(self) -> tuple[str, ...]:
-        """Texts that the encoder takes for special tokens."""
+        """Texts that the tokenizer converts to special tokens."""
         if self.tokenizer is None:
             return SPECIAL_TOKENS
         return tuple(t.content for t in self.tokenizer.get_added_tokens_decoder().values() if t.special)
 
 
 MARKS = {"ok": "ok", "note": "note", "warning": "warning", "fault": "FAULT"}
-"""How serious a finding is, the least first, and its mark on the page.
+"""Level of a finding, in order of severity → its mark in the output.
 
-A note is there to be known, a warning may harm what comes out, a fault is refused by the program or spoils it.
+A note is for information, a warning may harm the result, a fault raises an error in dcpcse or spoils the result.
 """
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the page.
+    """One line of the output.
 
-    what: a word or two. lines: numbers of the first lines that it is about, or of items (unit). count: of all of them.
+    what: its subject in a word or two. lines: numbers of the first lines, or items (unit), concerned. count: how many
+    are concerned.
     """
 
     level: str
@@ -53,7 +54,7 @@ class Finding:
     unit: str = "line"
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready; lines only where there are some."""
+        """Return the finding for JSON, with line numbers only if there are any."""
         of_lines = {"lines": list(self.lines), "count": self.count, "unit": self.unit} if self.lines else {}
         return {"level": self.level, "what": self.what, "text": self.text, **of_lines}
 
@@ -68,12 +69,12 @@ Findings = Iterator[Finding]
 
 @dataclass(frozen=True)
 class CheckReport:
-    """A place, what kind it is, and what was found in it."""
+    """A checked path, its kind, and its findings."""
 
     place: str
     kind: str
     findings: list[Finding] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the report for JSON."""
         return {"place": self.place, "kind": self.kind, "findings": [one.as_dict() for one in self.findings]}

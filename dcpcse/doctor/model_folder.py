@@ -1,4 +1,4 @@
-"""A model folder, which may be that of a run, or one of its checkpoints."""
+"""Checks of a model folder, which may be the folder of a run or a checkpoint."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
-    """Record, checksums, tensors, and whether the model loads on its base."""
+    """Check manifest, checksums and tensors, and whether the model loads on its base."""
     try:
         record = manifest.read_record(path)
     except UserError as error:
@@ -33,9 +33,9 @@ def _checksums(path: Path, record: dict) -> Findings:
     for text in changed:
         yield fault("checksum", text)
     if "sha256" not in record:
-        yield note("checksum", "written before checksums were; save the model again to have them")
+        yield note("checksum", "the folder has no checksums (earlier version); save the model again to add them")
     elif not changed:
-        yield ok("checksum", f"{len(record['sha256'])} files are those that were written")
+        yield ok("checksum", f"{len(record['sha256'])} files are unchanged")
 
 
 def _tensors(path: Path, record: dict) -> Findings:
@@ -52,14 +52,14 @@ def _tensors(path: Path, record: dict) -> Findings:
 
 
 def _base(path: Path, record: dict, settings: CheckSettings, whole: bool) -> Findings:
-    """Whether the model loads, and so whether its base is the one that was trained on, where that is at hand."""
+    """Check that the model loads, and so that its base is the one it was trained on, if that is available."""
     base = find_base(path, record)
     if settings.base is None and base["found"] is not True:
         level = note if base["found"] is None else warning
-        yield level("base", f"{record['base']['name_or_path']}: {base['where']}; its fingerprint is not compared")
+        yield level("base", f"{record['base']['name_or_path']}: {base['where']}; its fingerprint was not compared")
         return
     if not whole:
-        yield note("base", "not tried: the folder is damaged")
+        yield note("base", "not loaded, since the folder is damaged")
         return
     from dcpcse.encoders.sentence_encoder import SentenceEncoder  # torch: seconds
 
@@ -69,11 +69,11 @@ def _base(path: Path, record: dict, settings: CheckSettings, whole: bool) -> Fin
         yield fault("base", str(error))
         return
     where = "the encoder in the folder" if record["backbone"] else settings.base or record["base"]["name_or_path"]
-    yield ok("base", f"loads; the fingerprint of {where} is the recorded one")
+    yield ok("base", f"loads; {where} has the recorded fingerprint")
 
 
 def check_run(path: Path, settings: CheckSettings) -> Findings:
-    """The records of a run, and each of its checkpoints; nothing where there are none."""
+    """Check the records and the checkpoints of a run; yields nothing without them."""
     if not any((path / name).is_file() for name in (RUN_FILE, STATE)):
         return
     found = read_run(path)
@@ -90,11 +90,11 @@ def check_run(path: Path, settings: CheckSettings) -> Findings:
 
 
 def _checkpoint(folder: Path) -> Findings:
-    from dcpcse.training.checkpoints import require_whole  # torch, which opens pickles: tensors and containers alone
+    from dcpcse.training.checkpoints import require_whole  # torch; it opens only pickles of tensors
 
     try:
         step = require_whole(folder).step
     except UserError as error:
-        yield fault("checkpoint", f"training cannot go on from {folder.name}: {error}")
+        yield fault("checkpoint", f"training cannot resume from {folder.name}: {error}")
         return
-    yield ok("checkpoint", f"{folder.name} is whole (step {step})")
+    yield ok("checkpoint", f"{folder.name} is complete (step {step})")

@@ -1,4 +1,4 @@
-"""A training file: its bytes in one pass, its rows in another, as training itself reads them; memory is bounded."""
+"""Checks of a training file: its bytes, then its rows as training reads them, each in one pass; memory is bounded."""
 
 import os
 import re
@@ -16,18 +16,18 @@ from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note
 from dcpcse.utils.errors import UserError
 
 MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"}
-"""What other loaders take for a missing cell; here it is text."""
+"""Cells that other readers take for missing values; here they are text."""
 
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS = 10_000
-"""Bytes, and rows, that are held at once."""
+"""Numbers of bytes and rows read at once."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff\ufffd]")
-"""Control characters, a byte-order mark inside a text, and what stands for a byte that could not be read."""
+"""Control characters, byte-order marks inside a sentence, and the replacement character of undecodable bytes."""
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
-    """Everything about a training file."""
+    """Check a training file."""
     yield from _bytes(path)
     source = _FaultCollector(path)
     for finding in _rows(source, settings):
@@ -42,7 +42,7 @@ def _rows(source: "_FaultCollector", settings: CheckSettings) -> Findings:
         batches = iter(lambda: list(islice(complete, CHUNK_ROWS)), [])
         for batch in settings.progress(batches, None, f"{path.name} ({megabytes:.0f} MB)"):
             rows.add(batch, columns)
-    except UserError as error:  # nothing can be read any further
+    except UserError as error:  # the rest of the file cannot be read
         yield from _faults(source)
         text = _without_path(str(error), path)
         if not source.faults or "is empty" not in text:
@@ -54,7 +54,7 @@ def _rows(source: "_FaultCollector", settings: CheckSettings) -> Findings:
 
 
 class _FaultCollector(DataSource):
-    """Keeps account of every fault instead of raising the first."""
+    """A data source that records all faults instead of raising the first."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -63,7 +63,7 @@ class _FaultCollector(DataSource):
 
     def refuse(self, number: int, error: UserError) -> None:
         text = _without_path(str(error), self.path)
-        # Alike but for numbers and what is quoted: one finding, however many rows have it.
+        # Messages that differ only in numbers and quoted text are one finding.
         kind = re.sub(r"\d+|'[^']*'|\"[^\"]*\"|\[.*?\]|0x\w+", "", text)
         self.faults.setdefault(kind, (text, LineCounter()))[1].add(number)
 
@@ -84,16 +84,16 @@ def _faults(source: _FaultCollector) -> Findings:
 
 def _table(path: Path, columns: Sequence[str], rows: "_RowCounts", source: _FaultCollector) -> Findings:
     if not rows.repeats or not (number := rows.count):
-        yield fault("no rows", f"no row is left to train on (columns {', '.join(columns)}); add some")
+        yield fault("no rows", f"the file has no complete row (columns {', '.join(columns)}); add some")
         return
     kind = label_kind(columns)
     named = zip((name[:40] for name in columns), (*ROLES[:2], kind) if kind else ROLES, strict=False)
     roles = ", ".join(f"{name} ({role})" if name != role else name for name, role in named)
-    yield ok("rows", f"{number:,} rows to train on; columns: {roles}")
+    yield ok("rows", f"{number:,} rows for training; columns: {roles}")
     if number < 2:
-        yield fault("one row", "at least 2 rows are needed: most losses tell them apart")
+        yield fault("one row", "most losses compare rows and need at least 2; add some")
     if found := _found(source.blank):
-        yield warning("blank", "rows with a blank cell are left out of training", found.lines, found.count)
+        yield warning("blank", "rows with a blank cell are skipped in training", found.lines, found.count)
     if path.suffix.lower() in (".csv", ".tsv") and (said := next(filter(_is_sentence, columns), None)):
         text = f"looks like a sentence ({said[:40]!r}), but the first row names the columns and is not trained on"
         yield warning("header", text)
@@ -109,7 +109,7 @@ def _is_sentence(name: str) -> bool:
 
 
 def _bytes(path: Path) -> Findings:
-    """What the bytes tell: byte-order mark and ends of lines."""
+    """Check the byte-order mark and the line endings."""
     marks, crlf, lf, lone, last = b"", 0, 0, 0, b""
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK_BYTES):
@@ -123,19 +123,19 @@ def _bytes(path: Path) -> Findings:
     size = f"{os.path.getsize(path):,} bytes"
     yield ok("format", f"{path.suffix.lower()[1:]}, {size}")
     if marks == b"\xef\xbb\xbf":
-        yield note("BOM", "the file begins with a byte-order mark, which is left out")
+        yield note("BOM", "the file begins with a byte-order mark, which is ignored")
     if crlf == lf and crlf:
-        yield note("line ends", "lines end as on Windows (CR LF), which is fine")
+        yield note("line ends", "Windows line endings (CR LF), which are accepted")
     elif crlf:
-        yield warning("line ends", f"mixed: {crlf:,} lines end in CR LF, {lf - crlf:,} in LF; was it put together?")
+        yield warning("line ends", f"mixed: {crlf:,} lines end in CR LF and {lf - crlf:,} in LF; were files joined?")
     if lone - crlf:
-        yield warning("line ends", f"{lone - crlf:,} lone CR stand inside lines, and are read as blanks")
+        yield warning("line ends", f"{lone - crlf:,} CR within lines are read as blanks")
     if last and last != b"\n" and path.suffix.lower() != ".json":
-        yield note("last line", "the last line has no end; was the file cut off?")
+        yield note("last line", "the last line has no line ending; is the file truncated?")
 
 
 class _RowCounts:
-    """What is counted over all rows."""
+    """Counts over all rows."""
 
     def __init__(self, settings: CheckSettings) -> None:
         self.settings = settings
@@ -154,14 +154,14 @@ class _RowCounts:
         self.labels.add(batch)
         self.count += len(batch)
         if self.labels.kind:
-            batch = [(number, cells[:-1]) for number, cells in batch]  # from here on sentences are looked at
+            batch = [(number, cells[:-1]) for number, cells in batch]  # without the label
         for number, cells in batch:
             for cell in cells:
-                self._look(number, cell)
+                self._count(number, cell)
         if self.settings.tokenizer:
             self._count_tokens(batch)
 
-    def _look(self, number: int, cell: str) -> None:
+    def _count(self, number: int, cell: str) -> None:
         words = len(cell.split())
         self.words[words] += 1
         self.characters[len(cell)] += 1
@@ -176,7 +176,7 @@ class _RowCounts:
             counters["control"].add(number)
         if not cell.isascii() and not unicodedata.is_normalized("NFC", cell):
             counters["normal form"].add(number)
-        if self.settings.tokenizer is None and words > self.settings.max_seq_length - 2:  # a word is a token at least
+        if self.settings.tokenizer is None and words > self.settings.max_seq_length - 2:  # a word is 1 token or more
             counters["long"].add(number)
 
     def _count_tokens(self, batch: Sequence[tuple[int, list[str]]]) -> None:
@@ -188,7 +188,7 @@ class _RowCounts:
                 self.counters["long"].add(number)
 
     def findings(self, columns: Sequence[str]) -> Findings:
-        """A line for each thing that was found; without rows none."""
+        """Yield the findings; none without rows."""
         if not self.repeats or not self.count:
             return
         yield from self._labels()
@@ -203,17 +203,17 @@ class _RowCounts:
         classes, scores = self.labels.classes, self.labels.scores
         if len(classes) == 1 or (scores and scores[0] == scores[1]):
             same = next(iter(classes or scores))
-            yield fault("labels", f"all rows have the {self.labels.kind} {same}: there is nothing to tell apart")
+            yield fault("labels", f"all rows have the {self.labels.kind} {same}, from which nothing can be learned")
         elif self.labels.kind:
             yield ok("labels", describe_labels(classes, scores))
 
     def _repeats(self, columns: Sequence[str]) -> Findings:
         found = self.repeats.found()
         kinds = {
-            "duplicate": (found.duplicates, "rows that occurred before"),
-            "identical": (found.identical, "rows with one text as anchor and positive, which teach nothing"),
-            "contradictory": (found.contradictory, "rows with one text as anchor and negative, which cannot be met"),
-            "relabelled": (found.relabelled, f"rows whose pair of sentences had another {self.labels.kind} before"),
+            "duplicate": (found.duplicates, "rows that repeat an earlier row"),
+            "identical": (found.identical, "rows with the same text as anchor and positive; they teach nothing"),
+            "contradictory": (found.contradictory, "rows with the same text as anchor and negative"),
+            "relabelled": (found.relabelled, f"rows that repeat an earlier pair with a different {self.labels.kind}"),
         }
         for what, (one, text) in kinds.items():
             if one.count:
@@ -221,9 +221,9 @@ class _RowCounts:
         if found.pairs:
             side = "a sentence" if len(columns) == 1 else "an anchor, or a positive,"
             batch = min(self.settings.batch, found.rows)
-            text = f"{_percent(found.share(batch))} % of batches of {batch} hold {side} twice"
+            text = f"{_percent(found.share(batch))} % of batches of {batch} contain {side} twice"
             level = warning if found.share(batch) > 0.5 else note
-            yield level("false negatives", f"{text}: each is then the other's negative")
+            yield level("false negatives", f"{text}; the copies are then negatives of each other")
         elif self.labels.kind is None:
             yield ok("repeats", "no sentence occurs twice")
         elif not found.duplicates.count and not found.relabelled.count:
@@ -233,17 +233,17 @@ class _RowCounts:
         for name, histogram in (("words", self.words), ("characters", self.characters), ("tokens", self.tokens)):
             if histogram:
                 least, median, most, longest = _quantiles(histogram)
-                text = f"min {least}, median {median}, 95 % up to {most}, max {longest}"
-                yield ok(name, f"{text} a sentence" + (", special ones included" if name == "tokens" else ""))
+                text = f"per sentence: min {least}, median {median}, 95th percentile {most}, max {longest}"
+                yield ok(name, text + (" (including special tokens)" if name == "tokens" else ""))
 
 
 def _percent(share: float) -> str:
-    """Two digits of a small share; 100 rather than 1e+02."""
+    """Format a share in percent, with two digits if it is small, and 100 instead of 1e+02."""
     return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:.2g}"
 
 
 def _quantiles(histogram: Mapping[int, int]) -> tuple[int, int, int, int]:
-    """Least, median, 95th percentile and greatest of the values that a histogram counts."""
+    """Return minimum, median, 95th percentile and maximum of the values in a histogram."""
     total, seen, found = sum(histogram.values()), 0, []
     wanted = [0, (total - 1) // 2, max(0, -(-95 * total // 100) - 1), total - 1]
     for value in sorted(histogram):
@@ -254,32 +254,32 @@ def _quantiles(histogram: Mapping[int, int]) -> tuple[int, int, int, int]:
     return tuple(found)
 
 
-def _cut(rows: _RowCounts) -> str:
+def _truncated(rows: _RowCounts) -> str:
     limit = rows.settings.max_seq_length
     if rows.settings.tokenizer:
-        return f"rows with more than {limit} tokens in a sentence: training cuts them (--max_seq_length)"
-    return f"rows with more than {limit - 2} words in a sentence: training cuts at {limit} tokens (--max_seq_length)"
+        return f"rows with a sentence of more than {limit} tokens, which training truncates (--max_seq_length)"
+    return f"rows with a sentence of more than {limit - 2} words; training truncates it (--max_seq_length {limit})"
 
 
 Words = Callable[[_RowCounts], str]
 _SENTENCE_FINDINGS: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
-    "missing": (note, "NA", lambda rows: "rows with a cell such as NA, null, None, nan: kept as text"),
-    "tab": (warning, "tab", lambda rows: "rows with a tab in a sentence; if tabs are to separate, name it .tsv"),
+    "missing": (note, "NA", lambda rows: "rows with a cell such as NA, null, None or nan, which is read as text"),
+    "tab": (warning, "tab", lambda rows: "rows with a tab in a sentence; if tabs separate columns, use .tsv"),
     "special": (
         warning,
         "special token",
-        lambda rows: f"rows with {', '.join(rows.settings.special[:3])} or the like, read as special tokens",
+        lambda rows: f"rows with text such as {', '.join(rows.settings.special[:3])}, which is read as special tokens",
     ),
     "control": (
         warning,
         "control",
-        lambda rows: "rows with control characters, or with U+FFFD, which a wrong encoding leaves behind",
+        lambda rows: "rows with control characters, or with U+FFFD, which a wrong encoding causes",
     ),
     "normal form": (
         note,
         "not NFC",
-        lambda rows: "rows with letters and accents apart: elsewhere the same word may be other tokens",
+        lambda rows: "rows with letters and accents as separate characters, which may give different tokens",
     ),
-    "long": (note, "long", _cut),
+    "long": (note, "long", _truncated),
 }
-"""Finding about single sentences → its level, its name, its words."""
+"""Finding about single sentences → its level, its name, its text."""

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: which one to go on from, and whether it can be, before anything is written."""
+"""Checkpoints of a run: finding the one to resume from, and checking it before anything is written."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from dcpcse.utils.safetensors_io import BROKEN_PICKLE, listed, load_tensors, sav
 logger = logging.getLogger(__name__)
 
 OBJECTIVES = "objectives.safetensors"
-"""What the losses train and keep: part of checkpoints, which training resumes from, not of results."""
+"""The state of the losses: part of checkpoints, from which training resumes, but not of results."""
 
 _MAY_CHANGE = {
     *("preset", "plugin", "model_name_or_path", "config_name", "tokenizer_name", "model_revision", "use_auth_token"),
@@ -36,33 +36,33 @@ _MAY_CHANGE = {
     *("gradient_checkpointing", "activation_checkpointing", "ddp_find_unused_parameters", "dataloader_pin_memory"),
     *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk"),
 }
-"""Options that may differ when a run goes on: places (the encoder is known by its fingerprint), lengths, reports."""
+"""Options that may change on resuming: paths (the encoder is identified by its fingerprint), lengths, reports."""
 
 _MOVES_ROUNDING = (
     *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk", "torch_compile"),
     *("gradient_checkpointing", "activation_checkpointing", "use_cpu"),
 )
-"""Of these, the ones by which numbers differ in their last digits."""
+"""Those of them that change results in the last digits."""
 
 _MOVES_SCHEDULE = ("num_train_epochs", "max_steps")
-"""Of these, the ones that the learning rate follows."""
+"""Those of them that change the learning rate schedule."""
 
 _PICKLED = ("optimizer.pt", "scheduler.pt")
-_MAY_BE_THERE = ("scaler.pt",)
-"""Of training in float16."""
+_OPTIONAL = ("scaler.pt",)
+"""Files of training in float16."""
 _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
 
 
 class BrokenCheckpoint(UserError):
-    """A checkpoint that is not whole; an earlier one may be."""
+    """A checkpoint that is incomplete or damaged; an earlier one may be usable."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint folder and the optimiser steps that were finished when it was written.
+    """A complete checkpoint folder and the number of optimiser steps finished when it was written.
 
-    made_of: what its run was made of besides options: number of processes, fingerprints; {} of an earlier version.
-    best: step of the best checkpoint until then, where a metric decides.
+    made_of: inputs of its run besides options: number of processes, fingerprints; {} for an earlier version.
+    best: step of the best checkpoint until then, if a metric selects it.
     """
 
     folder: Path
@@ -71,15 +71,15 @@ class Checkpoint:
     best: int | None = None
 
     def require_same(self, options: Mapping[str, Any], made_of: Mapping[str, Any], method: Method) -> None:
-        """UserError where going on would not be the run that wrote the checkpoint; arguments: of the run now."""
+        """Raise UserError unless options, inputs, model and losses are those of the run that wrote the checkpoint."""
         self.require_same_options(options)
         self.require_same_origin(made_of)
         self.require_same_run(method.model, method.loss_state())
 
     def require_same_options(self, options: Mapping[str, Any]) -> None:
-        """UserError if the run was started with other options, as far as its run.yaml says; what may differ is told.
+        """Raise UserError if run.yaml of the checkpoint has different options; log changes that are allowed.
 
-        transformers would go on with the old learning rate, whatever is asked for, and the rest half and half.
+        transformers would resume with the old learning rate but use the new values of some other options.
         """
         if not (self.folder / RUN_FILE).is_file():
             return
@@ -99,16 +99,16 @@ class Checkpoint:
                 logger.warning("--%s was %s and is %s now: the last digits may differ", name, was, now)
 
     def require_same_origin(self, made_of: Mapping[str, Any]) -> None:
-        """UserError if the run was made of other things under the same options: a file that has changed since."""
+        """Raise UserError if an input of the run has changed under the same options, such as a file."""
         for name, now in made_of.items():
             if name in self.made_of and self.made_of[name] != now:
                 raise UserError(
-                    f"{self.folder} was written with another {name} ({self.made_of[name]}; here it is {now}); a run "
-                    "goes on with what it was started with"
+                    f"{self.folder} was written with another {name} ({self.made_of[name]}; here it is {now}); resume "
+                    "with the same"
                 )
 
     def require_best(self, output_dir: Path) -> None:
-        """UserError where the best checkpoint until now, which may become the result, is not to be found whole."""
+        """Raise UserError if the best checkpoint so far, which may become the result, is missing or damaged."""
         if self.best in (None, self.step):
             return
         found = find_best(self.best, output_dir, self.folder)
@@ -119,18 +119,18 @@ class Checkpoint:
         model_folder.read_contents(found)
 
     def require_same_run(self, model: SentenceEncoder, losses: Mapping[str, Tensor] | None) -> None:
-        """UserError unless a run that trains this model with these losses wrote the checkpoint.
+        """Raise UserError unless a run with this model and these losses wrote the checkpoint.
 
-        losses: None for a result, which holds none.
+        losses: None for a result, which contains no state of losses.
         """
         saved, ours = model_folder.read_contents(self.folder).record, model.record()
         for key in _SAME_IN_RECORDS:
             if saved.get(key) != ours[key]:
-                raise UserError(f"{self.folder} has {key} {saved.get(key)}, this run {ours[key]}; {_SAME_OPTIONS}")
+                raise UserError(f"{self.folder} has {key} {saved.get(key)}, this run has {ours[key]}; {_SAME_OPTIONS}")
         if saved["base"]["fingerprint"] != ours["base"]["fingerprint"]:
             raise UserError(
-                f"{self.folder} was trained on {saved['base']['name_or_path']}; the weights of "
-                f"{ours['base']['name_or_path']} are others; {_SAME_OPTIONS}"
+                f"{self.folder} was trained on {saved['base']['name_or_path']}; {ours['base']['name_or_path']} has "
+                f"different weights; {_SAME_OPTIONS}"
             )
         if losses is not None:
             _read_loss_state(self.folder, losses)
@@ -138,18 +138,18 @@ class Checkpoint:
 
 _SAME_IN_RECORDS = ("method", "pooling", "head", "prompt", "shallow", "cls_prompt", "position_offset", "template")
 _SAME_IN_RECORDS += ("denoising", "vocabulary")
-_ANOTHER = "go on from another checkpoint"
-_SAME_OPTIONS = "a run goes on with the options it was started with (its run.yaml holds them)"
+_ANOTHER = "resume from another checkpoint"
+_SAME_OPTIONS = "resume with the options of the run (see its run.yaml)"
 
 
 def save_loss_state(folder: Path, losses: Mapping[str, Tensor]) -> None:
-    """Write what the losses train and keep, where there is any, into a checkpoint."""
+    """Write the state of the losses, if there is any, to a checkpoint."""
     if losses:
         save_tensors(folder / OBJECTIVES, losses)
 
 
 def load_loss_state(folder: Path, losses: Mapping[str, Tensor]) -> None:
-    """Copy what a checkpoint holds of the losses into these tensors."""
+    """Copy the state of the losses in a checkpoint into these tensors."""
     saved = _read_loss_state(folder, losses)
     with torch.no_grad():
         for name, tensor in losses.items():
@@ -162,32 +162,32 @@ def _read_loss_state(folder: Path, expected: Mapping[str, Tensor]) -> Mapping[st
     shapes = [{name: tuple(t.shape) for name, t in tensors.items()} for tensors in (saved, expected)]
     if shapes[0] != shapes[1]:
         raise UserError(
-            f"{folder} holds {listed(saved)} of objectives, this run has {listed(expected)}; {_SAME_OPTIONS}"
+            f"{folder} contains the loss state {listed(saved)}, this run has {listed(expected)}; {_SAME_OPTIONS}"
         )
     return saved
 
 
 def asks_to_resume(asked: str | None) -> bool:
-    """Whether `--resume_from_checkpoint` asks for a resumption at all."""
+    """Return whether the value of `--resume_from_checkpoint` requests resuming."""
     return asked is not None and asked.lower() not in _NO
 
 
 def asks_for_newest(asked: str | None) -> bool:
-    """Whether it asks for the newest checkpoint of the run in --output_dir."""
+    """Return whether the value requests the newest checkpoint of the run in --output_dir."""
     return asked is not None and asked.lower() in _YES
 
 
 def find_best(best: int | None, output_dir: Path, checkpoint: Path) -> Path | None:
-    """Where the best checkpoint of a run lies, now: in its folder, or beside the checkpoint that it goes on from."""
+    """Return the best checkpoint of a run, in its folder or next to the checkpoint from which it is resumed."""
     places = [folder / f"checkpoint-{best}" for folder in (output_dir, checkpoint.parent)]
     return next((place for place in places if place.is_dir()), None)
 
 
 def find_checkpoint(run: RunArguments) -> Checkpoint | None:
-    """The checkpoint that a run goes on from: the newest whole one in --output_dir, a named folder, or none.
+    """Return the checkpoint to resume from: the newest complete one in --output_dir, a named folder, or None.
 
-    A broken one is left out with a warning; one that is named must be whole, since Trainer, which would not find
-    what it lacks, would begin anew without a word. UserError where --resume_from_checkpoint finds none.
+    Broken checkpoints are skipped with a warning. A named one must be complete, since Trainer would silently start
+    from scratch for lack of a file. Raises UserError if --resume_from_checkpoint finds no checkpoint.
     """
     asked = run.resume_from_checkpoint
     if asks_to_resume(asked) and not asks_for_newest(asked):
@@ -196,38 +196,41 @@ def find_checkpoint(run: RunArguments) -> Checkpoint | None:
         return None
     newest = newest_whole(Path(run.output_dir), run.world_size)
     if newest is None and not run.resume:
-        whole = "whole " if last_checkpoint(Path(run.output_dir)) else ""
-        raise UserError(f"--resume_from_checkpoint: there is no {whole}checkpoint in {run.output_dir}")
+        complete = "complete " if last_checkpoint(Path(run.output_dir)) else ""
+        raise UserError(f"--resume_from_checkpoint: there is no {complete}checkpoint in {run.output_dir}")
     return newest
 
 
 def newest_whole(folder: Path, processes: int = 1) -> Checkpoint | None:
-    """The checkpoint with the most steps that is whole, with a warning for each later one that is not.
+    """Return the complete checkpoint with the most steps, and log a warning for each later one that is broken.
 
-    processes: of the run that is to go on; UserError if another number of them wrote the checkpoint.
+    processes: their number in this run. Raises UserError if a different number of processes wrote the checkpoint.
     """
     for path in reversed(checkpoints_in(folder).values()):
         try:
             return _read(path, str(path), processes)
         except BrokenCheckpoint as error:
-            logger.warning("left out: %s", str(error).removesuffix(f"; {_ANOTHER}"))
+            logger.warning("skipped: %s", str(error).removesuffix(f"; {_ANOTHER}"))
     return None
 
 
 def require_whole(folder: Path) -> Checkpoint:
-    """A checkpoint as those would find it that wrote it, however many they were; BrokenCheckpoint, as `_read`."""
+    """Return a checkpoint, written by any number of processes; raise BrokenCheckpoint if it is not complete."""
     return _read(folder, str(folder), len(list(folder.glob("rng_state*.pth"))) or 1)
 
 
 def _read(folder: Path, what: str, processes: int) -> Checkpoint:
-    """A checkpoint, every file of it read; BrokenCheckpoint where it is not whole, UserError where it fits no run."""
+    """Read and check all files of a checkpoint.
+
+    Raises BrokenCheckpoint if a file is missing or damaged, UserError if the number of processes was different.
+    """
     if not manifest.is_model_folder(folder):
-        raise BrokenCheckpoint(f"{what} is not a checkpoint of a run; give …/checkpoint-N")
+        raise BrokenCheckpoint(f"{what} is not a checkpoint of a run; give a folder checkpoint-N")
     if missing := [name for name in (STATE, *_PICKLED) if not (folder / name).is_file()]:
-        raise BrokenCheckpoint(f"{what} lacks {missing} and is no whole checkpoint; {_ANOTHER}")
+        raise BrokenCheckpoint(f"{what} is not a complete checkpoint: it lacks {missing}; {_ANOTHER}")
     made_of, state = _whole(read_seal, folder), _whole(read_state, folder)
     random_states = _random_states(folder, what, processes, made_of.get("processes"))
-    for name in (*_PICKLED, *random_states, *(name for name in _MAY_BE_THERE if (folder / name).is_file())):
+    for name in (*_PICKLED, *random_states, *(name for name in _OPTIONAL if (folder / name).is_file())):
         _require_readable(folder / name)
     _whole(model_folder.read_contents, folder)
     for name, read in {OBJECTIVES: lambda _: load_tensors(folder / OBJECTIVES), RUN_FILE: read_options}.items():
@@ -237,7 +240,7 @@ def _read(folder: Path, what: str, processes: int) -> Checkpoint:
 
 
 def _random_states(folder: Path, what: str, processes: int, sealed: int | None) -> list[str]:
-    """Names of the random states in a checkpoint, one for each process of the run."""
+    """Return the names of the random states in a checkpoint, one for each process of the run."""
     found = sorted(path.name for path in folder.glob("rng_state*.pth"))
     expected = [f"rng_state_{rank}.pth" for rank in range(processes)] if processes > 1 else ["rng_state.pth"]
     if set(found) == set(expected):
@@ -245,13 +248,14 @@ def _random_states(folder: Path, what: str, processes: int, sealed: int | None) 
     wrote = sealed or len(found)
     if wrote and wrote != processes:
         raise UserError(
-            f"{what} was written by another number of processes, {wrote}; this run has {processes}: launch as many"
+            f"{what} was written by {wrote} processes, but this run has {processes}; start {wrote} processes"
         )
-    raise BrokenCheckpoint(f"{what} lacks {sorted(set(expected) - set(found))} and is no whole checkpoint; {_ANOTHER}")
+    missing = sorted(set(expected) - set(found))
+    raise BrokenCheckpoint(f"{what} is not a complete checkpoint: it lacks {missing}; {_ANOTHER}")
 
 
 def _whole(read: Callable[[Path], Any], folder: Path) -> Any:
-    """What a file of a checkpoint holds; BrokenCheckpoint, with what to do, for a damaged one."""
+    """Return the content of a file of a checkpoint; raise BrokenCheckpoint for a damaged one."""
     try:
         return read(folder)
     except UserError as error:
@@ -259,9 +263,9 @@ def _whole(read: Callable[[Path], Any], folder: Path) -> Any:
 
 
 def _require_readable(path: Path) -> None:
-    """BrokenCheckpoint for a pickle that is damaged, or holds more than numbers; nothing in it is run."""
+    """Raise BrokenCheckpoint for a pickle that is damaged or contains code; nothing in it is run."""
     try:
         with safe_globals():  # of numpy, for the random state; as Trainer reads it
             torch.load(path, map_location="cpu", weights_only=True)
     except (*BROKEN_PICKLE, OSError) as error:
-        raise BrokenCheckpoint(f"{path} is damaged, or holds more than a checkpoint does; {_ANOTHER}") from error
+        raise BrokenCheckpoint(f"{path} is damaged, or contains more than tensors and numbers; {_ANOTHER}") from error

@@ -1,4 +1,4 @@
-"""The output folder of a run: whether it may be written to, how to go on in it, and making it empty."""
+"""The output folder of a run: whether it may be used, how to resume in it, and clearing it."""
 
 import shutil
 from pathlib import Path
@@ -16,9 +16,9 @@ REPORTS = (RUN_FILE, "train_results.txt", EVAL_RESULTS, STATE, *RECORDS)
 
 
 def require_output_dir(run: RunArguments) -> None:
-    """UserError unless --output_dir is a place for files."""
+    """Raise UserError unless files can be written to --output_dir."""
     folder = Path(run.output_dir)
-    if run.process_index:  # the first process looks
+    if run.process_index:  # the first process checks
         return
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output_dir {folder} is a file; give a folder")
@@ -26,25 +26,27 @@ def require_output_dir(run: RunArguments) -> None:
 
 
 def check_output(run: RunArguments, encoder: str | None) -> None:
-    """Refuse to train into a folder that holds something, unless told to overwrite or to go on."""
-    if run.process_index:  # the first process looks; what it writes later must not stop a slower one
+    """Raise UserError if the output folder is not empty, unless it is to be overwritten or its run resumed."""
+    if run.process_index:  # the first process checks; files that it writes later must not stop a slower one
         return
     folder = Path(run.output_dir)
     if encoder and Path(encoder).is_dir() and folder.samefile(encoder):
-        raise UserError(f"--output_dir {folder} is the folder of the encoder; the result needs one of its own")
-    if not run.do_train or _goes_on_in(folder, run):
+        raise UserError(f"--output_dir {folder} is the folder of the encoder; give another folder")
+    if not run.do_train or _resumes_in(folder, run):
         return
     if any(not atomic_save.is_temporary(path) for path in folder.iterdir()) and not run.overwrite_output_dir:
         raise UserError(
-            f"--output_dir {folder} is not empty; give another folder, --overwrite_output_dir to replace its result, "
-            "or --resume to go on from its last checkpoint"
+            f"--output_dir {folder} is not empty; give another folder, or add --overwrite_output_dir to replace its "
+            "contents or --resume to continue from its last checkpoint"
         )
     if model_folder.holds_another_encoder(folder) and not (folder / RUN_FILE).is_file():
-        raise UserError(f"--output_dir {folder} holds an encoder that is no result of train.py; give another folder")
+        raise UserError(
+            f"--output_dir {folder} contains an encoder that is no result of train.py; give another folder"
+        )
 
 
-def _goes_on_in(folder: Path, run: RunArguments) -> bool:
-    """Whether a run that lies in this folder already is to go on."""
+def _resumes_in(folder: Path, run: RunArguments) -> bool:
+    """Return whether the run in this folder is to be resumed."""
     asked = run.resume_from_checkpoint
     if not checkpoints.asks_to_resume(asked):
         return run.resume and ((folder / RUN_FILE).is_file() or all(map(_is_of_a_run, folder.iterdir())))
@@ -52,20 +54,20 @@ def _goes_on_in(folder: Path, run: RunArguments) -> bool:
 
 
 def _is_of_a_run(path: Path) -> bool:
-    """Whether a run that was killed before its first checkpoint may have left this."""
+    """Return whether a run killed before its first checkpoint may have left this file behind."""
     return atomic_save.is_temporary(path) or path.name in REPORTS
 
 
 def resume_hint(output: Path) -> str:
-    """For a run that ends before its time: the checkpoint that is left, and what to do."""
+    """Return the message for an interrupted run: its last checkpoint, and how to continue."""
     newest = last_checkpoint(output)
     if newest is None:
-        return f"there is no checkpoint in {output} yet; the same command with --resume begins again"
-    return f"{newest} is the last checkpoint; the same command with --resume goes on from there"
+        return f"there is no checkpoint in {output} yet; the same command with --resume starts again"
+    return f"{newest} is the last checkpoint; the same command with --resume continues from there"
 
 
 def clear_run(output_dir: Path) -> None:
-    """Remove an earlier run's model, checkpoints and reports from a folder that is to be overwritten."""
+    """Remove the model, checkpoints and reports of an earlier run from a folder that is to be overwritten."""
     model_folder.clear(output_dir)
     for checkpoint in checkpoints_in(output_dir).values():
         atomic_save.delete_checkpoint(checkpoint)
@@ -73,7 +75,7 @@ def clear_run(output_dir: Path) -> None:
 
 
 def clear_reports(output_dir: Path) -> None:
-    """Remove what an earlier run has written down in a folder."""
+    """Remove the reports of an earlier run from a folder."""
     for folder in output_dir.glob(NON_FINITE):
         shutil.rmtree(folder)
     for name in REPORTS:

@@ -1,4 +1,4 @@
-"""Training runs as their folders tell of them: what was trained, how far it came, what it scored. Without torch."""
+"""Training runs as recorded in their folders: options, progress and scores. Needs no torch."""
 
 import math
 import os
@@ -17,17 +17,17 @@ from dcpcse.utils.run_files import RUN_FILE, is_number
 Content = TypeVar("Content")
 
 DEV_METRICS = ("stsb_spearman", "avg_sts", "sickr_spearman", "avg_transfer")
-"""Which dev score speaks for a run that was not told to select by one: the first of these that it measured."""
+"""The dev score shown for a run that does not select by one: the first of these that it has."""
 
 DEV_PREFIX = "eval_"
-"""Of dev metrics in a log."""
+"""Prefix of dev metrics in a log."""
 
 _CHECKPOINT_OR_TEMPORARY = re.compile(r"checkpoint-\d+|\.checkpoint-\d+\.\w+")
 
 
 @dataclass(frozen=True)
 class DevScore:
-    """A dev metric over a run, as logged (Spearman a fraction, accuracies × 100): its last and best value."""
+    """The last and best value of a dev metric over a run, as logged (Spearman a fraction, accuracies × 100)."""
 
     metric: str
     last: float
@@ -37,10 +37,10 @@ class DevScore:
 
 @dataclass(frozen=True)
 class Run:
-    """What the files of a run hold; of one that is damaged nothing, and a line in `problems`.
+    """The contents of a run's files; a damaged file counts as empty and has a line in `problems`.
 
-    metrics: lines of metrics.jsonl, or transformers' own history where a run has none. states: trainer_state.json of
-    the run, if it has ended once, and of its newest checkpoint.
+    metrics: lines of metrics.jsonl, or the history of transformers' Trainer without it. end: trainer_state.json of the
+    run, None until it has finished once. checkpoint: trainer_state.json of its newest checkpoint.
     """
 
     folder: Path
@@ -53,33 +53,33 @@ class Run:
 
     @property
     def steps_done(self) -> int:
-        """Optimiser steps that are on record anywhere."""
+        """The number of finished optimiser steps, the largest in any record."""
         states = [state["global_step"] for state in (self.end, self.checkpoint) if state]
         return max([0, *states, *(line["step"] for line in self.metrics)])
 
     @property
     def steps_planned(self) -> int | None:
-        """Optimiser steps of the whole run; None where no file tells."""
+        """The number of optimiser steps of the complete run; None if no file contains it."""
         asked = self.options.get("max_steps")
         if isinstance(asked, int) and asked > 0:
             return asked
         return next((state.get("max_steps") for state in (self.end, self.checkpoint) if self._is_of_plan(state)), None)
 
     def _is_of_plan(self, state: Mapping[str, Any] | None) -> bool:
-        """Whether a state knows of the epochs that the run has now: a run may have been prolonged after its end."""
+        """Return whether a state has the run's present number of epochs, which may have been raised after its end."""
         epochs = self.options.get("num_train_epochs")
         return bool(state) and (not is_number(epochs) or state.get("num_train_epochs") == math.ceil(epochs))
 
     @property
     def finished(self) -> bool:
-        """Whether training has come to its planned end, and its result was written."""
+        """Whether training reached its planned end and its result was written."""
         return (
             self.end is not None and self.steps_planned is not None and self.end["global_step"] >= self.steps_planned
         )
 
     @cached_property
     def dev_scores(self) -> dict[str, DevScore]:
-        """Every dev metric that was measured."""
+        """All dev metrics in the log, by name."""
         series: dict[str, list[tuple[int, float]]] = {}
         for line in self.metrics:
             for name, value in line.items():
@@ -94,25 +94,25 @@ class Run:
 
     @property
     def dev_score(self) -> DevScore | None:
-        """The dev metric that the run selects by, or else the first of `DEV_METRICS`, or of any; None unmeasured."""
+        """The dev metric that the run selects by, else the first of `DEV_METRICS`, else any; None without one."""
         chosen = str(self.options.get("metric_for_best_model", "")).removeprefix(DEV_PREFIX)
         order = (chosen, *DEV_METRICS, *self.dev_scores)
         return next((self.dev_scores[name] for name in order if name in self.dev_scores), None)
 
     @property
     def written(self) -> datetime:
-        """When the last of the run's records was written."""
+        """The time at which the newest record of the run was written."""
         paths = [self.folder / name for name in (RUN_FILE, *run_files.RECORDS, run_files.STATE)]
         return datetime.fromtimestamp(max(path.stat().st_mtime for path in paths if path.is_file())).astimezone()
 
     @property
     def commit(self) -> str | None:
-        """The commit that the last call trained with."""
+        """The commit of dcpcse in the last call that trained the run."""
         return self.environment[-1].get("commit") if self.environment else None
 
 
 def read_run(folder: Path) -> Run:
-    """All that a run's files hold; files that cannot be read are named in `problems`."""
+    """Read the files of a run; files that cannot be read are named in `problems`."""
     problems: list[str] = []
 
     def attempt(read: Callable[[Path], Content], place: Path, instead: Content) -> Content:
@@ -142,9 +142,9 @@ def _history_of(state: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 
 def require_run(folder: Path) -> Run:
-    """What a run's files hold; UserError for a folder that is none, and for a file that is damaged."""
+    """Read the files of a run. Raises UserError for a folder without a run and for a damaged file."""
     if not (folder / RUN_FILE).is_file():
-        what = f"holds no {RUN_FILE}" if folder.is_dir() else "is not a folder"
+        what = f"contains no {RUN_FILE}" if folder.is_dir() else "is not a folder"
         raise UserError(f"{folder} {what}; give output folders of train.py")
     run = read_run(folder)
     if run.problems:
@@ -153,14 +153,14 @@ def require_run(folder: Path) -> Run:
 
 
 def find_runs(roots: Sequence[Path], on_problem: Callable[[str], None]) -> list[Path]:
-    """Folders of the runs in and below some folders, each once; checkpoints of a run are not runs of their own.
+    """Return the folders of all runs in and below some folders, each once; checkpoints are not runs.
 
-    on_problem is called with a line for each folder that cannot be looked into. UserError for a root that is none.
+    on_problem is called with a message for each unreadable folder. Raises UserError if a root is not a folder.
     """
     found: dict[Path, Path] = {}
     for root in roots:
         if not root.is_dir():
-            raise UserError(f"{root} is not a folder; give folders that hold runs of train.py")
+            raise UserError(f"{root} is not a folder; give folders that contain runs of train.py")
         for folder in _runs_below(root, on_problem):
             found.setdefault(folder.resolve(), folder)
     return list(found.values())
@@ -168,7 +168,7 @@ def find_runs(roots: Sequence[Path], on_problem: Callable[[str], None]) -> list[
 
 def _runs_below(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
     def tell(error: OSError) -> None:
-        on_problem(f"cannot look into {error.filename}: {error.strerror}")
+        on_problem(f"cannot read {error.filename}: {error.strerror}")
 
     for place, folders, files in os.walk(root, onerror=tell):
         folders.sort()
@@ -179,12 +179,12 @@ def _runs_below(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder has the name of a checkpoint."""
+    """Return whether a folder has the name of a checkpoint, possibly a temporary one."""
     return bool(_CHECKPOINT_OR_TEMPORARY.fullmatch(folder.absolute().name))
 
 
 def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, dict[str, Any]]:
-    """Files of evaluations that lie in the folder of a run; on_problem is called with a line for a damaged one."""
+    """Return path → content of the score files in a run's folder; on_problem gets a message for damaged files."""
     found = {}
     for path in sorted(folder.glob("*.json")):
         try:
@@ -198,7 +198,7 @@ def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, d
 
 
 def run_labels(folders: Sequence[Path]) -> list[str]:
-    """A name for each of different folders: the last parts of its path, as few as tell all apart."""
+    """Return a label for each folder: the fewest last parts of its path that make all labels different."""
     paths = [folder.resolve() for folder in folders]
     for count in range(1, max(len(path.parts) for path in paths)):
         names = [str(Path(*path.parts[-count:])) for path in paths]

@@ -1,4 +1,4 @@
-"""Writing down, while a run is trained, the curve of its metrics and what it runs on; `run_files` reads it."""
+"""The records that a run writes while it is trained: metrics and environment; `run_files` reads them."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from dcpcse.utils.run_files import ENVIRONMENT, METRICS, read_environment
 
 
 class MetricsFile(TrainerCallback):
-    """Keeps everything that is logged in `metrics.jsonl`; a resumed run drops the lines of steps that it repeats."""
+    """Writes all log entries to `metrics.jsonl`; a resumed run drops the lines of steps that it repeats."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / METRICS
@@ -22,11 +22,11 @@ class MetricsFile(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Begin the file anew, or keep what was logged up to the step that the run goes on from."""
+        """Start the file, with the entries up to the step from which the run is resumed."""
         self.follow(state)
 
     def follow(self, state: TrainerState) -> None:
-        """Hold what the run has logged until this state, and nothing that was lost after it."""
+        """Write the entries that the run had logged at this state, and none of later steps."""
         if state.is_world_process_zero:
             write_atomic(self.path, "".join(_line(entry["step"], entry) for entry in state.log_history))
 
@@ -38,7 +38,7 @@ class MetricsFile(TrainerCallback):
         logs: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Add a line. A number that is not finite is written as null: JSON has no other word for it."""
+        """Add a line. Numbers that are not finite are written as null, since JSON cannot represent them."""
         if not state.is_world_process_zero or not logs:
             return
         with self.path.open("a", encoding="utf-8") as file:
@@ -51,6 +51,6 @@ def _line(step: int, logs: Mapping[str, float]) -> str:
 
 
 def write_environment(folder: Path, step: int) -> None:
-    """Write what a run is trained on; a call that goes on from a step adds itself to the ones before it."""
+    """Write the environment of a run; a call that resumes from a step adds itself to the calls before that step."""
     before = [call for call in read_environment(folder) if step and call["from_step"] < step]
     write_json_atomic(folder / ENVIRONMENT, [*before, {"from_step": step, **system_info()}])

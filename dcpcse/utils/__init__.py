@@ -1,1 +1,1 @@
-"""Infrastructure without a word of the domain."""
+"""General helpers that do not depend on sentence embeddings."""

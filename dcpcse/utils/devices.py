@@ -1,4 +1,4 @@
-"""Where computing happens: the device, and the threads of a CPU."""
+"""The device of the computation, its free memory, and the threads of a CPU."""
 
 import ctypes
 import functools
@@ -15,38 +15,37 @@ JobT = TypeVar("JobT")
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:
-    """The device asked for; by default cuda if there is one. UserError for one that is not there."""
+    """Return the given device, by default cuda if torch has one. Raises UserError if it is not available."""
     try:
         picked = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=picked)
         if picked.type == "meta":
-            raise RuntimeError("it computes nothing")
+            raise RuntimeError("it holds no values")
     except (RuntimeError, AssertionError) as error:
         raise UserError(
-            f"device {str(device)!r} is not to be had here; cpu always is, cuda where torch sees one"
+            f"device {str(device)!r} is not available; choose cpu, or cuda if torch finds a GPU"
         ) from error
     return picked
 
 
 def require_flex_attention(device: torch.device, packing: bool) -> None:
-    """UserError where --flex_attention cannot be had: elsewhere than on a GPU, and for padded batches."""
+    """Raise UserError unless --flex_attention can be used: it needs a GPU and packed batches."""
     if not packing:
         raise UserError("--flex_attention has no effect with --packing False; leave one of them out")
     if device.type != "cuda":
-        raise UserError(
-            f"--flex_attention is compiled for GPUs, and this runs on the device {device.type}; leave it out"
-        )
+        raise UserError(f"--flex_attention needs a GPU, but the device of this run is {device.type}; leave it out")
 
 
 RELEASE_EVERY = 8
-"""Passes over a batch after which free memory is given back: after each, taking it anew costs a tenth of a step."""
+"""Passes between two releases of free memory. After every pass, allocating it again would take a tenth of a step."""
 
 
 def release_memory(passes: int = 0) -> None:
-    """Give free memory back to the system, where the C library can (glibc), after every `RELEASE_EVERY` passes.
+    """Return free memory to the system after every `RELEASE_EVERY` passes, if the C library supports it (glibc).
 
-    It keeps what tensors leave, in pieces that those of the next batch, packed and so of other sizes, do not fit into:
-    without this the memory of a process on a CPU grows with every step, by some 40 MB with all-MiniLM-L6-v2.
+    The C library keeps the memory of deleted tensors in pieces. Packed batches differ in size, so the tensors of the
+    next one do not fit into them: without this, the memory of a process on a CPU grows with every step, by some 40 MB
+    with all-MiniLM-L6-v2.
     """
     if passes % RELEASE_EVERY:
         return
@@ -62,10 +61,10 @@ def _malloc_trim() -> Callable[[int], int] | None:
 def run_jobs(
     jobs: Sequence[JobT], work: Callable[[JobT], object], done: Callable[[JobT], object], *, in_threads: bool
 ) -> None:
-    """Do `work` for every job, and report each in order when it is `done`; the first error is raised.
+    """Call `work` for every job, and `done` for each in order when it is finished. The first error is raised.
 
-    in_threads: with many jobs every thread of torch takes one of its own and computes it alone. The operations of an
-    encoder on a small batch are short, and cores that share each of them wait for one another between any two.
+    in_threads: with many jobs, every thread of torch computes one job alone. The operations of an encoder on a small
+    batch are short, and cores that share an operation wait for each other after each one.
     """
     threads = torch.get_num_threads()
     if not in_threads or threads == 1 or len(jobs) < 2 * threads:
@@ -79,4 +78,4 @@ def run_jobs(
             done(job)
     finally:
         executor.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # torch keeps the last number given anywhere for threads yet to come
+        torch.set_num_threads(threads)  # torch uses the last number set in any thread for new threads

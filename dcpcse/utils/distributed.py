@@ -1,7 +1,7 @@
-"""Several processes train as one would with the joined batch: shared rows, sums and means, and their gradients.
+"""Training in several processes with the result of one on the joined batch: gathering, sums, means and gradients.
 
-Each process takes the part of the loss that belongs to its own rows. DDP averages the gradients of all; every term is
-scaled so that this average is the gradient of the joined batch, however many rows each process has.
+Each process computes the part of the loss that belongs to its own rows. DDP averages the gradients of all processes;
+every term is scaled so that this average is the gradient of the joined batch, even if the numbers of rows differ.
 """
 
 import os
@@ -20,56 +20,56 @@ from torch.utils.data import BatchSampler
 from dcpcse.utils.errors import UserError
 
 _TIMEOUT = timedelta(days=30)
-"""A process that died is noticed by its closed connection; one that runs classifiers may be silent for hours."""
+"""A dead process is noticed by its closed connection; a process that trains classifiers may not answer for hours."""
 
 
 def world_size() -> int:
-    """Number of processes that train together; 1 without a process group."""
+    """Return the number of processes that train together, 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def is_main_process() -> bool:
-    """Whether this is the process that speaks and writes."""
+    """Return whether this is the process that logs and writes files."""
     return world_size() == 1 or dist.get_rank() == 0
 
 
 def init_process_group() -> None:
-    """Join the processes that a launcher (torchrun) started, to talk between CPUs; alone, do nothing."""
+    """Form a process group (gloo) of the processes that a launcher (torchrun) started; do nothing for one process."""
     if launched() > 1 and world_size() == 1:
         dist.init_process_group("gloo", timeout=_TIMEOUT)
 
 
 def destroy_process_group() -> None:
-    """Part from them at the end."""
+    """Leave the process group at the end."""
     if world_size() > 1:
         dist.destroy_process_group()
 
 
 def launched() -> int:
-    """Number of processes that a launcher started, joined or not."""
+    """Return the number of processes that a launcher started, in a process group or not."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def local_device(asked: str | None) -> str | None:
-    """The device of this process: of several on one machine each has a GPU of its own, where there are GPUs."""
+    """Return the device of this process. If several processes run on a machine with GPUs, each has its own."""
     if launched() == 1 or asked == "cpu" or not torch.cuda.is_available():
         return asked
     if asked not in (None, "cuda"):
-        raise UserError(f"--device {asked} is one device for {launched()} processes; leave it out, each takes its own")
+        raise UserError(f"--device {asked} is one device for {launched()} processes; leave it out to use one each")
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
 
 
 def is_lost_process(error: BaseException) -> bool:
-    """Whether an error says that another process is gone."""
+    """Return whether an error was caused by the end of another process."""
     return isinstance(error, dist.DistBackendError) or "gloo/transport" in str(error)
 
 
 def gather_own_first(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Rows of all processes, each (R, H) → (all R together, H), this process's rows first.
+    """Gather the rows of all processes, each (R, H) → (sum of all R, H), this process's rows first.
 
-    All tensors have the same R, which may differ between processes. Own rows first keeps "row i belongs to anchor i"
-    true on every process. Each process takes the loss of its own anchors against all candidates; the gradient of a
-    row is the sum of those that all processes have for it.
+    All tensors of a process have the same R, which may differ between processes. With its own rows first, "row i
+    belongs to anchor i" is true on every process. Each process computes the loss of its own anchors against all
+    candidates; the gradient of a row is the sum of its gradients on all processes.
     """
     if world_size() == 1:
         return list(tensors)
@@ -80,14 +80,14 @@ def gather_own_first(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @torch.no_grad()
 def gather_by_rank(rows: Tensor) -> Tensor:
-    """Rows of all processes (R, H), whose number may differ, in the order of ranks: the same in all. No gradient."""
+    """Gather the rows (R, H) of all processes in the order of ranks, without gradient; R may differ."""
     return rows if world_size() == 1 else _AllGather.apply(rows, all_gather_int(len(rows)))
 
 
 def global_mean(mean: Tensor, count: int | Tensor) -> Tensor:
-    """A mean over `count` things of this process, scaled: averaged over processes, it is the mean over all things.
+    """Scale a mean over `count` items of this process so that the average over processes is the mean over all items.
 
-    With one process, or equal counts, it is the mean as it is.
+    With one process, or equal counts, the mean is unchanged.
     """
     if world_size() == 1:
         return mean
@@ -96,7 +96,7 @@ def global_mean(mean: Tensor, count: int | Tensor) -> Tensor:
 
 
 def mean_count(count: Tensor) -> Tensor:
-    """The count of things that a process has on average, at least one in all."""
+    """Return the average count per process; the total counts as at least 1."""
     total = count.clone()
     if world_size() > 1:
         dist.all_reduce(total)
@@ -104,29 +104,29 @@ def mean_count(count: Tensor) -> Tensor:
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
-    """Sum over all processes, of one shape in all; its gradient is the sum of those of all processes."""
+    """Sum tensors of the same shape over all processes; the gradient is summed over all processes, too."""
     return tensor if world_size() == 1 else _AllReduce.apply(tensor)
 
 
 def published_gradient(loss: Tensor) -> Tensor:
-    """The same loss with the gradient of the public SimCSE and DCPCSE code.
+    """Return the same loss with the gradient of the public SimCSE and DCPCSE code.
 
-    There every process takes the loss of the joined batch, and lets the gradient through to its own rows only; the
-    average over processes is then the exact gradient divided by their number.
+    In that code, every process computes the loss of the joined batch and passes the gradient on to its own rows only.
+    The average over processes is then the exact gradient divided by their number.
     """
     own = loss / world_size()
     return own + (loss - own).detach()
 
 
 def all_gather_int(number: int) -> list[int]:
-    """A number of each process, by rank. Exchanged between CPUs, so that no device is waited for."""
+    """Gather one number per process, by rank. CPUs exchange it, so no process waits for a GPU."""
     numbers = [torch.empty((), dtype=torch.long) for _ in range(world_size())]
     dist.all_gather(numbers, torch.tensor(number), group=cpu_group())
     return [int(number) for number in numbers]
 
 
 def cpu_group() -> Any:
-    """The group of all processes in which CPUs talk (gloo); all call it at the same place the first time."""
+    """Return the group of all processes for CPU tensors (gloo). The first call must be made by all processes."""
     return _cpu_group(dist.group.WORLD)
 
 
@@ -136,7 +136,7 @@ def _cpu_group(world: Any) -> Any:
 
 
 class _AllGather(torch.autograd.Function):
-    """All-gather along dim 0, counts[r] rows of process r; backward sums the gradients that all have for a slice."""
+    """All-gather along dim 0, counts[r] rows of process r; backward sums the gradients of a slice over processes."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, counts: list[int]) -> Tensor:
@@ -156,7 +156,7 @@ class _AllGather(torch.autograd.Function):
 
 
 class _AllReduce(torch.autograd.Function):
-    """Sum over processes, forward and backward."""
+    """Sum over all processes, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -170,17 +170,17 @@ class _AllReduce(torch.autograd.Function):
 
 
 class DistributedBatchSampler(BatchSampler):
-    """Rows of every step, shared out evenly: for each step as many lists as processes, one after another.
+    """A batch sampler that divides the rows of every step evenly: one list per process, in succession.
 
-    Each row of an epoch is in one list once. The last step may have fewer rows, or up to one more a process: rows that
-    would not give one to each process join the step before. With drop_last they are left out.
+    Each row of an epoch is in exactly one list. The last step may have fewer rows, or up to one more per process: if
+    fewer rows than processes are left, they are added to the previous step. With drop_last they are left out.
     """
 
     batch_size = None
-    """accelerate deals out lists of any length when it is told no size, and repeats no row to fill them up."""
+    """Without a batch size, accelerate accepts lists of any length and does not repeat rows to fill them."""
 
     def __init__(self, batches: BatchSampler, processes: int) -> None:
-        """batches: those of one process, whose rows, size and drop_last are taken."""
+        """batches: the batch sampler of one process, whose sampler, batch size and drop_last are used."""
         self.sampler = batches.sampler
         self.drop_last = batches.drop_last
         self.per_process = batches.batch_size
@@ -201,7 +201,7 @@ class DistributedBatchSampler(BatchSampler):
 
 
 def step_sizes(rows: int, per_process: int, processes: int, drop_last: bool) -> list[int]:
-    """Rows of each step of an epoch, of all processes together."""
+    """Return the number of rows of each step of an epoch, over all processes."""
     batch = per_process * processes
     full, rest = divmod(rows, batch)
     sizes = [batch] * full
@@ -213,5 +213,5 @@ def step_sizes(rows: int, per_process: int, processes: int, drop_last: bool) -> 
 
 
 def all_reduce_max(number: int) -> int:
-    """The largest of the numbers that all processes have."""
+    """Return the largest number over all processes."""
     return number if world_size() == 1 else max(all_gather_int(number))

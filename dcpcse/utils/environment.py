@@ -1,4 +1,4 @@
-"""Versions, hardware and commit of a run."""
+"""Versions, hardware and commit of a run, for its records."""
 
 import platform
 import subprocess
@@ -12,20 +12,20 @@ import transformers
 
 
 def versions() -> dict[str, str]:
-    """Of all libraries that a score could depend on."""
+    """Return the versions of Python and of all libraries that a score could depend on."""
     used = {module.__name__: module.__version__ for module in (torch, transformers, np)}
-    # Not imported for it: scikit-learn takes over a second.
+    # Not imported: scikit-learn takes over a second.
     used |= {name: metadata.version(name) for name in ("scipy", "scikit-learn")}
     return {"python": platform.python_version()} | used
 
 
 def system_info() -> dict[str, Any]:
-    """Versions of all libraries that a number could depend on, the hardware, and the commit of this program."""
+    """Return versions, hardware, platform, and the commit of dcpcse."""
     return {"versions": versions(), "hardware": hardware(), "commit": git_commit(), "platform": platform.platform()}
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, its cores that torch uses, and GPUs."""
+    """Return the processor, the number of threads of torch, and the GPUs."""
     return {
         "processor": _processor(),
         "threads": torch.get_num_threads(),
@@ -34,7 +34,7 @@ def hardware() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """Commit of the checkout that this runs from, with -dirty where files differ; None outside of one."""
+    """Return the commit of the checkout that is running, with -dirty if files differ; None without a checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(

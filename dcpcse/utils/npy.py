@@ -1,4 +1,4 @@
-"""Arrays in .npy files of any maker, mapped into memory: what a header claims beyond its file costs nothing."""
+"""Memory-mapped arrays of .npy files from any source; a header that claims more than its file takes no memory."""
 
 import tokenize
 import zipfile
@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 
 _OF_ABSURD_HEADERS = (EOFError, TypeError, KeyError, OverflowError, SyntaxError, RecursionError, MemoryError)
-"""A header is a Python literal, which numpy reads by Python's own tokeniser."""
+"""Errors for malformed headers, which numpy parses as Python literals."""
 
 
 def open_array(path: str | Path) -> np.ndarray:
-    """The array of a .npy file, without a pickle; OSError or ValueError for any other file."""
+    """Return the array of a .npy file without unpickling. Raises OSError or ValueError for any other file."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (*_OF_ABSURD_HEADERS, tokenize.TokenError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is no .npy file ({error})") from error
-    if not isinstance(array, np.ndarray):  # an archive of several (.npz), which stays open
+        raise ValueError(f"{path} is not a .npy file ({error})") from error
+    if not isinstance(array, np.ndarray):  # an archive of arrays (.npz), which is still open
         array.close()
         raise ValueError(f"{path} is an archive, not a .npy file")
     return array

@@ -1,4 +1,4 @@
-"""Reaching a Ray cluster, for whatever runs there."""
+"""Connection to a Ray cluster."""
 
 import os
 import socket
@@ -12,16 +12,17 @@ from dcpcse.utils.errors import UserError
 
 @contextmanager
 def connected(address: str) -> Iterator[ModuleType]:
-    """Ray itself, connected to the cluster at an address; `local` is one of this machine alone, which ends with it.
+    """Connect to the cluster at an address and give the module ray.
 
-    A connection that is there already is used and kept. UserError without Ray, and where nothing answers.
+    `local` starts a cluster on this machine and stops it at the end. An existing connection is used and kept. Raises
+    UserError if Ray is not installed or the cluster does not answer.
     """
     try:
         import ray
     except ImportError as error:
         raise UserError("--ray needs Ray; install it with `pip install ray[data]`") from error
     if address.startswith("ray://"):
-        raise UserError(f"--ray {address}: give the command on a machine of the cluster, with --ray auto")
+        raise UserError(f"--ray {address} is not supported; use --ray auto on a machine of the cluster")
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, address)
@@ -33,7 +34,7 @@ def connected(address: str) -> Iterator[ModuleType]:
 
 
 def _connect(ray: ModuleType, address: str) -> None:
-    # Nothing is told to anybody outside, unless the user has said so.
+    # No usage statistics are sent, unless the user has chosen otherwise.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     local = {"include_dashboard": False} if address == "local" else {}
@@ -42,23 +43,23 @@ def _connect(ray: ModuleType, address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise UserError(f"--ray {address}: there is no cluster to be reached ({reason:.120})") from error
+        raise UserError(f"--ray {address}: cannot connect to a cluster ({reason:.120}); start one first") from error
 
 
 def _require_answer(address: str) -> None:
-    """OSError for a host and port that nobody listens at; Ray itself would try for many minutes."""
+    """Raise OSError if nothing listens at a host and port; Ray itself would try for many minutes."""
     if ":" in address:
         host, _, port = address.rpartition(":")
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _last_cluster() -> str:
-    """Where Ray looks for a cluster of its own accord; a crash leaves the address of one that is gone."""
+    """Return the address that Ray uses by default. After a crash it may be that of a cluster that no longer exists."""
     file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray/ray_current_cluster"
     given = os.environ.get("RAY_ADDRESS", "")
     return given or (file.read_text(encoding="utf-8").strip() if file.is_file() else "")
 
 
 def machines(ray: ModuleType) -> list[dict[str, float]]:
-    """The resources of each machine that has a processor to give."""
+    """Return the resources of each machine that offers CPUs."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder besides its model, read without torch; `dcpcse.training.run_recorder` writes it."""
+"""The records of a run in its folder, read without torch; `dcpcse.training.run_recorder` writes them."""
 
 import math
 import re
@@ -11,16 +11,16 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import parse_json, parse_yaml, read_text
 
 RUN_FILE = "run.yaml"
-"""Options of a run, in its folder and in each of its checkpoints."""
+"""The options of a run, in its folder and in each of its checkpoints."""
 
 METRICS = "metrics.jsonl"
-"""A line for each time something is logged: step, epoch, and the numbers."""
+"""One line per log entry: step, epoch, and the logged values."""
 
 ENVIRONMENT = "environment.json"
-"""Versions, hardware and commit: one entry for each call that trained the run."""
+"""Versions, hardware and commit: one entry for each call of train.py that trained the run."""
 
 STATE = "trainer_state.json"
-"""transformers' own record: in the folder of a run once it has ended, and in each of its checkpoints."""
+"""The state of transformers' Trainer: in the folder of a finished run, and in each checkpoint."""
 
 RECORDS = (METRICS, ENVIRONMENT)
 
@@ -28,7 +28,7 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
 def checkpoints_in(folder: Path) -> dict[int, Path]:
-    """Step → folder of every checkpoint of a run, whole or not, by rising steps."""
+    """Return step → folder of every checkpoint of a run in ascending order, including incomplete ones."""
     if not folder.is_dir():
         return {}
     found = {int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))}
@@ -36,17 +36,17 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
 
 
 def read_options(folder: Path) -> dict[str, Any]:
-    """The options in a run's `run.yaml`; UserError without one."""
+    """Return the options in the `run.yaml` of a run; raise UserError if it is missing or damaged."""
     path = Path(folder) / RUN_FILE
     options = _parsed(path, _text(path), parse_yaml)
-    _require(isinstance(options, dict), path, "no option names and values")
+    _require(isinstance(options, dict), path, "a mapping of option names to values")
     return options
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's `metrics.jsonl`, [] without one; a last line that was cut off in writing is left out.
+    """Return the lines of a run's `metrics.jsonl`, [] without one; an incomplete last line is left out.
 
-    UserError for a line that is none of ours.
+    Raises UserError for a line that dcpcse did not write.
     """
     path = Path(folder) / METRICS
     if not path.is_file():
@@ -58,30 +58,30 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def _metrics_line(path: Path, number: int, line: str) -> dict[str, Any]:
     where = f"{path}, line {number}"
     values = _parsed(where, line, parse_json)
-    _require(isinstance(values, dict) and isinstance(values.get("step"), int), where, "no numbers of a step")
+    _require(isinstance(values, dict) and isinstance(values.get("step"), int), where, "an object with a step")
     return values
 
 
 def read_environment(folder: Path) -> list[dict[str, Any]]:
-    """What each call that trained the run ran on, the first one first; [] where nothing is on record."""
+    """Return the environment of each call that trained the run, in order; [] without a record."""
     path = Path(folder) / ENVIRONMENT
     if not path.is_file():
         return []
     calls = _parsed(path, _text(path), parse_json)
     ours = isinstance(calls, list) and all(isinstance(call, dict) and "from_step" in call for call in calls)
-    _require(ours, path, "no calls that trained a run")
+    _require(ours, path, "a list of objects with from_step")
     return calls
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
-    """What transformers wrote down at the end of a run, or with a checkpoint; None where it did not."""
+    """Return the Trainer state of a finished run or a checkpoint; None if it does not exist."""
     path = Path(folder) / STATE
     if not path.is_file():
         return None
     state = _parsed(path, _text(path), parse_json)
-    _require(isinstance(state, dict) and isinstance(state.get("global_step"), int), path, "no global_step")
+    _require(isinstance(state, dict) and isinstance(state.get("global_step"), int), path, "a global_step")
     for name, kinds in _STATE_TYPES.items():
-        _require(isinstance(state.get(name), kinds), path, f"{name} {state.get(name)!r:.40}")
+        _require(isinstance(state.get(name), kinds), path, f"a valid {name}, but found {state.get(name)!r:.40}")
     return state
 
 
@@ -93,20 +93,20 @@ _STATE_TYPES = {
 
 
 def require_scores(path: Path) -> dict[str, Any]:
-    """The file of an evaluation that an option names; UserError for any other file."""
-    needed = "give a file of evaluation.py --output_file"
+    """Return the content of a file of scores that an option names; raise UserError for any other file."""
+    needed = "give a file written by evaluation.py --output_file"
     try:
         scores = read_scores(path)
     except UserError as error:
-        problem = error if isinstance(error.__cause__, OSError) else "it holds no scores, and no JSON"
+        problem = error if isinstance(error.__cause__, OSError) else "not a JSON file"
         raise UserError(f"--scores {path}: {problem}; {needed}") from error
     if scores is None:
-        raise UserError(f"--scores {path}: it holds no scores; {needed}")
+        raise UserError(f"--scores {path}: the file contains no scores; {needed}")
     return scores
 
 
 def read_scores(path: Path) -> dict[str, Any] | None:
-    """The file of an evaluation (`evaluation.py --output_file`); None for JSON of another kind."""
+    """Return the content of a file of `evaluation.py --output_file`; None for any other JSON file."""
     report = _parsed(path, _text(path), parse_json)
     if not isinstance(report, dict) or not isinstance(report.get("scores_x100"), Mapping):
         return None
@@ -114,7 +114,7 @@ def read_scores(path: Path) -> dict[str, Any] | None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value from a file is a finite number."""
+    """Return whether a value from a file is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -124,7 +124,7 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is damaged: it is not UTF-8") from error
+        raise UserError(f"{path} is damaged: not UTF-8") from error
 
 
 def _parsed(where: Path | str, text: str, parse: Callable[[str], Any]) -> Any:
@@ -134,11 +134,11 @@ def _parsed(where: Path | str, text: str, parse: Callable[[str], Any]) -> Any:
         raise UserError(f"{where} is damaged: {' '.join(str(error).split())}") from error
 
 
-def _require(holds: bool, where: Path | str, found: str) -> None:
-    if not holds:
-        raise UserError(f"{where} is damaged: it holds {found}")
+def _require(valid: bool, where: Path | str, expected: str) -> None:
+    if not valid:
+        raise UserError(f"{where} is damaged: expected {expected}")
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint in the folder of a run, whole or not."""
+    """Return the newest checkpoint in the folder of a run, even if it is incomplete; None without one."""
     return next(reversed(checkpoints_in(folder).values()), None)

@@ -1,4 +1,4 @@
-"""Files of weights told by their head, with bounds on what a foreign one can cost. Read without torch."""
+"""Headers of safetensors files, read without torch; a malicious file cannot take much time or memory."""
 
 import struct
 from collections.abc import Mapping
@@ -9,20 +9,20 @@ from safetensors import SafetensorError, safe_open
 from dcpcse.utils.errors import UserError
 
 MAX_HEADER_BYTES = 16 * 2**20
-"""Bytes; some hundred thousand tensors. safetensors takes six times as many, over which it sits for minutes."""
+"""Enough for some hundred thousand tensors. safetensors itself allows six times as many bytes, which take minutes."""
 
 HEADER_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""Types of weights in a file, and their names elsewhere."""
+"""Types of weights in a file → their names in torch and numpy."""
 
 _READ = {*HEADER_DTYPES, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
-"""Also those of buffers, such as positions. Float8 and complex numbers have no use here, nor tests for NaN."""
+"""All types that are read, including those of buffers such as positions. Float8 and complex numbers are not used."""
 
 TensorHeaders = Mapping[str, tuple[list[int], str]]
-"""Tensor → shape and type."""
+"""Name of a tensor → its shape and type."""
 
 
 def read_header(path: Path) -> TensorHeaders:
-    """What the head of a safetensors file tells; UserError names the file and what is wrong with it."""
+    """Return the header of a safetensors file; raise UserError with the file and the problem."""
     if not path.is_file():
         raise UserError(f"{path} is missing; the folder is not complete")
     try:
@@ -35,7 +35,7 @@ def read_header(path: Path) -> TensorHeaders:
         raise UserError(f"{path} is damaged ({error}); copy the folder again") from error
     for name, (_, dtype) in found.items():
         if dtype not in _READ:
-            raise UserError(f"{path} holds '{name}' in {dtype}; weights are {', '.join(HEADER_DTYPES.values())}")
+            raise UserError(f"{path}: '{name}' is of type {dtype}; allowed are {', '.join(HEADER_DTYPES.values())}")
     return found
 
 
@@ -43,4 +43,4 @@ def _require_short_header(path: Path) -> None:
     with path.open("rb") as file:
         start = file.read(8)
     if len(start) == 8 and (length := struct.unpack("<Q", start)[0]) > MAX_HEADER_BYTES:
-        raise UserError(f"{path} has a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read")
+        raise UserError(f"{path} has a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are allowed")

@@ -1,4 +1,4 @@
-"""Files of tensors and of JSON, read with their faults named."""
+"""Reading and writing safetensors files, with checks of names, shapes and values."""
 
 import pickle
 import struct
@@ -16,15 +16,15 @@ from dcpcse.utils.files import write_atomic
 from dcpcse.utils.safetensors_header import read_header
 
 TORCH_DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
-"""Types that the weights of a frozen encoder may have."""
+"""Types of the weights of a frozen encoder, by name."""
 
 BROKEN_PICKLE = (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 BROKEN_PICKLE += (AssertionError, MemoryError, struct.error, pickle.UnpicklingError, zipfile.BadZipFile)
-"""What `torch.load(weights_only=True)` raises for files that torch.save did not write whole, with tensors alone."""
+"""Errors of `torch.load(weights_only=True)` for files that are damaged or contain more than tensors."""
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors of a safetensors file, all finite; UserError names the file."""
+    """Return the tensors of a safetensors file. Raises UserError if it is missing, damaged or not finite."""
     if not path.is_file():
         raise UserError(f"{path} is missing; the model folder is not complete")
     read_header(path)
@@ -37,10 +37,10 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """UserError that names the file and the first tensor in it with NaN or infinite numbers."""
+    """Raise UserError with the file and the first tensor that contains NaN or infinite values."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise UserError(f"{path} holds NaN or infinite numbers in '{name}'; the training that wrote it failed")
+            raise UserError(f"{path} contains NaN or infinite values in '{name}'; the training that wrote it failed")
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -51,11 +51,11 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def require_same_tensors(what: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """UserError unless both hold the same names with the same shapes."""
+    """Raise UserError unless both have the same names and shapes; `what` names the tensors found."""
     if missing := set(expected) - set(found):
         raise UserError(f"{what} lacks {listed(missing)}; copy the folder again")
     if extra := set(found) - set(expected):
-        raise UserError(f"{what} holds {listed(extra)}, which this model does not have")
+        raise UserError(f"{what} contains {listed(extra)}, which this model does not have")
     for name, tensor in expected.items():
         if tensor.shape != found[name].shape:
             raise UserError(
@@ -64,12 +64,12 @@ def require_same_tensors(what: str, expected: Mapping[str, Tensor], found: Mappi
 
 
 def listed(names: Collection[str], most: int = 4) -> str:
-    """Names in order for a message of one line, and how many more there are."""
+    """Return the first names in alphabetical order, and the number of others, for a message."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{sorted(names)[:most]}{more}"
 
 
 def set_dtype(module: nn.Module, dtype: torch.dtype) -> None:
-    """Keep the parameters of a module in this type; not its buffers: rotary frequencies would be spoilt."""
+    """Convert the parameters of a module to a type, but not its buffers: rotary frequencies would lose precision."""
     for parameter in module.parameters():
         parameter.data = parameter.data.to(dtype)

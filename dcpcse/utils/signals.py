@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: an end without a traceback; in training after the step that runs, with a checkpoint."""
+"""Handling of SIGINT and SIGTERM: an end without a traceback, in training after the running step and a checkpoint."""
 
 import contextlib
 import os
@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 
 _ONE_PRESS = 1.0
-"""Seconds: Ctrl-C under torchrun reaches a process twice, by the terminal and by torchrun."""
+"""Seconds within which a second signal is ignored: torchrun and the terminal both send SIGINT for one Ctrl-C."""
 
 Handler = Callable[[int, object], None]
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal has ended the program; `code` is what a shell has for it: 130 after SIGINT, 143 after SIGTERM."""
+    """A signal has ended the program; `code` is the exit code of a shell: 130 after SIGINT, 143 after SIGTERM."""
 
     def __init__(self, number: int, what: str = "") -> None:
         super().__init__(what)
@@ -24,13 +24,13 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def name(self) -> str:
-        """SIGINT or SIGTERM."""
+        """The name of the signal, SIGINT or SIGTERM."""
         return signal.Signals(self.number).name
 
 
 @contextlib.contextmanager
 def signal_handler(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]:
-    """Let a function take signals; not those that are ignored (nohup), and nothing outside of the main thread."""
+    """Handle signals by a function, except ignored ones (nohup); has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -40,7 +40,7 @@ def signal_handler(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]
         if os.getpid() == owner:
             handler(number, frame)
             return
-        signal.signal(number, signal.SIG_DFL)  # a worker that was forked off: it ends as it would anywhere
+        signal.signal(number, signal.SIG_DFL)  # a forked worker: it ends as by default
         os.kill(os.getpid(), number)
 
     before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) not in (signal.SIG_IGN, None)}
@@ -55,7 +55,7 @@ def signal_handler(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]
 
 @contextlib.contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """SIGTERM unwinds the program as Ctrl-C does, so that temporary files go and locks are let go."""
+    """Let SIGTERM raise an exception, as Ctrl-C does, so that temporary files are removed and locks released."""
     with signal_handler((signal.SIGTERM,), _leave):
         yield
 
@@ -65,15 +65,15 @@ def _leave(number: int, frame: object) -> None:
 
 
 def end_silently() -> None:
-    """From now on SIGTERM ends this process without a word: its launcher has seen why, and says it."""
+    """Let SIGTERM end this process without a message from now on, since its launcher reports the reason."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class DeferredSignal:
-    """A signal that is kept until the work comes to a place where it can stop; a second one is not.
+    """A signal that is remembered until the work can stop; a second signal ends it at once.
 
-    number: the signal that came, 0 while there is none.
+    number: the signal received, 0 if there is none.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class DeferredSignal:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Signals are kept while this lasts."""
+        """Remember signals within this context."""
         with signal_handler((signal.SIGINT, signal.SIGTERM), self._keep):
             yield
 
@@ -92,23 +92,24 @@ class DeferredSignal:
         if not self.number:
             self.number, self._since = number, time.monotonic()
             if number == signal.SIGINT and os.environ.get("RANK", "0") == "0":
-                # Not by a logger or print: what they were writing when the signal came may be half done.
+                # Not by a logger or print, which the signal may have interrupted in the middle of a line.
                 os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, _DEFERRED_MESSAGE)
 
 
 def ignore_signals(before: Callable[[int], None] | None, number: int) -> None:
-    """What a loader's worker does first: signals for all processes of a job are its parent's to answer, not its own.
+    """Ignore signals in a worker of a data loader, since its parent responds to them.
 
-    A worker that ended by one would take the running step with it. before: what else it does first, with its number.
+    A signal may be sent to all processes of a job, and the end of a worker would end the running step. before: another
+    function to call in the worker, with its number.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Not ignored: a parent that ends without telling its workers waits for them.
+    # Not ignored: a parent that ends without stopping its workers waits for them.
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_END_OF_WORKERS))
     if before:
         before(number)
 
 
 _END_OF_WORKERS = 30
-"""Seconds from a SIGTERM on, as long as torchrun gives its processes."""
+"""Seconds after SIGTERM until a worker ends, the same as torchrun gives its processes."""
 
-_DEFERRED_MESSAGE = b"\nthe running step is finished and saved, then this ends; Ctrl-C once more ends it at once\n"
+_DEFERRED_MESSAGE = b"\nstopping after the running step and a checkpoint; press Ctrl-C again to stop at once\n"

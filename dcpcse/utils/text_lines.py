@@ -1,4 +1,4 @@
-"""Lines of a text file, checked one by one; a complaint names file and line."""
+"""Lines of a text file, checked one by one; errors name the file and the line."""
 
 import codecs
 import re
@@ -14,12 +14,12 @@ NUL_OR_SURROGATE = re.compile("[\0\ud800-\udfff]")
 
 
 def line_error(path: Path, number: int, problem: str) -> UserError:
-    """The complaint about a line; number counts from 1."""
+    """Return the error for a line of a file; line numbers start at 1."""
     return UserError(f"{path}, line {number}: {problem}")
 
 
 def decode_line(path: Path, number: int, line: bytes) -> str:
-    r"""The text of a line without its end (\n or \r\n) and, in line 1, without a byte-order mark.
+    r"""Return the text of a line without its end (\n or \r\n) and, in line 1, without a byte-order mark.
 
     Raises UserError for bytes that are not UTF-8, for a NUL, and for a file that starts with binary data.
     """

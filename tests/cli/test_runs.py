@@ -141,7 +141,7 @@ def test_bytes_that_are_no_text_are_a_damaged_file(listed, tmp_path):
     folder = make_run(tmp_path / "result/a")
     (folder / "environment.json").write_bytes(b"\xff\xfe[")
     code, _, _, said, _ = listed(tmp_path / "result")
-    assert code == 2 and said == [f"{folder / 'environment.json'} is damaged: it is not UTF-8"]
+    assert code == 2 and said == [f"{folder / 'environment.json'} is damaged: not UTF-8"]
 
 
 @pytest.mark.parametrize("key", RUN_FACTS)
@@ -266,5 +266,5 @@ def test_other_json_beside_a_run_is_no_scores(two):
 
 def test_a_run_is_required_to_be_whole_where_it_is_read_alone(two, tmp_path):
     assert require_run(two[0]).options["seed"] == 7
-    with pytest.raises(UserError, match=r"holds no run\.yaml"):
+    with pytest.raises(UserError, match=r"contains no run\.yaml"):
         require_run(tmp_path / "result")

@@ -269,7 +269,7 @@ def test_the_same_weights_under_other_circumstances_have_the_same_fingerprint(ti
 def test_nan_and_infinite_weights_are_refused_with_the_file_and_the_tensor(saved, name, number):
     tensor = next(iter(load_file(saved / name)))
     edit_tensors(saved / name, lambda tensors: tensors[tensor].view(-1)[0].fill_(number))
-    with pytest.raises(UserError, match=rf"{name} holds NaN or infinite numbers in '{tensor}'"):
+    with pytest.raises(UserError, match=rf"{name} contains NaN or infinite values in '{tensor}'"):
         SentenceEncoder.load(saved)
 
 
@@ -297,7 +297,7 @@ def test_a_missing_file_is_refused(saved, name):
     ("name", "change", "complaint"),
     [
         ("trained", lambda t: t.pop("head.dense.bias"), r"lacks \['head.dense.bias'\]"),
-        ("trained", lambda t: t.update(more=torch.ones(2)), r"holds \['more'\]"),
+        ("trained", lambda t: t.update(more=torch.ones(2)), r"contains \['more'\]"),
         ("trained", lambda t: t.update({"head.dense.bias": torch.ones(31)}), r"'head.dense.bias' has shape \(31,\)"),
         ("prompts", lambda t: t.update(more=torch.ones(2)), r"expected the one tensor 'prompt_embeddings'"),
         ("prompts", lambda t: t.update(other=t.pop("prompt_embeddings")), r"but found \['other'\]"),
@@ -323,7 +323,7 @@ def test_other_tensors_than_the_models_are_refused(saved, name, change, complain
 
 def test_trained_weights_that_the_record_knows_nothing_of_are_refused(saved):
     edit_record(saved, head=None)
-    with pytest.raises(UserError, match=r"holds \['head.dense.bias', 'head.dense.weight'\]"):
+    with pytest.raises(UserError, match=r"contains \['head.dense.bias', 'head.dense.weight'\]"):
         SentenceEncoder.load(saved)
 
 
@@ -361,11 +361,15 @@ def test_a_record_without_one_of_its_fields_is_refused(saved, format, names):
 def test_a_place_without_a_model_is_refused_by_its_name(tiny, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
-    for place, reason in (("empty", "holds no dcpcse.json"), ("none", "is not a folder"), ("file", "is not a folder")):
+    for place, reason in (
+        ("empty", "contains no dcpcse.json"),
+        ("none", "is not a folder"),
+        ("file", "is not a folder"),
+    ):
         with pytest.raises(UserError, match=f"{place} {reason}; give the output folder of train.py"):
             SentenceEncoder.load(tmp_path / place)
         assert not is_model_folder(tmp_path / place)
-    with pytest.raises(UserError, match=r"holds no dcpcse\.json"):
+    with pytest.raises(UserError, match=r"contains no dcpcse\.json"):
         SentenceEncoder.load(tiny("bert"))
 
 
@@ -428,14 +432,14 @@ def test_a_folder_whose_writing_was_interrupted_does_not_load(tiny, saved, monke
     with pytest.raises(OSError, match="disk full"):
         model.save(saved)
     assert not is_model_folder(saved)
-    with pytest.raises(UserError, match=r"holds no dcpcse\.json"):
+    with pytest.raises(UserError, match=r"contains no dcpcse\.json"):
         SentenceEncoder.load(saved)
 
 
 def test_load_trained_refuses_a_folder_of_another_build(tiny, saved):
     """What resuming a run with other options would do."""
     model = trained(tiny("bert"), head=True)
-    with pytest.raises(UserError, match=r"holds \['prompt.embedding'"):
+    with pytest.raises(UserError, match=r"contains \['prompt.embedding'"):
         model.load_trained(saved)
 
 

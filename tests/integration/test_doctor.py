@@ -119,7 +119,7 @@ def test_labels_are_counted_and_wrong_ones_found_in_their_lines(suffix, doctor, 
     shown = capsys.readouterr().out
     assert "columns: a (anchor), b (positive), label" in shown
     assert re.search(r"ok +labels +10 entailment, 8 neutral", shown)
-    assert re.search(r"ok +words +min 4,", shown)  # a label is no sentence of one word
+    assert re.search(r"ok +words +per sentence: min 4,", shown)  # a label is no sentence of one word
 
 
 def test_scores_are_told_and_labels_that_are_all_alike_are_a_fault(doctor, tmp_path, capsys):
@@ -196,9 +196,9 @@ def test_tokens_are_counted_by_the_tokenizer_that_is_given(tiny, doctor, tmp_pat
     _, found = doctor(pairs, "--tokenizer", tiny("bert"), "--max_seq_length", 6)
     assert found[("note", "long")] == [3, 4]
     code, said = doctor(path, "--tokenizer", tmp_path)
-    assert code == 2 and "holds no tokenizer.json" in said
+    assert code == 2 and "contains no tokenizer.json" in said
     code, said = doctor(path, "--max_seq_length", 2)
-    assert code == 2 and "3 or more is needed" in said
+    assert code == 2 and "must be at least 3" in said
 
 
 def test_a_large_file_takes_little_memory(tmp_path, monkeypatch):
@@ -308,7 +308,7 @@ def test_evaluation_data_are_counted_and_known_byte_for_byte(real_data, doctor, 
     for name in ("STS/STSBenchmark", "TREC"):
         shutil.copytree(Path(real_data) / "downstream" / name, tmp_path / "downstream" / name)
     code, found = doctor(tmp_path)
-    assert (code, list(found)) == (0, [("note", "not there")]) and "MR:" in found[("note", "not there")]
+    assert (code, list(found)) == (0, [("note", "missing")]) and "MR:" in found[("note", "missing")]
     gold, dev = (tmp_path / f"downstream/STS/STSBenchmark/sts-{split}.csv" for split in ("test", "dev"))
     gold.write_bytes(gold.read_bytes().replace(b"\t", b" \t", 1))
     assert "sts-test.csv" in doctor(tmp_path)[1][("warning", "STSBenchmark")]
@@ -328,9 +328,9 @@ def test_a_folder_of_several_is_looked_through_and_nothing_known_is_a_wrong_requ
     assert page.endswith("0 faults, 0 warnings, 0 notes\n")
     (tmp_path / "empty").mkdir()
     for place, said in {
-        "nowhere": "is not there",
-        "notes.pdf": "is no training file (.txt, .csv",
-        "empty": "holds nothing that is known here",
+        "nowhere": "does not exist",
+        "notes.pdf": "is not a training file (.txt, .csv",
+        "empty": "contains nothing to check",
     }.items():
         code, error = doctor(tmp_path / place)
         assert code == 2 and said in error and error.count("\n") == 1

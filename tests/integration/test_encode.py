@@ -487,7 +487,7 @@ def test_ray_of_this_machine_ends_with_the_work(tiny, text, tool, tmp_path):
 def test_a_cluster_that_is_not_there_gets_one_line(address, tiny, text, tool, tmp_path):
     pytest.importorskip("ray", reason="needs Ray Data (pip install ray[data])")
     argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", address)
-    refused(tool, encode_command, argv, f"--ray {address}", "no cluster to be reached")
+    refused(tool, encode_command, argv, f"--ray {address}", "cannot connect to a cluster")
 
 
 def test_a_cluster_that_has_crashed_is_not_waited_for(tiny, text, tool, tmp_path, monkeypatch):
@@ -497,7 +497,7 @@ def test_a_cluster_that_has_crashed_is_not_waited_for(tiny, text, tool, tmp_path
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:9", encoding="utf-8")
     argv = command(tiny("bert"), text, tmp_path / "out.npy", "--ray", "auto")
-    refused(tool, encode_command, argv, "--ray auto", "no cluster to be reached", "refused")
+    refused(tool, encode_command, argv, "--ray auto", "cannot connect to a cluster", "refused")
 
 
 def test_a_ray_cluster_goes_on_with_a_killed_run_and_loses_nothing_by_a_killed_worker(

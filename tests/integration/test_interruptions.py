@@ -270,7 +270,7 @@ def test_broken_checkpoints_are_left_out_each_with_a_line_that_says_why(asked, a
         spoilt(stopped / f"checkpoint-{step}")
     ended = attempt(stopped, **EVERY_TWO, **asked)
     assert ended.code == 0, ended.err
-    lines = [line for line in ended.said.splitlines() if line.startswith("left out: ")]
+    lines = [line for line in ended.said.splitlines() if line.startswith("skipped: ")]
     assert [f"checkpoint-{step}" in line for step, line in zip(kinds, lines, strict=True)] == [True] * 4
     assert "optimizer.pt is damaged" in lines[0]
     assert "rng_state.pth" in lines[2]
@@ -284,7 +284,7 @@ def test_broken_checkpoints_are_left_out_each_with_a_line_that_says_why(asked, a
 def test_where_all_are_broken_resume_begins_and_true_is_refused(attempt, stopped):
     for path in stopped.glob("checkpoint-*"):
         (path / "optimizer.pt").unlink()
-    assert "no whole checkpoint" in attempt(stopped, **EVERY_TWO, resume_from_checkpoint="True").err
+    assert "no complete checkpoint" in attempt(stopped, **EVERY_TWO, resume_from_checkpoint="True").err
     ended = attempt(stopped, **{**EVERY_TWO, "max_steps": 1}, resume=True)
     assert ended.code == 0
     assert checkpoints(stopped) == [f"checkpoint-{step}" for step in (1, 2, 4, 6, 8)]
@@ -353,7 +353,7 @@ def test_another_number_of_processes_is_refused_not_left_out(attempt, stopped):
         (path / "checkpoint.json").unlink()  # as a version without seals wrote it
     ended = attempt(stopped, **EVERY_TWO, resume=True)
     assert ended.code == 2
-    assert "another number of processes, 2; this run has 1" in ended.err
+    assert "was written by 2 processes, but this run has 1" in ended.err
 
 
 def test_a_longer_course_says_that_the_learning_rate_follows_it(attempt, stopped):

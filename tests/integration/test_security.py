@@ -392,7 +392,7 @@ def test_a_file_of_tensors_that_lies_costs_one_line_and_no_memory(name, tmp_path
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_weights_that_are_no_numbers_are_refused(value, dtype, tmp_path):
     save_file({"good": torch.ones(3), "bad": torch.tensor([0, value]).to(dtype)}, tmp_path / "x.safetensors")
-    with pytest.raises(UserError, match=r"x\.safetensors holds NaN or infinite numbers in 'bad'"):
+    with pytest.raises(UserError, match=r"x\.safetensors contains NaN or infinite values in 'bad'"):
         load_tensors(tmp_path / "x.safetensors")
 
 

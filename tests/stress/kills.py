@@ -303,7 +303,7 @@ def check_start(log: Path, expected: int, tally: Tally) -> None:
             tally.problems.append(f"{log}: went on from step {match[1]}, not from {expected}")
     elif "training starts from the beginning" in text and expected:
         tally.problems.append(f"{log}: began anew behind step {expected}")
-    if "left out:" in text or "Traceback" in text:
+    if "skipped:" in text or "Traceback" in text:
         tally.problems.append(f"{log}: {text.strip().splitlines()[-1]}")
 
 

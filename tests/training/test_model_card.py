@@ -140,7 +140,7 @@ def test_files_without_scores_and_incomplete_ones_are_refused(folder, tiny, tmp_
     with pytest.raises(UserError, match="interrupted"):
         write_card(folder, scores=[path])
     path.write_text("{}", encoding="utf-8")
-    with pytest.raises(UserError, match="holds no scores"):
+    with pytest.raises(UserError, match="contains no scores"):
         write_card(folder, scores=[path])
 
 

@@ -149,7 +149,7 @@ def test_a_damaged_folder_is_not_pushed(folder, server):
     (folder / "trained.safetensors").write_bytes(b"cut off")
     with pytest.raises(UserError, match="damaged"):
         push_to_hub(folder, PushTarget(ID))
-    with pytest.raises(UserError, match=r"holds no dcpcse\.json"):
+    with pytest.raises(UserError, match=r"contains no dcpcse\.json"):
         push_to_hub(folder.parent, PushTarget(ID))
     assert server.repositories == {}
 

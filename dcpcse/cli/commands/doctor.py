@@ -1,4 +1,4 @@
-"""`dcpcse doctor`: the page, or the same as JSON, and an exit code for scripts."""
+"""`dcpcse doctor`: findings as text or JSON, and an exit code for scripts."""
 
 import json
 import sys
@@ -16,15 +16,15 @@ from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
 
 EXIT_FAULTS = 3
-"""Exit code where faults were found; 1 is Python's own for a crash, 2 that of a wrong request."""
+"""Exit code for faults; 1 is the code of Python for a crash, 2 that of a user error."""
 
 
 def doctor_command(argv: Sequence[str]) -> int:
-    """The whole command; raises UserError for a wrong request."""
+    """Run the command. Raises UserError for wrong options or paths."""
     args = doctor_parser().parse_args(list(argv))
     for name, least in (("max_seq_length", 3), ("batch_size", 2)):
         if getattr(args, name) < least:
-            raise UserError(f"--{name} {getattr(args, name)}: {least} or more is needed")
+            raise UserError(f"--{name} {getattr(args, name)}: must be at least {least}")
     settings = CheckSettings(
         max_seq_length=args.max_seq_length,
         tokenizer=_tokenizer(args.tokenizer),
@@ -48,7 +48,7 @@ def doctor_command(argv: Sequence[str]) -> int:
 
 
 def format_report(examined: CheckReport) -> str:
-    """A place and its findings, a line each."""
+    """Format a path and its findings, one line each."""
     title = "environment" if examined.kind == "environment" else f"{examined.place}: {examined.kind}"
     width = max((len(finding.what) for finding in examined.findings), default=0)
     return "\n".join([title, *(f"  {_line(finding, width)}" for finding in examined.findings), ""])
@@ -58,7 +58,7 @@ def _line(finding: Finding, width: int) -> str:
     places = ""
     if finding.lines:
         shown = f"{_plural(finding.unit, finding.count)} {', '.join(map(str, finding.lines))}"
-        places = f" ({finding.count:,} in all: {shown}, …)" if finding.count > len(finding.lines) else f" ({shown})"
+        places = f" ({finding.count:,} in total: {shown}, …)" if finding.count > len(finding.lines) else f" ({shown})"
     return f"{MARKS[finding.level]:8}{finding.what:{width}}  {' '.join(finding.text.split())}{places}"
 
 
@@ -75,12 +75,12 @@ def _tokenizer(folder: str | None) -> Any:
         return None
     file = Path(folder) / "tokenizer.json"
     if not file.is_file():
-        raise UserError(f"--tokenizer {folder} holds no tokenizer.json; give the folder of an encoder or a model")
+        raise UserError(f"--tokenizer {folder} contains no tokenizer.json; give the folder of an encoder or a model")
     from tokenizers import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises no narrower class
         raise UserError(f"--tokenizer: {file} is damaged ({' '.join(str(error).split())})") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -88,17 +88,17 @@ def _tokenizer(folder: str | None) -> Any:
 
 
 def doctor_parser() -> CommandParser:
-    """The parser of the command."""
+    """Return the parser of the command."""
     parser = CommandParser(
         prog="dcpcse doctor",
-        description="Looks for what is wrong or odd in training files, evaluation data, models, runs, encoders; "
-        "without any, in the environment. Nothing is changed. Exit code 0: no fault; 3: faults; 2: wrong request.",
+        description="Checks training files, evaluation data, models, runs and encoders, or the environment if none is "
+        "given. Changes nothing. Exit codes: 0 without faults, 3 with faults, 2 for a user error.",
         allow_abbrev=False,
     )
-    parser.add_argument("paths", nargs="*", metavar="FILE|FOLDER", help="What to look at; without, the environment.")
-    parser.add_argument("--json", action="store_true", help="Print it as JSON.")
-    parser.add_argument("--max_seq_length", type=int, default=32, help="Length that training cuts sentences at (32).")
-    parser.add_argument("--tokenizer", metavar="FOLDER", help="Folder whose tokenizer counts tokens.")
-    parser.add_argument("--batch_size", type=int, default=256, help="Rows of a batch, of all processes (256).")
-    parser.add_argument("--base", metavar="FOLDER", help="Where the frozen encoder of a model folder is now.")
+    parser.add_argument("paths", nargs="*", metavar="FILE|FOLDER", help="Paths to check (default: the environment).")
+    parser.add_argument("--json", action="store_true", help="Print the findings as JSON.")
+    parser.add_argument("--max_seq_length", type=int, default=32, help="Maximum tokens in training (default: 32).")
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="Folder with the tokenizer that counts tokens.")
+    parser.add_argument("--batch_size", type=int, default=256, help="Rows per batch of all processes (default: 256).")
+    parser.add_argument("--base", metavar="FOLDER", help="Present path of the frozen encoder of a model folder.")
     return parser

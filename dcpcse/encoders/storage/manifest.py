@@ -247,7 +247,7 @@ def read_record(folder: str | Path) -> dict[str, Any]:
     folder = Path(folder)
     path = folder / MODEL_FOLDER_FILE
     if not path.is_file():
-        problem = "is not a folder" if not folder.is_dir() else f"holds no {MODEL_FOLDER_FILE}"
+        problem = "is not a folder" if not folder.is_dir() else f"contains no {MODEL_FOLDER_FILE}"
         raise UserError(f"{folder} {problem}; give the output folder of train.py")
     record = read_object(path)
     found = record.get("format")
