@@ -28,7 +28,7 @@ EXTRAS = {
     "onnx": ["onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.20"],
     "peft": ["peft>=0.21,<1"],
     "plots": ["matplotlib>=3.9,<4"],
-    "ray": ["ray[data]>=2.60,<3"],
+    "ray": ["ray>=2.60,<3"],
     "search": ["optuna>=5"],
     "st": ["sentence-transformers>=6,<7"],
     "tensorboard": ["tensorboard>=2.16"],

@@ -63,34 +63,36 @@ class EncoderArguments:
 
 @dataclass
 class EncodingArguments:
-    """Where the vectors of a text file go, what they are, and who makes them."""
+    """Output file of `dcpcse encode`, its vectors, and the processes that compute them."""
 
     _argument_group_name = "encoding"
 
-    output: str | None = option(None, "The file that is written: OUT.npy or OUT.arrow (required).")
-    dtype: str = option("float32", "Type of the numbers in the file.", choices=["float32", "float16"])
-    with_sentences: bool = option(False, "OUT.arrow holds the sentences too.")
-    normalize: bool = option(False, "Vectors of unit length.")
+    output: str | None = option(None, "Output file: OUT.npy or OUT.arrow (required).")
+    dtype: str = option("float32", "Data type of the vectors in the output.", choices=["float32", "float16"])
+    with_sentences: bool = option(False, "Add a column with the sentences to OUT.arrow.")
+    normalize: bool = option(False, "Normalize vectors to unit length.")
     max_seq_length: int | None = option(
-        None, "Cut texts at so many tokens, special ones included; without it where the encoder has no more room."
+        None, "Truncate texts to this number of tokens, including special ones (default: the encoder's maximum)."
     )
     bf16: bool = option(False, "Compute in bfloat16 where that is safe; meant for CUDA.")
-    chunk_size: int = option(8192, "Lines of a chunk: what is encoded, written and recorded at once.")
+    chunk_size: int = option(8192, "Lines per chunk. An interrupted run keeps its finished chunks.")
     num_processes: int | None = option(
-        None, "Processes on this machine (default: 1); with --ray all workers (default: a GPU each, or a machine)."
+        None,
+        "Number of processes on this machine (default: 1), or with --ray of workers on the cluster (default: one per "
+        "GPU, or one per machine).",
     )
     ray: str | None = option(
         None,
-        "Encode on the Ray cluster at this address ('auto': the one this machine is in; 'local': start one here).",
+        "Encode on the Ray cluster at this address ('auto': the cluster of this machine; 'local': start one here).",
     )
-    overwrite: bool = option(False, "Replace a result, or a begun one, that is of another model, file or options.")
+    overwrite: bool = option(False, "Replace an output, finished or not, of a different model, text or option.")
 
     def __post_init__(self) -> None:
         for name in ("chunk_size", "num_processes", "max_seq_length"):
             given = getattr(self, name)
             require(given is None or given >= 1, f"--{name}", given, "at least 1")
         if not self.output:
-            raise UserError("--output is missing: OUT.npy or OUT.arrow")
+            raise UserError("--output is missing; give OUT.npy or OUT.arrow")
 
 
 @dataclass

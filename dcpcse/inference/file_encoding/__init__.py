@@ -1,4 +1,4 @@
-"""A text file of any length to vectors on disk: chunk by chunk, by several processes or machines, resumable."""
+"""Encoding a text file of any length to a file of vectors: in chunks, by several processes or machines, resumable."""
 
 from dcpcse.inference.file_encoding.encode_file import EncodedFile, encode_file
 

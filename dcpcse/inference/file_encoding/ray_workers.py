@@ -1,121 +1,85 @@
-"""Chunks on a Ray cluster, by Ray Data: its actors hold the model, its blocks are chunks of lines with their number.
+"""Workers that encode chunks on a Ray cluster, as actors that hold the model.
 
-The file is read on the machine that gives the command, the vectors are written there; the others need dcpcse and the
-model at the same path (or its hub id). Ray starts a worker that was killed again, and gives its chunk to another.
+The text is read and the vectors are written on the machine that runs the command; the other machines need dcpcse and
+the model at the same path, or its hub id.
 """
 
 import contextlib
-import logging
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from types import ModuleType
 
 from dcpcse.data.text_file import TextFile
-from dcpcse.inference.file_encoding.chunk_encoder import ChunkEncoder, EncodedChunk, EncodeJob
-from dcpcse.inference.file_encoding.workers import ModelFacts
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.inference.file_encoding.encode_job import EncodedChunk, EncodeJob
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.ray_cluster import connected, machines
 
 
-class RayWorkers(contextlib.AbstractContextManager):
-    """The cluster at an address; `local` is one of this machine alone, which ends with the work."""
+@contextlib.contextmanager
+def ray_workers(address: str, count: int | None, device: str | None) -> Iterator["RayWorkers"]:
+    """Connect to the cluster at an address; `local` starts one on this machine that ends with the work."""
+    with connected(address) as ray:
+        yield RayWorkers(ray, count, device)
 
-    def __init__(self, address: str, workers: int | None, device: str | None) -> None:
-        """workers: how many actors; by default one for each GPU, or without GPUs one for each machine."""
-        with contextlib.ExitStack() as stack:
-            self._ray = stack.enter_context(connected(address))
-            import ray.data  # noqa: F401  # which ray.data below needs
 
-            self._require_workers(workers, device)
-            self._open = stack.pop_all()
+class RayWorkers:
+    """Actors on a Ray cluster. Ray restarts a killed one, on a different machine if necessary."""
 
-    def _require_workers(self, workers: int | None, device: str | None) -> None:
-        """Settle device, number and cores of the workers; UserError for what the cluster does not have."""
-        nodes = machines(self._ray)
+    def __init__(self, ray: ModuleType, count: int | None, device: str | None) -> None:
+        """count: number of actors; by default one per GPU, or one per machine in a cluster without GPUs.
+
+        Raises UserError if the cluster does not have the resources.
+        """
+        self._ray = ray
+        nodes = machines(ray)
         gpus = int(sum(node.get("GPU", 0) for node in nodes))
         self.type = (device or ("cuda" if gpus else "cpu")).split(":")[0]
         room = gpus if self.type == "cuda" else int(sum(node["CPU"] for node in nodes))
-        self.workers = workers or (gpus if self.type == "cuda" else len(nodes))
-        if not 1 <= self.workers <= room:
-            raise UserError(f"--num_processes {self.workers}: the cluster has room for {room} workers on {self.type}")
-        # An actor must fit on one machine, however few cores the smallest one has.
+        self.count = count or (gpus if self.type == "cuda" else len(nodes))
+        if not 1 <= self.count <= room:
+            raise UserError(f"--num_processes {self.count}: the cluster has room for {room} workers on {self.type}")
+        # An actor must fit on one machine, even on the machine with the fewest cores.
         least = int(min(node["CPU"] for node in nodes))
-        self.cores = 1 if self.type == "cuda" else max(1, least // math.ceil(self.workers / len(nodes)))
+        self.cores = 1 if self.type == "cuda" else max(1, least // math.ceil(self.count / len(nodes)))
 
-    def facts(self, job: EncodeJob) -> ModelFacts:
-        return ModelFacts.of(job.load("cpu"), job, self.type)
+    def identify(self, job: EncodeJob) -> tuple[EncodeJob, int]:
+        return job.identify(job.load("cpu"), self.type)
 
-    def vectors(self, job: EncodeJob, text: TextFile, numbers: range) -> Iterator[EncodedChunk]:
-        if not numbers:  # all are on record; Ray has no empty data
-            return
-        data = self._ray.data
-        self._settle_context()
-        here = {"ray.io/node-id": self._ray.get_runtime_context().get_node_id()}
-        chunks = data.from_items([{"number": number} for number in numbers], override_num_blocks=len(numbers))
-        # Without a core of its own, since the actors may have them all, and one at a time: it is fast enough.
-        texts = chunks.map(
-            _read, fn_args=[text], num_cpus=0, label_selector=here, compute=data.TaskPoolStrategy(size=1)
-        )
-        encoded = texts.map(
-            _Actor,
-            fn_constructor_args=[job, self.type, self.cores],
-            num_cpus=self.cores,
-            num_gpus=1 if self.type == "cuda" else 0,
-            compute=data.ActorPoolStrategy(size=self.workers),
-        )
+    def encode(self, job: EncodeJob, text: TextFile, numbers: Sequence[int]) -> Iterator[tuple[int, EncodedChunk]]:
+        ray, waiting = self._ray, iter(numbers)
+        resources = {"num_cpus": self.cores, "num_gpus": int(self.type == "cuda")}
+        actor = ray.remote(**resources, max_restarts=-1, max_task_retries=-1)(_Worker)
+        running = {}
+        for number in islice(waiting, self.count):
+            worker = actor.remote(job, self.type, self.cores)
+            running[worker.encode.remote(number, text.chunk(number))] = worker
         try:
-            for number, row in zip(numbers, encoded.iter_rows(), strict=True):
-                yield _as_vectors(number, row, job)
-        except self._ray.exceptions.RayError as error:
+            while running:
+                (result,), _ = ray.wait(list(running), num_returns=1)
+                worker = running.pop(result)
+                for number in islice(waiting, 1):
+                    running[worker.encode.remote(number, text.chunk(number))] = worker
+                del worker  # without a chunk it is terminated, and leaves its cores to a worker that must be restarted
+                yield ray.get(result)
+        except ray.exceptions.RayError as error:
+            if isinstance(cause := getattr(error, "cause", None), UserError):
+                raise cause from error
             reason = str(error).strip().splitlines()[-1]
             raise UserError(
-                f"the work on Ray failed ({reason:.200}); what is finished is kept, and the same command goes on"
+                f"the work on Ray failed ({reason:.200}); finished chunks are kept: run the same command to resume"
             ) from error
 
-    def _settle_context(self) -> None:
-        context = self._ray.data.DataContext.get_current()
-        context.execution_options.preserve_order = True
-        context.enable_progress_bars = False
-        context.print_on_execution_start = False
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
 
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-
-def _read(row: Mapping[str, Any], text: TextFile) -> dict[str, Any]:
-    """The lines of a chunk. A mistake of the user's travels as a text: raised, Ray would bury it in its own."""
-    try:
-        return {"number": row["number"], "sentences": text.chunk(row["number"]), "problem": ""}
-    except UserError as error:
-        return {"number": row["number"], "sentences": [], "problem": str(error)}
-
-
-class _Actor:
-    """A worker of the cluster: lines of a chunk → its vectors as bytes, of which a table has room for any length."""
+class _Worker:
+    """An actor. It loads the model with the first chunk, since Ray hides an error raised in a constructor."""
 
     def __init__(self, job: EncodeJob, device: str, threads: int) -> None:
-        self._problem = ""
-        try:
-            self._encode = ChunkEncoder.load(job, device, threads)
-        except UserError as error:
-            self._problem = str(error)
+        self._job, self._device, self._threads = job, device, threads
+        self._model: SentenceEncoder | None = None
 
-    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        answer = {"number": row["number"], "vectors": b"", "dimension": 0, "cut": 0}
-        if problem := row["problem"] or self._problem:
-            return {**answer, "problem": problem}
-        try:
-            rows, cut = self._encode(list(row["sentences"]))
-        except UserError as error:
-            return {**answer, "problem": str(error)}
-        return {**answer, "vectors": rows.tobytes(), "dimension": rows.shape[1], "cut": cut, "problem": ""}
-
-
-def _as_vectors(number: int, row: Mapping[str, Any], job: EncodeJob) -> EncodedChunk:
-    if row["problem"]:
-        raise UserError(row["problem"])
-    assert row["number"] == number, "Ray Data did not keep the order"
-    return EncodedChunk(np.frombuffer(row["vectors"], dtype=job.dtype).reshape(-1, row["dimension"]), int(row["cut"]))
+    def encode(self, number: int, sentences: Sequence[str]) -> tuple[int, EncodedChunk]:
+        if self._model is None:
+            self._model = self._job.load_in_worker(self._device, self._threads)
+        return number, self._job.encode(self._model, sentences)

@@ -1,65 +1,44 @@
-"""Where chunks are encoded on one machine: in this process, or in several. (Past one machine: `ray_workers`.)
+"""Workers that encode chunks on one machine: this process, or several. `ray_workers` has those of a cluster.
 
-A place tells the facts of the model and gives the vectors of chunks in their order.
+Workers identify the model of a job, and encode the chunks with given numbers, whose vectors come in any order.
 """
 
 import contextlib
 import multiprocessing
 import signal
 import threading
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from multiprocessing.process import BaseProcess
 
 import torch
 from tqdm import tqdm
 
 from dcpcse.data.text_file import TextFile
-from dcpcse.encoders.fingerprint import identity
-from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.inference.file_encoding.chunk_encoder import ChunkEncoder, EncodedChunk, EncodeJob
+from dcpcse.inference.file_encoding.encode_job import EncodedChunk, EncodeJob
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError
 
 
-class ModelFacts(NamedTuple):
-    """What the record of a run needs of the model: its identity where it will run, and the length of its vectors."""
-
-    identity: dict[str, Any]
-    dimension: int
-
-    @classmethod
-    def of(cls, model: SentenceEncoder, job: EncodeJob, device_type: str) -> "ModelFacts":
-        """UserError for a length that the model does not take, before anything is begun."""
-        model.encode([], max_length=job.max_length)
-        return cls({**identity(model), "device": device_type}, model.dimension)
-
-
-class InProcess(contextlib.AbstractContextManager):
-    """This process."""
+class InProcess:
+    """This process as the only worker."""
 
     def __init__(self, device: str | None) -> None:
         self.device = pick_device(device)
 
-    def facts(self, job: EncodeJob) -> ModelFacts:
-        self.model = job.load(self.device)
-        return ModelFacts.of(self.model, job, self.device.type)
+    def identify(self, job: EncodeJob) -> tuple[EncodeJob, int]:
+        self._model = job.load(self.device)
+        return job.identify(self._model, self.device.type)
 
-    def vectors(self, job: EncodeJob, text: TextFile, numbers: range) -> Iterator[EncodedChunk]:
-        encode = ChunkEncoder(self.model, job)
+    def encode(self, job: EncodeJob, text: TextFile, numbers: Sequence[int]) -> Iterator[tuple[int, EncodedChunk]]:
         for number in numbers:
-            yield encode(text.chunk(number))
-
-    def __exit__(self, *_: object) -> None:
-        pass
+            yield number, job.encode(self._model, text.chunk(number))
 
 
-class WorkerProcesses(contextlib.AbstractContextManager):
-    """Several processes of this machine. On CUDA they are dealt out over the devices, on a CPU they share the cores.
+class WorkerProcesses:
+    """Several processes on this machine. On CUDA they are distributed over the devices, on a CPU they share the cores.
 
-    They are started by spawn: a script that comes here needs its `if __name__ == "__main__":`.
+    They are started with the spawn method, so the calling script needs `if __name__ == "__main__":`.
     """
 
     def __init__(self, count: int, device: str | None) -> None:
@@ -69,91 +48,64 @@ class WorkerProcesses(contextlib.AbstractContextManager):
         self._threads = max(1, torch.get_num_threads() // count)
         if picked.type == "cuda" and picked.index is None:
             self._devices = [f"cuda:{i % torch.cuda.device_count()}" for i in range(count)]
-        self._workers: list[_Worker] = []
 
-    def facts(self, job: EncodeJob) -> ModelFacts:
-        # On the CPU, and let go again: the workers hold the model.
-        return ModelFacts.of(job.load("cpu"), job, self.type)
+    def identify(self, job: EncodeJob) -> tuple[EncodeJob, int]:
+        # On the CPU and without keeping the model, since the workers load their own.
+        return job.identify(job.load("cpu"), self.type)
 
-    def vectors(self, job: EncodeJob, text: TextFile, numbers: range) -> Iterator[EncodedChunk]:
-        count = min(len(self._devices), len(numbers))
-        self._workers = [_Worker.start(job, text, device, self._threads) for device in self._devices[:count]]
-        waiting, done = deque(numbers), {}
-        for number in numbers:
-            while number not in done:
-                # No further ahead than this: what is done early is held in memory until its turn.
-                self._hand_out(waiting, number + 3 * count)
-                done.update(self._receive())
-            yield done.pop(number)
-
-    def _hand_out(self, waiting: deque[int], stop: int) -> None:
-        """Give every worker a chunk, and one for afterwards, of those before `stop`."""
-        for worker in self._workers:
-            while waiting and waiting[0] < stop and len(worker.given) < MAX_QUEUED:
-                worker.give(waiting.popleft())
-
-    def _receive(self) -> Iterator[tuple[int, EncodedChunk]]:
-        """Wait for at least one chunk; yields those that are there."""
-        busy = {worker.connection: worker for worker in self._workers if worker.given}
-        for connection in wait(list(busy)):
-            yield busy[connection].receive()
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.process.terminate()
-        for worker in self._workers:
-            worker.process.join()
-
-
-MAX_QUEUED = 2
-"""Chunks that a worker has at most, the one in work included."""
-
-
-@dataclass
-class _Worker:
-    """A process, the line to it, and the numbers of the chunks that it was given and has not sent back."""
-
-    process: multiprocessing.process.BaseProcess
-    connection: Connection
-    given: deque[int] = field(default_factory=deque)
-
-    @classmethod
-    def start(cls, job: EncodeJob, text: TextFile, device: str, threads: int) -> "_Worker":
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, job, text, device, threads), daemon=True)
-        process.start()
-        theirs.close()  # so that the line is cut when the worker ends
-        return cls(process, ours)
-
-    def give(self, number: int) -> None:
-        self.given.append(number)
-        with contextlib.suppress(ConnectionError):  # a worker that has ended is found where its answer is missing
-            self.connection.send(number)
-
-    def receive(self) -> tuple[int, EncodedChunk]:
-        """The number and the vectors of its next chunk; UserError if it has failed or ended."""
+    def encode(self, job: EncodeJob, text: TextFile, numbers: Sequence[int]) -> Iterator[tuple[int, EncodedChunk]]:
+        context, waiting = multiprocessing.get_context("spawn"), iter(numbers)
+        processes: list[BaseProcess] = []
+        busy: dict[Connection, BaseProcess] = {}
         try:
-            answer = self.connection.recv()
-        except (EOFError, ConnectionError) as error:
-            self.process.join()
-            raise UserError(
-                f"a worker process ended (exit code {self.process.exitcode}: killed, out of memory, or by the error "
-                "above); what is finished is kept, and the same command goes on"
-            ) from error
-        if isinstance(answer, UserError):
-            raise answer
-        return self.given.popleft(), answer
+            for device, number in zip(self._devices, waiting, strict=False):
+                connection, theirs = context.Pipe()
+                connection.send(number)
+                process = context.Process(target=_serve, args=(theirs, job, text, device, self._threads), daemon=True)
+                process.start()
+                theirs.close()  # so that the connection ends with the worker
+                processes.append(process)
+                busy[connection] = process
+            while busy:
+                for connection in wait(list(busy)):
+                    answer = _receive(connection, busy[connection])
+                    if (number := next(waiting, None)) is None:
+                        del busy[connection]
+                    else:
+                        with contextlib.suppress(ConnectionError):  # _receive reports a worker that has ended
+                            connection.send(number)
+                    yield answer
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.join()
 
 
-def _serve(connection: Connection, job: EncodeJob, text: TextFile, device: str, threads: int | None) -> None:
-    """The whole of a worker: chunks by number until the line is cut."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of them; the first process ends the others
-    tqdm.set_lock(threading.RLock())  # its own is a semaphore, of which Python complains when the worker is ended
+def _receive(connection: Connection, process: BaseProcess) -> tuple[int, EncodedChunk]:
+    """Return the number and the vectors of a worker's chunk. Raises UserError if the worker failed or ended."""
+    try:
+        answer = connection.recv()
+    except (EOFError, ConnectionError) as error:
+        process.join()
+        raise UserError(
+            f"a worker process ended with exit code {process.exitcode} (it was killed, ran out of memory, or failed "
+            "with the error above); finished chunks are kept: run the same command again to resume"
+        ) from error
+    if isinstance(answer, UserError):
+        raise answer
+    return answer
+
+
+def _serve(connection: Connection, job: EncodeJob, text: TextFile, device: str, threads: int) -> None:
+    """Run a worker process: encode the chunks whose numbers arrive, until the connection is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the main one terminates the workers
+    tqdm.set_lock(threading.RLock())  # Python would warn about tqdm's own lock, a semaphore, in a terminated process
     with contextlib.suppress(EOFError, ConnectionError):
         try:
-            encode = ChunkEncoder.load(job, device, threads)
+            model = job.load_in_worker(device, threads)
             while True:
-                connection.send(encode(text.chunk(connection.recv())))
+                number = connection.recv()
+                connection.send((number, job.encode(model, text.chunk(number))))
         except UserError as error:
             connection.send(error)

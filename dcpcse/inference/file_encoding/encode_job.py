@@ -1,0 +1,97 @@
+"""The model and the options with which every worker encodes its chunks."""
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from dcpcse.encoders.fingerprint import identity
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.tokenization import CUT_WARNING
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.inference.loading import load_model
+from dcpcse.utils.devices import release_memory
+from dcpcse.utils.errors import UserError
+
+
+class EncodedChunk(NamedTuple):
+    """The vectors (n, H) of a chunk, in the dtype of the output file, and the number of its truncated texts."""
+
+    vectors: np.ndarray
+    truncated: int
+
+
+@dataclass(frozen=True)
+class EncodeJob:
+    """All that a worker needs to compute the same vectors as every other worker.
+
+    identity: that of the model, so that a worker can detect a different one; None until it is known.
+    """
+
+    name: str
+    encoder: EncoderArguments
+    dtype: str
+    normalize: bool
+    max_length: int | None
+    bf16: bool
+    identity: Mapping[str, Any] | None = None
+
+    def load(self, device: str | torch.device) -> SentenceEncoder:
+        """Load the model onto a device."""
+        return load_model(self.name, replace(self.encoder, device=str(device)))
+
+    def identify(self, model: SentenceEncoder, device_type: str) -> tuple["EncodeJob", int]:
+        """Return the job with the identity of its model on the device that will be used, and the vectors' dimension.
+
+        Raises UserError if the model does not support the maximum length.
+        """
+        model.encode([], max_length=self.max_length)
+        return replace(self, identity={**identity(model), "device": device_type}), model.dimension
+
+    def load_in_worker(self, device: str, threads: int) -> SentenceEncoder:
+        """Load the model in a worker. Raises UserError if it is not the model that the job was identified with."""
+        torch.set_num_threads(threads)
+        model = self.load(device)
+        if different := [key for key, value in identity(model).items() if self.identity.get(key) != value]:
+            raise UserError(
+                f"{self.name} is a different model on one of the workers ({', '.join(different)} differ); "
+                "use the same model and the same versions everywhere"
+            )
+        return model
+
+    def encode(self, model: SentenceEncoder, sentences: Sequence[str]) -> EncodedChunk:
+        """Encode the sentences of a chunk."""
+        autocast = torch.autocast(model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
+        with _count_truncated() as counter, autocast:
+            vectors = model.encode(
+                sentences, batch_size=self.encoder.batch_size, normalize=self.normalize, max_length=self.max_length
+            )
+        release_memory()
+        with np.errstate(over="ignore"):  # the caller rejects infinite values and names their line
+            return EncodedChunk(vectors.astype(self.dtype, copy=False), counter.truncated)
+
+
+class _TruncationCounter(logging.Filter):
+    """Suppresses the warning about truncated texts, which would appear for every chunk, and adds up its numbers."""
+
+    truncated = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.msg is not CUT_WARNING:
+            return True
+        self.truncated += record.args[0]
+        return False
+
+
+@contextlib.contextmanager
+def _count_truncated() -> Iterator[_TruncationCounter]:
+    counter, logger = _TruncationCounter(), logging.getLogger(SentenceEncoder.__module__)
+    logger.addFilter(counter)
+    try:
+        yield counter
+    finally:
+        logger.removeFilter(counter)

@@ -1,0 +1,172 @@
+"""The files from which an output file OUT is built, and by which an interrupted run resumes.
+
+OUT.parts/job.json       what OUT is built from
+OUT.parts/00000000.npz   vectors of the first chunk and number of its truncated texts; one such file for each chunk
+OUT.json                 what the finished OUT was built from, and its size
+"""
+
+import contextlib
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dcpcse.inference.file_encoding.encode_job import EncodedChunk
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import fsync, write_atomic, write_json_atomic
+from dcpcse.utils.locks import LOCK
+from dcpcse.utils.parsing import parse_json
+
+
+def parts_folder(output: Path) -> Path:
+    """Return the folder of the shards of an output file."""
+    return output.with_name(f"{output.name}.parts")
+
+
+class Shards:
+    """Encoded chunks of an output file, each in a file of its own until all of them are joined.
+
+    A shard is renamed to its name after it is written, so one that exists is complete. The caller holds the lock of
+    the folder. All methods raise UserError if a file cannot be written.
+    """
+
+    def __init__(self, output: Path, made_of: Mapping[str, Any], count: int) -> None:
+        """made_of: JSON-ready facts that determine every byte of the output. count: number of chunks."""
+        self.output, self.folder = output, parts_folder(output)
+        self._made_of, self._count = dict(made_of), count
+        self._job, self._record = self.folder / "job.json", output.with_name(f"{output.name}.json")
+
+    def finished(self) -> dict[str, Any] | None:
+        """Return the record of a finished output, None if the output is not finished.
+
+        Removes shards left behind by a run that was killed after joining them.
+        """
+        record = _read(self._record)
+        if record is None or record["made_of"] != self._made_of or record.get("bytes") != _size(self.output):
+            return None
+        if self._is_started():
+            self._remove()
+        return record
+
+    def start(self, overwrite: bool) -> list[int]:
+        """Start or resume the job and return the numbers of the missing chunks.
+
+        Raises UserError if there are files of a different job or of unknown origin and `overwrite` is not set.
+        """
+        with self._disk_errors():
+            if not self._is_started():
+                if not overwrite and (conflict := self._conflict()):
+                    raise UserError(f"{conflict}; choose a different --output, or add --overwrite")
+                self._clear()
+                write_json_atomic(self._job, {"made_of": self._made_of, "chunks": self._count})
+            # More than a test of existence: after a power failure a file system may keep a name without its content.
+            return [number for number in range(self._count) if not zipfile.is_zipfile(self._path(number))]
+
+    def save(self, number: int, chunk: EncodedChunk) -> None:
+        """Save a chunk as a shard."""
+        content = io.BytesIO()
+        np.savez(content, vectors=chunk.vectors, truncated=chunk.truncated)
+        with self._disk_errors():
+            write_atomic(self._path(number), content.getvalue())
+            fsync(self._path(number))
+
+    def join(self, write: Callable[[BinaryIO, Iterator[np.ndarray]], None]) -> dict[str, Any]:
+        """Join the shards to the output and remove them; return the record that is written next to the output.
+
+        write: called with a temporary file and the vectors of all chunks in their order.
+        """
+        part, truncated = self.folder / "joined", []
+
+        def vectors() -> Iterator[np.ndarray]:
+            for number in range(self._count):
+                chunk = self._load(number)
+                truncated.append(chunk.truncated)
+                yield chunk.vectors
+
+        with self._disk_errors():
+            with open(part, "wb") as file:
+                write(file, vectors())
+            fsync(part)
+            record = {"made_of": self._made_of, "truncated": sum(truncated), "bytes": _size(part)}
+            self._record.unlink(missing_ok=True)  # it describes the file that is replaced now
+            os.replace(part, self.output)
+            write_json_atomic(self._record, record)
+            fsync(self.output.parent)
+            self._remove()
+        return record
+
+    def _load(self, number: int) -> EncodedChunk:
+        """Load a shard. Raises UserError if it is damaged, which its checksums reveal."""
+        path = self._path(number)
+        try:
+            with np.load(path) as shard:
+                return EncodedChunk(shard["vectors"], int(shard["truncated"]))
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{path} is damaged ({error}); remove it and run the same command again") from error
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:08}.npz"
+
+    def _is_started(self) -> bool:
+        job = _read(self._job)
+        return job is not None and job["made_of"] == self._made_of
+
+    def _conflict(self) -> str | None:
+        """Return why the existing files do not belong to this job."""
+        job, record = _read(self._job), _read(self._record)
+        for found in (job, record):
+            if found is not None and (difference := _difference(found["made_of"], self._made_of)):
+                return f"{self.output} was started with {difference}"
+        unknown = [self.folder] if job is None and any(path.name != LOCK for path in self.folder.iterdir()) else []
+        unknown += [path for path in (self._record, self.output) if record is None and path.exists()]
+        if unknown:
+            return f"{unknown[0]} exists and was not written by dcpcse encode"
+        return f"{self.output} is not the file that {self._record} describes" if self.output.exists() else None
+
+    def _clear(self) -> None:
+        for path in self.folder.iterdir():
+            if path.name not in (LOCK, self._job.name):
+                path.unlink()
+
+    def _remove(self) -> None:
+        self._clear()
+        self._job.unlink()  # at last: without it, shards would be of unknown origin
+
+    @contextlib.contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"cannot write {self.output}: {error.strerror}; fix this and run the same command again to resume"
+            ) from error
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Read a JSON file with the key "made_of"; None if there is no such file."""
+    try:
+        content = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and isinstance(content.get("made_of"), dict) else None
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Describe the first difference between what two outputs are built from."""
+    for part in sorted({*was, *now}):
+        name, before, after = f"a different {part.removesuffix('s')}", was.get(part), now.get(part)
+        for key in sorted({*before, *after}) if isinstance(before, dict) and isinstance(after, dict) else ():
+            if before.get(key) != after.get(key):
+                return f"{name} ({key} {before.get(key)!s:.40}, now {after.get(key)!s:.40})"
+        if before != after:
+            return name
+    return None
