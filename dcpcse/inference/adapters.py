@@ -1,9 +1,9 @@
-"""Many adapters on one frozen encoder: loaded side by side, switched by name, mixed in one batch.
+"""Many adapters on one frozen encoder: loaded together, selected by name, mixed in one batch.
 
-A folder of train.py that holds prompts and no encoder is an adapter of its base. The base is loaded and known by its
-fingerprint once; an adapter adds its own tensors alone. Adapters in one batch share the pass through the base, in
-which each row has its own prompts (`dcpcse.inference.mixed_batch`); pooling, head and template denoising are each
-adapter's own.
+An output folder of train.py that contains prompts but no encoder is an adapter of its base. The base is loaded and
+identified by its fingerprint once; an adapter adds only its own tensors. Adapters in one batch share the forward pass
+through the base, in which each row has its own prompts (`dcpcse.inference.mixed_batch`); pooling, head and template
+denoising remain separate for each adapter.
 """
 
 import contextlib
@@ -38,20 +38,20 @@ LOAD_ALONE_HINT = "adapters share one frozen encoder; load this folder by itself
 class Adapters:
     """Adapters by name on one frozen encoder; `adapters["name"]` is a SentenceEncoder that shares it.
 
-    For inference: a head that only training uses is left out, and prompts are a table whatever computed them.
+    For inference only: heads used only in training are dropped, and projected prompts become a table of vectors.
     """
 
     def __init__(self, backbone: Backbone, dtype: str, folder: str | Path, options: LoadOptions | None = None) -> None:
-        """backbone: on its device, with weights of the type `dtype` and the tokenizer in `folder`.
+        """backbone: on its device, with weights of type `dtype` and the tokenizer in `folder`.
 
-        options: how to reach folders on the hub.
+        options: revision, cache and token for folders on the hub.
         """
         self._backbone = backbone
         self._options = options
         self._dtype = dtype
         self._base = plain_encoder(backbone, "avg")
         self._models: dict[str, SentenceEncoder] = {}
-        # A tokenizer of 30,000 words takes more memory than many an adapter, and most folders have the same.
+        # A tokenizer of 30,000 tokens takes more memory than many adapters, and most folders have the same one.
         own = (backbone.tokenizer, vocabulary_fingerprint(backbone.tokenizer))
         self._tokenizers = {_tokenizer_files(folder): own}
 
@@ -64,14 +64,15 @@ class Adapters:
         device: str | torch.device | None = None,
         options: LoadOptions | None = None,
     ) -> "Adapters":
-        """Load the base of the first folder and, by the names given, the adapters of all; folders here or on the hub.
+        """Load the base of the first folder, and the adapters in all folders, which are local or on the hub.
 
-        base: where the frozen encoder is now, if not where the first folder says; known by its fingerprint. device:
-        default cuda if there is one. Raises UserError for a folder of another encoder, vocabulary or type of weights,
-        for one with an encoder of its own, and for what `SentenceEncoder.load` refuses.
+        folders: name of each adapter → its folder. base: path of the frozen encoder if it differs from the path
+        recorded in the first folder; it is identified by its fingerprint. device: cuda if available, by default.
+        Raises UserError if a folder has a different encoder, vocabulary or type of weights, if it contains an encoder
+        of its own, or if `SentenceEncoder.load` rejects it.
         """
         if not isinstance(folders, Mapping) or not folders:
-            raise UserError("Adapters.load takes names and their folders, one at least: {'name': 'folder'}")
+            raise UserError("Adapters.load takes at least one name with its folder: {'name': 'folder'}")
         first, reach = hub.require_model_folder(next(iter(folders.values())), options)
         record = _read_folder(first).record
         backbone = load_recorded(first, record, base, reach)
@@ -84,24 +85,24 @@ class Adapters:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the adapters, in the order in which they came."""
+        """Names of the adapters, in the order in which they were added."""
         return tuple(self._models)
 
     def add(self, name: str, folder: str | Path) -> None:
-        """Load one more adapter of the same base; UserError for a name that is taken, and as `load`."""
+        """Load one more adapter of the same base. Raises UserError if the name is taken, and as `load`."""
         if not isinstance(name, str) or not name:
-            raise UserError(f"{name!r} cannot name an adapter; a string is needed")
+            raise UserError(f"{name!r} cannot name an adapter; give a string that is not empty")
         if name in self._models:
-            raise UserError(f"there is an adapter {name!r} already; remove it before, or choose another name")
+            raise UserError(f"there is already an adapter {name!r}; remove it first, or choose a different name")
         with _errors_of(name):
             self._models[name] = self._model(folder)
 
     def remove(self, name: str) -> None:
-        """Forget an adapter."""
+        """Remove an adapter."""
         self._models.pop(self._known(name))
 
     def __getitem__(self, name: str) -> SentenceEncoder:
-        """The model of an adapter; training it, or moving it to a device, would do so to the base of all others."""
+        """Return the model of an adapter. Training it or moving it to a device would affect the shared base."""
         return self._models[self._known(name)]
 
     def encode(
@@ -115,10 +116,11 @@ class Adapters:
         without: Collection[int] = (),
         show_progress: bool = False,
     ) -> np.ndarray:
-        """Embeddings of sentences, float32 (N, H), in the order given, as each adapter's own model gives them.
+        """Return embeddings of sentences, float32 (N, H), in the given order, as the model of each adapter does.
 
-        adapter: a name, or one for each sentence; sentences of different adapters then share their batches. All else
-        is that of `SentenceEncoder.encode`. Raises UserError for an unknown name, and for too few or too many.
+        adapter: one name, or one name per sentence; sentences of different adapters then share batches. The other
+        arguments are those of `SentenceEncoder.encode`. Raises UserError if a name is unknown, or if the number of
+        names differs from the number of sentences.
         """
         if isinstance(adapter, str):
             how = {"max_length": max_length, "without": without, "show_progress": show_progress}
@@ -138,7 +140,7 @@ class Adapters:
             return name
         hint = did_you_mean(name, self.names)
         some = ", ".join(self.names[:8]) + (", …" if len(self.names) > 8 else "")
-        raise UserError(f"there is no adapter {name!r}; loaded: {len(self.names)} ({some}){hint and '; ' + hint}")
+        raise UserError(f"no adapter {name!r}; {hint + ' ' if hint else ''}loaded: {len(self.names)} ({some})")
 
     def _model(self, folder: str | Path) -> SentenceEncoder:
         folder, _ = hub.require_model_folder(folder, self._options)
@@ -153,12 +155,12 @@ class Adapters:
         require_recorded(folder, record["base"], source, source.name_or_path, LOAD_ALONE_HINT)
         if dtype_of(record) != self._dtype:
             raise UserError(
-                f"{folder} was trained on weights in {dtype_of(record)}, and the encoder here has them in "
+                f"{folder} was trained on weights in {dtype_of(record)}, but the weights of the loaded encoder are in "
                 f"{self._dtype}; {LOAD_ALONE_HINT}"
             )
 
     def _tokenizer(self, folder: str | Path) -> tuple[PreTrainedTokenizerBase, str]:
-        """The tokenizer of a folder and the fingerprint of its vocabulary; loaded once for all with the same files."""
+        """Return the tokenizer of a folder and its vocabulary's fingerprint; folders with the same files share it."""
         digest = _tokenizer_files(folder)
         if digest not in self._tokenizers:
             source, model = self._backbone.source, self._backbone.model
@@ -169,9 +171,9 @@ class Adapters:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Sentences as read each by its adapter.
+    """Sentences, each tokenized by its adapter.
 
-    models, rows: of each adapter. places: of each sentence its adapter's number, and its own among that one's rows.
+    models, rows: one entry per adapter. places: the number of each sentence's adapter, and its row in that adapter.
     """
 
     models: Sequence[SentenceEncoder]
@@ -187,7 +189,7 @@ class _Texts:
         max_length: int | None,
         without: Collection[int],
     ) -> "_Texts":
-        """Raises UserError for unknown names, and where an adapter has no room for so many tokens."""
+        """Tokenize the sentences. Raises UserError if a name is unknown, or `max_length` too large for an adapter."""
         numbers: dict[str, int] = {}
         own: list[list[str]] = []
         places = []
@@ -209,11 +211,11 @@ class _Texts:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each sentence."""
+        """Number of tokens of each sentence."""
         return [len(self.rows[adapter].ids[row]) for adapter, row in self.places]
 
     def embeddings(self, chosen: Sequence[int]) -> torch.Tensor:
-        """Those of some sentences (n, H), in their order, by one pass through the base."""
+        """Return the embeddings (n, H) of the chosen sentences, in their order, by one pass through the base."""
         of_adapter = defaultdict(list)
         for place, text in enumerate(chosen):
             of_adapter[self.places[text][0]].append(place)
@@ -229,9 +231,9 @@ class _Texts:
 
 
 def _embeddings(models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch]) -> torch.Tensor:
-    """Of the rows of each model's part, one part after another, (N, H)."""
+    """Return the embeddings (N, H) of the rows of all parts, one part after the other."""
     device = models[0].device
-    packing = Packing.of(joint_mask(parts)).to(device)  # before the mask goes to a GPU, which would be waited for
+    packing = Packing.of(joint_mask(parts)).to(device)  # before the mask is moved to a GPU, to avoid a synchronization
     parts = [part.to(device) for part in parts]
     all_layers = any(model.pooler.needs_all_layers for model in models)
     states = hidden_states(parts, packing=packing, all_layers=all_layers)
@@ -245,7 +247,7 @@ def _embeddings(models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch]
 
 @contextlib.contextmanager
 def _errors_of(name: str) -> Iterator[None]:
-    """Puts the adapter's name before what a UserError says."""
+    """Prefix the message of a UserError with the name of the adapter."""
     try:
         yield
     except UserError as error:
@@ -254,32 +256,32 @@ def _errors_of(name: str) -> Iterator[None]:
 
 def _require_a_name_each(sentences: Sequence[str], names: Sequence[str]) -> None:
     if not hasattr(names, "__getitem__") or isinstance(names, Mapping):
-        raise UserError(f"encode takes the name of an adapter, or a list of names; it got a {type(names).__name__}")
+        raise UserError(f"encode takes the name of an adapter or a list of names, not a {type(names).__name__}")
     if len(names) != len(sentences):
         raise UserError(
-            f"{len(sentences)} sentences and {len(names)} names of adapters; give one name for all, or one for each"
+            f"got {len(sentences)} sentences and {len(names)} adapter names; give one name, or one per sentence"
         )
     for i, name in enumerate(names):
         if not isinstance(name, str):
-            raise UserError(f"name {i} is a {type(name).__name__} ({name!r:.60}); the name of an adapter is needed")
+            raise UserError(f"name {i} is a {type(name).__name__} ({name!r:.60}); give the name of an adapter")
 
 
 def _read_folder(folder: str | Path) -> FolderContents:
     contents = model_folder.read_contents(folder)
     if contents.record["backbone"] is not None:
-        raise UserError(f"{folder} holds an encoder of its own ({contents.record['method']}); {LOAD_ALONE_HINT}")
+        raise UserError(f"{folder} contains an encoder of its own ({contents.record['method']}); {LOAD_ALONE_HINT}")
     return contents
 
 
 def _tokenizer_files(folder: str | Path) -> str:
-    """sha256 over all files in a folder that a tokenizer is read from."""
+    """Return one sha256 of all tokenizer files in a folder."""
     paths = [path for name in TOKENIZER_FILES if (path := Path(folder) / name).is_file()]
     digests = [f"{path.name} {sha256_of(path)}" for path in paths]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def _for_inference(model: SentenceEncoder) -> SentenceEncoder:
-    """Without what only training needs, which in some methods is many times as large as the prompts."""
+    """Drop the parts that only training needs; in some methods they are many times larger than the prompts."""
     if not model.head_at_inference:
         model.head = None
     if model.encoder.prompt is not None:

@@ -1,4 +1,4 @@
-"""The encoder that the options of a command mean: an output folder of train.py, or any encoder as it is."""
+"""Load the encoder that the options of a command describe: an output folder of train.py, or a plain encoder."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +19,15 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import RUN_FILE, last_checkpoint
 
 NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
-"""No option of the papers' evaluation scripts is given."""
+"""None of the options of the papers' evaluation scripts."""
 
 
 def load_model(
     name: str, args: EncoderArguments, published: PublishedEvaluationArguments = NO_PUBLISHED_OPTIONS
 ) -> SentenceEncoder:
-    """The encoder with the representation that the options ask for, in eval mode and on its device.
+    """Return the encoder with the requested representation, in eval mode and on its device.
 
-    name: output folder of train.py, Hugging Face folder or hub id. UserError for options that contradict it.
+    name: output folder of train.py, Hugging Face folder or hub id. Raises UserError if an option contradicts it.
     """
     model = _load(name, args, published)
     if args.flex_attention:
@@ -54,7 +54,7 @@ def _load(name: str, args: EncoderArguments, published: PublishedEvaluationArgum
 
 
 def is_trained(name: str, args: EncoderArguments) -> bool:
-    """Whether a name means an output folder of train.py, here or on the hub."""
+    """Whether a name denotes an output folder of train.py, local or on the hub."""
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     return is_model_folder(hub.resolve_model_folder(name, options)[0])
 
@@ -79,26 +79,29 @@ def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> Sente
 
 
 def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:
-    """Averages of the word vectors in a file; UserError for an option that speaks of encoders."""
+    """Return a model that averages the word vectors in a file.
+
+    Raises UserError if an option applies only to encoders.
+    """
     _refuse_folder_options(name, args, published)
     for option in sorted({"template", "denoise", "final_period", "top_k", "remove", "lm_head"} & args.changed()):
-        raise UserError(f"--{option} is of encoders; {name} is a file of word vectors; leave it out")
+        raise UserError(f"--{option} applies only to encoders; {name} is a file of word vectors; leave it out")
     if args.pooler_type not in (None, "avg"):
-        raise UserError(f"--pooler {args.pooler_type}: word vectors are averaged; leave it out")
-    from dcpcse.encoders.untrained.word_vectors import load_word_vectors  # takes scikit-learn, which no encoder needs
+        raise UserError(f"--pooler {args.pooler_type}: word vectors are always averaged; leave it out")
+    from dcpcse.encoders.untrained.word_vectors import load_word_vectors  # needs scikit-learn, encoders do not
 
     return load_word_vectors(name).to(pick_device(args.device))
 
 
 def _refuse_untrained_options(name: str, args: EncoderArguments) -> None:
-    for option in sorted({"top_k", "remove", "lm_head"} & args.changed()):
-        raise UserError(f"--{option} is of encoders as they are; {name} is trained; leave it out")
-    if args.pooler_type in UNTRAINED:
-        raise UserError(f"--pooler {args.pooler_type} is of encoders as they are; {name} is trained")
+    given = [f"--{option}" for option in sorted({"top_k", "remove", "lm_head"} & args.changed())]
+    given += [f"--pooler {args.pooler_type}"] if args.pooler_type in UNTRAINED else []
+    if given:
+        raise UserError(f"{given[0]} applies only to plain encoders, but {name} is an output folder; leave it out")
 
 
 def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArguments) -> None:
-    """UserError for a way of reading texts that is not the folder's: it would be the score of another model."""
+    """Raise UserError if texts would be read differently than in training: that would evaluate a different model."""
     found = model.template
     own = {
         "template": found and Template.parse(str(found.template)),
@@ -109,8 +112,8 @@ def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArgu
     asked |= {name: getattr(args, name) for name in ("denoise", "final_period")}
     for name, value in asked.items():
         if value and value != own[name]:
-            was = f"with the template {found.template}" if found and name == "template" else "without"
-            raise UserError(f"--{name}: {folder} was trained {was}, and knows it; leave it out")
+            was = f"with the template {found.template}" if found and name == "template" else "without it"
+            raise UserError(f"--{name}: {folder} was trained {was}; leave it out")
     if model.pooling != args.pooler_type == "mask" and found is None:
         raise UserError(f"--pooler mask: {folder} was trained without a template; leave it out")
 
@@ -119,8 +122,8 @@ def _refuse_unfinished(folder: Path) -> None:
     newest = last_checkpoint(folder)
     if newest and (folder / RUN_FILE).is_file():
         raise UserError(
-            f"the training in {folder} has not ended; go on with --resume, or measure one of "
-            f"its checkpoints, such as {newest}"
+            f"the training in {folder} has not finished; resume it with --resume, or use one of its checkpoints, "
+            f"for example {newest}"
         )
 
 
@@ -137,18 +140,18 @@ def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_
     else:
         notify(f"representation: {pooler} instead of the folder's ({trained})")
         model.pooling, model.head_at_inference = pooler, False
-        if not POOLERS[pooler].needs_template:  # there is no [MASK] vector to take the template's from
+        if not POOLERS[pooler].needs_template:  # there is no [MASK] vector to denoise
             model.denoising = replace(model.denoising, inference=False)
 
 
 def _require_agreement(model: SentenceEncoder, published: PublishedEvaluationArguments) -> None:
-    """UserError for prompts that are not the folder's."""
+    """Raise UserError if the options describe prompts that differ from those of the folder."""
     prompt = model.encoder.prompt
     own = {} if prompt is None else {"pre_seq_len": prompt.shape.length, "prefix_hidden_size": prompt.projection}
     own["prefix_projection"] = prompt is not None and prompt.projection is not None
     for name in ("pre_seq_len", "prefix_projection", "prefix_hidden_size"):
         asked, found = getattr(published, name), own.get(name)
-        # The size was given in old scripts whether there was a projection or not.
+        # Old scripts gave the size with and without a projection.
         given = asked not in (None, False) and (name != "prefix_hidden_size" or own["prefix_projection"])
         if given and asked != found:
             raise UserError(f"--{name} {asked}: the folder has {found if found else 'none'}; leave it out")
@@ -158,4 +161,4 @@ def _refuse_folder_options(name: str, args: EncoderArguments, published: Publish
     given = {"base": args.base, **vars(published)}
     for option in ("base", "pre_seq_len", "prefix_projection", "prefix_hidden_size", "mlp_only_train"):
         if given[option] not in (None, False):
-            raise UserError(f"--{option} speaks of an output folder of train.py; {name} is not one; leave it out")
+            raise UserError(f"--{option} applies only to output folders of train.py; {name} is not one; leave it out")

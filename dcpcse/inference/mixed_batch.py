@@ -1,4 +1,4 @@
-"""One pass through a backbone for rows of several encoders around it, each with its own prompts and positions."""
+"""One forward pass through a backbone for rows of several encoders that share it, each with its own prompts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from dcpcse.encoders.templates import Slots
 
 @dataclass(frozen=True)
 class EncoderBatch:
-    """Rows of one encoder: ids and mask (n, l), l of the longest of them, and where the slots of templates are."""
+    """The rows of one encoder: ids and mask (n, l), where l is the longest length, and positions of template slots."""
 
     encoder: Encoder
     input_ids: Tensor
@@ -29,19 +29,19 @@ class EncoderBatch:
 
 
 def joint_mask(parts: Sequence[EncoderBatch]) -> Tensor:
-    """The mask (N, L) of the rows of all parts."""
+    """Return the attention mask (N, L) of the rows of all parts."""
     return _stacked([part.attention_mask for part in parts])
 
 
 def hidden_states(
     parts: Sequence[EncoderBatch], *, packing: Packing | None = None, all_layers: bool = False
 ) -> list[tuple[Tensor, ...]]:
-    """Hidden states (n, l, H) of each part, those that its encoder alone gives in eval mode (`Encoder.forward`).
+    """Return the hidden states (n, l, H) of each part, as `Encoder.forward` of its encoder returns them in eval mode.
 
-    All encoders have the same backbone, which sees the rows of all parts at once. packing: that of the joint mask,
-    made before; made here by default. Raises UserError where a part is too long for its encoder.
+    All encoders share one backbone, which processes the rows of all parts at once. packing: that of the joint mask,
+    computed here by default. Raises UserError if a part is too long for its encoder.
     """
-    lead = parts[0].encoder  # it lays the texts out; which one does moves no value
+    lead = parts[0].encoder  # it arranges the rows; the choice of the encoder does not change any value
     given = _joined([part.encoder.inputs(part.input_ids, part.slots) for part in parts], lead.backbone)
     how = {"packing": packing, "all_layers": all_layers}
     states = lead.states(given, joint_mask(parts), _prompts(parts), **how)
@@ -52,7 +52,7 @@ def hidden_states(
 
 
 def _joined(given: Sequence[Mapping[str, Tensor]], backbone: nn.Module) -> dict[str, Tensor]:
-    """The inputs of all parts: vectors where any part has vectors, else ids."""
+    """Join the inputs of all parts: as embeddings if any part has embeddings, otherwise as ids."""
     if any("inputs_embeds" in own for own in given):
         given = [_as_vectors(own, backbone) for own in given]
     return {name: _stacked([own[name] for own in given]) for name in set().union(*given)}
@@ -66,13 +66,13 @@ def _as_vectors(given: Mapping[str, Tensor], backbone: nn.Module) -> dict[str, T
 
 
 def _stacked(rows: Sequence[Tensor]) -> Tensor:
-    """(n, l, ...) of each part → (N, L, ...). Shorter ones get zeros: no mask, and a position that any table has."""
+    """Join tensors (n, l, ...) to (N, L, ...). Padding is zero: masked, and a valid index into any position table."""
     width = max(own.shape[1] for own in rows)
     return torch.cat([F.pad(own, (0, 0) * (own.dim() - 2) + (0, width - own.shape[1])) for own in rows])
 
 
 def _prompts(parts: Sequence[EncoderBatch]) -> dict[str, Any]:
-    """The prefix of all rows, for `prefix_attention`; nothing where no encoder has deep prompts."""
+    """Return the prefix of all rows for `prefix_attention`, or an empty dict if no encoder has deep prompts."""
     prompts = [part.encoder.prompt for part in parts]
     if not any(prompt is not None for prompt in prompts):
         return {}

@@ -247,14 +247,14 @@ def test_no_sentences_give_no_vectors(folders):
 @pytest.mark.parametrize(
     ("sentences", "names", "message"),
     [
-        (["a", "b"], ["SCPCSE"], "2 sentences and 1 names of adapters; give one name for all, or one for each"),
-        ([], ["SCPCSE"], "0 sentences and 1 names"),
-        (["a"], [], "1 sentences and 0 names"),
-        (["a"], "SCPSCE", "did you mean 'SCPCSE'?"),
-        (["a", "b"], ["SCPCSE", "D3CSE"], "no adapter 'D3CSE'; loaded: 8 (one prompt, four"),
-        (["a", "b"], ["SCPCSE", ["D2CSE"]], "name 1 is a list (['D2CSE']); the name of an adapter is needed"),
-        (["a"], None, "a list of names; it got a NoneType"),
-        ("a", ["SCPCSE"], "got a single string"),
+        (["a", "b"], ["SCPCSE"], "2 sentences and 1 adapter names; give one name, or one per sentence"),
+        ([], ["SCPCSE"], "0 sentences and 1 adapter names"),
+        (["a"], [], "1 sentences and 0 adapter names"),
+        (["a"], "SCPSCE", "no adapter 'SCPSCE'; did you mean 'SCPCSE'?"),
+        (["a", "b"], ["SCPCSE", "D3CSE"], "no adapter 'D3CSE'; did you mean 'D2CSE'? loaded: 8 (one prompt, four"),
+        (["a", "b"], ["SCPCSE", ["D2CSE"]], "name 1 is a list (['D2CSE']); give the name of an adapter"),
+        (["a"], None, "a list of names, not a NoneType"),
+        ("a", ["SCPCSE"], "got one string"),
         (["a", 5], ["SCPCSE", "D2CSE"], "sentence 1 is a int"),
     ],
 )
@@ -308,7 +308,7 @@ REFUSED = {
     "its own encoder": (lambda own, tiny, target: tuned(tiny, target), "an encoder of its own (simcse)"),
     "another type": (
         lambda own, tiny, target: in_half(own, target),
-        "in bfloat16, and the encoder here has them in f",
+        "in bfloat16, but the weights of the loaded encoder are in f",
     ),
     "other words": (lambda own, tiny, target: of_other_words(own, target), "differs from that of the training"),
     "another shape": (
@@ -348,13 +348,13 @@ def test_adapters_of_one_reduced_type_share_an_encoder_of_that_type(folders, sen
 def test_names_are_given_once_and_are_words(folders):
     own = folders("bert")["one prompt"]
     adapters = Adapters.load({"first": own}, device="cpu")
-    with pytest.raises(UserError, match="there is an adapter 'first' already"):
+    with pytest.raises(UserError, match="already an adapter 'first'"):
         adapters.add("first", own)
     for name in ("", 3):
         with pytest.raises(UserError, match="cannot name an adapter"):
             adapters.add(name, own)
     for folders_given in ({}, [own], str(own)):
-        with pytest.raises(UserError, match="names and their folders"):
+        with pytest.raises(UserError, match="at least one name with its folder"):
             Adapters.load(folders_given)
 
 

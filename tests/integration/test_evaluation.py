@@ -416,8 +416,10 @@ def test_a_file_of_word_vectors_is_measured(data, tool, tmp_path):
     written = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
     assert written["model"]["base"]["model_type"] == "word vectors"
     assert set(written["scores_x100"]) == set(TASK_SETS["sts"])
-    refused(tool, evaluate_command, [*argv, "--pooler", "cls"], "--pooler cls: word vectors are averaged")
-    refused(tool, evaluate_command, [*argv, "--template", 'a "{sentence}" [MASK]'], "--template is of encoders")
+    refused(tool, evaluate_command, [*argv, "--pooler", "cls"], "--pooler cls: word vectors are always averaged")
+    refused(
+        tool, evaluate_command, [*argv, "--template", 'a "{sentence}" [MASK]'], "--template applies only to encoders"
+    )
 
 
 @pytest.mark.parametrize(
