@@ -172,12 +172,12 @@ def test_encoder_and_tokenizer_are_loaded_and_known_once(folders, monkeypatch, t
         (backbones, "fingerprint"),
         (backbones, "load_tokenizer"),
         (adapters_module, "vocabulary_fingerprint"),
-        (promptable, "_one_change_a_row"),  # of the check that prompts reach the output
+        (promptable, "_one_change_per_row"),  # of the check that prompts reach the output
     ):
         plain = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, plain=plain, name=name: calls.append(name) or plain(*a))
     adapters = Adapters.load(own, device="cpu")
-    assert sorted(calls) == ["_one_change_a_row", "fingerprint", "load_tokenizer", "vocabulary_fingerprint"]
+    assert sorted(calls) == ["_one_change_per_row", "fingerprint", "load_tokenizer", "vocabulary_fingerprint"]
     assert len({id(adapters[name].tokenizer) for name in adapters.names}) == 1
 
 
