@@ -1,12 +1,13 @@
-"""Search over many vectors: time to build, memory, latency of a query and of a batch, recall of cells against exact.
+"""Measure search over many vectors: time to build, memory, latency of one query and of a batch, recall of cells.
 
     python benchmarks/search.py [--rows 1000000] [--vectors REAL.npy] [--spread 0.5] [--dimension 384]
         [--num_cells 1000] [--num_cells_in_search 1 4 16 64 256] [--folder PLACE] [--output_file search.json]
 
-Rows are drawn around centres: those of --vectors, real embeddings by `dcpcse encode`, or without it 10,000 synthetic
-ones; the noise is `spread` times as long as the centre is far from the mean. Queries are drawn in the same way. Each
-backend runs in a process of its own on an index in a folder, which is mapped; memory is the peak of its private pages
-(anonymous: what has to be there) and of all (resident: with what the system keeps of the file).
+Rows are drawn around centres: the real embeddings of --vectors (by `dcpcse encode`), or by default 10,000 synthetic
+ones. The noise is `spread` times as long as the mean distance of the centres from their mean. Queries are drawn in the
+same way. Each backend runs in its own process on a mapped index folder. Times are processor time, which depends less
+than wall time on other programs; set OMP_NUM_THREADS=1. private_mb is the growth of the anonymous memory, which the
+process needs; resident_peak_mb includes the pages of the file that the system keeps.
 """
 
 import argparse
@@ -25,9 +26,8 @@ import numpy as np
 
 from dcpcse.inference.index.sentence_index import SentenceIndex
 
-CHUNK = 8_192
 CENTRES = 10_000
-"""Of synthetic rows."""
+"""Number of synthetic centres."""
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace, job: str) -> Any:
-    """A job in a process of its own."""
+    """Run a job in its own process."""
     done = subprocess.run(
         [sys.executable, __file__, *sys.argv[1:], "--folder", args.folder, "--only", job],
         capture_output=True,
@@ -61,7 +61,10 @@ def measure(args: argparse.Namespace, job: str) -> Any:
 
 
 class Drawn:
-    """Rows around centres, the same ones in every process; as an encoder, it takes the numbers of rows for texts."""
+    """Rows drawn around centres, the same in every process; as an encoder, it takes row numbers for sentences.
+
+    seconds: time that the encoder has taken.
+    """
 
     def __init__(self, args: argparse.Namespace) -> None:
         if args.vectors:
@@ -70,42 +73,39 @@ class Drawn:
             self.centres = np.random.default_rng(0).standard_normal((CENTRES, args.dimension), dtype=np.float32)
         distance = np.linalg.norm(self.centres - self.centres.mean(0), axis=1).mean()
         self.scale = args.spread * distance / np.sqrt(self.centres.shape[1])
+        self.seconds = 0.0
 
-    def __call__(self, numbers: list[str]) -> np.ndarray:
+    def encode(self, numbers: list[str], batch_size: int = 0) -> np.ndarray:
+        started = time.process_time()
         rng = np.random.default_rng(int(numbers[0]) + 1)
         own = self.centres[rng.integers(len(self.centres), size=len(numbers))]
-        return own + np.float32(self.scale) * rng.standard_normal(own.shape, dtype=np.float32)
+        rows = own + np.float32(self.scale) * rng.standard_normal(own.shape, dtype=np.float32)
+        self.seconds += time.process_time() - started
+        return rows
 
     def queries(self, count: int) -> np.ndarray:
-        """Of no row."""
-        return self([str(10**9 + i) for i in range(count)])
+        """Return vectors that are drawn like the rows, but are not among them."""
+        return self.encode([str(10**9 + i) for i in range(count)])
 
 
 def build(args: argparse.Namespace, name: str, **options: Any) -> dict[str, Any]:
-    """An index in a folder, from a text file with a number a line; without the time that drawing the vectors takes."""
-    text, drawn, drawing = Path(args.folder, "text.txt"), Drawn(args), []
+    """Build an index folder from a text file with a number a line. The time of drawing the vectors is left out."""
+    text, drawn = Path(args.folder, "text.txt"), Drawn(args)
     text.write_text("".join(f"{i}\n" for i in range(args.rows)), encoding="utf-8")
-
-    def encode(numbers: list[str]) -> np.ndarray:
-        started = time.perf_counter()
-        vectors = drawn(numbers)
-        drawing.append(time.perf_counter() - started)
-        return vectors
-
-    before, started = private(), time.perf_counter()
-    SentenceIndex.build(None, text, Path(args.folder, name), vectors=encode, **options)
-    seconds = time.perf_counter() - started - sum(drawing)
+    before, started = private(), time.process_time()
+    SentenceIndex.build(drawn, text, Path(args.folder, name), **options)
+    seconds = time.process_time() - started - drawn.seconds
     size = sum(path.stat().st_size for path in Path(args.folder, name).iterdir())
     return {"what": f"build {name}", "seconds": seconds, "disk_mb": size / 1e6, **memory(before)}
 
 
 def search(args: argparse.Namespace, name: str, backend: str, in_search: int | None = None) -> dict[str, Any]:
-    """Latencies on an index that is mapped anew; the first query reads and checks all of it."""
+    """Measure latencies on a newly loaded index."""
     drawn = Drawn(args)
     one, batch = drawn.queries(1), drawn.queries(args.batch)
-    before, started = private(), time.perf_counter()
+    before, started = private(), time.process_time()
     index = SentenceIndex.load(Path(args.folder, name), backend=backend)
-    row = {"what": backend, "load_seconds": time.perf_counter() - started}
+    row = {"what": backend, "load_seconds": time.process_time() - started}
     if in_search:
         index.num_cells_in_search = in_search
         row["what"] = f"{backend}, {in_search} of {index.num_cells} cells"
@@ -132,17 +132,17 @@ JOBS: dict[str, Callable[[argparse.Namespace], Any]] = {
 
 
 def timed(work: Callable[[], object], repeats: int) -> float:
-    """Median of the seconds."""
+    """Return the median of the seconds."""
     seconds = []
     for _ in range(repeats):
-        started = time.perf_counter()
+        started = time.process_time()
         work()
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.process_time() - started)
     return statistics.median(seconds)
 
 
 def private() -> float:
-    """MB of this process that no file stands behind."""
+    """Return the anonymous memory of this process in MB."""
     return _status("RssAnon")
 
 
@@ -169,11 +169,11 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("rows", 1_000_000), ("dimension", 384), ("top_k", 10), ("batch", 256), ("repeats", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--vectors", help="a .npy file of real embeddings, the centres of the rows")
+    parser.add_argument("--vectors", help=".npy file of real embeddings: the centres of the rows")
     parser.add_argument("--spread", type=float, default=0.5)
     parser.add_argument("--num_cells", type=int, default=1_000)
     parser.add_argument("--num_cells_in_search", type=int, nargs="+", default=[1, 4, 16, 64, 256])
-    parser.add_argument("--folder", help="for the indexes, 3.2 GB (default: that of temporary files)")
+    parser.add_argument("--folder", help="for the indexes, 3.2 GB (default: the folder of temporary files)")
     parser.add_argument("--output_file")
     parser.add_argument("--only", choices=list(JOBS), help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -1,12 +1,13 @@
-"""For those who come from the SimCSE tool: its class, with its names and defaults, over the encoders of this package.
+"""The class of the SimCSE tool, with its names and defaults, for the encoders of this package.
 
-The signatures and results are the tool's; known faults of it are not here: limits hold for lists of queries too, an
-index is of one kind from beginning to end, and cells are made and searched by inner product.
+The signatures and results are those of the tool. Its known faults are fixed: limits also apply to lists of queries, an
+index keeps its backend, and cells are built and searched by inner product.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -15,7 +16,6 @@ from torch import Tensor
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.sentence_index import SentenceIndex
-from dcpcse.inference.index.sources import SentenceSource
 from dcpcse.inference.loading import load_model
 from dcpcse.inference.similarity import cosine_matrix, normalize_rows
 from dcpcse.utils.errors import UserError
@@ -24,11 +24,12 @@ Sentences = str | Sequence[str]
 
 
 class SimCSE:
-    """Encode sentences, compare them, and look them up.
+    """Encode sentences, compare them, and search for similar ones.
 
-    model_name_or_path: output folder of train.py, Hugging Face folder or hub id. pooler: that of the folder; of other
-    encoders, as in the tool, `cls_before_pooler` where the name has "unsup" in it, else `cls`. num_cells,
-    num_cells_in_search: of `build_index(faiss_fast=True)`. UserError for a `cls` that the encoder has no weights for.
+    model_name_or_path: output folder of train.py, Hugging Face folder or hub id. pooler: by default the pooling of an
+    output folder; for other encoders, as in the tool, `cls_before_pooler` if the name contains "unsup", else `cls`.
+    num_cells, num_cells_in_search: for `build_index(faiss_fast=True)`. Raises UserError if the pooler is `cls` and the
+    encoder has no pooler weights.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class SimCSE:
         batch_size: int = 64,
         max_length: int = 128,
     ) -> Tensor | np.ndarray:
-        """Vectors (N, H) on the CPU, float32; of one string (H,), or (1, H) with `keepdim`.
+        """Return vectors (N, H) on the CPU, float32; (H,) for one string, or (1, H) with `keepdim`.
 
-        max_length: texts are cut at so many tokens, or where the encoder has no more room.
+        max_length: sentences are truncated to this number of tokens, or to the largest one that the encoder allows.
         """
         self.model.to(self.device if device is None else device)
-        texts = [sentence] if isinstance(sentence, str) else sentence
-        vectors = self.model.encode(texts, batch_size, max_length=min(max_length, self.model.encoder.max_tokens))
+        sentences = [sentence] if isinstance(sentence, str) else sentence
+        vectors = self.model.encode(sentences, batch_size, max_length=min(max_length, self.model.encoder.max_tokens))
         vectors = normalize_rows(vectors) if normalize_to_unit else vectors
         vectors = vectors[0] if isinstance(sentence, str) and not keepdim else vectors
         return vectors if return_numpy else torch.from_numpy(vectors)
@@ -72,7 +73,7 @@ class SimCSE:
     def similarity(
         self, queries: Sentences, keys: Sentences | np.ndarray, device: str | torch.device | None = None
     ) -> float | np.ndarray:
-        """Cosines: a float for two strings, (M,) for a string and M keys, else (N, M); keys may be vectors."""
+        """Return cosines: a float for two strings, (M,) for a string and M keys, else (N, M). Keys may be vectors."""
         own = self.encode(queries, device, return_numpy=True, keepdim=True)
         others = keys if isinstance(keys, np.ndarray) else self.encode(keys, device, return_numpy=True)
         found = cosine_matrix(own, np.atleast_2d(others))
@@ -88,18 +89,18 @@ class SimCSE:
         device: str | torch.device | None = None,
         batch_size: int = 64,
     ) -> None:
-        """Build what `search` looks into, of a list or of a text file, one sentence a line.
+        """Build the index for `search` from a list, or from a text file with one sentence a line.
 
-        use_faiss: None takes faiss where it is installed and faster; the result is the same. faiss_fast: cells, of
-        which a search looks into some only. UserError for `faiss_fast` without faiss.
+        use_faiss: None uses faiss if it is installed and faster; the result is the same. faiss_fast: use the cells of
+        faiss, which is approximate. Raises UserError if faiss is required but not installed.
         """
         if faiss_fast and use_faiss is False:
-            raise UserError("faiss_fast=True needs faiss, which use_faiss=False forbids; leave one of them out")
+            raise UserError("faiss_fast=True needs faiss, but use_faiss=False excludes it; leave one of them out")
         self.index = SentenceIndex.build(
-            None,
+            self._encoder(device),
             sentences_or_file_path,
-            vectors=self._encode(device, batch_size),
-            backend="ivf" if faiss_fast else _BACKENDS[use_faiss],
+            batch_size=batch_size,
+            backend="ivf" if faiss_fast else {None: "auto", True: "faiss", False: "numpy"}[use_faiss],
             num_cells=self.num_cells,
             num_cells_in_search=self.num_cells_in_search,
         )
@@ -110,26 +111,27 @@ class SimCSE:
         device: str | torch.device | None = None,
         batch_size: int = 64,
     ) -> None:
-        """Add to the index, of whatever kind it is."""
-        index, source = self._index(), SentenceSource.of(sentences_or_file_path)
-        for chunk, vectors in list(source.chunks(self._encode(device, batch_size), False)):
-            index.add_vectors(chunk, vectors)
+        """Add sentences to the index, whatever its backend is."""
+        index = self._built_index()
+        index.model = self._encoder(device)
+        index.add(sentences_or_file_path, batch_size=batch_size)
 
     def search(
         self, queries: Sentences, device: str | torch.device | None = None, threshold: float = 0.6, top_k: int = 5
     ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
-        """At most `top_k` sentences of cosine `threshold` or more, with it, best first; for each query of a list."""
+        """Return at most `top_k` sentences with a cosine of at least `threshold`, best first, and their cosines.
+
+        A list of queries gives a list for each query.
+        """
         vectors = self.encode(queries, device, return_numpy=True, keepdim=True)
-        found = [[hit[:2] for hit in hits] for hits in self._index().search_vectors(vectors, top_k, threshold)]
+        found = [[hit[:2] for hit in hits] for hits in self._built_index().search_vectors(vectors, top_k, threshold)]
         return found[0] if isinstance(queries, str) else found
 
-    def _index(self) -> SentenceIndex:
+    def _built_index(self) -> SentenceIndex:
         if self.index is None:
-            raise UserError("there is no index to look into; build_index first")
+            raise UserError("there is no index to search; call build_index first")
         return self.index
 
-    def _encode(self, device: str | torch.device | None, batch_size: int) -> Any:
-        return lambda chunk: self.encode(chunk, device, return_numpy=True, batch_size=batch_size)
-
-
-_BACKENDS = {None: "auto", True: "faiss", False: "numpy"}
+    def _encoder(self, device: str | torch.device | None) -> SimpleNamespace:
+        """Return a model for the index; it encodes as `encode` does, on the device."""
+        return SimpleNamespace(encode=partial(self.encode, device=device, return_numpy=True))

@@ -1,4 +1,4 @@
-"""`dcpcse search` and `dcpcse similarity`: what they print, what they keep, and what they refuse."""
+"""`dcpcse search` and `dcpcse similarity`: their output, the index folder, and wrong input."""
 
 import json
 
@@ -27,7 +27,7 @@ def text(sentences, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cosines(tiny, sentences) -> np.ndarray:
-    """Of both queries to all sentences, in float64."""
+    """Cosines of both queries to all sentences, in float64."""
     model = plain_encoder(load_backbone(tiny("bert")), "avg")
     a, b = (model.encode(texts).astype(np.float64) for texts in (QUERIES, sentences))
     return (a / np.linalg.norm(a, axis=1, keepdims=True)) @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T
@@ -35,7 +35,7 @@ def cosines(tiny, sentences) -> np.ndarray:
 
 @pytest.fixture
 def command(tiny):
-    """command(*words) → a command line on the tiny encoder."""
+    """Return a command line for the tiny encoder."""
     return lambda *words: [tiny("bert"), *map(str, words), "--pooler", "avg", "--device", "cpu"]
 
 
@@ -52,11 +52,11 @@ def test_search_prints_the_nearest_sentences_of_each_query(command, tool, text, 
         expected += [query, *(f"  {own[row]:7.4f}  {sentences[row]}" for row in np.argsort(-own)[:2])]
     assert outcome.out.splitlines() == expected
     nothing = tool(search_command, command(QUERIES[0], "--sentences", text, "--threshold", 0.9999)).out
-    assert nothing.splitlines() == [QUERIES[0], "  nothing of cosine 0.9999 or more"]
+    assert nothing.splitlines() == [QUERIES[0], "  no sentence with a cosine of at least 0.9999"]
 
 
 @pytest.mark.parametrize("backend", ["auto", "numpy", "faiss", "ivf"])
-def test_json_holds_all_that_the_limits_allow(backend, command, tool, text, sentences, cosines, tmp_path):
+def test_json_contains_all_sentences_within_the_limits(backend, command, tool, text, sentences, cosines, tmp_path):
     (tmp_path / "queries.txt").write_text("\n".join(QUERIES), encoding="utf-8")
     threshold, words = float(np.median(cosines)), ["--num_cells_in_search", 100] if backend == "ivf" else []
     argv = command("--sentences", text, "--queries", tmp_path / "queries.txt", "--json", "--backend", backend, *words)
@@ -87,18 +87,18 @@ def test_an_index_is_built_once_and_used_again(command, tool, text, tmp_path, mo
     assert files(tmp_path / "only") == files(folder)
 
 
-def test_cells_of_a_saved_index_are_used_and_told(command, tool, text, tmp_path):
+def test_cells_of_a_saved_index_are_used_and_reported(command, tool, text, tmp_path):
     argv = command(QUERIES[0], "--sentences", text, "--index", tmp_path / "index", "--json")
     tool(search_command, [*argv, "--backend", "ivf", "--num_cells", "4", "--num_cells_in_search", "1"])
     again = tool(search_command, argv)
-    assert "looks into 1 of its 4 cells, and may miss" in again.said
+    assert "each query searches 1 of its 4 cells and may miss" in again.said
     assert len(found(again)[0]["found"]) < 12
     every = tool(search_command, [*argv, "--num_cells_in_search", "4", "--top_k", "12"])
     assert found(every) == found(tool(search_command, [*argv, "--backend", "numpy", "--top_k", "12"]))
     refused(tool, search_command, [*argv, "--num_cells", "5"], "--num_cells 5", "has 4")
 
 
-def test_vectors_of_the_encode_command_need_no_second_encoding(command, tool, text, tmp_path, monkeypatch):
+def test_vectors_of_the_encode_command_are_not_encoded_again(command, tool, text, tmp_path, monkeypatch):
     tool(encode_command, command(text, "--output", tmp_path / "text.npy"))
     words = command("--sentences", text, "--vectors", tmp_path / "text.npy", "--index", tmp_path / "index")
     with monkeypatch.context() as patch:
@@ -110,10 +110,10 @@ def test_vectors_of_the_encode_command_need_no_second_encoding(command, tool, te
     ] == [hit["row"] for hit in found(tool(search_command, [*argv, "--sentences", str(text)]))[0]["found"]]
 
 
-MISTAKES = {  # words → what the error names
+MISTAKES = {  # arguments → parts of the error message
     "nothing to look in": (["x"], ["--sentences FILE is missing"]),
-    "no query": (["--sentences", "text.txt"], ["give a query"]),
-    "an index that is not there": (["x", "--index", "nowhere"], ["nowhere holds no index yet", "--sentences"]),
+    "no query": (["--sentences", "text.txt"], ["there is no query"]),
+    "an index that is not there": (["x", "--index", "nowhere"], ["nowhere contains no index", "--sentences"]),
     "no file": (["x", "--sentences", "nowhere.txt"], ["nowhere.txt", "does not exist"]),
     "no queries": (["--sentences", "text.txt", "--queries", "nowhere.txt"], ["nowhere.txt"]),
     "a blank line": (["x", "--sentences", "blank.txt"], ["blank.txt, line 2"]),
@@ -124,13 +124,16 @@ MISTAKES = {  # words → what the error names
     "cells without ivf": (["x", "--sentences", "text.txt", "--num_cells", "4"], ["--num_cells", "--backend ivf"]),
     "vectors alone": (["x", "--vectors", "a.npy", "--index", "i"], ["--vectors", "--sentences"]),
     "overwriting nothing": (["x", "--sentences", "text.txt", "--overwrite"], ["--overwrite", "--index"]),
-    "a folder that is no index": (["x", "--sentences", "text.txt", "--index", "mine"], ["mine is there", "no index"]),
+    "a folder that is no index": (
+        ["x", "--sentences", "text.txt", "--index", "mine"],
+        ["mine exists", "contains no index"],
+    ),
     "misspelt": (["x", "--sentences", "text.txt", "--treshold", "0.5"], ["--threshold"]),
 }
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_mistakes_of_a_search_get_one_line_and_leave_nothing(case, command, tool, text, tmp_path, monkeypatch):
+def test_wrong_input_of_a_search_gives_one_line_and_leaves_no_files(case, command, tool, text, tmp_path, monkeypatch):
     words, parts = MISTAKES[case]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_bytes(text.read_bytes())
@@ -142,15 +145,15 @@ def test_mistakes_of_a_search_get_one_line_and_leave_nothing(case, command, tool
     assert files(tmp_path) == before
 
 
-def test_an_index_of_another_model_or_text_is_refused_and_overwritten_if_asked(command, tool, tiny, text, tmp_path):
+def test_an_index_of_another_model_or_text_is_rejected_and_replaced_on_request(command, tool, tiny, text, tmp_path):
     argv = command("x", "--sentences", text, "--index", tmp_path / "index")
     tool(search_command, argv)
     other = [tiny("bert", seed=7), *argv[1:]]
-    refused(tool, search_command, other, "another model")
+    refused(tool, search_command, other, "different model")
     changed = tmp_path / "changed.txt"
     changed.write_text("one\ntwo\n")
     argv[argv.index(str(text))] = str(changed)
-    refused(tool, search_command, argv, "was not built of", "--overwrite")
+    refused(tool, search_command, argv, "was not built from", "--overwrite")
     assert len(tool(search_command, [*argv, "--overwrite"]).out.splitlines()) == 3
 
 

@@ -24,11 +24,12 @@ from dcpcse.data.corrupted_corpus import Corpus
 from dcpcse.encoders.backbones import load_backbone, load_masked_lm, load_tokenizer
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.inference.index.index_folder import read_index
-from dcpcse.inference.index.sources import EncodedVectors
+from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.interop.convert import import_checkpoint
 from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.training.publish import PushTarget, own_files, pull_from_hub, push_to_hub
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import file_sha256
 from dcpcse.utils.safetensors_header import MAX_HEADER_BYTES, read_header
 from dcpcse.utils.safetensors_io import load_tensors
 
@@ -134,24 +135,24 @@ def test_a_pickle_is_imported_only_as_far_as_it_holds_tensors(name, encoder, att
 
 def test_arrays_are_read_without_pickles(attacked, tmp_path):
     array = np.array([Attack(attacked)], dtype=object)
-    for name in ("vectors.npy", "corrupted.npy", "ends.npy"):
+    for name in ("vectors.npy", "corrupted.npy"):
         np.save(tmp_path / name, array, allow_pickle=True)
     np.savez(tmp_path / "archive.npz", a=np.zeros(2))
     os.replace(tmp_path / "archive.npz", tmp_path / "archive.npy")
     (tmp_path / "bare.npy").write_bytes(pickle.dumps(Attack(attacked)))
     for name in ("vectors.npy", "archive.npy", "bare.npy"):
         with pytest.raises(UserError, match=name):
-            EncodedVectors.read(tmp_path / name)
+            SentenceIndex.build(None, ["a"], vectors=tmp_path / name)
     (tmp_path / "corpus.json").write_text('{"shape": [1]}', encoding="utf-8")
     with pytest.raises(UserError, match="damaged"):
         Corpus.read(tmp_path)
-    record = {"format": 1, "rows": 1, "dimension": 1, "block": 4096, "model": {}, "text": {}, "cells": None}
-    from dcpcse.inference.index.vector_store import BLOCK
-
-    record |= {"block": BLOCK, "checksums": {"vectors.npy": [0], "sentences.txt": [0], "ends.npy": 0}}
-    (tmp_path / "dcpcse_index.json").write_text(json.dumps(record), encoding="utf-8")
-    with pytest.raises(UserError, match=r"vectors\.npy is damaged"):
-        read_index(tmp_path)
+    SentenceIndex.build(None, ["a"], tmp_path / "index", vectors=np.ones((1, 4)))
+    shutil.copy(tmp_path / "vectors.npy", tmp_path / "index")
+    record = json.loads((tmp_path / "index/dcpcse_index.json").read_text(encoding="utf-8"))
+    record["sha256"]["vectors.npy"] = file_sha256(tmp_path / "vectors.npy")
+    (tmp_path / "index/dcpcse_index.json").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(UserError, match="Python objects"):
+        read_index(tmp_path / "index")
 
 
 def test_an_array_that_claims_more_than_its_file_holds_takes_no_memory(tmp_path):
@@ -159,7 +160,7 @@ def test_an_array_that_claims_more_than_its_file_holds_takes_no_memory(tmp_path)
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (2**40, 768)})
     tracemalloc.start()
     with pytest.raises(UserError, match=r"vectors\.npy"):
-        EncodedVectors.read(tmp_path / "vectors.npy")
+        SentenceIndex.build(None, ["a"], vectors=tmp_path / "vectors.npy")
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
 

@@ -11,6 +11,7 @@ executions, how many ended in success, and its findings by place; what led to ea
 
 import argparse
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -55,8 +56,7 @@ from dcpcse.encoders.untrained.word_vectors import load_word_vectors
 from dcpcse.evaluation.embedding_cache import EmbeddingCache
 from dcpcse.experiments.template_search import read_candidates
 from dcpcse.inference.index import index_folder
-from dcpcse.inference.index.sources import EncodedVectors
-from dcpcse.inference.index.vector_store import BLOCK
+from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.interop.convert import import_checkpoint
 from dcpcse.interop.convert.read import load_pickle
 from dcpcse.interop.folder_contents import describe_folder
@@ -356,14 +356,10 @@ def _read_run(folder: Path) -> None:
 def array_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(len(SENTENCES), 8)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     place = scratch / "index"
-    place.mkdir()
-    told = index_folder.write_rows(place, len(SENTENCES), [(SENTENCES, vectors)])
-    told["checksums"] |= index_folder.write_cells(place, vectors[:2], np.arange(len(SENTENCES)) % 2)
-    cells = {"num_cells": 2, "num_cells_in_search": 1}
-    facts = {"rows": len(SENTENCES), "block": BLOCK, "model": {}, "text": {"sha256": None}, "cells": cells}
-    index_folder.write_record(place, facts | told)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    facts = {"model": {"base": "x"}, "text": "y"}
+    index_folder.write_index(place, False, len(SENTENCES), [(SENTENCES, unit)], lambda rows: rows[:2], 1, facts)
     yield "index", Target([contents(place)], _read_index)
     place = scratch / "corpus"
     place.mkdir()
@@ -373,9 +369,11 @@ def array_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
     Corpus.finish(place, {"shape": [4, 1, 6], "data": "x", "vocabulary": "y"})
     yield "corpus", Target([contents(place)], lambda folder: Corpus.read(folder).require(data="x"))
     np.save(scratch / "v.npy", vectors)
-    journal = json.dumps({"model": {"base": "x"}, "text": {"sha256": "y"}}) + "\n"
-    made = {"v.npy": (scratch / "v.npy").read_bytes(), "v.npy.journal": journal.encode()}
-    yield "vectors", Target([made], lambda folder: EncodedVectors.read(folder / "v.npy"))
+    text = scratch / "v.txt"
+    text.write_text("".join(f"{one}\n" for one in SENTENCES), encoding="utf-8")
+    record = {"made_of": {"model": {"base": "x"}, "text": {"sha256": hashlib.sha256(text.read_bytes()).hexdigest()}}}
+    made = {"v.npy": (scratch / "v.npy").read_bytes(), "v.npy.json": json.dumps(record).encode()}
+    yield "vectors", Target([made], lambda folder: SentenceIndex.build(None, text, vectors=folder / "v.npy"))
     cache = EmbeddingCache(lambda texts: np.ones((len(texts), 4)), scratch / "kept", {"a": 1})
     cache(SENTENCES)
     cache.close()
@@ -383,11 +381,13 @@ def array_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
 
 
 def _read_index(folder: Path) -> None:
-    found = index_folder.read_index(folder)
-    for row in range(len(found.rows)):
-        found.rows.sentence(row)
-    for _ in found.rows.blocks():
-        pass
+    record = folder / index_folder.RECORD
+    with contextlib.suppress(Exception):  # the maker of a hostile folder writes the right sums
+        content = json.loads(record.read_text(encoding="utf-8"))
+        content["sha256"] = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+        record.write_text(json.dumps(content), encoding="utf-8")
+    index = SentenceIndex.load(folder)
+    index.search_vectors(np.ones((1, index.dimension)), len(index))
 
 
 def _read_kept(folder: Path) -> None:

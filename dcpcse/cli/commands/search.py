@@ -1,4 +1,4 @@
-"""`dcpcse search MODEL QUERY … --sentences FILE`: the sentences of a file, or of a saved index, nearest to a query."""
+"""`dcpcse search MODEL QUERY … --sentences FILE`: print the sentences of a file or an index nearest to a query."""
 
 import json
 from collections.abc import Sequence
@@ -16,16 +16,15 @@ from dcpcse.utils.option_fields import option, require
 
 if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
-    from dcpcse.inference.index.exact import Hit
-    from dcpcse.inference.index.sentence_index import SentenceIndex
+    from dcpcse.inference.index.sentence_index import Hit, SentenceIndex
 
 QUERY_CHUNK = 1_024
-"""Queries that are encoded and looked up at once."""
+"""Number of queries that are encoded and searched at once."""
 
 
 @dataclass
 class SearchEncoderArguments(EncoderArguments):
-    """How the encoder is reached and read; `--top_k` is of the search here."""
+    """How the encoder is loaded; `--top_k` belongs to the search in this command."""
 
     _argument_group_name = "encoder"
 
@@ -34,27 +33,27 @@ class SearchEncoderArguments(EncoderArguments):
 
 @dataclass
 class SearchArguments:
-    """What is looked up where, and how."""
+    """The options of the search."""
 
     _argument_group_name = "search"
 
-    sentences: str | None = option(None, "Text file to look in, UTF-8, one sentence a line.")
-    vectors: str | None = option(None, "The .npy file that `dcpcse encode` made of --sentences with this model.")
+    sentences: str | None = option(None, "Text file to search, UTF-8, one sentence a line.")
+    vectors: str | None = option(None, "The .npy file that `dcpcse encode` wrote for --sentences with this model.")
     index: str | None = option(
-        None, "Folder that keeps the vectors of --sentences: written by the first call, used by the next ones."
+        None, "Index folder with the vectors of --sentences: written by the first call, used by later calls."
     )
-    overwrite: bool = option(False, "Build the index anew in a folder that holds one already.")
-    queries: str | None = option(None, "Text file of queries, one a line, besides those on the command line.")
-    top_k: int = option(5, "Sentences for each query, at most.")
-    threshold: float | None = option(None, "Only sentences of at least this cosine; without it there is no limit.")
+    overwrite: bool = option(False, "Build the index again if --index already contains one.")
+    queries: str | None = option(None, "Text file of more queries, one a line.")
+    top_k: int = option(5, "Maximum number of sentences for each query.")
+    threshold: float | None = option(None, "Print only sentences with at least this cosine (default: no limit).")
     backend: str = option(
         "auto",
-        "numpy, faiss: exact, with the same result; auto: the faster of these, or the cells that an index has; ivf: "
-        "faiss looks into a few cells only, which is faster and may miss sentences.",
+        "numpy, faiss: exact, with the same result; auto: the faster one of these, or ivf for an index that was built "
+        "with it; ivf: search only a few of the cells of faiss, which is faster and may miss sentences.",
         choices=list(BACKENDS),
     )
-    num_cells: int | None = option(None, "With ivf: cells that the index is built with (default: 100).")
-    num_cells_in_search: int | None = option(None, "With ivf: cells that a query looks into (default: 10, or saved).")
+    num_cells: int | None = option(None, "With ivf: number of cells of a new index (default: 100).")
+    num_cells_in_search: int | None = option(None, "With ivf: cells searched for a query (default: 10, or as saved).")
     json: bool = option(False, "Print a line of JSON for each query.")
 
     def __post_init__(self) -> None:
@@ -64,24 +63,24 @@ class SearchArguments:
         cosine = self.threshold is None or -1 <= self.threshold <= 1
         require(cosine, "--threshold", self.threshold, "between -1 and 1, as cosines are")
         if not (self.sentences or self.index):
-            raise UserError("--sentences FILE is missing, or --index FOLDER of an earlier search")
+            raise UserError("--sentences FILE is missing; give it, or --index FOLDER of an earlier search")
         if self.vectors and not self.sentences:
-            raise UserError("--vectors are those of --sentences; give that file too")
+            raise UserError(f"--vectors {self.vectors} needs its text; add --sentences FILE")
         if self.overwrite and not (self.index and self.sentences):
-            raise UserError("--overwrite builds --index of --sentences anew; give both")
+            raise UserError("--overwrite builds --index from --sentences again; give both")
         for name in ("num_cells", "num_cells_in_search"):
             if getattr(self, name) is not None and self.backend != "ivf" and not self.index:
-                raise UserError(f"--{name} only counts with --backend ivf; add it, or leave it out")
+                raise UserError(f"--{name} needs --backend ivf; add it, or leave --{name} out")
 
 
 def search_command(argv: Sequence[str]) -> None:
-    """The whole command; raises UserError for what the user can mend."""
+    """Run the command. Raises UserError for wrong input."""
     encoder, args, places = search_parser().parse(argv, "query")
     if not (places.query or args.queries or (args.index and args.sentences)):
-        raise UserError("give a query, or --queries FILE")
+        raise UserError("there is no query; give one, or --queries FILE")
     if not all(query.strip() for query in places.query):
-        raise UserError("a query is blank; give some text")
-    # Once the options are right: these take seconds.
+        raise UserError("a query is blank; give a sentence")
+    # Imported once the options are valid: this takes seconds.
     from tqdm.contrib.logging import logging_redirect_tqdm
 
     from dcpcse.inference.index.sentence_index import require_backend
@@ -102,28 +101,29 @@ def search_command(argv: Sequence[str]) -> None:
 
 
 def _require_files(args: SearchArguments) -> None:
-    """UserError, before the encoder is loaded, for files that cannot be read, and for an index that is not there."""
+    """Raise UserError, before the encoder is loaded, if a file cannot be read or the index does not exist."""
     from dcpcse.inference.index.index_folder import is_index_folder
 
     if args.vectors and not Path(args.vectors).is_file():
-        raise UserError(f"--vectors {args.vectors}: there is no such file; dcpcse encode makes one of --sentences")
+        raise UserError(f"--vectors {args.vectors} does not exist; write it with dcpcse encode first")
     if args.sentences:
         TextFile.read(args.sentences, QUERY_CHUNK)
     elif not is_index_folder(args.index):
-        raise UserError(f"--index {args.index} holds no index yet; give --sentences FILE to build it of")
+        raise UserError(f"--index {args.index} contains no index; add --sentences FILE to build it")
 
 
 def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int) -> "SentenceIndex":
-    """The saved index, or a new one."""
+    """Load the saved index, or build a new one."""
     from dcpcse.inference.index.index_folder import is_index_folder
     from dcpcse.inference.index.sentence_index import SentenceIndex
 
     if args.index and is_index_folder(args.index) and not args.overwrite:
-        return _as_asked(SentenceIndex.load(args.index, model, args.backend), args)
+        return _with_options(SentenceIndex.load(args.index, model, args.backend), args)
     cells = {name: getattr(args, name) for name in ("num_cells", "num_cells_in_search")}
     given = {name: value for name, value in cells.items() if value is not None}
     if given and args.backend != "ivf":
-        raise UserError(f"--{next(iter(given))} only counts with --backend ivf; add it, or leave it out")
+        name = next(iter(given))
+        raise UserError(f"--{name} needs --backend ivf; add it, or leave --{name} out")
     return SentenceIndex.build(
         model,
         args.sentences,
@@ -137,11 +137,11 @@ def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int) -> 
     )
 
 
-def _as_asked(index: "SentenceIndex", args: SearchArguments) -> "SentenceIndex":
-    """The index of an earlier call; UserError where it is not what this call asks for."""
-    remedy = "leave that out, give another folder, or --overwrite"
+def _with_options(index: "SentenceIndex", args: SearchArguments) -> "SentenceIndex":
+    """Apply the options to a saved index. Raises UserError if it was built from another text or with other cells."""
+    remedy = "leave the option out, give another folder, or add --overwrite"
     if args.sentences and TextFile.read(args.sentences, QUERY_CHUNK).sha256 != index.text:
-        raise UserError(f"--index {args.index} was not built of {args.sentences} as it is now; {remedy}")
+        raise UserError(f"--index {args.index} was not built from the present {args.sentences}; {remedy}")
     if args.num_cells not in (None, index.num_cells):
         has = f"the index in {args.index} has {index.num_cells or 'none'}"
         raise UserError(f"--num_cells {args.num_cells}: {has}; {remedy}")
@@ -153,8 +153,8 @@ def _as_asked(index: "SentenceIndex", args: SearchArguments) -> "SentenceIndex":
 def _approximate(index: "SentenceIndex") -> str:
     if index.num_cells is None:
         return ""
-    looked = min(index.num_cells_in_search, index.num_cells)
-    return f"; a query looks into {looked} of its {index.num_cells} cells, and may miss what lies in others"
+    cells = f"{index.num_cells_in_search} of its {index.num_cells} cells"
+    return f"; each query searches {cells} and may miss sentences in the others"
 
 
 def _as_json(query: str, hits: "Sequence[Hit]") -> str:
@@ -164,16 +164,16 @@ def _as_json(query: str, hits: "Sequence[Hit]") -> str:
 
 def _as_text(query: str, hits: "Sequence[Hit]", threshold: float | None) -> str:
     lines = [f"  {hit.score:7.4f}  {hit.sentence}" for hit in hits]
-    return "\n".join([query, *(lines or [f"  nothing of cosine {threshold} or more"])])
+    return "\n".join([query, *(lines or [f"  no sentence with a cosine of at least {threshold}"])])
 
 
 def search_parser() -> Parser:
-    """The parser of the command."""
+    """Return the parser of the command."""
     parser = Parser(
         (SearchEncoderArguments, SearchArguments),
         prog="dcpcse search",
-        description="The most similar sentences of a file, or of a saved index.",
+        description="Find the most similar sentences in a text file or a saved index.",
     )
     parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
-    parser.add_argument("query", nargs="*", metavar="QUERY", help="What is looked up.")
+    parser.add_argument("query", nargs="*", metavar="QUERY", help="Sentence to search for.")
     return parser

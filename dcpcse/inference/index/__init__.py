@@ -1,1 +1,1 @@
-"""Sentences found by their vectors: an index in memory or in a folder, and the methods that encoders get from it."""
+"""An index of sentences and their vectors, in memory or in a folder, that is searched by cosine similarity."""

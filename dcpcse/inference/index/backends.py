@@ -1,5 +1,4 @@
-"""How an index can be searched; the names alone, which a command's help needs."""
+"""The names of the search backends, without any import: the help of a command needs only these."""
 
-EXACT_BACKENDS = ("auto", "numpy", "faiss")
-BACKENDS = (*EXACT_BACKENDS, "ivf")
-"""auto: the faster of numpy and faiss, or the cells that a saved index has; ivf: cells of faiss, approximate."""
+BACKENDS = ("auto", "numpy", "faiss", "ivf")
+"""auto: the faster one of numpy and faiss, or ivf if the saved index has cells; ivf: approximate, cells of faiss."""

@@ -1,254 +1,172 @@
-"""An index in a folder, written whole or not at all, and read as it is used.
+"""Write and read an index folder.
 
-vectors.npy            unit vectors (N, H), float32
-sentences.txt          the sentences, UTF-8, end to end
-ends.npy               where each sentence ends in it, in bytes (N,)
-cells.npy, assigned.npy  with cells only: their centroids (C, H), and the cell of every row (N,)
-dcpcse_index.json      format, sizes, checksums, the model that made the vectors, the text they are of
+vectors.npy         unit vectors (N, H), float32
+sentences.jsonl     the sentences, one JSON string a line
+centroids.npy       only with the backend ivf: the centroids (C, H) of its cells, float32
+dcpcse_index.json   format, sizes, backend, identity of the model, sha256 of the text and of each other file
 
-Numbers and text only: nothing in a folder is ever run or unpickled.
+The files contain only numbers and text. Nothing in a folder is executed or unpickled.
 """
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from dcpcse.inference.index.vector_store import BLOCK
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_writable, write_json_atomic
+from dcpcse.utils.files import file_sha256, require_writable, write_json_atomic
 from dcpcse.utils.npy import open_array
-from dcpcse.utils.parsing import parse_json
+from dcpcse.utils.parsing import parse_json, read_text
 
-INDEX_FORMAT = 1
-RECORD, VECTORS, SENTENCES, ENDS = "dcpcse_index.json", "vectors.npy", "sentences.txt", "ends.npy"
-CENTROIDS, ASSIGNED = "cells.npy", "assigned.npy"
-_REQUIRED = {"rows", "dimension", "block", "model", "text", "cells", "checksums"}
-
-Chunk = tuple[list[str], np.ndarray]
+INDEX_FORMAT = 2
+RECORD, VECTORS, SENTENCES, CENTROIDS = "dcpcse_index.json", "vectors.npy", "sentences.jsonl", "centroids.npy"
 
 
-class DiskStore:
-    """Rows in a folder: mapped into memory, and checked block by block when they are first used."""
+class SavedSentences(Sequence[str]):
+    """The sentences of a mapped file; a line is parsed when it is read, and only its end (8 bytes) is in memory."""
 
-    def __init__(self, folder: Path, record: Mapping[str, Any]) -> None:
-        self._folder, self._sums = folder, record["checksums"]
-        count, dimension = record["rows"], record["dimension"]
-        self._vectors = _mapped(folder / VECTORS, (count, dimension), np.float32)
-        self._ends = _small(folder / ENDS, (count,), np.int64, self._sums[ENDS])
-        size = (folder / SENTENCES).stat().st_size
-        if size != self._ends[-1]:
-            raise damaged_error(folder / SENTENCES, f"{size} bytes instead of {self._ends[-1]}")
-        # A file without a byte cannot be mapped.
-        self._text = np.memmap(folder / SENTENCES, np.uint8, "r") if size else np.empty(0, np.uint8)
-        self._checked: set[tuple[str, int]] = set()
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self._ends = np.fromiter(itertools.accumulate(map(len, file)), np.int64)
+        self._path, self._bytes = path, np.memmap(path, np.uint8, "r")
 
     def __len__(self) -> int:
         return len(self._ends)
 
-    def blocks(self) -> Iterator[np.ndarray]:
-        for number in range(-(-len(self) // BLOCK)):
-            yield self._block(number)
-
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        for number in np.unique(rows // BLOCK).tolist():
-            self._block(number)
-        return self._vectors[rows]
-
-    def sentence(self, row: int) -> str:
-        number = row // BLOCK
-        self._check(SENTENCES, number, self._text[self._start(number * BLOCK) : self._last(number)])
-        return bytes(self._text[self._start(row) : self._ends[row]]).decode("utf-8", "surrogatepass")
-
-    def _block(self, number: int) -> np.ndarray:
-        block = self._vectors[number * BLOCK : (number + 1) * BLOCK]
-        self._check(VECTORS, number, block)
-        return block
-
-    def _start(self, row: int) -> int:
-        return int(self._ends[row - 1]) if row else 0
-
-    def _last(self, number: int) -> int:
-        return int(self._ends[min((number + 1) * BLOCK, len(self)) - 1])
-
-    def _check(self, name: str, number: int, content: np.ndarray) -> None:
-        if (name, number) in self._checked:
-            return
-        if zlib.crc32(content) != self._sums[name][number]:
-            raise damaged_error(self._folder / name, f"rows from {number * BLOCK} on are not those that were written")
-        self._checked.add((name, number))
-
-
-@dataclass(frozen=True)
-class IndexContents:
-    """An index folder as read; cells: centroids, the cell of every row and how many a search looks into."""
-
-    record: Mapping[str, Any]
-    rows: DiskStore
-    cells: tuple[np.ndarray, np.ndarray, int] | None
+    def __getitem__(self, row: int) -> str:
+        line = bytes(self._bytes[self._ends[row - 1] if row else 0 : self._ends[row]])
+        try:
+            sentence = parse_json(line)
+            if not isinstance(sentence, str):
+                raise ValueError("it is not a JSON string")
+        except ValueError as error:
+            raise _unusable(self._path.parent, f"{SENTENCES}, line {row + 1}: {error}") from error
+        return sentence
 
 
 def is_index_folder(folder: str | Path) -> bool:
-    """Whether a path is a folder that this program wrote an index into."""
+    """Whether the path is a folder that contains an index."""
     return (Path(folder) / RECORD).is_file()
 
 
 def require_place(folder: Path, overwrite: bool) -> None:
-    """UserError unless an index can be written there; only another index is replaced, and only if asked."""
+    """Raise UserError unless the folder is new or empty, or contains an index that is to be overwritten."""
     if is_index_folder(folder):
         if not overwrite:
-            raise UserError(f"{folder} holds an index already; give another folder, or overwrite it")
+            raise UserError(f"{folder} already contains an index; give another folder, or overwrite it (--overwrite)")
     elif folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"{folder} is there, and is no index; give another folder")
+        raise UserError(f"{folder} exists and contains no index; give another folder")
     require_writable(folder.parent, f"the index {folder}")
 
 
+def write_index(
+    folder: Path,
+    overwrite: bool,
+    count: int,
+    chunks: Iterable[tuple[Sequence[str], np.ndarray]],
+    centroids: Callable[[np.ndarray], np.ndarray] | None,
+    num_cells_in_search: int | None,
+    facts: Mapping[str, Any],
+) -> None:
+    """Write an index of `count` sentences with their unit vectors (float32) atomically, chunk by chunk.
+
+    centroids: returns the centroids (C, H) of the written vectors (N, H); None without ivf. facts: for the record.
+    """
+    with _new_folder(folder, overwrite) as part:
+        with open(part / VECTORS, "wb") as vectors_file, open(part / SENTENCES, "w", encoding="utf-8") as lines:
+            for sentences, vectors in chunks:
+                if not vectors_file.tell():
+                    shape = (count, vectors.shape[1])
+                    header = {"descr": vectors.dtype.str, "fortran_order": False, "shape": shape}
+                    np.lib.format.write_array_header_1_0(vectors_file, header)
+                vectors_file.write(np.ascontiguousarray(vectors).data)
+                lines.writelines(json.dumps(sentence, ensure_ascii=False) + "\n" for sentence in sentences)
+        if centroids is not None:
+            np.save(part / CENTROIDS, centroids(open_array(part / VECTORS)))
+        record = {"format": INDEX_FORMAT, "rows": count, "dimension": shape[1]}
+        record |= {"backend": "exact" if centroids is None else "ivf", "num_cells_in_search": num_cells_in_search}
+        sums = {path.name: file_sha256(path) for path in sorted(part.iterdir())}
+        write_json_atomic(part / RECORD, record | {**facts, "sha256": sums})
+
+
 @contextlib.contextmanager
-def atomic_index_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
-    """A folder beside the given one to write into, which takes its place at the end, or goes if anything fails."""
+def _new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
+    """Give a temporary folder next to the given one, which replaces it at the end, or is removed after an error."""
     require_place(folder, overwrite)
-    aside = folder.with_name(f"{folder.name}.part-{os.getpid()}")
+    target = folder.resolve()  # a link to a folder stays a link
+    part, old = (target.with_name(f"{target.name}.{end}-{os.getpid()}") for end in ("part", "old"))
     try:
-        aside.mkdir(parents=True)
-        yield aside
+        part.mkdir(parents=True)
+        yield part
         require_place(folder, overwrite)
-        _replace(folder, aside)
+        if is_index_folder(target):
+            os.replace(target, old)
+        os.replace(part, target)
+        if old.exists():
+            for path in old.iterdir():
+                if path.name in (RECORD, VECTORS, SENTENCES, CENTROIDS):
+                    path.unlink()
+                else:  # not a file of an index: it stays in the folder
+                    os.replace(path, target / path.name)
+            old.rmdir()
     except OSError as error:
-        raise UserError(f"cannot write the index {folder} ({error.strerror}); give another place") from error
+        raise UserError(f"cannot write the index {folder} ({error.strerror}); give another folder") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
 
 
-def _replace(folder: Path, aside: Path) -> None:
-    """Put what was written in the place of the old index, of which only its own files are removed."""
-    if is_index_folder(folder):
-        old = folder.with_name(f"{folder.name}.old-{os.getpid()}")
-        os.replace(folder, old)
-        os.replace(aside, folder)
-        for name in (RECORD, VECTORS, SENTENCES, ENDS, CENTROIDS, ASSIGNED):
-            (old / name).unlink(missing_ok=True)
-        for other in old.iterdir():
-            os.replace(other, folder / other.name)
-        old.rmdir()
-    else:
-        os.replace(aside, folder)  # an empty folder gives way
+def read_index(folder: str | Path) -> tuple[dict[str, Any], SavedSentences, np.ndarray, np.ndarray | None]:
+    """Map an index folder: its record, sentences and vectors (N, H), and with ivf its centroids (C, H).
 
-
-def write_rows(folder: Path, rows: int, chunks: Iterable[Chunk]) -> dict[str, Any]:
-    """Write so many sentences with their unit vectors, `BLOCK` at a time; gives dimension and checksums."""
-    chunks = iter(chunks)
-    first = next(chunks)
-    dimension, sums = first[1].shape[1], {VECTORS: [], SENTENCES: []}
-    ends = [np.zeros(1, dtype=np.int64)]
-    with open(folder / VECTORS, "wb") as vectors_file, open(folder / SENTENCES, "wb") as text_file:
-        _open_npy(vectors_file, rows, dimension)
-        for sentences, vectors in itertools.chain([first], chunks):
-            texts = [sentence.encode("utf-8", "surrogatepass") for sentence in sentences]
-            ends.append(ends[-1][-1] + np.cumsum([len(text) for text in texts], dtype=np.int64))
-            text, block = b"".join(texts), np.ascontiguousarray(vectors, dtype=np.float32)
-            text_file.write(text)
-            vectors_file.write(block.data)
-            sums[SENTENCES].append(zlib.crc32(text))
-            sums[VECTORS].append(zlib.crc32(block))
-    return {"dimension": dimension, "checksums": sums | {ENDS: _write_small(folder / ENDS, np.concatenate(ends[1:]))}}
-
-
-def _open_npy(file: BinaryIO, rows: int, dimension: int) -> None:
-    header = {"descr": np.dtype(np.float32).str, "fortran_order": False, "shape": (rows, dimension)}
-    np.lib.format.write_array_header_1_0(file, header)
-
-
-def write_cells(folder: Path, centroids: np.ndarray, assigned: np.ndarray) -> dict[str, int]:
-    """Write cells, and the cell of every row; gives their checksums."""
-    arrays = {CENTROIDS: centroids.astype(np.float32), ASSIGNED: assigned.astype(np.int32)}
-    return {name: _write_small(folder / name, array) for name, array in arrays.items()}
-
-
-def _write_small(path: Path, array: np.ndarray) -> int:
-    np.save(path, array)
-    return zlib.crc32(np.ascontiguousarray(array))
-
-
-def write_record(folder: Path, record: Mapping[str, Any]) -> None:
-    """The last file of an index."""
-    write_json_atomic(folder / RECORD, {"format": INDEX_FORMAT, "block": BLOCK, **record})
-
-
-def read_index(folder: str | Path) -> IndexContents:
-    """Open an index folder; UserError for one that is foreign, not whole or damaged.
-
-    Vectors and sentences are read, and checked, as they are used.
+    Raises UserError if the folder contains no index, an index of another format, or a file that has changed.
     """
     folder = Path(folder)
-    record = _read_record(folder)
-    count, sums = record["rows"], record["checksums"]
+    if not is_index_folder(folder):
+        problem = f"contains no {RECORD}" if folder.is_dir() else "is not a folder"
+        raise UserError(f"{folder} {problem}; give a folder that contains an index")
     try:
-        rows, cells = DiskStore(folder, record), None
-        if record["cells"] is not None:
-            shape = (record["cells"]["num_cells"], record["dimension"])
-            centroids = _small(folder / CENTROIDS, shape, np.float32, sums[CENTROIDS])
-            assigned = _small(folder / ASSIGNED, (count,), np.int32, sums[ASSIGNED])
-            if assigned.min() < 0 or assigned.max() >= len(centroids):
-                raise damaged_error(folder / ASSIGNED, f"there are {len(centroids)} cells, and it names others")
-            cells = centroids, assigned, int(record["cells"]["num_cells_in_search"])
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise damaged_error(folder / RECORD, f"{type(error).__name__}: {error}") from error
-    except OSError as error:
-        raise damaged_error(folder, error.strerror or str(error)) from error
-    return IndexContents(record, rows, cells)
+        record = parse_json(read_text(folder / RECORD))
+        _require_record(record)
+        for name in (VECTORS, SENTENCES, CENTROIDS)[: 3 if record["backend"] == "ivf" else 2]:
+            if not (folder / name).is_file():
+                raise ValueError(f"{name} is missing")
+            if file_sha256(folder / name) != record["sha256"].get(name):
+                raise ValueError(f"{name} has changed since it was written")
+        sentences, vectors = SavedSentences(folder / SENTENCES), _rows(folder / VECTORS, record)
+        centroids = _rows(folder / CENTROIDS, record) if record["backend"] == "ivf" else None
+        if len(sentences) != len(vectors):
+            raise ValueError(f"{len(vectors)} vectors for {len(sentences)} sentences")
+    except (OSError, ValueError) as error:
+        raise _unusable(folder, error) from error
+    return record, sentences, vectors, centroids
 
 
-def _read_record(folder: Path) -> dict[str, Any]:
-    path = folder / RECORD
-    if not path.is_file():
-        what = f"holds no {RECORD}" if folder.is_dir() else "is not a folder"
-        raise UserError(f"{folder} {what}; give a folder that an index was saved in")
-    try:
-        record = parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise damaged_error(path, str(error)) from error
+def _require_record(record: Any) -> None:
+    """Raise ValueError unless the record has the present format, and its fields have their types."""
     found = record.get("format") if isinstance(record, dict) else None
     if found != INDEX_FORMAT:
-        raise UserError(f"{path} has format {found!r}; this version reads format {INDEX_FORMAT}")
-    if missing := _REQUIRED - set(record):
-        raise damaged_error(path, f"it lacks {sorted(missing)}")
-    _require_counts(path, record)
-    return record
+        raise ValueError(f"{RECORD} has format {found!r:.40}; this version reads format {INDEX_FORMAT}")
+    ivf = record.get("backend") == "ivf"
+    kinds = {"dimension": int, "backend": str, "num_cells_in_search": int if ivf else type(None)}
+    for name, kind in {**kinds, "model": dict | None, "text": str | None, "sha256": dict}.items():
+        if not isinstance(record.get(name, ...), kind):
+            raise ValueError(f"{RECORD}: {name} is missing or not valid")
+    if ivf and record["num_cells_in_search"] < 1:
+        raise ValueError(f"{RECORD}: num_cells_in_search is {record['num_cells_in_search']}")
 
 
-def _require_counts(path: Path, record: Mapping[str, Any]) -> None:
-    counts = {name: record[name] for name in ("rows", "dimension", "block")}
-    if not all(isinstance(value, int) and value > 0 for value in counts.values()) or record["block"] != BLOCK:
-        raise damaged_error(path, f"{counts} cannot be")
-    blocks, sums = -(-record["rows"] // BLOCK), record["checksums"]
-    if not isinstance(sums, dict) or any(len(sums.get(name) or ()) != blocks for name in (VECTORS, SENTENCES)):
-        raise damaged_error(path, f"there is not a checksum for each of {blocks} blocks")
-
-
-def _mapped(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    try:
-        array = open_array(path)
-    except (OSError, ValueError) as error:
-        raise damaged_error(path, str(error)) from error
-    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
-        raise damaged_error(path, f"{array.dtype} {array.shape}; {np.dtype(dtype)} {shape} is expected")
+def _rows(path: Path, record: Mapping[str, Any]) -> np.ndarray:
+    array, size = open_array(path), record["dimension"]
+    if array.dtype != np.float32 or array.shape[1:] != (size,) or not array.size or not array.flags.c_contiguous:
+        raise ValueError(f"{path.name} is {array.dtype} {array.shape}, not float32 (rows, {size})")
     return array
 
 
-def _small(path: Path, shape: tuple[int, ...], dtype: type, checksum: int) -> np.ndarray:
-    array = np.array(_mapped(path, shape, dtype))
-    if zlib.crc32(np.ascontiguousarray(array)) != checksum:
-        raise damaged_error(path, "its numbers are not those that were written")
-    return array
-
-
-def damaged_error(path: Path, problem: str) -> UserError:
-    """The complaint about a file of an index."""
-    return UserError(f"{path} is damaged ({problem}); build the index again")
+def _unusable(folder: Path, problem: object) -> UserError:
+    return UserError(f"the index {folder} cannot be used: {problem}; build it again with --overwrite")

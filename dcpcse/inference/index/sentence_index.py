@@ -1,52 +1,63 @@
-"""An index: sentences, their vectors, and what is found near a vector."""
+"""An index of sentences, which finds the nearest ones to a sentence or a vector by cosine similarity."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from tqdm.auto import tqdm
 
+from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.fingerprint import current_identity, differences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.inference.index import index_folder
-from dcpcse.inference.index.backends import BACKENDS, EXACT_BACKENDS
-from dcpcse.inference.index.exact import Hit, by_either, by_faiss, by_numpy, exact_search, has_faiss, load_faiss
-from dcpcse.inference.index.index_folder import Chunk
-from dcpcse.inference.index.ivf import IVFIndex, require_cells
-from dcpcse.inference.index.sources import EncodedVectors, EncodeFn, SentenceSource
-from dcpcse.inference.index.vector_store import MemoryStore, VectorStore
+from dcpcse.encoders.tokenization import require_sentences
+from dcpcse.inference.index import nearest
+from dcpcse.inference.index.backends import BACKENDS
+from dcpcse.inference.index.index_folder import read_index, require_place, write_index
 from dcpcse.inference.similarity import normalize_rows
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.npy import open_array
+from dcpcse.utils.parsing import parse_json, read_text
 
-ENGINES = dict(zip(EXACT_BACKENDS, (by_either, by_numpy, by_faiss), strict=True))
+CHUNK = 8_192  # sentences that are encoded and written at once
+QUERY_CHUNK = 256  # queries that are compared with the vectors at once
+
+
+class Hit(NamedTuple):
+    """A sentence that was found, its cosine to the query, and its row in the index, from 0."""
+
+    sentence: str
+    score: float
+    row: int
 
 
 class SentenceIndex:
-    """Sentences with unit vectors (N, H), in memory or mapped from a folder; made by `build` or `load`.
+    """Sentences with unit vectors (N, H), in memory or mapped from a folder; create it with `build` or `load`.
 
-    model: encodes what is searched and added, None where vectors are given instead. identity: of the model that made
-    the vectors (`dcpcse.encoders.fingerprint`), None if that is not known. backend: how it is searched. text: sha256
-    of the file that it was built from, None for a list or after rows were added.
+    model: encodes queries and added sentences; None if vectors are given instead. identity: the identity of the model
+    that made the vectors (`dcpcse.encoders.fingerprint`), None if it is not known. backend: how the index is searched.
+    text: sha256 of the text file that the index was built from; None for a list, or after sentences were added.
     """
 
     def __init__(
         self,
-        rows: VectorStore,
+        sentences: Sequence[str],
+        vectors: np.ndarray,
         identity: Mapping[str, Any] | None = None,
         *,
         model: Any = None,
         backend: str = "auto",
-        cells: IVFIndex | None = None,
+        ivf: Any = None,
         text: str | None = None,
     ) -> None:
-        """backend `ivf` takes cells, in which the rows are already."""
-        require_backend(backend)
-        self._rows, self._cells = rows, cells
-        self.model, self.text = model, text
+        """ivf: with the backend ivf, the inverted file of faiss, which contains the vectors."""
+        self._sentences, self._vectors, self._ivf = sentences, vectors, ivf
         self.identity = None if identity is None else dict(identity)
-        self.backend = "numpy" if backend == "auto" and not has_faiss() else backend
-        self._engine = ENGINES.get(self.backend)
+        self.model, self.text = model, text
+        self.backend = "numpy" if backend == "auto" and find_spec("faiss") is None else backend
 
     @classmethod
     def build(
@@ -55,7 +66,7 @@ class SentenceIndex:
         texts: Sequence[str] | str | Path,
         folder: str | Path | None = None,
         *,
-        vectors: EncodeFn | np.ndarray | str | Path | None = None,
+        vectors: np.ndarray | str | Path | None = None,
         batch_size: int = 128,
         backend: str = "auto",
         num_cells: int = 100,
@@ -63,237 +74,244 @@ class SentenceIndex:
         overwrite: bool = False,
         show_progress: bool = False,
     ) -> "SentenceIndex":
-        """An index of a list of sentences, or of a text file, one a line.
+        """Build an index of a list of sentences, or of a text file with one sentence a line.
 
-        model: anything with `encode(sentences, batch_size=…)`, or None with vectors. folder: write the index there as
-        it is made, and map it; without one it is in memory. vectors: in place of encoding: the vectors (N, H), what
-        makes them of sentences, or the .npy file that `dcpcse encode` made of the text with this model. overwrite: an
-        index that is there. num_cells, num_cells_in_search: of the backend `ivf`. UserError for a sentence or a
-        vector that cannot be searched, for vectors of another model or text, and for a folder with anything else.
+        model: any object with `encode(sentences, batch_size=…)`, or None with `vectors`. folder: the index is written
+        to it chunk by chunk and then mapped; without a folder it is in memory. vectors: used instead of encoding: an
+        array (N, H), or the .npy file that `dcpcse encode` wrote for the text with this model. overwrite: replace an
+        index in the folder. num_cells, num_cells_in_search: for the backend `ivf`. Raises UserError if a sentence or a
+        vector is not valid, if the vectors belong to another model or text, or if the folder contains other files.
         """
         if model is None and vectors is None:
-            raise UserError("an index takes a model to encode the texts with, or their vectors; give one of them")
+            raise UserError("an index needs a model that encodes the sentences, or their vectors; give one of them")
         require_backend(backend)
-        require_cells(num_cells, num_cells_in_search)
+        _require_positive("num_cells", num_cells)
+        _require_positive("num_cells_in_search", num_cells_in_search)
         if folder is not None:
-            index_folder.require_place(Path(folder), overwrite)
-        source = SentenceSource.of(texts)
-        encode = partial(model.encode, batch_size=batch_size) if vectors is None else vectors
-        vectors, identity = _checked(encode, source, _identity(model))
-        chunks = source.chunks(vectors, show_progress)
+            require_place(Path(folder), overwrite)
+        count, chunks, text = _read_sentences(texts)
+        identity = _identity(model)
+        if isinstance(vectors, str | Path):
+            vectors, identity = _read_vectors(Path(vectors), text, identity)
+        if vectors is not None and (np.ndim(vectors) != 2 or len(vectors) != count):
+            raise UserError(f"vectors of shape {np.shape(vectors)} for {count} sentences; give one row a sentence")
 
-        def cells_of(rows: VectorStore) -> IVFIndex | None:
-            return _fill(IVFIndex.train(rows, num_cells, num_cells_in_search), rows) if backend == "ivf" else None
+        def rows() -> Iterator[tuple[list[str], np.ndarray]]:
+            start = 0
+            with tqdm(total=count, desc="index", unit=" sentences", mininterval=1, disable=not show_progress) as bar:
+                for chunk in chunks:
+                    own = slice(start, start + len(chunk))
+                    found = model.encode(chunk, batch_size=batch_size) if vectors is None else vectors[own]
+                    if len(found) != len(chunk):
+                        raise UserError(f"the model returned {len(found)} vectors for {len(chunk)} sentences")
+                    yield chunk, normalize_rows(found, start)
+                    start = own.stop
+                    bar.update(len(chunk))
 
+        centroids = partial(nearest.train_centroids, num_cells=num_cells) if backend == "ivf" else None
         if folder is None:
-            rows = _in_memory(source.count, chunks)
-            cells = cells_of(rows)
-            return cls(rows, identity, model=model, backend=backend, cells=cells, text=source.sha256)
-        _write(Path(folder), overwrite, source.count, chunks, cells_of, model=identity, text=source.sha256)
+            lists, blocks = zip(*rows(), strict=True)
+            array = np.concatenate(blocks)
+            ivf = centroids and nearest.build_ivf(centroids(array), array, num_cells_in_search)
+            return cls(list(chain(*lists)), array, identity, model=model, backend=backend, ivf=ivf, text=text)
+        in_search = None if centroids is None else num_cells_in_search
+        write_index(Path(folder), overwrite, count, rows(), centroids, in_search, {"model": identity, "text": text})
         index = cls.load(folder, backend=backend)
         index.model = model
         return index
 
     @classmethod
     def load(cls, folder: str | Path, model: Any = None, backend: str = "auto") -> "SentenceIndex":
-        """Map an index that was saved; UserError for a folder that is foreign or damaged, or of another model.
+        """Map an index that was saved to a folder; the backend ivf keeps its vectors in memory as well.
 
-        model: encodes what is searched and added; it must be the one that made the index. Vectors are read as they are
-        used, and checked then. Cells (ivf) hold theirs in memory. backend: auto is what it was built with.
+        model: encodes queries and added sentences; it must be the model that the index was built with. backend: auto
+        is ivf if the index was built with it. Raises UserError if the folder contains no index, if one of its files
+        has changed, or if the index was built with a different model.
         """
         require_backend(backend)
-        contents = index_folder.read_index(folder)
-        record = contents.record
-        rows = VectorStore(record["dimension"], [contents.rows])
-        if backend == "ivf" and contents.cells is None:
-            raise UserError(f"{folder} was built without cells; build it with the backend ivf, or choose another one")
-        cells = None
-        if backend in ("auto", "ivf") and contents.cells is not None:
-            centroids, assigned, in_search = contents.cells
-            cells, backend = _fill(IVFIndex(centroids, in_search), rows, assigned), "ivf"
+        record, sentences, vectors, centroids = read_index(folder)
         if model is not None:
-            _require_maker(record["model"], model, str(folder))
-        return cls(rows, record["model"], model=model, backend=backend, cells=cells, text=record["text"])
+            _require_same_model(record["model"], model, f"the index {folder}")
+        if backend == "ivf" and centroids is None:
+            raise UserError(f"{folder} was built without the backend ivf; build it with ivf, or use another backend")
+        ivf = None
+        if backend in ("auto", "ivf") and centroids is not None:
+            ivf, backend = nearest.build_ivf(centroids, vectors, record["num_cells_in_search"]), "ivf"
+        return cls(sentences, vectors, record["model"], model=model, backend=backend, ivf=ivf, text=record["text"])
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._vectors)
 
     @property
     def dimension(self) -> int:
-        """Length H of a vector."""
-        return self._rows.dimension
+        """Size H of a vector."""
+        return self._vectors.shape[1]
 
     @property
     def num_cells(self) -> int | None:
-        """Cells of the backend `ivf`."""
-        return None if self._cells is None else len(self._cells.centroids)
+        """Number of cells; None without the backend ivf."""
+        return None if self._ivf is None else self._ivf.nlist
 
     @property
     def num_cells_in_search(self) -> int | None:
-        """Cells that a query looks into; more find more, and take longer."""
-        return None if self._cells is None else self._cells.num_cells_in_search
+        """Number of cells searched for each query: more cells find more sentences and take longer."""
+        return None if self._ivf is None else self._ivf.nprobe
 
     @num_cells_in_search.setter
     def num_cells_in_search(self, value: int) -> None:
-        if self._cells is None:
-            raise UserError(f"num_cells_in_search is of the backend ivf; this index is searched by {self.backend}")
-        require_cells(1, value)
-        self._cells.num_cells_in_search = value
+        if self._ivf is None:
+            raise UserError(f"num_cells_in_search needs the backend ivf; this index is searched with {self.backend}")
+        _require_positive("num_cells_in_search", value)
+        self._ivf.nprobe = min(value, self._ivf.nlist)
 
     def sentence(self, row: int) -> str:
-        """The sentence of a row, from 0."""
+        """Return the sentence of a row, from 0."""
         if not 0 <= row < len(self):
             raise IndexError(row)
-        return self._rows.sentence(row)
+        return self._sentences[row]
 
     def vectors(self, rows: Sequence[int]) -> np.ndarray:
-        """The unit vectors (n, H) of rows, from 0."""
-        return self._rows.take(np.asarray(rows, dtype=np.int64))
+        """Return the unit vectors (n, H) of some rows, from 0."""
+        return np.asarray(self._vectors[np.asarray(rows, dtype=np.int64)])
 
     def add(self, sentences: Sequence[str] | str | Path, *, batch_size: int = 128) -> None:
-        """Add a list of sentences, or the lines of a text file, in memory; `save` writes them with the others."""
-        encode, source = self._encode(batch_size), SentenceSource.of(sentences)
-        # All or nothing: a sentence that cannot be encoded shows before the first one is added.
-        for chunk, vectors in list(source.chunks(encode, False)):
-            self.add_vectors(chunk, vectors)
+        """Encode a list of sentences, or the lines of a text file, and add all of them or none, as `add_vectors`."""
+        encode = self._encoder(batch_size)
+        texts = list(chain.from_iterable(_read_sentences(sentences)[1]))
+        self.add_vectors(texts, encode(texts))
 
     def add_vectors(self, sentences: Sequence[str], vectors: np.ndarray) -> None:
-        """Add sentences with their vectors (n, H), in memory; `save` writes them with the others."""
+        """Add sentences with their vectors (n, H) in memory; `save` writes them to a folder.
+
+        Each call copies the whole index in memory, so that many sentences are best added with one call.
+        """
+        require_sentences(sentences)
         if len(sentences) != len(vectors):
-            raise UserError(f"{len(vectors)} vectors for {len(sentences)} sentences")
+            raise UserError(f"{len(vectors)} vectors for {len(sentences)} sentences; give one row a sentence")
         if not len(sentences):
             return
-        found = normalize_rows(vectors, len(self))
-        self._require_dimension(found)
-        self._rows.append(list(sentences), found)
-        if self._cells is not None:
-            self._cells.add(found)
+        added = self._unit_vectors(vectors, len(self))
+        self._sentences, self._vectors = [*self._sentences, *sentences], np.concatenate([self._vectors, added])
+        if self._ivf is not None:
+            self._ivf.add(added)
         self.text = None
 
     def search(
         self, queries: str | Sequence[str], top_k: int = 5, threshold: float | None = None, *, batch_size: int = 128
     ) -> list[Hit] | list[list[Hit]]:
-        """The `top_k` sentences that are most similar to each query, best first; ties in order of rows.
+        """Return the `top_k` most similar sentences of each query, best first, ties in order of rows.
 
-        One string gives one list, a list of strings a list of lists. threshold: only sentences of at least this
-        cosine. UserError if the model is not, or not any more, the one that made the index.
+        One string gives one list, a list of strings a list of lists. threshold: only sentences with at least this
+        cosine. Raises UserError if the index has no model, or if the model has changed since the index was built.
         """
-        require_limits(top_k, threshold)
-        encode = self._encode(batch_size)
-        vectors = encode([queries] if isinstance(queries, str) else queries)
+        vectors = self._encoder(batch_size)([queries] if isinstance(queries, str) else queries)
         found = self.search_vectors(vectors, top_k, threshold)
         return found[0] if isinstance(queries, str) else found
 
     def search_vectors(self, vectors: np.ndarray, top_k: int = 5, threshold: float | None = None) -> list[list[Hit]]:
-        """For every query vector (Q, H) the `top_k` sentences of largest cosine, best first; ties in order of rows.
-
-        threshold: only those of at least this cosine; without it all that `top_k` allows.
-        """
-        require_limits(top_k, threshold)
+        """Return the `top_k` sentences with the largest cosine to each query vector (Q, H), as `search` does."""
+        _require_positive("top_k", top_k)
+        if threshold is not None and not -1 <= threshold <= 1:
+            raise UserError(f"threshold {threshold}: must be between -1 and 1, as cosines are")
         if not len(vectors):
             return []
-        queries = normalize_rows(vectors)
-        self._require_dimension(queries)
-        search = partial(exact_search, engine=self._engine) if self._cells is None else self._cells.search
-        found = search(self._rows, queries, top_k=min(top_k, len(self)), threshold=threshold)
-        return [[Hit(self._rows.sentence(row), score, row) for row, score in hits] for hits in found]
+        queries, k = self._unit_vectors(vectors), min(top_k + nearest.EXTRA_ROWS, len(self))
+        found = []
+        for start in range(0, len(queries), QUERY_CHUNK):
+            chunk = queries[start : start + QUERY_CHUNK]
+            if self._ivf is None:
+                candidates = nearest.nearest_rows(self._vectors, chunk, k, self.backend)
+            else:
+                candidates = self._ivf.search(chunk, k)[1]
+            for query, own in zip(chunk, candidates, strict=True):
+                rows, scores = nearest.rank_candidates(self._vectors, query, own)
+                best = list(zip(rows.tolist(), scores.tolist(), strict=True))[:top_k]
+                found.append([Hit(self._sentences[r], s, r) for r, s in best if threshold is None or s >= threshold])
+        return found
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
-        """Write the index into a folder, whole or not at all; another index there is replaced only if asked."""
-        chunks = self._rows.chunks()
-        _write(
-            Path(folder), overwrite, len(self), chunks, lambda rows: self._cells, model=self.identity, text=self.text
-        )
+        """Write the index to a folder atomically. overwrite: replace an index in the folder."""
+        ivf, parts = self._ivf, [range(i, min(i + CHUNK, len(self))) for i in range(0, len(self), CHUNK)]
+        rows = (([self._sentences[row] for row in part], self._vectors[part.start : part.stop]) for part in parts)
+        centroids = None if ivf is None else lambda _: ivf.quantizer.reconstruct_n(0, ivf.nlist)
+        facts = {"model": self.identity, "text": self.text}
+        write_index(Path(folder), overwrite, len(self), rows, centroids, self.num_cells_in_search, facts)
 
-    def _encode(self, batch_size: int) -> EncodeFn:
-        """How the model encodes; UserError where there is none, or another one by now."""
+    def _encoder(self, batch_size: int) -> Callable[[Sequence[str]], np.ndarray]:
+        """Return how the model encodes. Raises UserError if there is no model, or if it has changed."""
         if self.model is None:
-            raise UserError("the index has no model to encode with; build or load it with one, or give vectors")
+            raise UserError("the index has no model to encode with; load it with a model, or give vectors")
         if self.identity is not None:
-            _require_maker(self.identity, self.model, "the index")
+            _require_same_model(self.identity, self.model, "the index")
         return partial(self.model.encode, batch_size=batch_size)
 
-    def _require_dimension(self, vectors: np.ndarray) -> None:
-        if vectors.shape[1] != self.dimension:
-            raise UserError(f"vectors of {vectors.shape[1]} numbers; those of the index have {self.dimension}")
+    def _unit_vectors(self, vectors: np.ndarray, first: int = 0) -> np.ndarray:
+        rows = normalize_rows(vectors, first)
+        if rows.shape[1] != self.dimension:
+            raise UserError(f"vectors of size {rows.shape[1]}; those of the index have size {self.dimension}")
+        return rows
 
 
 def require_backend(backend: str) -> None:
-    """UserError for an unknown backend, and for one whose library is not installed."""
+    """Raise UserError if the backend is unknown, or if its library is not installed."""
     if backend not in BACKENDS:
         raise UserError(f"unknown backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend in ("faiss", "ivf"):
-        load_faiss()
+        nearest.load_faiss()
 
 
-def require_limits(top_k: int, threshold: float | None) -> None:
-    """UserError for limits of a search that cannot be."""
-    if isinstance(top_k, bool) or not isinstance(top_k, int | np.integer) or top_k < 1:
-        raise UserError(f"top_k {top_k}: must be a whole number, at least 1")
-    if threshold is not None and not -1 <= threshold <= 1:
-        raise UserError(f"threshold {threshold}: cosines lie between -1 and 1")
+def _require_positive(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise UserError(f"{name} {value}: must be a whole number, at least 1")
 
 
 def _identity(model: Any) -> Mapping[str, Any] | None:
-    """What `current_identity` says of an encoder of this package; None for any other."""
     return current_identity(model) if isinstance(model, SentenceEncoder) else None
 
 
-def _require_maker(identity: Mapping[str, Any] | None, model: Any, name: str) -> None:
-    """UserError for vectors, of a model of this identity, that this model, as it is now, did not make."""
+def _require_same_model(identity: Mapping[str, Any] | None, model: Any, name: str) -> None:
+    """Raise UserError unless the model, as it is now, has the identity of the model that made the vectors."""
     if identity is None:
-        raise UserError(f"{name} does not say which model made its vectors; search it by vectors of your own")
+        raise UserError(f"{name} does not record which model made its vectors; search it with search_vectors")
     if others := differences(identity, _identity(model) or {}):
-        raise UserError(f"{name} was made by another model than this one ({', '.join(others)} differ); build it again")
+        differ = f"{', '.join(others)} differ"
+        raise UserError(f"{name} was built with a different model ({differ}); use that model, or build it again")
 
 
-def _checked(
-    vectors: EncodeFn | np.ndarray | str | Path, source: SentenceSource, identity: Mapping[str, Any] | None
-) -> tuple[EncodeFn | np.ndarray, Mapping[str, Any] | None]:
-    """What gives the vectors of the source, and the identity of the model that made them."""
-    if callable(vectors):
-        return vectors, identity
-    if isinstance(vectors, str | Path):
-        encoded = EncodedVectors.read(vectors)
-        encoded.require_same_text(source)
-        if identity is not None and (others := differences(encoded.model, identity)):
-            raise UserError(f"{vectors} was made by another model ({', '.join(others)} differ); encode the text anew")
-        vectors, identity = encoded.array, encoded.model
-    if np.ndim(vectors) != 2 or len(vectors) != source.count:
-        raise UserError(f"vectors of shape {np.shape(vectors)} for {source.count} sentences; a row for each is needed")
-    return vectors, identity
+def _read_sentences(texts: Sequence[str] | str | Path) -> tuple[int, Iterable[list[str]], str | None]:
+    """Return the number of sentences, the sentences in chunks, and the sha256 of a text file (None for a list)."""
+    if isinstance(texts, str | Path):
+        file = TextFile.read(texts, CHUNK)
+        return file.lines, map(file.chunk, range(file.chunks)), file.sha256
+    require_sentences(texts)
+    if not len(texts):
+        raise UserError("the list of sentences is empty; give at least one sentence")
+    return len(texts), (list(texts[i : i + CHUNK]) for i in range(0, len(texts), CHUNK)), None
 
 
-def _in_memory(count: int, chunks: Iterable[Chunk]) -> VectorStore:
-    """All rows in memory."""
-    held = None
-    for sentences, vectors in chunks:
-        held = held or MemoryStore(vectors.shape[1], count)
-        held.append(sentences, vectors)
-    return VectorStore(vectors.shape[1], [held])
+def _read_vectors(
+    path: Path, text: str | None, identity: Mapping[str, Any] | None
+) -> tuple[np.ndarray, Mapping[str, Any]]:
+    """Map the vectors that `dcpcse encode` wrote to a .npy file, and return the identity of their model as well.
 
-
-def _fill(cells: IVFIndex, rows: VectorStore, assigned: np.ndarray | None = None) -> IVFIndex:
-    """The cells with all rows in them."""
-    for first, block in rows.blocks():
-        cells.add(block, None if assigned is None else assigned[first : first + len(block)])
-    return cells
-
-
-def _write(
-    folder: Path,
-    overwrite: bool,
-    count: int,
-    chunks: Iterable[Chunk],
-    cells_of: Callable[[VectorStore], IVFIndex | None],
-    **facts: Any,
-) -> None:
-    """Write an index folder; cells_of: its cells, given the rows as they were written."""
-    with index_folder.atomic_index_folder(folder, overwrite) as aside:
-        record = {"rows": count, "cells": None, **facts, **index_folder.write_rows(aside, count, chunks)}
-        cells = cells_of(VectorStore(record["dimension"], [index_folder.DiskStore(aside, record)]))
-        if cells is not None:
-            numbers = {"num_cells": len(cells.centroids), "num_cells_in_search": cells.num_cells_in_search}
-            sums = index_folder.write_cells(aside, cells.centroids, cells.assigned)
-            record |= {"cells": numbers, "checksums": record["checksums"] | sums}
-        index_folder.write_record(aside, record)
+    Raises UserError if the record `PATH.json` is missing, or if the vectors belong to another text (sha256) or to
+    another model (None: any).
+    """
+    if path.suffix != ".npy":
+        raise UserError(f"vectors {path}: not a .npy file; give the file that `dcpcse encode --output NAME.npy` wrote")
+    try:
+        array = open_array(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read the vectors {path}: {error}") from error
+    record = path.with_name(f"{path.name}.json")
+    try:
+        made_of = parse_json(read_text(record))["made_of"]
+        model, sha256 = dict(made_of["model"]), made_of["text"]["sha256"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        problem = f"{record}, which records the model and the text of the vectors, is missing or damaged"
+        raise UserError(f"{problem}; copy it next to {path.name}, or encode the text again") from error
+    if text != sha256:
+        raise UserError(f"the vectors {path} belong to another text; give that text, or encode this one")
+    if identity is not None and (others := differences(model, identity)):
+        raise UserError(f"{path} was made by a different model ({', '.join(others)} differ); encode the text again")
+    return array, model

@@ -1,0 +1,80 @@
+"""Nearest neighbours of unit vectors: exactly with numpy or faiss, approximately with an inverted file of faiss.
+
+A search finds `EXTRA_ROWS` more candidates in float32 than are wanted. Their cosines are computed again in float64,
+in which equal vectors have equal cosines, so that the exact backends return the same rows in the same order.
+"""
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from dcpcse.inference.similarity import pairwise_cosines
+from dcpcse.utils.errors import UserError
+
+BLOCK = 8_192  # rows that are compared with the queries at once
+EXTRA_ROWS = 16  # candidates beyond the wanted ones: rounding in float32 may exchange nearly equal cosines
+FEW_QUERIES = 8  # up to this number of queries, faiss is faster than numpy on one thread
+
+
+def load_faiss() -> Any:
+    """Return the module faiss. Raises UserError if it is not installed."""
+    try:
+        return importlib.import_module("faiss")
+    except ImportError as error:
+        raise UserError("this backend needs faiss: pip install dcpcse[faiss]; numpy is exact without it") from error
+
+
+def nearest_rows(vectors: np.ndarray, queries: np.ndarray, k: int, backend: str) -> np.ndarray:
+    """Return the k rows of vectors (N, H) with the largest product with each query (Q, H): (Q, k), in any order.
+
+    k is at most N.
+    """
+    faiss = load_faiss() if backend == "faiss" or (backend == "auto" and len(queries) <= FEW_QUERIES) else None
+    scores, rows = np.full((len(queries), k), -np.inf, dtype=np.float32), np.full((len(queries), k), -1)
+    for start in range(0, len(vectors), BLOCK):
+        block = vectors[start : start + BLOCK]
+        if faiss is not None:
+            found, own = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+        else:
+            found = queries @ block.T
+            # Few rows are better than the k best of the blocks before, which makes the partition cheap.
+            own = np.flatnonzero((found > scores.min(axis=1, keepdims=True)).any(axis=0))
+            found, own = found[:, own], np.broadcast_to(own, (len(queries), len(own)))
+        scores, rows = np.hstack([scores, found]), np.hstack([rows, own + start])
+        best = np.argpartition(scores, -k, axis=1)[:, -k:]
+        scores, rows = np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
+    return rows
+
+
+def rank_candidates(vectors: np.ndarray, query: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the candidate rows, best first, and their cosines to the query (H,) in float64; ties in order of rows.
+
+    faiss fills up its results with row -1, which is left out.
+    """
+    rows, scores = np.sort(rows[rows >= 0]), np.empty(0)
+    for start in range(0, len(rows), BLOCK):
+        own = vectors[rows[start : start + BLOCK]]
+        # The query is copied for each row: numpy sums a broadcast one in a different order.
+        scores = np.append(scores, pairwise_cosines(own, np.tile(query, (len(own), 1))))
+    order = np.argsort(-scores, kind="stable")
+    return rows[order], scores[order]
+
+
+def train_centroids(vectors: np.ndarray, num_cells: int) -> np.ndarray:
+    """Return the centroids (C, H) of the cells of vectors (N, H) by k-means; C is at most N."""
+    count = min(num_cells, len(vectors))
+    kmeans = load_faiss().Kmeans(vectors.shape[1], count, niter=10, spherical=True, min_points_per_centroid=1)
+    kmeans.train(vectors)  # on a sample of at most 256 vectors for each cell
+    return kmeans.centroids
+
+
+def build_ivf(centroids: np.ndarray, vectors: np.ndarray, num_cells_in_search: int) -> Any:
+    """Return an inverted file of faiss with these centroids (C, H) that contains the vectors (N, H)."""
+    faiss, (num_cells, dimension) = load_faiss(), centroids.shape
+    quantizer = faiss.IndexFlatIP(dimension)
+    quantizer.add(centroids)
+    index = faiss.IndexIVFFlat(quantizer, dimension, num_cells, faiss.METRIC_INNER_PRODUCT)
+    index.is_trained, index.nprobe = True, min(num_cells_in_search, num_cells)
+    index.add(vectors)
+    return index
