@@ -1,4 +1,4 @@
-"""The class of the SimCSE tool: its results beside plain float64 computations with transformers alone."""
+"""The class of the SimCSE tool, compared with plain float64 computations with transformers alone."""
 
 import inspect
 
@@ -16,7 +16,7 @@ QUERIES = ["A man plays the flute.", "The train was late."]
 
 
 def by_transformers(folder: str, texts: list[str], pooler: str, max_length: int = 128) -> np.ndarray:
-    """Unit vectors (N, H) in float64, sentence by sentence."""
+    """Return unit vectors (N, H) in float64, computed sentence by sentence."""
     model, tokenizer = AutoModel.from_pretrained(folder).double().eval(), AutoTokenizer.from_pretrained(folder)
     vectors = []
     for text in texts:
@@ -34,7 +34,7 @@ def plain(tiny, request) -> str:
 
 @pytest.fixture
 def unsup(plain, tmp_path) -> str:
-    """The same encoder in a folder that its name tells to be unsupervised."""
+    """The same encoder in a folder with "unsup" in its name."""
     folder = tmp_path / "unsup-simcse"
     folder.symlink_to(plain)
     return str(folder)
@@ -42,7 +42,7 @@ def unsup(plain, tmp_path) -> str:
 
 @pytest.fixture(scope="module")
 def trained(tiny, tmp_path_factory) -> str:
-    """A folder of train.py, with prompts and a head that counts."""
+    """A model folder with prompts and a head that is used at inference."""
     backbone = load_backbone(tiny("bert"))
     torch.manual_seed(0)
     encoder = Encoder(backbone.model, DeepPrompt(PromptShape.fit(backbone.model.config, 3), std=1.0), 3)
@@ -84,12 +84,12 @@ def test_the_pooler_follows_the_name(plain, unsup, sentences):
     np.testing.assert_allclose(SimCSE(unsup, pooler="cls").encode(sentences), expected, atol=1e-5)
 
 
-def test_a_pooler_without_weights_is_refused(tiny):
+def test_a_pooler_without_weights_is_an_error(tiny):
     with pytest.raises(UserError, match="no pretrained pooler"):
         SimCSE(tiny("bert"))
 
 
-def test_our_folder_knows_its_own_pooler_whatever_its_name(trained, sentences):
+def test_a_model_folder_keeps_its_pooler_whatever_its_name(trained, sentences):
     expected = dcpcse.load(trained).encode(sentences, normalize=True)
     np.testing.assert_allclose(SimCSE(trained).encode(sentences), expected, atol=1e-6)
     assert SimCSE(trained).model.head_at_inference
@@ -108,12 +108,12 @@ def test_shapes_and_types_of_vectors(unsup, sentences):
     torch.testing.assert_close(tool.encode(sentences, batch_size=5), many)
 
 
-def test_texts_are_cut_at_max_length_and_at_the_room_of_the_encoder(unsup, sentences):
+def test_sentences_are_truncated_at_max_length_and_at_the_limit_of_the_encoder(unsup, sentences):
     tool, long = SimCSE(unsup), " ".join(sentences * 3)
     np.testing.assert_allclose(
         tool.encode([long], max_length=20), by_transformers(unsup, [long], "cls_before_pooler", 20), atol=1e-5
     )
-    # There are 96 places; the tool's own default of 128 would be an error of transformers.
+    # The encoder has 96 positions; the default of the tool, 128, would be an error in transformers.
     np.testing.assert_allclose(tool.encode([long]), by_transformers(unsup, [long], "cls_before_pooler", 96), atol=1e-5)
 
 
@@ -138,7 +138,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_search_honours_its_limits_for_one_query_and_for_many(way, unsup, sentences, tmp_path):
+def test_search_applies_its_limits_to_one_query_and_to_many(way, unsup, sentences, tmp_path):
     tool = SimCSE(unsup, num_cells_in_search=100)
     (tmp_path / "a.txt").write_text("\n".join(sentences[:8]), encoding="utf-8")
     tool.build_index(str(tmp_path / "a.txt"), **WAYS[way])
@@ -158,8 +158,8 @@ def test_search_honours_its_limits_for_one_query_and_for_many(way, unsup, senten
             assert [hit[0] for hit in tool.search(query, **limits)] == [hit[0] for hit in hits]
 
 
-def test_faiss_is_not_forgotten_between_building_and_adding(unsup, sentences, monkeypatch):
-    """The tool asked anew, and mixed two kinds of index, where faiss could not be imported any more."""
+def test_an_index_keeps_its_backend_between_building_and_adding(unsup, sentences, monkeypatch):
+    """The tool chooses again, and mixes two kinds of index, if faiss can no longer be imported."""
     tool = SimCSE(unsup)
     tool.build_index(sentences[:6], use_faiss=False)
     tool.add_to_index(sentences[6:])
@@ -171,7 +171,7 @@ def test_faiss_is_not_forgotten_between_building_and_adding(unsup, sentences, mo
             tool.build_index(sentences, **options)
 
 
-def test_mistakes_are_told(unsup, sentences):
+def test_wrong_input_is_an_error(unsup, sentences):
     tool = SimCSE(unsup)
     for call in (lambda: tool.search("x"), lambda: tool.add_to_index(sentences)):
         with pytest.raises(UserError, match="build_index first"):

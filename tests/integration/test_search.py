@@ -175,14 +175,14 @@ def test_similarity_of_the_pairs_of_a_file(command, tool, sentences, cosines, tm
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["give two sentences or more", "--pairs"]),
-        (["one"], ["one sentence is given"]),
+        ([], ["give at least two sentences", "--pairs"]),
+        (["one"], ["only one sentence is given"]),
         (["one", "two", "--pairs", "pairs.tsv"], ["--pairs"]),
         (["--pairs", "pairs.tsv"], ["pairs.tsv, line 2", "one tab"]),
         (["--pairs", "nowhere.tsv"], ["nowhere.tsv"]),
     ],
 )
-def test_mistakes_of_a_comparison_get_one_line(words, parts, command, tool, tmp_path, monkeypatch):
+def test_wrong_input_of_a_comparison_gives_one_line(words, parts, command, tool, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.tsv").write_text("a\tb\na b\n")
     refused(tool, similarity_command, command(*words), *parts)

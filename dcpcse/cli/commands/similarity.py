@@ -1,4 +1,4 @@
-"""`dcpcse similarity MODEL SENTENCE SENTENCE …`: the cosines of a sentence to others, or of the pairs of a file."""
+"""`dcpcse similarity MODEL SENTENCE SENTENCE …`: print the cosines of a sentence to others, or of pairs in a file."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
 PAIRS = 4_096
-"""Pairs that are encoded at once."""
+"""Number of pairs that are encoded at once."""
 
 ScoredPair = tuple[str, str, float]
 
 
 @dataclass
 class SimilarityArguments:
-    """What is compared."""
+    """The options of the comparison."""
 
     _argument_group_name = "similarity"
 
-    pairs: str | None = option(None, "Text file, UTF-8, two sentences a line with a tab between them.")
+    pairs: str | None = option(None, "Text file, UTF-8, two sentences a line, separated by a tab.")
     json: bool = option(False, "Print a line of JSON for each pair.")
 
 
 def similarity_command(argv: Sequence[str]) -> None:
-    """The whole command; raises UserError for what the user can mend."""
+    """Run the command. Raises UserError for wrong input."""
     encoder, args, places = similarity_parser().parse(argv, "sentence")
     if bool(places.sentence) == bool(args.pairs):
-        raise UserError("give two sentences or more, of which the first is compared to the others, or --pairs FILE")
+        raise UserError("give at least two sentences (the first is compared with the others), or --pairs FILE")
     if len(places.sentence) == 1:
-        raise UserError("one sentence is given; give another one to compare it to")
+        raise UserError("only one sentence is given; give another one to compare it with")
     if not all(sentence.strip() for sentence in places.sentence):
-        raise UserError("a sentence is blank; give some text")
-    # Once the options are right: these take seconds.
+        raise UserError("a sentence is blank; give at least one word")
+    # Imported once the options are valid: this takes seconds.
     from dcpcse.inference.loading import load_model
 
     file = TextFile.read(args.pairs, PAIRS) if args.pairs else None
@@ -56,12 +56,12 @@ def similarity_command(argv: Sequence[str]) -> None:
 
 
 def _pairs(file: "TextFile", number: int) -> list[tuple[str, str]]:
-    """The pairs of a chunk of lines; UserError, naming the line, for one that is not two sentences."""
+    """Return the pairs in a chunk of lines. Raises UserError if a line does not contain two sentences."""
     pairs = []
     for line, text in enumerate(file.chunk(number), file.first_line(number)):
         parts = text.split("\t")
         if len(parts) != 2 or not all(part.strip() for part in parts):
-            raise line_error(file.path, line, "two sentences with one tab between them are expected")
+            raise line_error(file.path, line, "expected two sentences separated by one tab")
         pairs.append((parts[0], parts[1]))
     return pairs
 
@@ -81,11 +81,11 @@ def _scored(
 
 
 def similarity_parser() -> Parser:
-    """The parser of the command."""
+    """Return the parser of the command."""
     parser = Parser(
         (EncoderArguments, SimilarityArguments),
         prog="dcpcse similarity",
-        description="Cosines of the first sentence to each of the others, or of the pairs of a file.",
+        description="Print the cosine of the first sentence to each of the others, or of the pairs in a file.",
     )
     parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
     parser.add_argument("sentence", nargs="*", metavar="SENTENCE")
