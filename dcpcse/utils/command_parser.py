@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
+from transformers.hf_argparser import string_to_bool
 
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
@@ -22,6 +23,28 @@ REMOVED: dict[str, dict[str, str]] = {}
 """Removed options by program (`train.py`, `dcpcse runs`): name without dashes, and what to do instead."""
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """A formatter that appends defaults to texts that do not name them, and leaves out the spelling --a-b of --a_b."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        default = action.default
+        if default in (None, []) or action.nargs == 0 or "default" in (action.help or "").lower():
+            return action.help
+        if isinstance(default, list):
+            return f"{action.help} (default: {' '.join(default)})"
+        return super()._get_help_string(action)
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return {int: "INT", float: "FLOAT", string_to_bool: "BOOL"}.get(action.type, "VALUE")
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        names = [name for name in action.option_strings if "-" not in name[2:]]
+        if not names:
+            return super()._format_action_invocation(action)
+        values = "" if action.nargs == 0 else self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(names)} {values}".rstrip()
+
+
 class CommandParser(argparse.ArgumentParser):
     """An argument parser whose errors are user errors of one line, with the most similar known option or choice.
 
@@ -31,7 +54,8 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(
         self, *args: Any, epilog: str = DEBUG_HELP, unsupported: Mapping[str, str] | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(*args, epilog=epilog, **{"allow_abbrev": False, **kwargs})
+        kwargs = {"allow_abbrev": False, "formatter_class": HelpFormatter, **kwargs}
+        super().__init__(*args, epilog=epilog, **kwargs)
         self.unsupported = unsupported or {}
 
     def error(self, message: str) -> NoReturn:
@@ -96,18 +120,43 @@ def _refuse_empty(words: Sequence[str]) -> None:
             raise UserError(f"{where}; give a value, or leave it out (is a shell variable unset?)")
 
 
-class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
-    """Names the default of an option, unless it is None: what that stands for, the help says."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default is None else super()._get_help_string(action)
-
-
 class Parser(CommandParser, HfArgumentParser):
-    """The parser of dataclasses."""
+    """A parser whose options are the fields of dataclasses.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, formatter_class=_Defaults, **kwargs)
+    main_options: heading to option names, if there are so many options that `--help` shows only these; `--help all`
+    shows all options.
+    """
+
+    def __init__(self, *args: Any, main_options: Mapping[str, Sequence[str]] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, add_help=not main_options, **kwargs)
+        for action in self._actions:
+            # transformers' parser adds --no_x to every x that is on; --x False is enough to know.
+            if action.dest in self.unsupported or isinstance(action, argparse._StoreFalseAction):
+                action.help = argparse.SUPPRESS
+        if main_options:
+            self._main_groups = self._group(main_options)
+            self.add_argument("-h", "--help", action=_HelpAction)
+
+    def _group(self, options: Mapping[str, Sequence[str]]) -> list[Any]:
+        """Move options to groups of their own, before all other groups, and return these groups."""
+        others, moved = list(self._action_groups), []
+        for heading, names in options.items():
+            moved.append(self.add_argument_group(heading))
+            moved[-1]._group_actions = [self._option_string_actions[f"--{name}"] for name in names]
+        taken = {action.dest for group in moved for action in group._group_actions}
+        for group in others:
+            group._group_actions = [action for action in group._group_actions if action.dest not in taken]
+        self._action_groups = [*moved, *others]
+        return moved
+
+    def format_main_help(self) -> str:
+        """Return the help text with the main options only."""
+        whole = self._action_groups
+        try:
+            self._action_groups = self._main_groups
+            return self.format_help()
+        finally:
+            self._action_groups = whole
 
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: Field) -> None:
@@ -116,20 +165,38 @@ class Parser(CommandParser, HfArgumentParser):
         HfArgumentParser._parse_dataclass_field(parser, field)
 
     def metadata(self) -> dict[str, Mapping[str, Any]]:
-        """The metadata of all options, by name."""
+        """Return the metadata of all options by name."""
         return {field.name: field.metadata for kind in self.dataclass_types for field in fields(kind)}
 
     def parse(self, argv: Sequence[str], texts: str | None = None) -> tuple[Any, ...]:
-        """The dataclasses, and a namespace of everything else. texts: a positional that may stand between options."""
+        """Return the dataclasses, and a namespace of all other arguments.
+
+        texts: a positional argument whose values may be separated by options.
+        """
         places, left = self.parse_known_args(argv)
-        if texts:  # argparse takes the first run of them only
+        if texts:  # argparse takes only the first group of them
             setattr(places, texts, [*getattr(places, texts), *(word for word in left if word[:1] != "-")])
             left = [word for word in left if word[:1] == "-"]
         self.refuse_unknown(left)
         return (*(build_dataclass(kind, vars(places)) for kind in self.dataclass_types), places)
 
 
+class _HelpAction(argparse.Action):
+    """`--help` prints the main options, `--help all` prints all options."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        text = "Show the main options, or all options with --help all."
+        super().__init__(option_strings, dest, "?", default=argparse.SUPPRESS, help=text, metavar="all")
+
+    def __call__(self, parser: Parser, namespace: Any, values: str | None, option_string: str | None = None) -> None:
+        if values not in (None, "all"):
+            raise UserError(f"--help {values} is unknown; give --help for the main options, or --help all")
+        print(parser.format_help() if values else parser.format_main_help(), end="")
+        parser.exit()
+
+
 def build_dataclass(kind: type, given: Mapping[str, Any]) -> Any:
+    """Build a dataclass from the given options that it has. Raises UserError for values that it rejects."""
     names = {f.name for f in fields(kind) if f.init}
     for name in names & given.keys():
         if isinstance(given[name], float) and not math.isfinite(given[name]):

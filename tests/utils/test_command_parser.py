@@ -1,9 +1,14 @@
 """Mistakes on a command line become one line that names the option, the value and the most similar known name."""
 
+import re
+from dataclasses import fields
+
 import pytest
 
 from dcpcse.cli.commands.corrupt import corrupt_parser
-from dcpcse.cli.parse import evaluation_parser, training_parser
+from dcpcse.cli.parse import MAIN_EVALUATION_OPTIONS, MAIN_TRAINING_OPTIONS, evaluation_parser, training_parser
+from dcpcse.cli.quickstart import quickstart_command
+from dcpcse.cli.runner import run
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 
 TRAINING = {
@@ -44,6 +49,48 @@ def test_a_mistake_is_one_line_that_names_it(line, parsers):
         parser.parse_args(line.split())
     assert {**TRAINING, **OTHERS}[line] in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("main", [MAIN_TRAINING_OPTIONS, MAIN_EVALUATION_OPTIONS], ids=["train", "evaluate"])
+def test_help_shows_the_main_options_and_help_all_every_option_once(main, parsers, capsys):
+    parser = parsers[main is MAIN_EVALUATION_OPTIONS]
+    shown = {}
+    for words in ("--help", "--help all"):
+        with pytest.raises(SystemExit) as ended:
+            parser.parse_args(words.split())
+        assert ended.value.code == 0
+        shown[words] = capsys.readouterr().out
+    main_names = [f"--{name}" for names in main.values() for name in names]
+    listed = {words: re.findall(r"^  (?:-h, )?(--\w+)", text, re.MULTILINE) for words, text in shown.items()}
+    assert listed["--help"] == main_names
+    assert 20 <= len(main_names) <= 45
+    known = {f"--{field.name}" for kind in parser.dataclass_types for field in fields(kind)} | {"--help"}
+    hidden = {f"--{name}" for name in (*parser.unsupported, "local_rank")}
+    assert sorted(listed["--help all"]) == sorted(known - hidden)
+    assert all(re.search(rf"^{heading}:$", text, re.MULTILINE) for heading in main for text in shown.values())
+    assert shown["--help"].count("--help all") == 1
+
+
+def test_help_of_something_else_is_one_line(parsers):
+    for parser in parsers[:2]:
+        with pytest.raises(UserError, match=r"^--help pooler is unknown; give --help for the main options"):
+            parser.parse_args(["--help", "pooler"])
+
+
+def test_the_help_text_names_defaults_and_types(parsers):
+    lines = " ".join(parsers[0].format_help().split())
+    assert "--temp FLOAT Temperature of the contrastive loss. (default: 0.05)" in lines
+    assert "--eval_tasks VALUE [VALUE ...]" in lines and "(default: STSBenchmark SICKRelatedness)" in lines
+    assert "--packing [BOOL]" in lines and "--no_packing" not in lines and "--pre-seq-len" not in lines
+    assert "Training method: conpvp, consert, d2cse, dcpcse," in lines
+    assert "512. (default" not in lines
+
+
+def test_a_wrong_option_of_the_quickstart_is_one_line(capsys):
+    assert run(quickstart_command, ["--supervise"]) == 2
+    assert capsys.readouterr().err == (
+        "error: unknown argument --supervise; did you mean --supervised? (--help lists the options)\n"
+    )
 
 
 def test_a_repeated_option_is_reported(parsers, caplog):
