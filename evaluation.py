@@ -1,4 +1,4 @@
-"""Measure an encoder: `python evaluation.py --help`."""
+"""Evaluate an encoder: `python evaluation.py --help`."""
 
 import sys
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Supervised DCPCSE on RoBERTa-large, the setting of the public script: two GPUs with 256 examples each.
-# NUM_GPU=1 or more GPUs; on a machine without one, so many CPU processes. Further options override.
-# Data first: bash data/download_nli.sh; bash SentEval/data/downstream/download_dataset.sh
+# Train supervised DCPCSE on RoBERTa-large with the setting of the public script: two GPUs with 256 examples each.
+# NUM_GPU sets the number of GPUs, or of CPU processes on a machine without GPUs. Options given here override the others.
+# Download the data first: bash data/download_nli.sh; bash SentEval/data/downstream/download_dataset.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

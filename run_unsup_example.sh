@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unsupervised DCPCSE on BERT-base, the setting of the public script; further options go to train.py and override.
-# Data first: bash data/download_wiki.sh; bash SentEval/data/downstream/download_dataset.sh
+# Train unsupervised DCPCSE on BERT-base with the setting of the public script. Options given here override the others.
+# Download the data first: bash data/download_wiki.sh; bash SentEval/data/downstream/download_dataset.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The 275,601 NLI triplets of the supervised setting (SimCSE's nli_for_simcse.csv), into data/.
+# Download the 275,601 NLI triplets of the supervised setting (SimCSE's nli_for_simcse.csv) to data/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source fetch.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The 1,000,000 Wikipedia sentences of the unsupervised setting (SimCSE's wiki1m_for_simcse.txt), into data/.
+# Download the 1,000,000 Wikipedia sentences of the unsupervised setting (SimCSE's wiki1m_for_simcse.txt) to data/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source fetch.sh

@@ -71,7 +71,7 @@ def test_a_file_of_another_checksum_does_not_take_the_name(told_by, server, fetc
         server.moved["/file"] = f"{server.address}/elsewhere"
     done = fetch(server.address, **({"SHA256": wanted} if told_by == "the user" else {}))
     assert done.returncode == 1
-    assert f"error: file.part is not the file that is wanted (sha256 {wanted})" in done.stderr
+    assert f"error: file.part does not have the expected sha256 {wanted}" in done.stderr
     assert not (tmp_path / "file").exists()
 
 

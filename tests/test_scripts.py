@@ -162,8 +162,8 @@ def test_a_download_that_was_cut_off_goes_on(downloads, tmp_path):
 @pytest.mark.parametrize(
     ("script", "file", "content", "count"),
     [
-        ("data/download_wiki.sh", "wiki1m_for_simcse.txt", "one\ntwo\n", "2 lines, 1000000"),
-        ("data/download_nli.sh", "nli_for_simcse.csv", 'sent0,sent1,hard_neg\n"a\nb",c,d\n', "1 rows, 275601"),
+        ("data/download_wiki.sh", "wiki1m_for_simcse.txt", "one\ntwo\n", "2 lines, but 1000000"),
+        ("data/download_nli.sh", "nli_for_simcse.csv", 'sent0,sent1,hard_neg\n"a\nb",c,d\n', "1 rows, but 275601"),
     ],
 )
 def test_a_download_that_is_not_whole_does_not_take_the_name(script, file, content, count, downloads, tmp_path):
@@ -193,7 +193,7 @@ def test_the_evaluation_data_take_their_place_only_when_every_count_is_right(spo
     assert (done.returncode == 0) == (spoil is None), done.stderr
     assert (place / "STS").is_dir() == (spoil is None)
     if spoil:
-        assert f"{spoil} holds 1 lines, 501 are expected; delete senteval.tar and run this again" in done.stderr
+        assert f"{spoil} contains 1 lines, but 501 are expected; delete senteval.tar and run this again" in done.stderr
     else:
         assert "already" in downloads("SentEval/data/downstream/download_dataset.sh").stdout
 
@@ -212,7 +212,7 @@ def test_clustering_sets_are_cleaned_and_take_their_place_only_if_they_are_the_w
     (tmp_path / "mirror/tweet-original-order.txt").write_bytes(b"something else")
     done = downloads(script)
     assert done.returncode == 1
-    assert "tweet-original-order.txt.part is not the file that is wanted" in done.stderr
+    assert "tweet-original-order.txt.part does not have the expected sha256" in done.stderr
     written = sorted(path.name for path in script.parent.glob("*.tsv"))
     assert written == ["agnews.tsv", "biomedical.tsv", "searchsnippets.tsv", "stackoverflow.tsv"]
     assert (script.parent / "agnews.tsv").read_bytes() == "3\tone two\n4\tcaf\u00e9\n".encode()

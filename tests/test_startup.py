@@ -61,7 +61,7 @@ REFUSED = {
     "did you mean --pooler?": ["--poler", "cls"],
     "--mode exam is unknown; choose from: test": ["--mode", "exam"],
     "did you mean STSBenchmark?": ["--task_set", "na", "--tasks", "STSB"],
-    "--shots only counts with fewshot tasks": ["--shots", "8"],
+    "--shots has no effect without a fewshot task": ["--shots", "8"],
     "has 0 slots": ["--template", "no slot"],
 }
 

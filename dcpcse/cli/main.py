@@ -1,4 +1,4 @@
-"""`python -m dcpcse COMMAND`: every command by one name."""
+"""The program `dcpcse` (`python -m dcpcse`), which runs a command by its name."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -8,32 +8,32 @@ from dcpcse.utils.errors import invalid_choice
 
 COMMANDS = {
     "train": ("train", "train a method (as train.py)"),
-    "evaluate": ("evaluate", "measure an encoder (as evaluation.py)"),
-    "reproduce": ("reproduce", "rows of the papers' tables over seeds, beside their figures"),
-    "doctor": ("doctor", "what is wrong or odd in data, models, runs, the environment"),
+    "evaluate": ("evaluate", "evaluate an encoder (as evaluation.py)"),
+    "reproduce": ("reproduce", "reproduce rows of the papers' tables over several seeds"),
+    "doctor": ("doctor", "check data, models, runs and the environment for problems"),
     "runs": ("runs", "list and compare training runs"),
-    "report": ("report", "one HTML page of a run, or of several side by side"),
-    "plot": ("plot", "a picture of encoders, scores or runs"),
-    "demo": ("demo", "a page on this machine: the nearest sentences under several models"),
-    "card": ("hub", "the model card of a folder"),
-    "push": ("hub", "a model folder to the Hugging Face hub"),
-    "pull": ("hub", "a model folder on the hub to a folder here"),
-    "encode": ("encode", "a text file to vectors"),
-    "import": ("import_", "a checkpoint of other code to a model folder"),
-    "info": ("info", "what lies in a folder: method, base, sizes, scores"),
-    "similarity": ("similarity", "cosines of sentences"),
-    "search": ("search", "the most similar sentences of a file, or of a saved index"),
-    "export": ("export", "a trained folder for peft, sentence-transformers, ONNX, transformers"),
-    "predict": ("predict", "words that a template's [MASK] stands for"),
-    "corrupt": ("corrupt", "write a corpus with replaced tokens ahead of training"),
-    "search-templates": ("search_templates", "templates by their score on STS-B dev"),
-    "search-hyperparameters": ("search_hyperparameters", "the papers' searches"),
+    "report": ("report", "write an HTML report of one or several runs"),
+    "plot": ("plot", "plot embeddings, scores or runs"),
+    "demo": ("demo", "serve a local page with the nearest sentences of several models"),
+    "card": ("hub", "write the model card of a folder"),
+    "push": ("hub", "upload a model folder to the Hugging Face hub"),
+    "pull": ("hub", "download a model folder from the hub"),
+    "encode": ("encode", "encode the lines of a text file"),
+    "import": ("import_", "convert a checkpoint of other code to a model folder"),
+    "info": ("info", "show method, encoder, sizes and scores of a folder"),
+    "similarity": ("similarity", "print cosine similarities of sentences"),
+    "search": ("search", "search a file or a saved index for similar sentences"),
+    "export": ("export", "export a model folder to peft, sentence-transformers, ONNX or transformers"),
+    "predict": ("predict", "predict tokens at the [MASK] of a template"),
+    "corrupt": ("corrupt", "write a training corpus with replaced tokens"),
+    "search-templates": ("search_templates", "search for templates by their score on STS-B dev"),
+    "search-hyperparameters": ("search_hyperparameters", "run the hyperparameter searches of the papers"),
 }
-"""Name → module in `commands`, and what it does. `search-templates` is the function `search_templates_command`."""
+"""Name → module in `commands`, and description. `search-templates` is the function `search_templates_command`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 2 for one that is not known."""
+    """Run a command and return its exit code, which is 2 for an unknown command."""
     return run(_dispatch, argv)
 
 
@@ -48,12 +48,12 @@ def _dispatch(argv: Sequence[str]) -> int | None:
 
 
 def find_command(name: str) -> Callable[[Sequence[str]], int | None]:
-    """The function of a command, which takes the words that follow its name."""
+    """Return the function of a command, which takes the arguments after its name."""
     module = importlib.import_module(f"dcpcse.cli.commands.{COMMANDS[name][0]}")
     return getattr(module, f"{name.replace('-', '_')}_command")
 
 
 def _help() -> str:
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {what}" for name, (_, what) in COMMANDS.items()]
-    return "\n".join(["usage: dcpcse COMMAND [options]; dcpcse COMMAND --help lists its options", "", *lines])
+    lines = [f"  {name:{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(["usage: dcpcse COMMAND [OPTIONS]; dcpcse COMMAND --help shows the options", "", *lines])

@@ -1,4 +1,4 @@
-"""Options of commands that use an encoder."""
+"""Options of the commands that use an encoder."""
 
 from dataclasses import dataclass, fields
 
@@ -10,42 +10,46 @@ from dcpcse.utils.option_fields import option, require
 
 @dataclass
 class EncoderArguments:
-    """How the encoder that a command uses is reached and read."""
+    """How the encoder of a command is loaded, and how it represents sentences."""
 
     _argument_group_name = "encoder"
 
     pooler_type: str | None = option(
         None,
-        "Sentence representation. On an output folder of train.py leave it out: the folder knows ('cls' means its "
-        "trained representation, any other one overrides it). On another encoder the default is cls. "
+        "Sentence representation. Not needed for a model folder of train.py, which records it (cls is its trained "
+        "representation; any other value overrides it). Default for other encoders: cls. "
         f"{describe_poolers(untrained=True)}.",
         choices=[*POOLERS, *UNTRAINED],
         aliases=["--pooler"],
     )
     template: str | None = option(
         None,
-        "Put every sentence into a template: 'This sentence of \"{sentence}\" means [MASK] .', or in the grammar of "
+        "Template for every sentence, such as 'This sentence of \"{sentence}\" means [MASK] .', or in the grammar of "
         "the public PromptBERT code. With --pooler mask its [MASK] is the representation.",
     )
-    denoise: bool = option(False, "Take the template's own [MASK] vector away, at the positions of the full input.")
-    final_period: bool = option(False, "Put a full stop to sentences that end in none of . ? \" '.")
-    top_k: int = option(200, "Tokens that --pooler top_k averages.")
+    denoise: bool = option(
+        False, "Subtract the [MASK] vector of the template alone, at the positions of the full input."
+    )
+    final_period: bool = option(False, "Add a full stop to sentences that do not end with . ? \" or '.")
+    top_k: int = option(200, "Number of tokens that --pooler top_k averages.")
     remove: list[str] | None = option(
-        None, f"Tokens that the static poolers leave out: {', '.join(BIAS_NAMES)}.", choices=list(BIAS_NAMES)
+        None, f"Kinds of tokens that the static poolers leave out: {', '.join(BIAS_NAMES)}.", choices=list(BIAS_NAMES)
     )
     lm_head: str = option(
         "checkpoint",
-        "Masked-LM head of --pooler top_k and static_lm_head: checkpoint, or a folder or hub id with one.",
+        "Masked-LM head of --pooler top_k and static_lm_head: checkpoint (the encoder's own), or a folder or hub id.",
     )
-    base: str | None = option(None, "Where the frozen encoder of the output folder is now.")
-    batch_size: int = option(128, "Sentences a batch, at most.")
-    packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
+    base: str | None = option(None, "Folder or hub id of the frozen encoder. Default: the one recorded in the folder.")
+    batch_size: int = option(128, "Maximum batch size in sentences.")
+    packing: bool = option(
+        True, "Compute no padding tokens if the encoder allows it. False pads batches; the results are the same."
+    )
     flex_attention: bool = option(
         False,
-        "On a GPU: flex attention over packed texts in one row, prompts stored once, where attention has no dropout: "
-        "in evaluation and encode.",
+        "On a GPU, use flex attention over packed sentences with prompts stored once, wherever attention has no "
+        "dropout.",
     )
-    device: str | None = option(None, "cpu, cuda, cuda:1, ... (default: cuda if there is one).")
+    device: str | None = option(None, "Device: cpu, cuda, cuda:1, ... Default: cuda if available.")
     cache_dir: str | None = option(None, "Folder for downloads.")
     model_revision: str = option("main", "Branch, tag or commit on the hub.")
     use_auth_token: bool = option(False, "Use the stored hub token.")
@@ -57,7 +61,7 @@ class EncoderArguments:
             Template.parse(self.template)
 
     def changed(self) -> set[str]:
-        """Names of the options that differ from their defaults."""
+        """Return the names of the options that differ from their defaults."""
         return {field.name for field in fields(self) if getattr(self, field.name) != field.default}
 
 
@@ -97,15 +101,17 @@ class EncodingArguments:
 
 @dataclass
 class PublishedEvaluationArguments:
-    """Options of the papers' evaluation scripts that the folder answers now, or that only mattered in training."""
+    """Options of the papers' evaluation scripts that are recorded in the model folder, or only matter in training."""
 
     _argument_group_name = "options of the papers' script"
 
-    pre_seq_len: int | None = option(None, "Checked against the folder.")
-    prefix_projection: bool = option(False, "Checked against the folder.")
-    prefix_hidden_size: int | None = option(None, "Checked against the folder.")
+    pre_seq_len: int | None = option(None, "Prompt length; it must equal that of the model folder.")
+    prefix_projection: bool = option(False, "Prompts computed by an MLP; it must equal the model folder.")
+    prefix_hidden_size: int | None = option(None, "Hidden size of that MLP; it must equal that of the model folder.")
     mlp_only_train: bool = option(False, "Evaluate [CLS] before the MLP.")
-    do_mlm: bool = option(False, "Of training; no effect on a score, and said so.")
-    temp: float | None = option(None, "Of training; no effect on a score, and said so.")
-    hard_negative_weight: float | None = option(None, "Of training; no effect on a score, and said so.")
-    mlm_weight: float | None = option(None, "Of training; no effect on a score, and said so.")
+    do_mlm: bool = option(False, "Option of training without an effect on scores; it is reported.")
+    temp: float | None = option(None, "Option of training without an effect on scores; it is reported.")
+    hard_negative_weight: float | None = option(
+        None, "Option of training without an effect on scores; it is reported."
+    )
+    mlm_weight: float | None = option(None, "Option of training without an effect on scores; it is reported.")

@@ -1,6 +1,6 @@
-"""Options that every method takes, a dataclass for each part; options of one method stand in its own file.
+"""Options that all methods share, one dataclass per topic. Options of a single method are in the file of the method.
 
-An option declares what it needs to have an effect (`needs=`); `require_effect` checks all of them.
+An option declares with `needs=` which other options it needs to have an effect; `require_effect` checks this.
 """
 
 import math
@@ -12,7 +12,6 @@ from dcpcse.encoders.template_denoising import WAYS
 from dcpcse.encoders.templates import PROMPT, Template
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Need, flag, option, require, require_choices, require_count
-from dcpcse.utils.presets import names as preset_names
 
 TUNINGS = ("full", "deep", "shallow")
 PROMPT_INITS = ("template", "normal", "uniform")
@@ -39,41 +38,41 @@ LM_HEAD = Need("--do_mlm or --org_mlp", lambda args: args.do_mlm or args.org_mlp
 
 @dataclass
 class EncoderOptions:
-    """The encoder, the method and what is trained."""
+    """The encoder, the method and which parameters are trained."""
 
     model_name_or_path: str | None = option(None, "Encoder: a Hugging Face folder or hub id (required).")
     preset: str | None = option(
         None,
-        "A published setting, such as dcpcse/unsup-bert-base; the other options override it. "
-        f"One of {', '.join(preset_names())}.",
+        "Published setting (METHOD/SETTING) to start from, such as dcpcse/unsup-bert-base or simcse/sup-bert-base; "
+        "other options override it. docs/methods.md lists the presets.",
     )
-    method: str = option("dcpcse", "What is trained and by which loss; a file in dcpcse/methods/, or of --plugin.")
-    plugin: list[str] = option(
-        [], "Methods from outside: modules, or .py files, that register some. They are run as programs are."
+    method: str = option("dcpcse", "Training method: one of the methods of this package, or of --plugin.")
+    plugin: list[str] = option([], "Python modules or .py files that register additional methods. Their code is run.")
+    config_name: str | None = option(None, "Folder or hub id of the configuration. Default: that of the encoder.")
+    tokenizer_name: str | None = option(None, "Folder or hub id of the tokenizer. Default: that of the encoder.")
+    cache_dir: str | None = option(None, "Folder for downloaded models and for the parsed training data.")
+    use_fast_tokenizer: bool = option(
+        True, "Accepted for old scripts. False is an error, because transformers 5 has fast tokenizers only."
     )
-    config_name: str | None = option(None, "Another place for the encoder's configuration.")
-    tokenizer_name: str | None = option(None, "Another place for the tokenizer.")
-    cache_dir: str | None = option(None, "Folder for downloads and for the training data as read.")
-    use_fast_tokenizer: bool = option(True, "Kept for old scripts; transformers 5 has fast tokenizers only.")
     model_revision: str = option("main", "Branch, tag or commit of the encoder on the hub.")
     use_auth_token: bool = option(False, "Use the stored hub token, for private encoders.")
     tuning: str | None = option(
         None,
-        "What is trained: full (the encoder), deep (prompts: keys and values in every layer of the frozen encoder) or "
-        "shallow (input vectors in the places of a template's tokens). Default: the method's.",
+        "Trained parameters: full (the encoder), deep (prompts: keys and values in every layer of the frozen encoder) "
+        "or shallow (input vectors that replace the token embeddings of a template). Default: depends on --method.",
         choices=list(TUNINGS),
     )
     encoder_dtype: str = option(
         "float32",
-        "Type of the frozen encoder's weights: float32, or bfloat16 in half the memory. Prompts, heads, gradients and "
-        "losses stay in float32; the folder remembers it.",
+        "Type of the weights of the frozen encoder; bfloat16 takes half the memory. Prompts, heads, gradients and "
+        "losses stay in float32. The model folder records the type.",
         choices=list(ENCODER_DTYPES),
     )
     encoder_dropout: float | None = option(
-        None, "Dropout inside the encoder in training, of hidden states and attention. Default: its configuration's."
+        None, "Dropout rate of hidden states and attention in training. Default: that of the encoder's configuration."
     )
     init_from: str | None = option(
-        None, "Begin with the trained weights of this output folder, of a model built alike, instead of new ones."
+        None, "Model folder to load the initial trained weights from. Its model must have the same structure."
     )
 
     def __post_init__(self) -> None:
@@ -84,33 +83,34 @@ class EncoderOptions:
 
 @dataclass
 class RepresentationOptions:
-    """The representation of a sentence, the head on it, and the contrastive loss."""
+    """The sentence representation, its head, and the contrastive loss."""
 
     temp: float = option(0.05, "Temperature of the contrastive loss.")
     pooler_type: str | None = option(
-        None, f"Sentence representation. {describe_poolers()}. Default: the method's.", choices=list(POOLERS)
+        None, f"Sentence representation. {describe_poolers()}. Default: depends on --method.", choices=list(POOLERS)
     )
     hard_negative_weight: float = option(
-        0.0, "LOGARITHM of the weight of an anchor's own hard negative (third column); 0 weighs it as 1."
+        0.0, "LOGARITHM of the weight of an anchor's own hard negative (third column); 0 is the weight 1."
     )
     gather_gradient: str = option(
         "exact",
-        "With several processes, the gradient of the contrastive loss: exact, that of one process with the joined "
-        "batch; or published, that of the public SimCSE and DCPCSE code, which is exact divided by the number of "
-        "processes.",
+        "Gradient of the contrastive loss with several processes. exact equals one process with the joined batch; "
+        "published is exact divided by the number of processes, as in the public SimCSE and DCPCSE code.",
         choices=list(GRADIENTS),
     )
     mlp_only_train: bool | None = flag(
-        "Use the MLP of poolers cls and mask in training only, the vector before it afterwards (unsupervised recipe).",
+        "Use the MLP of the poolers cls and mask in training only, and the vector before it afterwards (the "
+        "unsupervised setting). Default: depends on --method.",
         needs=HAS_HEAD,
     )
     org_mlp: bool | None = flag(
-        "Instead of the MLP: the transform of the masked-LM head, on the [MASK] vector and on the template's, before "
-        "one is subtracted from the other (PromptBERT's supervised BERT).",
+        "Use the transform of the masked-LM head instead of the MLP, on the [MASK] vectors of sentence and template "
+        "before they are subtracted (PromptBERT's supervised BERT). Default: off.",
         needs=(HAS_HEAD, POOLS_MASK),
     )
     batchnorm: bool | None = flag(
-        "Instead of the MLP: two layers with batch normalisation (D2CSE, DiffCSE).", needs=(HAS_HEAD, NO_ORG_MLP)
+        "Use two layers with batch normalisation instead of the MLP (D2CSE, DiffCSE). Default: depends on --method.",
+        needs=(HAS_HEAD, NO_ORG_MLP),
     )
 
     def __post_init__(self) -> None:
@@ -121,45 +121,52 @@ class RepresentationOptions:
 
 @dataclass
 class TemplateOptions:
-    """Templates around sentences, and what is taken away of them (PromptBERT)."""
+    """Templates around sentences, and template denoising (PromptBERT)."""
 
     template: str | None = option(
         None,
-        "Put every sentence into a template, 'This sentence of \"{sentence}\" means [MASK] .' or in the grammar of "
-        "the public PromptBERT code; [PROMPT] is a slot for a continuous prompt. Default: the method's.",
+        "Template for every sentence, such as 'This sentence of \"{sentence}\" means [MASK] .', or in the grammar of "
+        "the public PromptBERT code. [PROMPT] marks a continuous prompt. Default: depends on --method.",
     )
     second_template: str | None = option(
         None,
-        "Template of the positive (and the hard negative), if it is another one than the anchor's.",
+        "Template of the positive and the hard negative. Default: depends on --method, otherwise --template.",
         needs=HAS_TEMPLATE,
     )
     final_period: bool | None = flag(
-        "After training put a full stop to sentences that end in none of . ? \" ' (PromptBERT's evaluation).",
+        "After training, add a full stop to sentences that do not end with . ? \" or ' (PromptBERT's evaluation). "
+        "Default: off.",
         needs=HAS_TEMPLATE,
     )
     denoise: bool | None = flag(
-        "In training take the template's own [MASK] vector away.",
+        "In training, subtract the [MASK] vector of the template alone. Default: depends on --method.",
         needs=POOLS_MASK,
         replaces=("denoise_at_inference", "denoise_by", "denoise_in_dev"),
     )
     denoise_at_inference: bool | None = flag(
-        "Take it away after training, too; the folder remembers.", needs=POOLS_MASK
+        "Subtract it after training as well; the model folder records this. Default: depends on --method.",
+        needs=POOLS_MASK,
     )
     denoise_in_dev: bool | None = flag(
-        "Take it away when dev sets are measured in training. Default: as after training; PromptBERT's code: always.",
+        "Subtract it when dev sets are evaluated during training. Default: as --denoise_at_inference; the public "
+        "PromptBERT code always does it.",
         needs=DENOISING,
     )
     denoise_by: str | None = option(
         None,
-        "template (default): by the template alone, at the positions of the full input; attention: by the full input "
-        "with attention to the template only (ConPVP's code).",
+        "How the vector to subtract is computed. template (default): from the template without a sentence, at the "
+        "positions of the full input. attention: from the full input with attention to the template only (ConPVP's "
+        "code).",
         choices=list(WAYS),
         needs=DENOISING,
     )
     denoise_unshifted: bool | None = flag(
-        "Encode the template alone at positions without a gap for the sentence.", needs=(DENOISING, BY_TEMPLATE)
+        "Encode the template alone at consecutive positions, without a gap for the sentence. Default: off.",
+        needs=(DENOISING, BY_TEMPLATE),
     )
-    denoise_freeze: bool | None = flag("No gradient through what is taken away.", needs=DENOISING)
+    denoise_freeze: bool | None = flag(
+        "Compute no gradient through the vector that is subtracted. Default: off.", needs=DENOISING
+    )
 
     def __post_init__(self) -> None:
         for text in (self.template, self.second_template):
@@ -169,37 +176,41 @@ class TemplateOptions:
 
 @dataclass
 class PromptOptions:
-    """Continuous prompts: in every layer (DCPCSE), and at the input."""
+    """Continuous prompts in every layer (DCPCSE) and at the input."""
 
     cls_prompt: bool | None = flag(
-        "Train the vector in the place of [CLS]'s word embedding as well (D2CSE; with --tuning deep).", needs=DEEP
+        "Train also the vector that replaces the word embedding of [CLS] (D2CSE). Default: depends on --method.",
+        needs=DEEP,
     )
     prompt_init: str | None = option(
         None,
-        "Where input vectors begin: template (the embeddings of the tokens whose places they take; default there), "
-        "normal (N(0, initializer_range); default of [PROMPT] slots) or uniform (0 to 1, ConPVP's code).",
+        "Initial values of input vectors: template (embeddings of the tokens they replace; the default for these), "
+        "normal (N(0, initializer_range); the default of [PROMPT] slots) or uniform (0 to 1, ConPVP's code).",
         choices=list(PROMPT_INITS),
         needs=INPUT_VECTORS,
     )
     freeze_prompts: bool | None = flag(
-        "Do not train the input vectors (with --init_from).", needs=(INPUT_VECTORS, INIT_FROM)
+        "Do not train the input vectors that --init_from loads. Default: off.", needs=(INPUT_VECTORS, INIT_FROM)
     )
     pre_seq_len: int | None = option(
-        None, "Prompt length: trainable keys and values in every layer. Default of --tuning deep: 10.", needs=DEEP
+        None, "Prompt length: number of trained key-value pairs in every layer. Default: 10.", needs=DEEP
     )
     prefix_projection: bool | None = flag(
-        "Compute the prompts by a two-layer MLP instead of training them.", needs=DEEP
+        "Compute the prompts with a two-layer MLP instead of training them directly. Default: off.", needs=DEEP
     )
-    prefix_hidden_size: int | None = option(None, "Inner size of that MLP. Default: 512.", needs=(DEEP, PROJECTION))
+    prefix_hidden_size: int | None = option(
+        None, "Hidden size of the MLP of --prefix_projection. Default: 512.", needs=(DEEP, PROJECTION)
+    )
     prompt_dropout: float | None = option(
         None,
-        "Dropout on the prompts in training, per sentence copy; default: the encoder's hidden dropout.",
+        "Dropout rate of the prompts in training, drawn for each copy of a sentence. Default: the encoder's hidden "
+        "dropout.",
         needs=DEEP,
     )
     position_offset: int | None = option(
         None,
-        "Position of the first text token; default: the prompt length, as published; 0 leaves the text where the "
-        "encoder was pretrained to see it. No effect on rotary encoders.",
+        "Position of the first token of the text. Default: the prompt length, as published; 0 keeps the positions of "
+        "pretraining. It has no effect on encoders with rotary positions.",
         needs=DEEP,
     )
 
@@ -212,23 +223,26 @@ class PromptOptions:
 
 @dataclass
 class MaskedLMOptions:
-    """The masked language modelling loss, and the LM head (DCPCSE, section 2.2)."""
+    """The masked language modelling loss and the LM head (DCPCSE, section 2.2)."""
 
-    do_mlm: bool = option(False, "Add the masked language modelling loss.")
+    do_mlm: bool = option(False, "Add the masked language modelling (MLM) loss.")
     mlm_weight: float = option(0.1, "Weight of the MLM loss at the first step.", needs=MLM)
     mlm_probability: float = option(0.15, "Share of the tokens that the MLM loss masks.", needs=MLM)
     mlm_decay_rate: float = option(
-        0.95, "The MLM weight falls by this factor every --mlm_decay_steps steps.", needs=MLM
+        0.95, "Factor by which the weight of the MLM loss falls every --mlm_decay_steps steps.", needs=MLM
     )
-    mlm_decay_steps: float = option(100.0, "Steps in which the MLM weight falls by --mlm_decay_rate.", needs=MLM)
+    mlm_decay_steps: float = option(
+        100.0, "Steps in which the weight of the MLM loss falls by --mlm_decay_rate.", needs=MLM
+    )
     lm_head: str = option(
         "checkpoint",
-        "Where the LM head comes from: 'checkpoint' (the encoder's own), 'new' (drawn, trained), a path.",
+        "Source of the LM head: checkpoint (the encoder's own), new (random and trained), or a folder or hub id.",
         needs=LM_HEAD,
     )
     train_lm_head: bool = option(
         False,
-        "Train an untied copy of the LM head, as the public code does; by default it is frozen, as in the paper.",
+        "Train an untied copy of the LM head, as the public code does. Without it the head is frozen, as in the "
+        "paper.",
         needs=MLM,
     )
 
@@ -240,16 +254,16 @@ class MaskedLMOptions:
 
     @property
     def trains_lm_head(self) -> bool:
-        """A new head is of no use untrained."""
+        """Whether the LM head is trained. A new head always is, because it is useless untrained."""
         return self.train_lm_head or self.lm_head == "new"
 
 
 @dataclass
 class ModelArguments(MaskedLMOptions, PromptOptions, TemplateOptions, RepresentationOptions, EncoderOptions):
-    """What every method takes: the encoder, the representation, templates, prompts and the masked-LM loss.
+    """Options of all methods: the encoder, the representation, templates, prompts and the masked-LM loss.
 
-    None is filled in by the method (`dcpcse.methods.fill_defaults`). `dcpcse.methods.model_arguments` gives an object
-    with the own options of all methods as well.
+    `dcpcse.methods.fill_defaults` replaces None by the method's default. `dcpcse.methods.model_arguments` returns an
+    object that has the options of single methods as well.
     """
 
     _argument_group_name = "encoder, method and objectives"
@@ -260,19 +274,12 @@ class ModelArguments(MaskedLMOptions, PromptOptions, TemplateOptions, Representa
             part.__post_init__(self)
 
     def record(self) -> dict[str, Any]:
-        """The options that differ from their defaults and say what was trained, for the model folder."""
-        # Where things lay on the training machine says nothing about the model.
-        places = {
-            "preset",
-            "plugin",
-            "cache_dir",
-            "model_name_or_path",
-            "config_name",
-            "tokenizer_name",
-            "use_auth_token",
-        }
+        """Return the options to record in the model folder: those that describe the model and are not the default."""
+        # Paths of the training machine do not describe the model.
+        paths = {"model_name_or_path", "config_name", "tokenizer_name", "cache_dir"}
+        left_out = {"preset", "plugin", "use_auth_token", *paths}
         defaults = {f.name: f.default for f in fields(self)}
-        return {k: v for k, v in asdict(self).items() if k not in places and v is not False and v != defaults[k]}
+        return {k: v for k, v in asdict(self).items() if k not in left_out and v is not False and v != defaults[k]}
 
 
 def _is_share(value: float | None) -> bool:

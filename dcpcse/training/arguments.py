@@ -1,6 +1,6 @@
-"""Options of training, as dataclasses with their checks. Nothing else happens here.
+"""Options of training and their checks.
 
-The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.cli.legacy_options` maps the older ones.
+The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.cli.legacy_options` translates older names.
 """
 
 import json
@@ -45,29 +45,33 @@ UNSUPPORTED = {
 
 @dataclass
 class DataArguments:
-    """Training data, and the data of the evaluation during training."""
+    """Options of the training data and of the evaluation data during training."""
 
     _argument_group_name = "data"
 
     train_file: str | None = option(
         None,
-        "txt (a sentence a line), csv, tsv, json or jsonl with 1 (sentence), 2 (pair) or 3 columns (hard negative, or "
-        "what the third is named: label or score).",
+        "Training file (required): txt (one sentence per line), csv, tsv, json or jsonl with 1 column (sentence), 2 "
+        "(pair) or 3 (pair and hard negative, or a third column named label or score).",
     )
     max_seq_length: int = option(
-        32, "Tokens of a sentence in training, [CLS] and [SEP] included, a template not; longer ones are cut."
+        32,
+        "Maximum number of tokens of a training sentence, with [CLS] and [SEP] but without a template. Longer "
+        "sentences are truncated.",
     )
-    pad_to_max_length: bool = option(False, "Pad every batch to --max_seq_length instead of its longest sentence.")
-    overwrite_cache: bool = option(False, "Read the training file anew even if it was read before.")
-    eval_data_dir: str = option("SentEval/data", "Folder that holds downstream/STS and downstream/SICK.")
+    pad_to_max_length: bool = option(False, "Pad every batch to --max_seq_length instead of to its longest sentence.")
+    overwrite_cache: bool = option(False, "Read the training file again even if its parsed rows are cached.")
+    eval_data_dir: str = option("SentEval/data", "Folder that contains downstream/STS and downstream/SICK.")
     eval_tasks: list[str] = option(
-        ["STSBenchmark", "SICKRelatedness"], "Tasks whose dev set is measured in training (stsb, sickr)."
+        ["STSBenchmark", "SICKRelatedness"], "Tasks whose dev sets are evaluated: STSBenchmark, SICKRelatedness."
     )
     eval_transfer: bool = option(
-        False, "Measure the dev accuracies of MR CR SUBJ MPQA SST2 TREC MRPC as well (minutes at each evaluation)."
+        False,
+        "Also compute the dev accuracies of MR, CR, SUBJ, MPQA, SST2, TREC and MRPC; this takes minutes at every "
+        "evaluation.",
     )
     custom_eval_data: bool = option(
-        False, "The evaluation files are your own in SentEval's format: do not ask for the official counts."
+        False, "The evaluation files are your own in SentEval's format: do not check them for the official sizes."
     )
 
     def __post_init__(self) -> None:
@@ -75,61 +79,75 @@ class DataArguments:
 
 
 MAX_EPOCHS, MAX_LEARNING_RATE = 1_000_000, 1e38
-"""Beyond them the numbers overflow somewhere in the middle of a run: float32 ends at 3.4e38."""
+"""Larger values overflow during a run: the largest float32 is 3.4e38."""
 
 
 @dataclass
 class RunArguments(TrainingArguments):
-    """transformers' training arguments, with what the papers' scripts have besides."""
+    """The arguments of transformers' Trainer and the other options of the papers' scripts."""
 
-    _argument_group_name = "training (those of transformers.TrainingArguments)"
+    _argument_group_name = "further options of transformers.TrainingArguments"
 
-    output_dir: str | None = option(None, "Folder for the result (required); a new or an empty one.")
+    output_dir: str | None = option(None, "Folder for the trained model (required); it must be new or empty.")
     resume: bool = option(
         False,
-        "Go on from the newest whole checkpoint in --output_dir; begin where there is none yet, and leave a finished "
-        "result as it is. A job that may be cut off can always be given so.",
+        "Resume from the newest complete checkpoint in --output_dir, or start if there is none. A finished run stays "
+        "unchanged, so a job that may be interrupted can always be given this option.",
     )
     resume_from_checkpoint: str | None = option(
         None,
-        "True goes on from the newest whole checkpoint in --output_dir, and there must be one; a folder checkpoint-N "
-        "from that one.",
+        "Resume from a checkpoint-N folder, or with True from the newest complete checkpoint in --output_dir, which "
+        "must exist.",
     )
-    overwrite_output_dir: bool = option(False, "Replace an earlier result in --output_dir.")
-    logging_dir: str | None = option(None, "Folder of TensorBoard's files (with --report_to tensorboard).")
+    overwrite_output_dir: bool = option(False, "Replace an earlier run in --output_dir.")
+    logging_dir: str | None = option(None, "Folder for TensorBoard files (with --report_to tensorboard).")
     # The papers' transformers had no fused optimiser and hid no NaN.
-    optim: str = option("adamw_torch", "Optimiser; a name of transformers' OptimizerNames.")
+    optim: str = option("adamw_torch", "Optimiser: one of transformers' OptimizerNames.")
     logging_nan_inf_filter: bool = option(
-        False, "Pass over losses that are not finite and do no harm, unseen in the log; training stops otherwise."
+        False,
+        "Leave losses that are not finite and do no harm out of the log. Without it, training stops at such a loss.",
     )
     gradient_cache_chunk: int | None = option(
         None,
-        "Encode a batch in chunks of so many examples, each twice: batches of any size in the memory of a chunk, with "
-        "the exact gradient (GradCache). Not with --batchnorm.",
+        "Encode a batch in chunks of this many examples, twice each (GradCache): the gradient is exact and a batch of "
+        "any size takes the memory of a chunk. Not with --batchnorm.",
     )
-    packing: bool = option(True, "Compute no pads, where the encoder allows it; False: padded batches, same numbers.")
+    packing: bool = option(
+        True, "Compute no padding tokens if the encoder allows it. False pads batches; the results are the same."
+    )
     flex_attention: bool = option(
         False,
-        "On a GPU: flex attention over packed texts in one row, prompts stored once, where attention has no dropout: "
-        "in evaluation and encode.",
+        "On a GPU, use flex attention over packed sentences with prompts stored once, in evaluation and wherever "
+        "attention has no dropout.",
     )
     prepack: bool = option(
         True,
-        "On a CPU, in float32: lay the frozen weights out once as matrix products want them; the copies cost twice "
-        "their memory; False: without.",
+        "On a CPU in float32, store the frozen weights also in the layout of its matrix products. The copies take "
+        "twice the memory of these weights.",
     )
     shard_encoder: bool = option(
         False,
-        "With several processes each keeps a part of the frozen encoder's layers (FSDP2); a layer is whole only while "
-        "it computes. For encoders that are too large for one device beside a batch.",
+        "Split the layers of the frozen encoder over the processes (FSDP2), for encoders that do not fit on one "
+        "device.",
     )
-    per_device_eval_batch_size: int = option(128, "Sentences a batch, at most, when dev sets are encoded.")
+    max_steps: int = option(-1, "Number of optimiser steps; it overrides --num_train_epochs. -1: train by epochs.")
+    per_device_eval_batch_size: int = option(128, "Maximum batch size in sentences when dev sets are encoded.")
+    do_train: bool = option(False, "Train the model. Default: on, unless --do_eval is given alone.")
+    do_eval: bool = option(False, "Evaluate the dev sets at the end.")
+    load_best_model_at_end: bool = option(
+        False, "Keep the checkpoint with the best --metric_for_best_model instead of the last one."
+    )
+    metric_for_best_model: str | None = option(
+        None, "Dev score that selects the best checkpoint: stsb_spearman (default), sickr_spearman, avg_sts, ..."
+    )
+    push_to_hub: bool = option(False, "Push the finished model folder to the hub, to --hub_model_id.")
+    hub_model_id: str | None = option(None, "Repository for --push_to_hub, as ORGANISATION/NAME.")
 
     def __post_init__(self) -> None:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available():
-            # accelerate joins processes on CPUs only when told so; untold, each would train alone, in one folder.
+            # accelerate joins processes on CPUs only with use_cpu; otherwise each would train alone, in one folder.
             self.use_cpu = True
-        self._require_sensible()
+        self._require_valid_numbers()
         self._require_known()
         try:
             super().__post_init__()
@@ -137,31 +155,31 @@ class RunArguments(TrainingArguments):
             of = "--accelerator_config: " if "AcceleratorConfig" in str(error) else ""
             raise UserError(f"{of}{' '.join(str(error).split())}") from error
 
-    def _require_sensible(self) -> None:
-        """UserError for a number that cannot be, by our names: transformers looks at few of them, and late."""
+    def _require_valid_numbers(self) -> None:
+        """Raise UserError for a number out of range. transformers checks few of them, and late."""
         for name in ("eval_steps", "save_steps", "logging_steps"):
             value = getattr(self, name)
             require(value is None or value > 0, f"--{name}", value, "above 0")
         epochs = self.num_train_epochs
         require(
-            self.max_steps == -1 or self.max_steps >= 1, "--max_steps", self.max_steps, "at least 1 (-1: by epochs)"
+            self.max_steps == -1 or self.max_steps >= 1, "--max_steps", self.max_steps, "at least 1, or -1 for epochs"
         )
         require(
-            self.max_steps > 0 or 0 < epochs <= MAX_EPOCHS, "--num_train_epochs", epochs, f"above 0, to {MAX_EPOCHS}"
+            self.max_steps > 0 or 0 < epochs <= MAX_EPOCHS, "--num_train_epochs", epochs, f"in (0, {MAX_EPOCHS:,}]"
         )
         if self.resume and self.resume_from_checkpoint is not None:
-            raise UserError("--resume finds the checkpoint itself: leave --resume_from_checkpoint out, or --resume")
+            raise UserError("--resume finds the checkpoint itself; leave --resume_from_checkpoint or --resume out")
         if self.resume and self.overwrite_output_dir:
-            raise UserError("--resume goes on with what --overwrite_output_dir would replace: give one of them")
+            raise UserError("--resume continues the run that --overwrite_output_dir would replace; give one of them")
         for name in ("seed", "data_seed"):
             value = getattr(self, name)
             require(value is None or 0 <= value < 2**32, f"--{name}", value, "in 0 .. 2^32 - 1")
-        bounds = f"above 0, to {MAX_LEARNING_RATE:g}"
+        bounds = f"in (0, {MAX_LEARNING_RATE:g}]"
         require(0 < self.learning_rate <= MAX_LEARNING_RATE, "--learning_rate", self.learning_rate, bounds)
         for name in ("adam_beta1", "adam_beta2"):
             require(0 <= getattr(self, name) < 1, f"--{name}", getattr(self, name), "in [0, 1)")
         if self.dataloader_persistent_workers and not self.dataloader_num_workers:
-            raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers above 0; or leave it out")
+            raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers; add it, or leave it out")
         least = {"dataloader_num_workers": 0, "gradient_accumulation_steps": 1, "torch_empty_cache_steps": 1}
         least |= {"dataloader_prefetch_factor": 1, "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
         least |= {"gradient_cache_chunk": 2}
@@ -172,27 +190,27 @@ class RunArguments(TrainingArguments):
             require(value is None or value >= bound, f"--{name}", value, f"at least {bound}")
 
     def _require_known(self) -> None:
-        """UserError for words that transformers would refuse without the name of the option, or stumble over."""
+        """Raise UserError for values that transformers would reject without the option's name, or later."""
         if self.fp16 and self.bf16:
-            raise UserError("--fp16 and --bf16: give one of them")
+            raise UserError("--fp16 and --bf16 exclude each other; give one of them")
         save, measure = (str(getattr(way, "value", way)) for way in (self.save_strategy, self.eval_strategy))
         if self.load_best_model_at_end and save not in ("best", measure):
             raise UserError(
-                f"--load_best_model_at_end: --save_strategy {save} and --eval_strategy {measure} must be the same, or "
-                "--save_strategy best"
+                f"--load_best_model_at_end: --save_strategy {save} differs from --eval_strategy {measure}; give both "
+                "the same value, or --save_strategy best"
             )
         known = [optimizer.value for optimizer in OptimizerNames]
         if self.optim not in known:
             raise invalid_choice("--optim", self.optim, known)
         if self.optim_args and not re.fullmatch(r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", self.optim_args):
-            raise UserError(f"--optim_args {self.optim_args}: must be NAME=VALUE, several with commas between them")
+            raise UserError(f"--optim_args {self.optim_args}: must be NAME=VALUE, several separated by commas")
         for name in JSON_OPTIONS:
             if isinstance(getattr(self, name), str):
                 _require_object(name, getattr(self, name))
 
 
 def _require_object(name: str, given: str) -> None:
-    """UserError unless an option is a JSON object, or a file with one."""
+    """Raise UserError unless the value of an option is a JSON object or a .json file that contains one."""
     file = Path(given)
     try:
         found = json.loads(read_text(file) if file.suffix == ".json" else given)

@@ -1,4 +1,4 @@
-"""What follows from the options of train.py, and what among them cannot be, before anything is read."""
+"""Values that follow from the options of train.py, and checks of options, before any file is read."""
 
 import os
 import warnings
@@ -20,38 +20,38 @@ from dcpcse.utils.devices import require_flex_attention
 from dcpcse.utils.errors import UserError, invalid_choice
 
 HUB_OPTIONS = ("hub_model_id", "hub_private_repo", "hub_revision")
-"""Options that say where `--push_to_hub` pushes to."""
+"""Options of the repository that `--push_to_hub` pushes to."""
 
 
 def take_push_target(run: RunArguments, given: Collection[str]) -> PushTarget | None:
-    """Where the folder is pushed to at the end, None without `--push_to_hub`, which is taken away from transformers.
+    """Return the repository to push the finished folder to, or None without `--push_to_hub`.
 
-    It would push every checkpoint, with optimiser states and pickles.
+    The option is turned off for transformers, which would push every checkpoint with optimiser states and pickles.
     """
     if not run.push_to_hub:
         if unread := [name for name in HUB_OPTIONS if name in given]:
-            raise UserError(f"--{unread[0]} only counts with --push_to_hub; add it, or leave it out")
+            raise UserError(f"--{unread[0]} has no effect without --push_to_hub; add it, or leave --{unread[0]} out")
         return None
     if not run.hub_model_id:
-        raise UserError("--push_to_hub: where to is missing; give --hub_model_id ORGANISATION/NAME")
+        raise UserError("--push_to_hub needs a repository; add --hub_model_id ORGANISATION/NAME")
     if not run.do_train:
-        raise UserError("--push_to_hub pushes what is trained, and nothing is; dcpcse push FOLDER ORGANISATION/NAME")
+        raise UserError("--push_to_hub needs --do_train; dcpcse push FOLDER ORGANISATION/NAME pushes a folder")
     run.push_to_hub = False
     return PushTarget(run.hub_model_id, run.hub_revision or "main", run.hub_private_repo or None)
 
 
 def resolve_arguments(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
-    """Fill in what follows from the other options, and say so."""
-    if not {"do_train", "do_eval"} & set(given):  # not run.do_eval: transformers sets it where eval_strategy is given
+    """Fill in values that follow from other options, and report them."""
+    if not {"do_train", "do_eval"} & set(given):  # not run.do_eval: transformers sets it with eval_strategy
         run.do_train = True
     if run.fp16 and not torch.cuda.is_available():
-        notify("--fp16 has no effect without a GPU: training in float32")
+        notify("--fp16 has no effect without a GPU; training in float32")
         run.fp16 = False
     if run.n_gpu > 1:
-        notify(f"{run.n_gpu} GPUs are visible, one is used; launch with torchrun to use all")
+        notify(f"{run.n_gpu} GPUs are visible, but one process uses one; launch with torchrun to use all")
         run._n_gpu = 1
     if data.eval_transfer and not wants_dev_scores(run):
-        raise UserError("--eval_transfer: nothing is evaluated; add --eval_strategy steps or --do_eval")
+        raise UserError("--eval_transfer has no effect without an evaluation; add --eval_strategy steps or --do_eval")
     if run.metric_for_best_model:
         _require_metric(run.metric_for_best_model, data)
         run.greater_is_better = run.greater_is_better if "greater_is_better" in given else True
@@ -59,16 +59,16 @@ def resolve_arguments(run: RunArguments, data: DataArguments, given: Collection[
     if run.ddp_find_unused_parameters is None:
         run.ddp_find_unused_parameters = False
     run.dataloader_pin_memory = run.dataloader_pin_memory and torch.cuda.is_available()
-    run.remove_unused_columns = False  # the collator reads text, which the Trainer would drop
+    run.remove_unused_columns = False  # the collator reads the text columns, which the Trainer would drop
     if run.train_sampling_strategy != "random":
         raise UserError(
-            f"--train_sampling_strategy {run.train_sampling_strategy}: in contrastive training the sampler decides "
-            "who is whose negative; only random is supported"
+            f"--train_sampling_strategy {run.train_sampling_strategy} changes which sentences are each other's "
+            "negatives; only random is supported"
         )
     if run.accelerator_config.split_batches or run.accelerator_config.dispatch_batches:
         raise UserError(
-            "--accelerator_config: split_batches and dispatch_batches deal batches out in ways that change who is "
-            "whose negative; leave them out"
+            "--accelerator_config: split_batches and dispatch_batches change which sentences are each other's "
+            "negatives; leave them out"
         )
     _require_installed(run)
     if run.flex_attention:
@@ -78,7 +78,7 @@ def resolve_arguments(run: RunArguments, data: DataArguments, given: Collection[
 
 
 def _notify_of_unused(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
-    """A line for each option that was given and that nothing looks at."""
+    """Report each given option that has no effect."""
     if not wants_dev_scores(run):
         defaults = {field.name: field for field in fields(DataArguments)}
         of_data = ("eval_data_dir", "custom_eval_data")
@@ -86,18 +86,18 @@ def _notify_of_unused(run: RunArguments, data: DataArguments, given: Collection[
         names = [*changed, "metric_for_best_model", "load_best_model_at_end", "greater_is_better"]
         for name in names:
             if name in given:
-                notify(f"--{name} has no effect: nothing is measured without --eval_strategy steps or --do_eval")
+                notify(f"--{name} has no effect without --eval_strategy steps or --do_eval")
     if run.logging_dir and "tensorboard" not in run.report_to:
         notify("--logging_dir has no effect without --report_to tensorboard")
 
 
 def _require_installed(run: RunArguments) -> None:
-    """UserError for an optimiser or a reporter that is not known, or whose package is not there."""
+    """Raise UserError for an optimiser, reporter or schedule that is unknown or whose package is not installed."""
     if unknown := sorted(set(run.report_to) - set(INTEGRATION_TO_CALLBACK)):
         raise invalid_choice("--report_to", unknown[0], [*sorted(INTEGRATION_TO_CALLBACK), "none"])
     if missing := sorted(set(run.report_to) - set(get_available_reporting_integrations())):
         names = " ".join(missing)
-        raise UserError(f"--report_to {names}: not installed; pip install {names}, or --report_to none")
+        raise UserError(f"--report_to {names} is not installed; pip install {names}, or give --report_to none")
     try:
         transformers.Trainer.get_optimizer_cls_and_kwargs(run)
     except (ImportError, ValueError, RuntimeError) as error:
@@ -117,7 +117,7 @@ def _require_installed(run: RunArguments) -> None:
 
 
 def _require_schedule(run: RunArguments) -> None:
-    """UserError for a schedule that cannot be made, or not be followed, with these options: it is tried on nothing."""
+    """Raise UserError if the learning rate schedule cannot be built, or stepped, with these options."""
     name = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     try:
@@ -125,12 +125,12 @@ def _require_schedule(run: RunArguments) -> None:
             run.lr_scheduler_type, optimizer, run.get_warmup_steps(100), 100, run.lr_scheduler_kwargs or {}
         )
         if not isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            with warnings.catch_warnings():  # of a step of the schedule before one of the optimiser
+            with warnings.catch_warnings():  # about a step of the schedule before one of the optimiser
                 warnings.simplefilter("ignore")
                 schedule.step()
     except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
         problem = " ".join(str(error).split())
-        raise UserError(f"--lr_scheduler_type {name}: {problem}; see --lr_scheduler_kwargs") from error
+        raise UserError(f"--lr_scheduler_type {name}: {problem}; change --lr_scheduler_kwargs") from error
 
 
 def _require_metric(name: str, data: DataArguments) -> None:
@@ -142,5 +142,5 @@ def _require_metric(name: str, data: DataArguments) -> None:
 
 
 def wants_dev_scores(run: RunArguments) -> bool:
-    """Whether the run measures dev scores at any time."""
+    """Return whether the run computes dev scores at any time."""
     return run.do_eval or run.eval_strategy != "no" or run.eval_on_start

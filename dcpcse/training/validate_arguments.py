@@ -1,4 +1,4 @@
-"""What train.py can say of its options before anything of training is imported, which takes seconds."""
+"""Checks of the options of train.py that need no modules of training, whose import takes seconds."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -10,32 +10,32 @@ from dcpcse.training.arguments import DataArguments, RunArguments
 from dcpcse.utils.errors import UserError
 
 
-def require_sensible(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
-    """UserError for places that are missing or cannot be, and for options of a method that contradict each other."""
+def require_valid(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
+    """Raise UserError for missing or impossible paths, and for options of a method that contradict each other."""
     model, data, run = options
     if "output_dir" not in given:  # transformers would take ./trainer_output
-        raise UserError("--output_dir is missing: the folder for the result")
+        raise UserError("--output_dir is missing; give a folder for the trained model")
     if Path(run.output_dir).is_file():
         raise UserError(f"--output_dir {run.output_dir} is a file; give a folder")
     require_encoder_and_file(model, data)
-    reader_of(Path(data.train_file))  # is it there, and of a known kind?
+    reader_of(Path(data.train_file))  # raises UserError if the file does not exist or has an unknown format
     _require_encoder(model.model_name_or_path)
     if not run.do_train and not run.do_eval and "do_train" in given:
-        raise UserError("--do_train False, and no --do_eval: there is nothing to do; leave it out, or add --do_eval")
-    fill_defaults(model, ["anchor"])  # options that contradict each other do so whatever columns the data have
+        raise UserError("--do_train False leaves nothing to do without --do_eval; leave it out, or add --do_eval")
+    fill_defaults(model, ["anchor"])  # contradictions do not depend on the columns of the data
 
 
 def require_encoder_and_file(model: ModelArguments, data: DataArguments) -> None:
-    """UserError without an encoder or without data."""
+    """Raise UserError if the encoder or the training file is missing."""
     if not model.model_name_or_path:
-        raise UserError("--model_name_or_path is missing: the encoder, a Hugging Face folder or hub id")
+        raise UserError("--model_name_or_path is missing; give an encoder as a Hugging Face folder or hub id")
     if not data.train_file:
-        raise UserError("--train_file is missing: txt, csv, tsv, json or jsonl")
+        raise UserError("--train_file is missing; give a txt, csv, tsv, json or jsonl file")
 
 
 def _require_encoder(name: str) -> None:
-    place = Path(name)
-    if place.is_file():
-        raise UserError(f"--model_name_or_path {name} is a file; give the folder that holds it")
-    if not place.exists() and (place.is_absolute() or name.startswith((".", "~"))):
-        raise UserError(f"--model_name_or_path {name}: there is no such folder")
+    path = Path(name)
+    if path.is_file():
+        raise UserError(f"--model_name_or_path {name} is a file; give the folder that contains it")
+    if not path.exists() and (path.is_absolute() or name.startswith((".", "~"))):
+        raise UserError(f"--model_name_or_path {name} does not exist; check the path, or give a hub id")

@@ -1,4 +1,4 @@
-"""What data, encoder and method must be to be trained together; each refusal says what to change."""
+"""Checks that data, encoder, method and options can be trained together."""
 
 import logging
 
@@ -13,88 +13,89 @@ from dcpcse.training import validate_arguments as first_checks
 from dcpcse.training.arguments import DataArguments, RunArguments
 from dcpcse.training.gradient_cache import require_cachable
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, plural
 
 logger = logging.getLogger(__name__)
 
 
 def require_training_file(model: ModelArguments, data: DataArguments) -> None:
-    """UserError without an encoder, without data, or for dev tasks that there are not."""
+    """Raise UserError if the encoder or the training file is missing, or a dev task is unknown."""
     first_checks.require_encoder_and_file(model, data)
     if unknown := sorted(set(data.eval_tasks) - set(METRIC_NAMES)):
         raise UserError(f"--eval_tasks {unknown[0]} has no dev scores; choose from: {', '.join(METRIC_NAMES)}")
 
 
 def require_enough(data: TrainingData, run: RunArguments, path: str) -> None:
-    """UserError for fewer rows than a loss, or the processes, need."""
+    """Raise UserError if the file has fewer rows than a loss, or the processes, need."""
     rows, batch = len(data.dataset), run.per_device_train_batch_size * run.world_size
     if rows < 2:
         raise UserError(
-            f"--train_file {path} has {rows} training example: give at least 2, as most losses tell examples apart"
+            f"--train_file {path} has {plural(rows, 'training example')}; give at least 2, because losses compare "
+            "examples"
         )
     if rows < run.world_size:
         raise UserError(
-            f"--train_file {path} has {rows} training examples for {run.world_size} processes: each needs one; launch "
-            "fewer"
+            f"--train_file {path} has {rows} training examples for {run.world_size} processes, and each process needs "
+            "one; launch fewer processes"
         )
     if rows < batch and run.dataloader_drop_last:
         raise UserError(
-            f"--dataloader_drop_last: the {rows} training examples of {path} are no whole batch of {batch}: nothing "
-            "would be trained; give smaller batches, or leave it out"
+            f"--dataloader_drop_last drops all {rows} training examples of {path}, which do not fill a batch of "
+            f"{batch}; use smaller batches, or leave it out"
         )
     labels = describe_labels(data.classes, data.scores)
     named = f"{', '.join(data.columns)}{f' ({labels})' if labels else ''}"
     logger.info("training data: %s rows; columns %s", f"{rows:,}", named)
     if rows < batch:
-        logger.warning("%d examples are fewer than a batch of %d: every batch holds them all", rows, batch)
+        logger.warning("%d examples are fewer than a batch of %d; every batch contains all of them", rows, batch)
 
 
 def warn_of_duplicates(data: TrainingData, file: str, run: RunArguments) -> None:
-    """One line where rows of the file are each other's false negatives, or teach nothing."""
+    """Log one warning if rows of the file are each other's false negatives, or give no signal."""
     found, batch = data.repeats, run.per_device_train_batch_size * run.world_size
-    what = {
-        "occurred before": found.duplicates,
-        "have the same text as anchor and positive": found.identical,
-        "have the same text as anchor and negative": found.contradictory,
-        "are pairs that had another label before": found.relabelled,
+    problems = {
+        "repeat an earlier row": found.duplicates,
+        "have the same sentence as anchor and positive": found.identical,
+        "have the same sentence as anchor and negative": found.contradictory,
+        "repeat an earlier pair with a different label": found.relabelled,
     }
-    told = [
-        f"{of.count:,} {words} (line {of.lines[0]}{', …' if of.count > 1 else ''})"
-        for words, of in what.items()
-        if of.count
+    counts = [
+        f"{rows.count:,} {problem} (line {rows.lines[0]}{', …' if rows.count > 1 else ''})"
+        for problem, rows in problems.items()
+        if rows.count
     ]
-    share = f"; {100 * found.share(batch):.1f} % of batches of {batch} hold a false negative"
-    if told:
+    share = f"; {100 * found.share(batch):.1f} % of batches of {batch} contain a false negative"
+    if counts:
         logger.warning(
-            "%s: of %s rows %s%s; more: dcpcse doctor %s",
-            *(file, f"{found.rows:,}", ", ".join(told), "" if data.roles.label else share, file),
+            "%s: of %s rows, %s%s; dcpcse doctor %s shows more",
+            *(file, f"{found.rows:,}", ", ".join(counts), "" if data.roles.label else share, file),
         )
 
 
 def require_shardable(model: ModelArguments, run: RunArguments) -> None:
-    """UserError where `--shard_encoder` cannot split an encoder."""
+    """Raise UserError if `--shard_encoder` cannot split the encoder."""
     obstacles = {
-        "there is one process; launch several with torchrun": run.world_size == 1,
-        "--tuning full trains the encoder, and only a frozen one is split": model.tuning == "full",
-        "it is not tested with --torch_compile": run.torch_compile,
+        "one process has nothing to split; launch several with torchrun": run.world_size == 1,
+        "only a frozen encoder can be split; leave --tuning full out": model.tuning == "full",
+        "it is not tested with --torch_compile; leave that out": run.torch_compile,
     }
-    for obstacle, there in obstacles.items():
-        if run.shard_encoder and there:
-            raise UserError(f"--shard_encoder: {obstacle}, or leave it out")
+    for obstacle, applies in obstacles.items():
+        if run.shard_encoder and applies:
+            raise UserError(f"--shard_encoder: {obstacle}, or leave --shard_encoder out")
 
 
 def require_data(data: TrainingData, model: ModelArguments, run: RunArguments, file: str) -> None:
-    """UserError for data that cannot be trained on; lines for what is odd in them, and for what has no effect."""
+    """Raise UserError for data that cannot be trained on; report odd rows, and options without effect."""
     require_enough(data, run, file)
     warn_of_duplicates(data, file, run)
     if model.hard_negative_weight and "negative" not in data.dataset.column_names:
-        notify("--hard_negative_weight has no effect: the training file has no third column, of hard negatives")
+        notify("--hard_negative_weight has no effect: the training file has no third column with hard negatives")
     if model.gather_gradient == "published" and run.world_size == 1:
-        notify("--gather_gradient published has no effect on one process: nothing is gathered")
+        notify("--gather_gradient published has no effect with one process")
 
 
 def require_fitting(method: Method, data: DataArguments, run: RunArguments) -> None:
-    """UserError for a method that cannot be trained on texts of this length, or in batches of this kind."""
+    """Raise UserError if the method cannot be trained with this sentence length, batch or hardware option."""
     require_fits(method, data)
     require_fresh_workers(method, run)
     require_inner_gradient(method, run)
@@ -105,58 +106,56 @@ def require_fitting(method: Method, data: DataArguments, run: RunArguments) -> N
 
 
 def require_fits(method: Method, data: DataArguments) -> None:
-    """UserError for texts that are longer than the encoder, or a generator, has room for."""
+    """Raise UserError if sentences may have more tokens than the encoder, or a generator, has positions for."""
     encoder, template = method.model.encoder, method.model.longest_template
     special = 0 if template else sum(map(len, frame(method.model.tokenizer)))
     more = max_added_tokens(method.views, data.max_seq_length - special)
-    longer = f" and the {more} tokens by which --method {method.model.method} may lengthen it" if more else ""
+    longer = f" and up to {more} tokens that --method {method.model.method} adds" if more else ""
     if data.max_seq_length + template + more > encoder.max_tokens:
-        around = f" and {template} tokens of the longest template" if template else ""
-        around += longer
-        fits = "do" if around else "does"
+        added = f" and {template} tokens of the longest template" if template else ""
         raise UserError(
-            f"--max_seq_length {data.max_seq_length}{around} {fits} not fit: with position offset "
-            f"{encoder.position_offset} the encoder has room for {encoder.max_tokens} tokens; lower it, or the offset"
+            f"--max_seq_length {data.max_seq_length}{added}{longer}: the encoder has {encoder.max_tokens} positions "
+            f"at position offset {encoder.position_offset}; lower --max_seq_length or --position_offset"
         )
     for loss_fn in method.losses:
         room = loss_fn.max_tokens
         if room is not None and data.max_seq_length + more > room:
             raise UserError(
-                f"--max_seq_length {data.max_seq_length}{longer}: the generator has room for {room} tokens"
+                f"--max_seq_length {data.max_seq_length}{longer}: the generator has {room} positions; lower it"
             )
 
 
 def require_fresh_workers(method: Method, run: RunArguments) -> None:
-    """UserError for workers that would draw the augmentations of the first epoch in all of them."""
+    """Raise UserError for persistent workers, which would repeat the augmentations of the first epoch."""
     if run.dataloader_persistent_workers and any(view.augmentation for view in method.views):
         raise UserError(
-            f"--dataloader_persistent_workers: --method {method.model.method} changes sentences anew in each epoch, "
-            "and workers that stay keep the first one's number; leave it out"
+            f"--dataloader_persistent_workers: --method {method.model.method} draws new augmentations in each epoch, "
+            "and persistent workers would repeat those of the first; leave it out"
         )
 
 
 def require_inner_gradient(method: Method, run: RunArguments) -> None:
-    """UserError for ways to compute that have no gradient to give inside the forward pass."""
+    """Raise UserError for options with which no gradient is available inside the forward pass."""
     if method.adversary is None:
         return
     obstacles = {
-        "--torch_compile": (run.torch_compile, "a compiled step has none; leave it out"),
-        "--shard_encoder": (run.shard_encoder, "a split encoder has none; leave it out"),
-        "--fp16": (run.fp16, "that gradient is not scaled, and would be lost in half precision; give --bf16"),
+        "--torch_compile": (run.torch_compile, "which a compiled step does not provide; leave it out"),
+        "--shard_encoder": (run.shard_encoder, "which a split encoder does not provide; leave it out"),
+        "--fp16": (run.fp16, "which is not scaled and underflows in half precision; use --bf16"),
     }
     for option, (given, reason) in obstacles.items():
         if given:
             raise UserError(
-                f"{option}: --method {method.model.method} takes the gradient of its adversarial views inside the "
-                f"forward pass; {reason}"
+                f"{option}: --method {method.model.method} needs the gradient of its adversarial views inside the "
+                f"forward pass, {reason}"
             )
 
 
 def require_negatives(method: Method, run: RunArguments) -> None:
-    """UserError for batches in which nothing is left to be told apart: the loss would be 0 whatever is trained."""
+    """Raise UserError for a batch without negatives, whose contrastive loss is always 0."""
     batch = run.per_device_train_batch_size * run.world_size
     if method.negatives(batch) == 0:
         raise UserError(
-            f"--per_device_train_batch_size {run.per_device_train_batch_size}: an anchor would have no negative; give "
-            "at least 2"
+            f"--per_device_train_batch_size {run.per_device_train_batch_size} leaves an anchor without negatives; "
+            "give at least 2"
         )

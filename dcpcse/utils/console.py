@@ -1,4 +1,4 @@
-"""Lines for the person at the terminal."""
+"""Output for the user at the terminal."""
 
 import logging
 
@@ -8,10 +8,10 @@ logger = logging.getLogger(__name__)
 
 
 def print_result(text: str) -> None:
-    """What a command was asked for, on stdout; names and sentences of others cannot command the terminal."""
+    """Print the output of a command to stdout, with control characters escaped."""
     print(printable(text))
 
 
 def notify(line: str) -> None:
-    """A line for the person at the terminal: how what was asked is understood."""
+    """Log a line for the user, such as how an option is interpreted."""
     logger.info(line)

@@ -14,8 +14,8 @@ class UserError(ValueError):
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 row`, `2 rows`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Return a number with its noun: `1 row`, `2 rows`, `2 processes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 _SYNONYMS = {

@@ -1,4 +1,4 @@
-"""Fields of option dataclasses, the form in which their checks complain, and words that several tools take."""
+"""Fields of option dataclasses, their checks, and values that several tools share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -7,26 +7,26 @@ from typing import Any
 from dcpcse.utils.errors import UserError, invalid_choice
 
 BASE = "--base (in Python: base=)"
-"""The option that says where a frozen encoder is now, as messages name it."""
+"""The option for the location of a frozen encoder, as messages name it."""
 
 POOLERS_WITH_HEAD = ("cls", "mask")
-"""Poolers that methods put their MLP on; the other representations are taken as they are pooled."""
+"""Poolers that methods add a head to; the other representations are used as they are."""
 
 GENERATION_CHOICES = ("sample", "argmax")
-"""What `dcpcse.losses.generator` puts at a masked token: a sample of its distribution, or the most probable one."""
+"""Tokens that `dcpcse.losses.generator` inserts: a sample of its distribution, or the most probable token."""
 GENERATE_AT_CHOICES = ("masked", "all")
-"""At which tokens it does so."""
+"""Positions at which it inserts them."""
 
 MAX_PROMPT_SIZE = 10_000
-"""Of what is counted in prompts: more is a slip of the keyboard, and no machine has the memory."""
+"""Upper bound of prompt lengths and sizes. Larger values are typing errors that no machine has the memory for."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What must hold of other options for an option to have an effect.
+    """A condition on other options without which an option has no effect.
 
-    words: how messages name it. holds: whether it holds of options, the attributes of an object. voids: the option
-    that, given beside a preset, takes the preset's options with this need away where the need does not hold.
+    words: the condition in messages. holds: whether an object with the options as attributes fulfils it. voids: an
+    option that, given with a preset, removes the preset's options whose condition it does not fulfil.
     """
 
     words: str
@@ -35,14 +35,14 @@ class Need:
 
 
 OWN_METADATA = ("needs", "replaces")
-"""Metadata of fields that are ours; all others are arguments of `argparse.add_argument`."""
+"""Metadata of fields that only this package reads; other metadata are arguments of `argparse.add_argument`."""
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
-    """A dataclass field with the text that `--help` shows.
+    """Return a dataclass field with the text that `--help` shows.
 
-    needs: a `Need`, or several. replaces: options of a preset that it takes the place of, where it is given; of a
-    flag, where it is given as False. The rest of metadata goes to argparse.
+    needs: a `Need`, or several. replaces: options of a preset that are left out if this option is given; for a flag,
+    if it is given as False. Other metadata is passed to argparse.
     """
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata={"help": help, **metadata})
@@ -50,12 +50,12 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
 
 
 def flag(help: str, **metadata: Any) -> Any:
-    """An option that is on where it stands without a value; None, where it is left out, is the method's own."""
+    """Return a field that is True if the option is given without a value. The default None means the method's own."""
     return option(None, help, nargs="?", const=True, **metadata)
 
 
 def require(holds: bool, name: str, given: Any, allowed: str) -> None:
-    """UserError that says what was given and what is allowed, unless it holds."""
+    """Raise UserError with the given and the allowed values unless the condition holds."""
     if not holds:
         raise UserError(f"{name} {given}: must be {allowed}")
 
@@ -69,12 +69,12 @@ def require_choices(arguments: Any) -> None:
 
 
 def require_count(name: str, value: int | None) -> None:
-    """UserError for a number of prompts, or a size of theirs, that cannot be."""
+    """Raise UserError for a prompt length or size out of range."""
     require(value is None or 1 <= value <= MAX_PROMPT_SIZE, f"--{name}", value, f"in 1 .. {MAX_PROMPT_SIZE:,}")
 
 
 def require_effect(arguments: Any) -> None:
-    """UserError for an option of a dataclass that was given and has no effect, since what it needs does not hold."""
+    """Raise UserError for an option that differs from its default and has no effect because of other options."""
     for one in fields(arguments):
         value = getattr(arguments, one.name)
         for need in needs_of(one.metadata):
@@ -84,6 +84,6 @@ def require_effect(arguments: Any) -> None:
 
 
 def needs_of(metadata: Mapping[str, Any]) -> tuple[Need, ...]:
-    """What the field of an option with this metadata needs."""
+    """Return the conditions that the metadata of an option declare."""
     needs = metadata.get("needs", ())
     return (needs,) if isinstance(needs, Need) else needs

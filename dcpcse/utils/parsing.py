@@ -1,4 +1,4 @@
-"""JSON and YAML from anywhere: what they hold, or a ValueError that says why not; never code, never a flood."""
+"""Read JSON and YAML from untrusted sources: no code is run, and memory stays bounded."""
 
 import errno
 import functools
@@ -11,33 +11,33 @@ from typing import Any
 import yaml
 
 MOST_NODES = 1_000_000
-"""Values that a YAML text may stand for once its aliases are written out: ten lines can mean a billion."""
+"""Maximum number of values of a YAML text after its aliases are expanded; ten lines can expand to a billion."""
 
 _BEYOND = (RecursionError, OverflowError, IndexError, KeyError, TypeError, AttributeError)
-"""What the parsers raise for absurd input besides ValueError: deep nesting, and tags such as `!!int ''`."""
+"""Exceptions other than ValueError that the parsers raise, for deep nesting and for tags such as `!!int ''`."""
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of a file; OSError for anything else, a pipe too, which would be waited for without end."""
+    """Return the UTF-8 text of a file. Raises OSError for anything that is not a file, such as a pipe."""
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no file", str(path))
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
     return path.read_text(encoding="utf-8")
 
 
 def parse_json(text: str | bytes, *, once: bool = False) -> Any:
-    """The content of a JSON text; ValueError for anything else, nesting beyond reason included.
+    """Return the content of a JSON text. Raises ValueError if it is not valid JSON or is nested too deeply.
 
-    once: a name that stands twice in an object is refused, of which the last one would win unseen.
+    once: a name that occurs twice in an object is an error; otherwise its last value is used.
     """
     parse = functools.partial(json.loads, object_pairs_hook=_without_repeats) if once else json.loads
     return _checked(parse, text, "JSON")
 
 
 def parse_yaml(text: str) -> Any:
-    """The content of a YAML text without tags of its own; ValueError for anything else.
+    """Return the content of a YAML text without custom tags. Raises ValueError for any other text.
 
-    Names that stand twice in a mapping, anchors that contain themselves, and aliases that stand for more than
-    `MOST_NODES` values, are refused.
+    Repeated names in a mapping, anchors that contain themselves, and aliases that expand to more than `MOST_NODES`
+    values are errors.
     """
     return _checked(_load_yaml, text, "YAML")
 
@@ -48,9 +48,9 @@ def _checked(parse: Callable[[Any], Any], text: str | bytes, kind: str) -> Any:
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
     except RecursionError as error:
-        raise ValueError(f"{kind} that is nested too deeply") from error
+        raise ValueError(f"{kind} is nested too deeply") from error
     except _BEYOND as error:
-        raise ValueError(f"{kind} with a value that cannot be read: {error}") from error
+        raise ValueError(f"{kind} contains an invalid value: {error}") from error
 
 
 def _load_yaml(text: str) -> Any:
@@ -60,14 +60,14 @@ def _load_yaml(text: str) -> Any:
         if node is None:
             return None
         if _written_out(node, {}) > MOST_NODES:
-            raise ValueError(f"aliases (*name) that stand for more than {MOST_NODES:,} values")
+            raise ValueError(f"aliases (*name) expand to more than {MOST_NODES:,} values")
         return loader.construct_document(node)
     finally:
         loader.dispose()
 
 
 def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
-    """Values that a node stands for without aliases; known: of the nodes that were counted, 0 while they are."""
+    """Return the number of values of a node with aliases expanded. known: counts by node, 0 while being counted."""
     if id(node) not in known:
         known[id(node)] = 0
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
@@ -75,7 +75,7 @@ def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
         inside = node.value if isinstance(node, yaml.SequenceNode) else [one for pair in pairs for one in pair]
         known[id(node)] = 1 + sum(_written_out(one, known) for one in inside)
     elif not known[id(node)]:
-        raise ValueError("an anchor (&name) that contains itself")
+        raise ValueError("an anchor (&name) contains itself")
     return known[id(node)]
 
 
@@ -87,4 +87,4 @@ def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 def _refuse_repeats(names: Iterable[str]) -> None:
     for name, times in Counter(names).items():
         if times > 1:
-            raise ValueError(f"{name} stands there {times} times; keep one of them")
+            raise ValueError(f"{name} occurs {times} times; keep one of them")

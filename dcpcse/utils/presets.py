@@ -1,7 +1,7 @@
-"""Presets: the published settings of every method, one YAML file each, as `--preset method/setting`.
+"""Presets: the published settings of every method, one YAML file each, selected by `--preset method/setting`.
 
-A file holds `source` (paper and table), `published` (the STS average of the paper, null where there is none),
-`notes` (where paper, README and scripts disagree) and `options` of train.py.
+A file contains `source` (paper and table), `published` (the STS average of the paper, or null), `notes` (differences
+between paper, README and scripts) and `options` of train.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parent.parent / "presets"
 
 @dataclass(frozen=True)
 class Preset:
-    """A published setting. published: STS average × 100 of the paper's test table, None where it gives none."""
+    """A published setting. published: the STS average × 100 of the paper's test table, or None."""
 
     name: str
     source: str
@@ -29,14 +29,14 @@ class Preset:
     options: Mapping[str, Any]
 
     def describe(self) -> str:
-        """Source, expected score and disagreements, a line each."""
-        score = "none published" if self.published is None else f"{self.published:.2f}, not reproduced here"
-        lines = [f"preset {self.name}: {self.source}; STS average: {score}"]
+        """Return source, published score and notes, one line each."""
+        score = "none" if self.published is None else f"{self.published:.2f} (not reproduced here)"
+        lines = [f"preset {self.name}: {self.source}; published STS average: {score}"]
         return "\n".join([*lines, *(f"preset {self.name}: {note}" for note in self.notes)])
 
 
 def names() -> list[str]:
-    """All presets, as `method/setting`."""
+    """Return the names of all presets, as `method/setting`."""
     return sorted(str(path.relative_to(_ROOT).with_suffix("")) for path in _ROOT.glob("*/*.yaml"))
 
 
@@ -46,9 +46,9 @@ def drop_unused(
     metadata: Mapping[str, Mapping[str, Any]],
     notify: Callable[[str], None],
 ) -> dict[str, Any]:
-    """A preset's options without those that an option given beside it leaves nothing to speak of; each is said.
+    """Return a preset's options without those that other given options replace or make void; each is reported.
 
-    metadata: of all options, by name; what an option needs, and what it replaces, is declared there.
+    metadata: the metadata of all options by name, which declares what an option needs and replaces.
     """
     kept = dict(preset)
     options = SimpleNamespace(**{**dict.fromkeys(metadata), **given})

@@ -75,9 +75,9 @@ def test_training_says_so_before_a_model_is_loaded(file, broken, tmp_path, caplo
     assert "cannot load the encoder" in capsys.readouterr().err
     said = [record.getMessage() for record in caplog.records if "dcpcse doctor" in record.getMessage()]
     assert said == [
-        f"{file}: of 5 rows 1 occurred before (line 4), 1 have the same text as anchor and positive (line 3), 1 have "
-        f"the same text as anchor and negative (line 5); 100.0 % of batches of 8 hold a false negative; more: "
-        f"dcpcse doctor {file}"
+        f"{file}: of 5 rows, 1 repeat an earlier row (line 4), 1 have the same sentence as anchor and positive "
+        f"(line 3), 1 have the same sentence as anchor and negative (line 5); 100.0 % of batches of "
+        f"8 contain a false negative; dcpcse doctor {file} shows more"
     ]
 
 

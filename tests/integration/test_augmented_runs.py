@@ -78,7 +78,7 @@ def test_a_compiled_step_finds_the_same_changes(shaken, tiny, train, train_txt):
 def test_workers_that_stay_are_refused(shaken, tool, tiny, train, train_txt, tmp_path):
     options = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
-    refused(tool, train_command, argv, "--dataloader_persistent_workers", "anew in each epoch")
+    refused(tool, train_command, argv, "--dataloader_persistent_workers", "draws new augmentations")
 
 
 def test_a_corpus_of_sentences_as_they_are_is_refused(shaken, tool, tiny, train, train_txt, tmp_path):
@@ -92,5 +92,5 @@ def test_a_text_that_an_augmentation_may_make_too_long_is_refused(
 ):
     monkeypatch.setattr(Augmentation, "longest", lambda self, tokens: 2 * tokens)
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", max_seq_length=45, pre_seq_len=10)
-    refused(tool, train_command, argv, "--max_seq_length 45 and the 43 tokens by which --method dcpcse", "room for 86")
+    refused(tool, train_command, argv, "--max_seq_length 45 and up to 43 tokens", "the encoder has 86 positions")
     train(tiny("bert"), train_txt, max_seq_length=44, pre_seq_len=10, max_steps=1)

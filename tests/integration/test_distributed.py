@@ -315,7 +315,7 @@ def test_processes_end_with_the_same_weights_and_these_are_saved(with_dropout):
 
 def test_one_of_several_processes_speaks_and_counts_all_negatives(with_dropout):
     _, _, said = with_dropout
-    assert said.count("negatives per anchor: 5 (batch 6 over 2 process(es))") == 1
+    assert said.count("negatives per anchor: 5 (batch 6 over 2 processes)") == 1
     assert said.count("optimiser steps: 7;") == 1
 
 
@@ -373,7 +373,7 @@ def test_two_machines_train_what_two_processes_of_one_do(published_run, tmp_path
     folder, options, _ = published_run
     done = launch_machines(2, "train.py", *words({**options, "output_dir": tmp_path / "out"}), "--optim", "sgd")
     assert [one.returncode for one in done] == [0, 0], done[0].stderr + done[1].stderr
-    assert "negatives per anchor: 19 (batch 10 over 2 process(es)" in done[0].stderr
+    assert "negatives per anchor: 19 (batch 10 over 2 processes" in done[0].stderr
     assert "negatives per anchor" not in done[1].stderr
     assert_same_weights(folder, tmp_path / "out")
 

@@ -168,7 +168,7 @@ def test_sklearn_and_hidden_units_change_the_classifier(words, tool, tmp_path):
 REFUSED = {
     "pairs called as a task": (["--pairs", "{CR}", "--task_set", "na", "--tasks", "CR"], "same name as one of CR"),
     "data folder that is none": (["--data_dir", "nowhere", "--task_set", "transfer"], "--data_dir"),
-    "few-shot option without few-shot": (["--shots", "8"], "--shots only counts with fewshot"),
+    "few-shot option without few-shot": (["--shots", "8"], "--shots has no effect without a fewshot task"),
     "retrieval option without retrieval": (["--retrieval_identical", "keep"], "--retrieval_identical"),
     "sample without its file": (["--task_set", "geometry", "--geometry_sample", "5"], "--geometry_sentences"),
     "sample file that is not there": (
@@ -282,7 +282,7 @@ def test_transfer_scores_that_nobody_measures_are_refused(tiny, train_txt, data,
     argv = ["--model_name_or_path", tiny("bert"), "--train_file", train_txt, "--output_dir", str(tmp_path / "out")]
     outcome = tool(train_command, [*argv, "--eval_data_dir", data, "--custom_eval_data", "--eval_transfer"])
     assert outcome.code == 2
-    assert "--eval_transfer: nothing is evaluated" in outcome.err
+    assert "--eval_transfer has no effect without an evaluation" in outcome.err
     assert not (tmp_path / "out").exists()
 
 

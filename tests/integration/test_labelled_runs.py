@@ -59,7 +59,7 @@ def test_the_labels_of_a_file_are_said(tiny, train, tool, labelled_csv, scored_c
         words = train.argv(tiny("bert"), data, tmp_path / "out", method="sbert", max_steps=1)
         said = tool(train_command, [*words, "--overwrite_output_dir"]).said
         assert f"({counts})" in said or f"(scores {counts})" in said
-        assert "its examples are not told apart" in said
+        assert "the loss does not compare its examples" in said
 
 
 def test_other_methods_say_which_method_reads_labels(tiny, train, tool, labelled_csv, tmp_path):

@@ -86,7 +86,7 @@ def test_a_method_without_a_contrastive_objective_trains(options, method, tiny, 
 def test_it_says_that_examples_are_not_told_apart(method, tiny, train, train_csv, tool, tmp_path):
     method(Pull)
     said = tool(train_command, train.argv(tiny("bert"), train_csv, tmp_path / "out", max_steps=1)).said
-    assert "batch: 4 over 1 process(es); its examples are not told apart" in said
+    assert "batch: 4 over 1 process; the loss does not compare its examples" in said
     assert "negatives per anchor" not in said
 
 

@@ -40,7 +40,7 @@ def test_an_impossible_push_is_refused_before_training(server, train, tool, tiny
 
     refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID), "something other than")
     refused(tool, train_command, argv(push_to_hub=True), "--hub_model_id")
-    refused(tool, train_command, argv(hub_model_id=ID), "only counts with --push_to_hub")
+    refused(tool, train_command, argv(hub_model_id=ID), "has no effect without --push_to_hub")
     refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID, hub_token="x"), "hf auth login")
     refused(tool, train_command, argv(push_to_hub=True, hub_model_id=ID, hub_strategy="end"), "--hub_strategy")
     monkeypatch.delenv("HF_TOKEN")

@@ -501,9 +501,9 @@ def test_workers_that_tokenise_ahead_train_the_same(method, tiny, train, train_t
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
-        ("bert", {}, "batches packed: no pads are computed\n"),
+        ("bert", {}, "batches packed, without padding tokens\n"),
         ("bert", {"packing": "False"}, "batches padded\n"),
-        ("mpnet", {"method": "simcse"}, "batches padded: mpnet cannot take packed ones\n"),
+        ("mpnet", {"method": "simcse"}, "batches padded: mpnet does not support packing\n"),
     ],
     ids=["packed", "off", "another type"],
 )
@@ -570,8 +570,8 @@ def test_the_summary_counts_parameters_and_negatives(data, negatives, tiny, trai
     frozen = sum(p.numel() for name, p in encoder.named_parameters() if not name.startswith("pooler."))
     prompts = 5 * 2 * 3 * 32  # P · 2 · layers · hidden
     trained = prompts + 32 * 32 + 32
-    assert f"{frozen:,} of the encoder, frozen" in outcome.said
-    assert f"{prompts:,} of the prompts ({100 * prompts / frozen:.3f}%)" in outcome.said
+    assert f"encoder {frozen:,}, frozen" in outcome.said
+    assert f"trained: prompts {prompts:,} ({100 * prompts / frozen:.3f}%)" in outcome.said
     assert f"{trained:,} with heads ({100 * trained / frozen:.3f}%)" in outcome.said
     assert f"negatives per anchor: {negatives} " in outcome.said
     assert "optimiser steps: 4;" in outcome.said
@@ -599,7 +599,7 @@ def test_one_process_says_that_it_gathers_nothing(tiny, train, train_txt, tool, 
     options = {"gather_gradient": "published", "max_steps": 1}
     outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
     assert outcome.code == 0
-    assert "--gather_gradient published has no effect on one process" in outcome.said
+    assert "--gather_gradient published has no effect with one process" in outcome.said
 
 
 def test_modernbert_says_that_a_position_offset_changes_nothing_and_nothing_changes(tiny, train, train_txt, tool):

@@ -119,7 +119,7 @@ def test_ways_to_compute_without_an_inner_gradient_are_refused(option, tiny):
     method = SimpleNamespace(adversary=Adversary("supervised", 1.0, {}), model=SimpleNamespace(method="mine"))
     run = {"torch_compile": False, "shard_encoder": False, "fp16": False}
     require_inner_gradient(method, SimpleNamespace(**run))
-    with pytest.raises(UserError, match=f"--{option}: --method mine takes the gradient"):
+    with pytest.raises(UserError, match=f"--{option}: --method mine needs the gradient"):
         require_inner_gradient(method, SimpleNamespace(**{**run, option: True}))
     method.adversary = None
     require_inner_gradient(method, SimpleNamespace(**{**run, option: True}))

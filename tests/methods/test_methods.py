@@ -169,9 +169,9 @@ def test_an_option_without_effect_is_refused(options, message):
     [
         ({"template": "means [MASK]"}, "0 slots for the sentence"),
         ({"second_template": "{sentence}"}, r"no \[MASK\]"),
-        ({"tuning": "half"}, "--tuning half: must be one of"),
+        ({"tuning": "half"}, "--tuning half is unknown; choose from"),
         ({"instance_weight": -1.0}, "--instance_weight"),
-        ({"prototypes": "some"}, "--prototypes some: must be one of"),
+        ({"prototypes": "some"}, "--prototypes some is unknown; choose from"),
         ({"prototype_weight": 0.0}, "--prototype_weight 0.0: must be above 0"),
         ({"prototype_weight": float("nan")}, "--prototype_weight nan: must be above 0"),
         ({"gather_gradient": "half"}, "--gather_gradient"),

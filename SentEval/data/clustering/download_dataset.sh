@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The eight short-text sets of the SCCL paper as label<TAB>text files, into this folder.
+# Download the eight short-text sets of the SCCL paper to this folder, as files of label<TAB>text lines.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 MIRROR=${MIRROR:-https://raw.githubusercontent.com/rashadulrakib/short-text-clustering-enhancement/f363b66e6fd51f9dd1db679d2a9ce55538ab9868/data}
 source ../../../data/fetch.sh
 
-# Our file, the file at the source, its sha256 there.
+# Local file, file at the source, sha256 of the source file.
 SOURCES="
 agnews.tsv agnewsdataraw-8000 9a3ecfb3d5daef1cdef2fa1cc23d1f1c23784220116c39072d6d8422f5781c06
 searchsnippets.tsv search_snippets/search_snippets_true_text e39dbcb5d956c2a34d1a68727c18b05646dfd4921857f7f61beccf6481e94787
@@ -21,7 +21,7 @@ check_source() {
     require_sha256 "$1" "$expected"
 }
 
-# One blank for every run of them, none at the ends, the label before a tab.
+# Replace runs of blanks by one blank, strip both ends, and write the label before a tab.
 clean() {
     "${PYTHON:-python3}" -c 'import sys
 with open(sys.argv[1], encoding="utf-8", newline="\n") as source, open(sys.argv[2], "w", encoding="utf-8", newline="\n") as clean:
@@ -33,7 +33,7 @@ with open(sys.argv[1], encoding="utf-8", newline="\n") as source, open(sys.argv[
 while read -r name place expected; do
     [ -z "$name" ] && continue
     if [ -e "$name" ]; then
-        echo "$name is here already"
+        echo "$name already exists"
         continue
     fi
     mkdir -p "$(dirname "$place")"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The evaluation data (SimCSE's senteval.tar), into this folder; every file is counted before it takes its place.
+# Download the evaluation data (SimCSE's senteval.tar) to this folder. The lines of all files are counted before they are
+# moved here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source ../../../data/fetch.sh
 
-# File, lines (with the header, where there is one).
+# File and number of lines, with the header if it has one.
 COUNTS="
 MR/rt-polarity.pos 5331
 MR/rt-polarity.neg 5331
@@ -31,7 +32,7 @@ STS/STSBenchmark/sts-train.csv 5749
 STS/STSBenchmark/sts-dev.csv 1500
 STS/STSBenchmark/sts-test.csv 1379
 "
-# Folder, scored pairs: lines of STS.gs.*.txt that are not empty, of the sets that have sentences.
+# Folder and number of scored pairs: lines of STS.gs.*.txt that are not empty, of the sets that have sentences.
 PAIRS="
 STS/STS12-en-test 3108
 STS/STS13-en-test 1500
@@ -66,23 +67,23 @@ check_folder() {
 }
 
 check_archive() {
-    tar -tf "$1" > /dev/null 2>&1 || stop "$1 is no whole tar archive; delete it and run this again"
+    tar -tf "$1" > /dev/null 2>&1 || stop "$1 is not a complete tar archive; delete it and run this again"
 }
 
 if [ -d STS ]; then
     check_folder . "the folders here"
-    echo "the evaluation data are here already, and every count is right"
+    echo "the evaluation data already exist, and all counts are correct"
     exit 0
 fi
 fetch senteval.tar check_archive
 rm -rf unpacked.part
 "${PYTHON:-python3}" ../../../data/unpack.py senteval.tar unpacked.part
 root=$(dirname "$(find unpacked.part -type d -name STS | head -n 1)")
-[ -d "$root/STS" ] || stop "senteval.tar holds no folder STS"
+[ -d "$root/STS" ] || stop "senteval.tar does not contain a folder STS; delete it and run this again"
 check_folder "$root" senteval.tar
 for folder in "$root"/*/; do
     rm -rf "./$(basename "$folder")"
     mv "$folder" .
 done
 rm -rf unpacked.part senteval.tar
-echo "the evaluation data are in $(pwd); every count is right"
+echo "the evaluation data are in $(pwd), and all counts are correct"

@@ -1,4 +1,4 @@
-"""dcpcse corrupt: replaces tokens of a training file once, ahead of training (D2CSE, footnote 1)."""
+"""`dcpcse corrupt`: replace tokens of a training file once, before training (D2CSE, footnote 1)."""
 
 import argparse
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def corrupt_command(argv: Sequence[str]) -> None:
-    """The whole of the command; raises UserError for what the user can mend."""
+    """Run the command. Raises UserError for a user mistake."""
     args = corrupt_parser().parse_args(list(argv))
-    _require_sensible(args)
+    _require_valid(args)
     _corrupt(args)
 
 
 def _corrupt(args: argparse.Namespace) -> None:
-    # Once the options are right: these take seconds.
+    # Imported after the options are checked, because this takes seconds.
     import torch
 
     from dcpcse.data.collator import ViewCollator
@@ -46,14 +46,15 @@ def _corrupt(args: argparse.Namespace) -> None:
     data, label = file.dataset, file.roles.label
     if label:
         raise UserError(
-            f"--train_file {args.train_file} has a column {label}, which no method with replaced tokens reads; leave "
-            "it out"
+            f"--train_file {args.train_file} has a column {label}, which no method with replaced tokens uses; remove "
+            "the column"
         )
     options = LoadOptions(cache_dir=args.cache_dir)
     tokenizer = load_tokenizer(args.model_name_or_path, options)
     generator = load_generator(args.generator_name, tokenizer, options)
     if args.max_seq_length > generator.max_tokens:
-        raise UserError(f"--max_seq_length {args.max_seq_length}: the generator has room for {generator.max_tokens}")
+        room = generator.max_tokens
+        raise UserError(f"--max_seq_length {args.max_seq_length} exceeds the {room} positions of the generator")
     masking = TokenMasking(tokenizer, args.masking_ratio)
     corruption = Corruption(masking, generator, args.generation, args.generate_at).to(pick_device(args.device))
     views = sentence_pair_views(data.column_names)
@@ -76,7 +77,7 @@ def _corrupt(args: argparse.Namespace) -> None:
 
 
 def _fill(ids: "np.memmap", data: Any, collator: "ViewCollator", corruption: "Corruption", batch_size: int) -> float:
-    """Corrupt all examples into the array (rows, views, L); gives the share of real tokens that were replaced."""
+    """Write all corrupted examples to the array (rows, views, L); return the share of tokens that were replaced."""
     device = next(corruption.parameters()).device
     replaced = tokens = 0
     for start in tqdm(range(0, len(ids), batch_size), desc="corrupt", mininterval=1, unit="batch"):
@@ -89,7 +90,7 @@ def _fill(ids: "np.memmap", data: Any, collator: "ViewCollator", corruption: "Co
     return replaced / tokens
 
 
-def _require_sensible(args: argparse.Namespace) -> None:
+def _require_valid(args: argparse.Namespace) -> None:
     if not 0 < args.masking_ratio < 1:
         raise UserError(f"--masking_ratio {args.masking_ratio}: must be in (0, 1)")
     for name, least in {"batch_size": 1, "max_seq_length": 3, "seed": 0}.items():
@@ -101,18 +102,18 @@ def _require_sensible(args: argparse.Namespace) -> None:
 
 
 def corrupt_parser() -> CommandParser:
-    """The parser of the command."""
-    parser = CommandParser(prog="dcpcse corrupt", description="Replace tokens once, ahead of training.")
-    parser.add_argument("--model_name_or_path", required=True, help="The encoder that is to be trained.")
-    parser.add_argument("--generator_name", required=True, help="Masked language model of the same vocabulary.")
-    parser.add_argument("--train_file", required=True, help="As for train.py.")
-    parser.add_argument("--output_dir", required=True, help="Folder of the corpus, new or empty.")
-    parser.add_argument("--max_seq_length", type=int, default=32, help="As in training. Default: 32")
-    parser.add_argument("--masking_ratio", type=float, default=0.3, help="Share of tokens masked. Default: 0.3")
-    parser.add_argument("--generation", choices=GENERATION_CHOICES, default="sample", help="Default: sample")
-    parser.add_argument("--generate_at", choices=GENERATE_AT_CHOICES, default="masked", help="Default: masked")
-    parser.add_argument("--seed", type=int, default=42, help="Default: 42")
-    parser.add_argument("--batch_size", type=int, default=128, help="Examples a batch. Default: 128")
-    parser.add_argument("--device", help="cpu, cuda, ... (default: cuda if there is one).")
-    parser.add_argument("--cache_dir", help="Downloads, and the training data as read.")
+    """Return the parser of the command."""
+    parser = CommandParser(prog="dcpcse corrupt", description="Replace tokens once, before training.")
+    parser.add_argument("--model_name_or_path", required=True, help="Encoder to be trained (required)")
+    parser.add_argument("--generator_name", required=True, help="Masked language model of its vocabulary (required)")
+    parser.add_argument("--train_file", required=True, help="Training file, as for train.py (required)")
+    parser.add_argument("--output_dir", required=True, help="Folder for the corpus, new or empty (required)")
+    parser.add_argument("--max_seq_length", type=int, default=32, help="Tokens per sentence, as in training.")
+    parser.add_argument("--masking_ratio", type=float, default=0.3, help="Share of the tokens that are masked.")
+    parser.add_argument("--generation", choices=GENERATION_CHOICES, default="sample", help="How a token is chosen.")
+    parser.add_argument("--generate_at", choices=GENERATE_AT_CHOICES, default="masked", help="Positions to replace.")
+    parser.add_argument("--seed", type=int, default=42, help="Seed of the masks and the samples.")
+    parser.add_argument("--batch_size", type=int, default=128, help="Batch size in examples.")
+    parser.add_argument("--device", help="Device: cpu, cuda, ... Default: cuda if available.")
+    parser.add_argument("--cache_dir", help="Folder for downloads and for the parsed training data.")
     return parser

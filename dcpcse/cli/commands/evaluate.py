@@ -1,4 +1,4 @@
-"""evaluation.py: nothing of evaluation is imported before its options are read."""
+"""`dcpcse evaluate` and evaluation.py; the modules of evaluation are imported after the options are checked."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from dcpcse.cli.parse import parse_evaluation
 
 
 def evaluate_command(argv: Sequence[str]) -> None:
-    """The whole of evaluation.py; raises UserError or DataError for what the user can mend."""
+    """Run evaluation.py. Raises UserError or DataError for a user mistake."""
     args, published = parse_evaluation(argv)
     from dcpcse.evaluation.run import run_evaluation
 

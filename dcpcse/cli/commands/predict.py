@@ -1,6 +1,6 @@
-"""`dcpcse predict`: the words that a masked language model puts at a template's [MASK] for a sentence.
+"""`dcpcse predict`: the most probable tokens at a template's [MASK], with and without template denoising.
 
-As PromptBERT's Table 7: the most probable tokens with and without template denoising, beside each other.
+The table is that of PromptBERT's Table 7.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ DEFAULT_TEMPLATE = 'This sentence of "{sentence}" means [MASK] .'
 
 
 def predict_command(argv: Sequence[str]) -> None:
-    """The whole command; raises UserError for what the user can mend."""
+    """Run the command. Raises UserError for a user mistake."""
     args = predict_parser().parse_args(argv)
     if args.top_k < 1:
         raise UserError(f"--top_k {args.top_k}: must be at least 1")
     if not all(sentence.strip() for sentence in args.sentences):
-        raise UserError("a sentence is blank; give some text")
+        raise UserError("a sentence is blank; give a text")
     template = Template.parse(args.template)
-    # Once the options are right: these take seconds.
+    # Imported after the options are checked, because this takes seconds.
     from dcpcse.encoders.backbones import load_backbone, require_trained_head
     from dcpcse.encoders.sentence_encoder import plain_encoder
     from dcpcse.encoders.storage import hub
@@ -38,13 +38,13 @@ def predict_command(argv: Sequence[str]) -> None:
     hub.require_known(args.model_name_or_path, LoadOptions())
     backbone = load_backbone(args.model_name_or_path, lm_head=args.lm_head)
     if args.top_k > backbone.lm_head.vocab_size:
-        raise UserError(f"--top_k {args.top_k}: the head knows {backbone.lm_head.vocab_size} tokens; give fewer")
+        raise UserError(f"--top_k {args.top_k} exceeds the {backbone.lm_head.vocab_size} tokens of the vocabulary")
     model = plain_encoder(backbone, "mask", template)
     print_result(format_predictions(model, backbone.lm_head, args.sentences, args.top_k))
 
 
 def format_predictions(model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], k: int) -> str:
-    """A table: of each sentence the k most probable tokens as they are, and denoised."""
+    """Return a table with the k most probable tokens of each sentence, without and with denoising."""
     from dcpcse.encoders.untrained.top_k import predict_tokens
 
     columns = {}
@@ -58,11 +58,11 @@ def format_predictions(model: "SentenceEncoder", lm_head: "LMHead", sentences: S
 
 
 def predict_parser() -> CommandParser:
-    """The parser of the command."""
-    parser = CommandParser(prog="dcpcse predict", description="Predicted words of sentences.")
-    parser.add_argument("sentences", nargs="+", metavar="SENTENCE")
-    parser.add_argument("--model_name_or_path", required=True, help="Encoder: Hugging Face folder or hub id.")
-    parser.add_argument("--template", default=DEFAULT_TEMPLATE, help="Default: %(default)s")
-    parser.add_argument("--lm_head", default="checkpoint", help="checkpoint, or a folder or hub id with a head.")
-    parser.add_argument("--top_k", type=int, default=5)
+    """Return the parser of the command."""
+    parser = CommandParser(prog="dcpcse predict", description="Predict tokens at the [MASK] of a template.")
+    parser.add_argument("sentences", nargs="+", metavar="SENTENCE", help="Sentences to put into the template.")
+    parser.add_argument("--model_name_or_path", required=True, help="Hugging Face folder or hub id (required)")
+    parser.add_argument("--template", default=DEFAULT_TEMPLATE, help="Template with {sentence} and [MASK].")
+    parser.add_argument("--lm_head", default="checkpoint", help="Masked-LM head: checkpoint, or a folder or hub id.")
+    parser.add_argument("--top_k", type=int, default=5, help="Number of tokens to show.")
     return parser

@@ -1,4 +1,4 @@
-"""train.py: nothing of training is imported before its options are read."""
+"""`dcpcse train` and train.py; the modules of training are imported after the options are checked."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from dcpcse.cli.parse import parse_training
 
 
 def train_command(argv: Sequence[str]) -> None:
-    """The whole of train.py; raises UserError or DataError for what the user can mend."""
+    """Run train.py. Raises UserError or DataError for a user mistake."""
     options, given = parse_training(argv)
-    from dcpcse.training.validate_arguments import require_sensible
+    from dcpcse.training.validate_arguments import require_valid
 
-    require_sensible(options, given)
+    require_valid(options, given)
     from dcpcse.training.run import run_training
 
     run_training(options, given)

@@ -104,6 +104,7 @@ def find_rows(asked: Sequence[str]) -> list[PublishedRow]:
         if not hits:
             tables = dict.fromkeys("/".join(known.split("/")[:2]) for known in rows)
             hint = did_you_mean(name, rows, cutoff=0.7) or did_you_mean(name, tables, cutoff=0.4)
-            raise UserError(f"there is no row {name}; the tables are {', '.join(tables)}{hint and '; ' + hint}")
+            listed = f"the tables are {', '.join(tables)}"
+            raise UserError(f"no published row is called {name}; {hint and hint + ' '}{listed}")
         found |= {hit: rows[hit] for hit in hits}
     return list(found.values())
