@@ -17,7 +17,7 @@ def in_turn(
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds of each side in each round; the order is drawn anew for each. One round before them is not counted."""
+    """Seconds of each side in each round; the order is random in each round. A first round is not counted."""
     order, seconds = random.Random(seed), {name: [] for name in sides}
     for counted in range(rounds + 1):
         for name in order.sample(list(sides), len(sides)):

@@ -3,7 +3,7 @@
     python benchmarks/startup.py [--rounds 12] [--output_file startup.json]
 
 The yardstick is `python -c "from transformers import TrainingArguments, HfArgumentParser"`. Every round starts each
-command once, in an order drawn anew; a round before them, not counted, warms the file cache. The ratio is that of the
+command once, in a new random order; a round before them, not counted, warms the file cache. The ratio is that of the
 medians, its interval the 95 % percentile interval of the bootstrap over rounds. Wall time is what a user waits;
 processor time (user and system) is steadier where other work runs beside.
 """

@@ -14,13 +14,13 @@ SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("
 TEXTS = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
 
 PHRASES = (
-    *("(go|goes|gone|going) on (with|from)", "hangs? on", "(is|are|was|were) told", "tells of", "such as cannot"),
+    *("(go|goes|gone|going) on (with|from)", "hangs? on", "(is|are|was|were) told", "tells of (a|an|the|it|how|what)", "such as cannot"),
     *("stands? (before|beside|behind|there|in)", "lies? (in|at|beside|there|as)", "refuses to be", "all in all"),
     *("know what", "at hand", "none of ours", "holds nothing", "see to it", "(is|are) asked for", "mend(ed|s)?"),
     *("gives? way", "takes? (its|their) place", "of its own accord", "what (is|was) said", "made anew", "anew"),
     *("written whole", "whole or not at all", "as it is there", "is there already", "which is not there"),
     *("looked at by", "where there is one", "of another kind than", "says so", "sees? that it"),
-    r"(?<!raises )(?<!raise )(?<!or )(?<!and )(?<!a )(User|Data|Value)Error (for|where|unless|if)",
+    r"(?<!raises )(?<!raise )(?<!or )(?<!and )(?<!a )(?<!, )(?<!\.)(User|Data|Value)Error (for|where|unless|if)",
 )
 """What a native writer would put otherwise; each was found in an earlier version."""
 

@@ -123,7 +123,7 @@ def test_every_command_takes_an_id_and_reads_it_as_the_folder(server, saved, sen
     assert np.array_equal(found.encode(sentences), model.encode(sentences))
     assert "as trained" in caplog.text
     assert is_trained(ID, EncoderArguments())
-    with pytest.raises(UserError, match=f"{ID} is trained"):
+    with pytest.raises(UserError, match=f"{ID} is an output folder"):
         load_model(ID, EncoderArguments(top_k=3))
 
 

@@ -121,10 +121,10 @@ def test_prompts_begin_as_they_are_asked_to(init, low, high, tiny):
     ("options", "message"),
     [
         ({"method": "dcpcse", "tuning": "shallow"}, "give --template"),
-        ({"method": "scpcse", "template": "{sentence}[MASK]"}, "no token to train"),
-        ({"method": "conpvp", "prompt_init": "template"}, "stands no token"),
+        ({"method": "scpcse", "template": "{sentence}[MASK]"}, "no tokens to train"),
+        ({"method": "conpvp", "prompt_init": "template"}, "slots have no tokens"),
         ({"method": "promptbert", "prompt_init": "normal"}, "has no effect without input vectors"),
-        ({"method": "scpcse", "second_template": "[PROMPT] {sentence} [MASK]"}, "stand in one template"),
+        ({"method": "scpcse", "second_template": "[PROMPT] {sentence} [MASK]"}, "only one template can have"),
     ],
 )
 def test_what_cannot_be_is_refused(options, message, tiny):

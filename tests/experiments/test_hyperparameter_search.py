@@ -204,7 +204,7 @@ def test_a_real_try_trains_and_is_measured(tiny, train_txt, sts_data, tmp_path, 
 
 
 def test_a_later_stage_goes_on_from_the_best_of_the_earlier_ones(fake, tmp_path):
-    with pytest.raises(UserError, match="search those first"):
+    with pytest.raises(UserError, match="run that stage first"):
         search_hyperparameters_command(argv(tmp_path, "d2cse", "--stages", "learning rate, finer"))
     search_hyperparameters_command(argv(tmp_path, "d2cse", "--stages", "learning rate"))
     search_hyperparameters_command(argv(tmp_path, "d2cse", "--stages", "epochs"))

@@ -178,7 +178,7 @@ def test_a_preset_of_other_data_is_not_trained_on_the_files_of_those_that_share_
     labelled = replace(preset, options={**preset.options, "train_file": "labels.csv"})
     monkeypatch.setattr(presets, "load_preset", lambda name: labelled)
     monkeypatch.chdir(tmp_path)
-    assert obstacle(row, setting) == "needs your training data (where its preset says): labels.csv does not exist"
+    assert obstacle(row, setting) == "needs your training data (where its preset says); labels.csv does not exist"
     assert relevant_options(row) == {"base", "limit", "set", "seeds"}
     other = replace(setting, changes={"train_file": setting.sup_file})
     (tmp_path / "labels.csv").write_text("sent0,sent1,label\n", encoding="utf-8")

@@ -100,7 +100,7 @@ def test_the_search_scores_generated_templates(folder, tiny, sts_data, tmp_path,
 
 @pytest.mark.parametrize(
     ("content", "named"),
-    [("", "no definition"), ("orange\ta fruit\nred\n", ":2: 'red' found"), ("\ta fruit\n", ":1:")],
+    [("", "is empty"), ("orange\ta fruit\nred\n", "line 2: expected"), ("\ta fruit\n", "line 1")],
 )
 def test_definitions_that_are_none_name_file_and_line(content, named, tmp_path):
     path = tmp_path / "words.tsv"

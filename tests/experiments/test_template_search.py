@@ -88,7 +88,7 @@ def test_scores_of_another_encoder_are_not_taken_over(words, tiny, capsys):
         ("relationships: []\nprefixes: ['{sentence}']\n", "relationships"),
         ("relationships: [is]\nprefixes: [This]\n", "'This'"),
         ("relationships: [is]\nprefixes: ['[MASK] {sentence}']\n", "no [MASK]"),
-        ("relationships: [\n", "not readable"),
+        ("relationships: [\n", "is not valid YAML"),
     ],
 )
 def test_candidates_that_make_no_template_are_one_line(content, named, words, tmp_path, capsys):
