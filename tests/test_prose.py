@@ -20,7 +20,8 @@ PHRASES = (
     *("gives? way", "takes? (its|their) place", "of its own accord", "what (is|was) said", "made anew", "anew"),
     *("written whole", "whole or not at all", "as it is there", "is there already", "which is not there"),
     *("looked at by", "where there is one", "of another kind than", "says so", "sees? that it"),
-    r"(?<!raises )(?<!raise )(?<!or )(?<!and )(?<!a )(?<!, )(?<!\.)(User|Data|Value)Error (for|where|unless|if)",
+    r"(?<!raises )(?<!raise )(?<!or )(?<!and )(?<!a )(?<!, )(?<!\.)"
+    r"(User|Data|Value)Error (for|where|unless|if)",
 )
 """What a native writer would put otherwise; each was found in an earlier version."""
 
