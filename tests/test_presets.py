@@ -40,7 +40,7 @@ def test_each_column_of_the_two_tables_has_a_preset():
     assert wanted <= set(presets.names())
 
 
-@pytest.mark.parametrize("name", [name for name in presets.names() if not name.endswith("-large")])
+@pytest.mark.parametrize("name", [name for name in presets.names() if "large" not in name])  # they differ in numbers
 def test_a_preset_parses_builds_and_trains_a_step(name, tiny, train_txt, train_csv, tmp_path):
     kind = "roberta" if "roberta" in name else "bert"
     data = train_txt if "unsup" in name else train_csv
