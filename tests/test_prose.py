@@ -14,7 +14,8 @@ SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("
 TEXTS = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
 
 PHRASES = (
-    *("(go|goes|gone|going) on (with|from)", "hangs? on", "(is|are|was|were) told", "tells of (a|an|the|it|how|what)", "such as cannot"),
+    *("(go|goes|gone|going) on (with|from)", "hangs? on", "(is|are|was|were) told", "such as cannot"),
+    *("tells of (a|an|the|it|how|what)",),
     *("stands? (before|beside|behind|there|in)", "lies? (in|at|beside|there|as)", "refuses to be", "all in all"),
     *("know what", "at hand", "none of ours", "holds nothing", "see to it", "(is|are) asked for", "mend(ed|s)?"),
     *("gives? way", "takes? (its|their) place", "of its own accord", "what (is|was) said", "made anew", "anew"),
