@@ -1,10 +1,10 @@
-"""`encode` against sentence-transformers at its best batch size: time on the same sentences and cores, and vectors.
+"""`encode` and sentence-transformers at its best batch size: times on the same sentences and cores, and vectors.
 
     python benchmarks/encode_speed.py --model_name_or_path ENCODER --text FILE [--sentences 20000] [--rounds 5]
         [--output_file encode_speed.json]
 
-ENCODER is a sentence-transformers folder with mean pooling. The best of --batch_sizes is found on a tenth of the
-sentences first; both cut texts at --max_seq_length tokens. A round encodes all sentences once on each side.
+ENCODER is a sentence-transformers folder with mean pooling. The best of --batch_sizes is first determined on a tenth
+of the sentences. Both truncate texts to --max_seq_length tokens. In each round, both encode all sentences once.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model_name_or_path", required=True)
-    parser.add_argument("--text", required=True, help="a text file, a sentence a line")
+    parser.add_argument("--text", required=True, help="a text file with one sentence per line")
     for name, default in (("sentences", 20_000), ("rounds", 5), ("max_seq_length", 256)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[8, 16, 32, 64, 128])
