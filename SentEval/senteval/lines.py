@@ -71,7 +71,8 @@ def split_columns(line: Line, wanted: int, more_allowed: bool = True) -> list[st
     cells = line.text.split("\t")
     if len(cells) < wanted or (len(cells) > wanted and not more_allowed):
         bound = "at least " if more_allowed else ""
-        raise line.error(f"{len(cells)} tab-separated columns found, {bound}{wanted} expected")
+        found = len(cells) if line.text else "an empty line"
+        raise line.error(f"expected {bound}{wanted} tab-separated columns but found {found}")
     return cells
 
 

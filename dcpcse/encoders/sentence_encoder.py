@@ -217,7 +217,7 @@ class SentenceEncoder(nn.Module):
         """Raise UserError if max_length leaves no room for text or exceeds the encoder's positions."""
         least, limit = 3 if self.template is None else self.template.length + 1, self.encoder.max_tokens
         if not least <= max_length <= limit:
-            raise UserError(f"max_length {max_length} is out of range; this encoder takes {least} to {limit} tokens")
+            raise UserError(f"a maximum of {max_length} tokens is invalid; this encoder takes {least} to {limit}")
 
     def _encode_batch(self, texts: TokenizedTexts, rows: Sequence[int], normalize: bool) -> np.ndarray:
         input_ids, mask, slots = texts.batch(rows, self.tokenizer.pad_token_id)

@@ -132,7 +132,7 @@ class EvaluationArguments(EncoderArguments):
             require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
         require(self.flow_seed < 2**32, "--flow_seed", self.flow_seed, "below 2^32")
         if self.nhid and self.classifier == "sklearn":
-            raise UserError("--nhid is for --classifier torch; leave it or --classifier sklearn out")
+            raise UserError("--nhid has no effect with --classifier sklearn; leave one of the two out")
         if not self.model_name_or_path:
             raise UserError(
                 "--model_name_or_path is missing; give a model folder of train.py, a Hugging Face folder or a hub id"

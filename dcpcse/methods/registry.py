@@ -280,7 +280,7 @@ def build_resolved(backbone: Backbone, args: ModelArguments, columns: Sequence[s
             _require_compatible(method.model, folder)
             method.model.load_trained(folder)
         except UserError as error:
-            raise UserError(f"--init_from {args.init_from}: {error}") from error
+            raise UserError(f"--init_from {error}") from error  # which starts with the folder
     for module in (method.model, *method.losses):
         set_frozen_dtype(module, TORCH_DTYPES[args.encoder_dtype])
     return method

@@ -123,7 +123,7 @@ def pull_from_hub(repo_id: str, output: str | Path, options: LoadOptions) -> Pat
     output = Path(output)
     require_new_folder(output, "--output")
     if not hub.is_hub_id(repo_id):
-        raise UserError(f"{repo_id} is a local path, or not a repository id; give ORGANISATION/NAME")
+        raise UserError(f"{repo_id} is not the id of a repository; give ORGANISATION/NAME, not a local path")
     found = hub.find_model_folder(repo_id, options, EXTRA_FILES)
     if found is None:
         raise UserError(f"{repo_id} on the Hub does not contain an output folder of train.py; give another repository")

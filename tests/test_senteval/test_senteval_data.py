@@ -69,11 +69,11 @@ def test_a_table_row_without_a_score_is_refused_not_left_out(read_benchmark):
 
 
 def test_a_missing_column_is_refused(read_sts, read_benchmark, read_sick_rows):
-    assert "input.txt:2: 1 tab-separated columns found, 2 expected" in refusal(read_sts, "a\tb\nc d\n", "1\n2\n")
+    assert "input.txt:2: expected 2 tab-separated columns but found 1" in refusal(read_sts, "a\tb\nc d\n", "1\n2\n")
     message = refusal(read_benchmark, "g\tf\ty\t0\t1\ta\tb\ng\tf\ty\t0\t1\ta\n")
-    assert "sts.csv:2: 6 tab-separated columns found, at least 7 expected" in message
+    assert "sts.csv:2: expected at least 7 tab-separated columns but found 6" in message
     message = refusal(read_sick_rows, SICK_HEADER + "1\ta\tb\n")
-    assert "sick.txt:2: 3 tab-separated columns found, at least 4 expected" in message
+    assert "sick.txt:2: expected at least 4 tab-separated columns but found 3" in message
 
 
 def test_a_missing_column_is_refused_even_where_there_is_no_score(read_sts):

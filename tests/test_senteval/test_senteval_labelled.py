@@ -239,7 +239,7 @@ def test_a_row_with_too_few_or_too_many_columns_is_refused(write_file, name, row
     first, second = form.labels.split()[:2]
     content = content_of(name, (first, "a"), (first, "b")) + f"{row}\n" + f"{form.row(second, 'c')}\n"
     message = refusal(form.read, write_file(content))
-    assert f"{place(name, 3)}{found} tab-separated columns found, {expected} expected" in message
+    assert f"{place(name, 3)}expected {expected} tab-separated columns but found {found}" in message
 
 
 def test_columns_after_the_fifth_are_allowed_in_sick(write_file):

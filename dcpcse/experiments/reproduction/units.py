@@ -242,7 +242,7 @@ def parse_seeds(text: str) -> list[int]:
         seeds = []
     if not seeds or seeds[-1] >= 2**32 or min(seeds[:MAX_SEEDS]) < 0 or len(set(seeds[:MAX_SEEDS])) < len(seeds):
         raise UserError(
-            f"--seeds {text}: must be a range such as 0..9 or a list such as 0,1,2 of at most {MAX_SEEDS:,} distinct "
-            "non-negative integers"
+            f"--seeds {text} is invalid; give an increasing range such as 0..9 or a list such as 0,1,2, with at most "
+            f"{MAX_SEEDS:,} distinct non-negative integers"
         )
     return list(seeds)

@@ -51,7 +51,7 @@ def with_hinge(method: Method, args: ModelArguments) -> Method:
     if "positive" not in {view.column for view in method.views}:
         raise UserError(
             "--do_eh_loss needs sentence pairs, but --train_file has one column of sentences; give a file with two or "
-            "three columns, or leave it out"
+            "three columns, or leave --do_eh_loss out"
         )
     hinge = EnergyHinge(args.eh_loss_margin, args.gather_gradient)
     return replace(method, terms={**method.terms, "energy_hinge": Term(hinge, args.eh_loss_weight)})
