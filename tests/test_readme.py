@@ -252,6 +252,10 @@ def test_every_link_leads_to_a_page_and_a_heading_that_are_there(name):
         assert not anchor or anchor in anchors(found.read_text(encoding="utf-8")), target
 
 
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 150
+
+
 def test_the_readme_leads_to_every_page():
     linked = set(re.findall(r"\]\(docs/([\w-]+)\.md", README))
     assert not set(PAGES) - linked - {"index", "api"}  # the site's own front page and reference
