@@ -103,7 +103,8 @@ def test_few_cells_find_a_part_and_limits_hold(vectors, texts, queries):
 def test_cells_are_those_of_the_inner_product():
     """By L2 distance (0, 1) would be nearer to the query (0, 1) than (0, 9)."""
     centroids = np.array([[1, 0], [0, 1]], dtype=np.float32)
-    index = nearest.build_ivf(centroids, np.array([[1, 0], [0, 1], [0, 9]], dtype=np.float32), 1)
+    rows = np.array([[1, 0], [0, 1], [0, 9]], dtype=np.float32)
+    index = nearest.build_ivf(centroids, nearest.assign_cells(centroids, rows), rows, 1)
     assert index.search(np.array([[0, 1]], dtype=np.float32), 3)[1].tolist() == [[2, 1, -1]]
     trained = nearest.train_centroids(np.random.default_rng(0).random((50, 4), dtype=np.float32), 5)
     np.testing.assert_allclose(np.linalg.norm(trained, axis=1), 1, atol=1e-5)
@@ -257,6 +258,9 @@ DAMAGE = {
     "a pickle": lambda f: rewrite(f, "centroids.npy", np.array([{}] * 9, dtype=object)),
     "float64": lambda f: rewrite(f, "vectors.npy", np.ones((SIZE, WIDTH))),
     "a number": lambda f: rewrite(f, "vectors.npy", np.float32(1)),
+    "no cells": lambda f: (f / "cells.npy").unlink(),
+    "a cell that does not exist": lambda f: rewrite(f, "cells.npy", np.full(SIZE, 9, dtype=np.int32)),
+    "fewer cells": lambda f: rewrite(f, "cells.npy", np.zeros(SIZE - 1, dtype=np.int32)),
     "other centroids": lambda f: rewrite(f, "centroids.npy", np.ones((9, 2), dtype=np.float32)),
     "no sentences": lambda f: rewrite(f, "sentences.jsonl", b""),
     "fewer sentences": lambda f: rewrite(f, "sentences.jsonl", b'"a"\n'),

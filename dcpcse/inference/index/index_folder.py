@@ -3,6 +3,7 @@
 vectors.npy         unit vectors (N, H), float32
 sentences.jsonl     the sentences, one JSON string a line
 centroids.npy       only with the backend ivf: the centroids (C, H) of its cells, float32
+cells.npy           only with the backend ivf: the cell of each vector (N,), int32
 dcpcse_index.json   format, sizes, backend, identity of the model, sha256 of the text and of each other file
 
 The files contain only numbers and text. Nothing in a folder is executed or unpickled.
@@ -25,7 +26,8 @@ from dcpcse.utils.npy import open_array
 from dcpcse.utils.parsing import parse_json, read_text
 
 INDEX_FORMAT = 2
-RECORD, VECTORS, SENTENCES, CENTROIDS = "dcpcse_index.json", "vectors.npy", "sentences.jsonl", "centroids.npy"
+RECORD, VECTORS, SENTENCES = "dcpcse_index.json", "vectors.npy", "sentences.jsonl"
+CENTROIDS, CELLS = "centroids.npy", "cells.npy"  # only with the backend ivf
 
 
 class SavedSentences(Sequence[str]):
@@ -70,13 +72,14 @@ def write_index(
     overwrite: bool,
     count: int,
     chunks: Iterable[tuple[Sequence[str], np.ndarray]],
-    centroids: Callable[[np.ndarray], np.ndarray] | None,
+    clustering: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None,
     num_cells_in_search: int | None,
     facts: Mapping[str, Any],
 ) -> None:
     """Write an index of `count` sentences with their unit vectors (float32) atomically, chunk by chunk.
 
-    centroids: returns the centroids (C, H) of the written vectors (N, H); None without ivf. facts: for the record.
+    clustering: returns the centroids (C, H) and the cells (N,) of the written vectors (N, H); None without ivf.
+    facts: for the record.
     """
     with _new_folder(folder, overwrite) as part:
         with open(part / VECTORS, "wb") as vectors_file, open(part / SENTENCES, "w", encoding="utf-8") as lines:
@@ -87,10 +90,12 @@ def write_index(
                     np.lib.format.write_array_header_1_0(vectors_file, header)
                 vectors_file.write(np.ascontiguousarray(vectors).data)
                 lines.writelines(json.dumps(sentence, ensure_ascii=False) + "\n" for sentence in sentences)
-        if centroids is not None:
-            np.save(part / CENTROIDS, centroids(open_array(part / VECTORS)))
+        if clustering is not None:
+            centroids, cells = clustering(open_array(part / VECTORS))
+            np.save(part / CENTROIDS, centroids)
+            np.save(part / CELLS, cells)
         record = {"format": INDEX_FORMAT, "rows": count, "dimension": shape[1]}
-        record |= {"backend": "exact" if centroids is None else "ivf", "num_cells_in_search": num_cells_in_search}
+        record |= {"backend": "exact" if clustering is None else "ivf", "num_cells_in_search": num_cells_in_search}
         sums = {path.name: file_sha256(path) for path in sorted(part.iterdir())}
         write_json_atomic(part / RECORD, record | {**facts, "sha256": sums})
 
@@ -110,7 +115,7 @@ def _new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
         os.replace(part, target)
         if old.exists():
             for path in old.iterdir():
-                if path.name in (RECORD, VECTORS, SENTENCES, CENTROIDS):
+                if path.name in (RECORD, VECTORS, SENTENCES, CENTROIDS, CELLS):
                     path.unlink()
                 else:  # not a file of an index: it stays in the folder
                     os.replace(path, target / path.name)
@@ -121,8 +126,10 @@ def _new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def read_index(folder: str | Path) -> tuple[dict[str, Any], SavedSentences, np.ndarray, np.ndarray | None]:
-    """Map an index folder: its record, sentences and vectors (N, H), and with ivf its centroids (C, H).
+def read_index(
+    folder: str | Path,
+) -> tuple[dict[str, Any], SavedSentences, np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
+    """Map an index folder: its record, sentences and vectors (N, H), and with ivf its centroids (C, H) and cells (N,).
 
     Raises UserError if the folder contains no index, an index of another format, or a file that has changed.
     """
@@ -133,18 +140,25 @@ def read_index(folder: str | Path) -> tuple[dict[str, Any], SavedSentences, np.n
     try:
         record = parse_json(read_text(folder / RECORD))
         _require_record(record)
-        for name in (VECTORS, SENTENCES, CENTROIDS)[: 3 if record["backend"] == "ivf" else 2]:
+        for name in (VECTORS, SENTENCES, CENTROIDS, CELLS)[: 4 if record["backend"] == "ivf" else 2]:
             if not (folder / name).is_file():
                 raise ValueError(f"{name} is missing")
             if file_sha256(folder / name) != record["sha256"].get(name):
                 raise ValueError(f"{name} has changed since it was written")
         sentences, vectors = SavedSentences(folder / SENTENCES), _rows(folder / VECTORS, record)
-        centroids = _rows(folder / CENTROIDS, record) if record["backend"] == "ivf" else None
         if len(sentences) != len(vectors):
             raise ValueError(f"{len(vectors)} vectors for {len(sentences)} sentences")
+        clusters = None
+        if record["backend"] == "ivf":
+            centroids, cells = _rows(folder / CENTROIDS, record), open_array(folder / CELLS)
+            if cells.dtype != np.int32 or cells.shape != (len(vectors),):
+                raise ValueError(f"{CELLS} is {cells.dtype} {cells.shape}, not int32 ({len(vectors)},)")
+            if cells.min() < 0 or cells.max() >= len(centroids):
+                raise ValueError(f"{CELLS} names cells that do not exist; there are {len(centroids)}")
+            clusters = centroids, cells
     except (OSError, ValueError) as error:
         raise _unusable(folder, error) from error
-    return record, sentences, vectors, centroids
+    return record, sentences, vectors, clusters
 
 
 def _require_record(record: Any) -> None:

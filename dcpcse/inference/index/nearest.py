@@ -69,12 +69,25 @@ def train_centroids(vectors: np.ndarray, num_cells: int) -> np.ndarray:
     return kmeans.centroids
 
 
-def build_ivf(centroids: np.ndarray, vectors: np.ndarray, num_cells_in_search: int) -> Any:
-    """Return an inverted file of faiss with these centroids (C, H) that contains the vectors (N, H)."""
+def assign_cells(centroids: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Return the cell (N,), int32, of each vector (N, H): that of the centroid (C, H) with the largest product."""
+    faiss = load_faiss()
+    quantizer = faiss.IndexFlatIP(centroids.shape[1])
+    quantizer.add(centroids)
+    blocks = (np.ascontiguousarray(vectors[start : start + BLOCK]) for start in range(0, len(vectors), BLOCK))
+    return np.concatenate([quantizer.assign(block, 1)[:, 0] for block in blocks]).astype(np.int32)
+
+
+def build_ivf(centroids: np.ndarray, cells: np.ndarray, vectors: np.ndarray, num_cells_in_search: int) -> Any:
+    """Return an inverted file of faiss that contains the vectors (N, H) in their cells (N,), with centroids (C, H)."""
     faiss, (num_cells, dimension) = load_faiss(), centroids.shape
     quantizer = faiss.IndexFlatIP(dimension)
     quantizer.add(centroids)
     index = faiss.IndexIVFFlat(quantizer, dimension, num_cells, faiss.METRIC_INNER_PRODUCT)
     index.is_trained, index.nprobe = True, min(num_cells_in_search, num_cells)
-    index.add(vectors)
+    for start in range(0, len(vectors), BLOCK):
+        block = np.ascontiguousarray(vectors[start : start + BLOCK])
+        own = cells[start : start + BLOCK].astype(np.int64)
+        # `add` would search the nearest centroid of every vector again, which takes most of the time of loading.
+        index.add_core(len(block), faiss.swig_ptr(block), None, faiss.swig_ptr(own))
     return index

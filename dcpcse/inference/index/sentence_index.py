@@ -108,14 +108,18 @@ class SentenceIndex:
                     start = own.stop
                     bar.update(len(chunk))
 
-        centroids = partial(nearest.train_centroids, num_cells=num_cells) if backend == "ivf" else None
+        def clustering(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            centroids = nearest.train_centroids(array, num_cells)
+            return centroids, nearest.assign_cells(centroids, array)
+
+        uses_ivf = backend == "ivf"
         if folder is None:
             lists, blocks = zip(*rows(), strict=True)
             array = np.concatenate(blocks)
-            ivf = centroids and nearest.build_ivf(centroids(array), array, num_cells_in_search)
+            ivf = nearest.build_ivf(*clustering(array), array, num_cells_in_search) if uses_ivf else None
             return cls(list(chain(*lists)), array, identity, model=model, backend=backend, ivf=ivf, text=text)
-        in_search = None if centroids is None else num_cells_in_search
-        write_index(Path(folder), overwrite, count, rows(), centroids, in_search, {"model": identity, "text": text})
+        cells, in_search = (clustering, num_cells_in_search) if uses_ivf else (None, None)
+        write_index(Path(folder), overwrite, count, rows(), cells, in_search, {"model": identity, "text": text})
         index = cls.load(folder, backend=backend)
         index.model = model
         return index
@@ -129,14 +133,14 @@ class SentenceIndex:
         has changed, or if the index was built with a different model.
         """
         require_backend(backend)
-        record, sentences, vectors, centroids = read_index(folder)
+        record, sentences, vectors, clusters = read_index(folder)
         if model is not None:
             _require_same_model(record["model"], model, f"the index {folder}")
-        if backend == "ivf" and centroids is None:
+        if backend == "ivf" and clusters is None:
             raise UserError(f"{folder} was built without the backend ivf; build it with ivf, or use another backend")
         ivf = None
-        if backend in ("auto", "ivf") and centroids is not None:
-            ivf, backend = nearest.build_ivf(centroids, vectors, record["num_cells_in_search"]), "ivf"
+        if backend in ("auto", "ivf") and clusters is not None:
+            ivf, backend = nearest.build_ivf(*clusters, vectors, record["num_cells_in_search"]), "ivf"
         return cls(sentences, vectors, record["model"], model=model, backend=backend, ivf=ivf, text=record["text"])
 
     def __len__(self) -> int:
@@ -233,9 +237,14 @@ class SentenceIndex:
         """Write the index to a folder atomically. overwrite: replace an index in the folder."""
         ivf, parts = self._ivf, [range(i, min(i + CHUNK, len(self))) for i in range(0, len(self), CHUNK)]
         rows = (([self._sentences[row] for row in part], self._vectors[part.start : part.stop]) for part in parts)
-        centroids = None if ivf is None else lambda _: ivf.quantizer.reconstruct_n(0, ivf.nlist)
         facts = {"model": self.identity, "text": self.text}
-        write_index(Path(folder), overwrite, len(self), rows, centroids, self.num_cells_in_search, facts)
+
+        def clustering(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            centroids = ivf.quantizer.reconstruct_n(0, ivf.nlist)
+            return centroids, nearest.assign_cells(centroids, vectors)
+
+        cells = None if ivf is None else clustering
+        write_index(Path(folder), overwrite, len(self), rows, cells, self.num_cells_in_search, facts)
 
     def _encoder(self, batch_size: int) -> Callable[[Sequence[str]], np.ndarray]:
         """Return how the model encodes. Raises UserError if there is no model, or if it has changed."""
