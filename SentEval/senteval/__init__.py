@@ -4,7 +4,7 @@
     results = evaluate(encode, STS_TASKS, "SentEval/data").results     # encode: list of str -> array (n, H)
     spearman = {task: result.score for task, result in results.items()}
 
-Faults in the files, the embeddings or the request raise DataError, with the problem and the remedy in one line.
+Faults in the files, the embeddings or the settings raise DataError, with the problem and the remedy in one line.
 `senteval.engine.SE` is SentEval's original interface.
 """
 
@@ -65,7 +65,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, since importing torch, scipy and scikit-learn takes seconds."""
+    """Import a public name at its first use, because importing torch, scipy and scikit-learn takes seconds."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "engine":

@@ -11,8 +11,8 @@ from scipy.stats import rankdata
 class Scored:
     """One set of n pairs with gold scores (n,) and the similarities of two encoders.
 
-    before, after: (n,), or (R, n) for R runs with different seeds, whose correlations are averaged. Raises ValueError
-    if the shapes do not agree.
+    before, after: the similarities (n,), or (R, n) for R runs with different seeds, whose correlations are averaged.
+    Raises ValueError if the shapes do not agree.
     """
 
     gold: np.ndarray
@@ -25,7 +25,7 @@ class Scored:
             raise ValueError(f"three arrays of the same length are needed; got shapes {', '.join(map(str, shapes))}")
 
     def gain(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Return Spearman(after) - Spearman(before), by default over all pairs; an array (S,) for rows (S, n).
+        """Return Spearman(after) - Spearman(before), by default over all pairs; for rows (S, n) an array (S,).
 
         The gain is NaN if gold scores or similarities are constant.
         """
@@ -48,7 +48,7 @@ def _correlation(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Gain:
-    """The mean gain in Spearman over sets of pairs, its percentile interval and two-sided p-value; all fractions."""
+    """The mean gain in Spearman over sets of pairs, its percentile interval and two-sided p-value, as fractions."""
 
     value: float
     low: float
@@ -57,7 +57,7 @@ class Gain:
 
 
 MAX_RANKED = 2**18
-"""Maximum of numbers that are ranked at once: many small resamples together, large ones one by one."""
+"""Maximum of numbers that are ranked at once: small resamples are ranked together, large ones one by one."""
 
 
 def _resampled(scored: Scored, samples: int, random: np.random.Generator) -> np.ndarray:
@@ -71,8 +71,8 @@ def _resampled(scored: Scored, samples: int, random: np.random.Generator) -> np.
 def gain(sets: Sequence[Scored], level: float = 0.95, samples: int = 2000, seed: int = 0) -> Gain:
     """Return the mean over sets of Spearman(after) - Spearman(before), with a bootstrap interval (Efron, 1979).
 
-    Each resample draws n pairs with replacement from each set of n pairs and ranks them again. level: of the
-    interval. samples: number of resamples. p is twice the share of resamples on the other side of 0, at least
+    Each resample draws n pairs with replacement from each set of n pairs and ranks them again. level: coverage
+    of the interval. samples: number of resamples. p is twice the share of resamples on the other side of 0, at least
     2 / (samples + 1). Raises ValueError if gold scores or similarities are constant in a resample.
     """
     random = np.random.default_rng(seed)

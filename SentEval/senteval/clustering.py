@@ -1,7 +1,7 @@
 """Clustering of short texts: K-means on frozen embeddings, where K is the number of labels.
 
-The score is the accuracy of the best one-to-one matching of clusters and labels, a mean of ten runs. Source: Zhang et
-al. (SCCL, 2021), whose eight data sets ConPVP uses (its section 6).
+The score is the accuracy of the best one-to-one matching of clusters and labels, averaged over ten runs. Source: Zhang
+et al. (SCCL, 2021); section 6 of ConPVP uses their eight data sets.
 """
 
 from collections.abc import Iterator
@@ -112,7 +112,7 @@ class LoadedClustering:
 
 
 def matched_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
-    """Return the share of texts in the cluster matched to their label by the best one-to-one matching (Kuhn, 1955)."""
+    """Return the share of texts whose cluster matches their label in the best one-to-one matching (Kuhn, 1955)."""
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics.cluster import contingency_matrix
 

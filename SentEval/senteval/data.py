@@ -1,6 +1,6 @@
-"""Reading and checking files of scored sentence pairs, independent of the tasks.
+"""Functions that read and check files of scored sentence pairs, for all tasks.
 
-Every fault raises DataError with file and line, so that a broken download is found before anything is encoded.
+Every fault raises DataError with file and line, so that a broken download is found before sentences are encoded.
 """
 
 import math
@@ -66,9 +66,9 @@ SICK_COLUMNS = TableColumns(first=1, second=2, gold=3)
 
 
 def read_sts_set(name: str, input_path: Path, gold_path: Path) -> ScoredPairs:
-    """Read a set in the format of STS12-16: a file of sentence pairs and a file of their scores, line by line.
+    """Read a set in the format of STS12-16: a file of sentence pairs, and a file of their scores with the same lines.
 
-    Pairs without a score are skipped: in 2015 and 2016 the organisers scored a part of the pairs only. Raises
+    Pairs without a score are skipped: in 2015 and 2016 the organisers scored only some of the pairs. Raises
     DataError for any fault in the two files.
     """
     sentences, scores = read_lines(input_path), read_lines(gold_path)
@@ -109,7 +109,7 @@ def read_sick(name: str, path: Path) -> ScoredPairs:
 def read_table(
     name: str, path: Path, rows: list[Line], columns: TableColumns, scale: tuple[float, float]
 ) -> ScoredPairs:
-    """Return the pairs of the rows of a tab-separated table. Raises DataError unless each has a score within scale."""
+    """Return the pairs of the rows of a tab-separated table. Raises DataError if a score is not within scale."""
     pairs = []
     for row in rows:
         cells = split_columns(row, 1 + max(columns))
@@ -119,7 +119,7 @@ def read_table(
 
 
 def make_pair(line: Line, first: str, second: str, gold: float) -> Pair:
-    """Return the pair of a line, with single blanks. Raises DataError if a sentence is empty."""
+    """Return the pair of a line, its words separated by single blanks. Raises DataError if a sentence is empty."""
     first, second = single_blanks(first), single_blanks(second)
     if not (first and second):
         raise line.error("an empty sentence found in a pair with a score, text expected")
@@ -136,7 +136,7 @@ def parse_gold(line: Line, text: str, scale: tuple[float, float]) -> float:
 
 
 def collect(name: str, pairs: Sequence[Pair], source: Path, gold_path: Path, remedy: str = REMEDY) -> ScoredPairs:
-    """Collect pairs in a ScoredPairs. Raises DataError if no correlation is defined: fewer than 2, or equal scores."""
+    """Return the pairs as ScoredPairs. Raises DataError if there are fewer than 2, or if all scores are equal."""
     if len(pairs) < 2:
         raise DataError(f"{gold_path}: {len(pairs)} scored pairs found, at least 2 are needed; {remedy}")
     numbers, first, second, scores = (list(column) for column in zip(*pairs, strict=True))

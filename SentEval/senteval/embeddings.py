@@ -9,7 +9,7 @@ from senteval.errors import DataError, quote
 from senteval.lines import Line, Located
 
 Encode = Callable[[list[str]], np.ndarray]
-"""A function that returns embeddings (n, H) of n sentences, row i for sentence i, in batches of its choice."""
+"""A function that returns embeddings (n, H) of n sentences, row i for sentence i; it chooses the batch size."""
 
 Finish = Callable[[np.ndarray], np.ndarray]
 """A function that maps the embeddings (n, H) of the n distinct sentences of a task to vectors (n, K)."""
@@ -29,12 +29,12 @@ class Inside(Protocol):
         ...
 
     def encode_without_frequent(self, sentences: list[str], count: int) -> np.ndarray:
-        """Return embeddings (n, H) of the sentences without the `count` tokens that are most frequent in them."""
+        """Return embeddings (n, H) of the sentences after removing their `count` most frequent tokens."""
         ...
 
 
 class Embeddings:
-    """Embeddings by sentence: called with n sentences, it returns their embeddings (n, H).
+    """A mapping from sentences to embeddings: called with n sentences, it returns their embeddings (n, H).
 
     sentences, vectors: the N distinct sentences and their embeddings (N, H). inside: access to the encoder's
     internals, or None.
@@ -52,7 +52,7 @@ class Embeddings:
         return len(self.vectors)
 
     def of(self, sentences: Sequence[str], finish: Callable[[np.ndarray], np.ndarray]) -> "Embeddings":
-        """Return the embeddings of n of the sentences, with their vectors (n, H) mapped by `finish` to (n, K)."""
+        """Return the embeddings of the given n sentences after `finish` has mapped them from (n, H) to (n, K)."""
         finished = check_vectors(finish(self(sentences)), len(sentences), source="finish")
         return Embeddings(sentences, finished, self.inside)
 
@@ -65,11 +65,11 @@ def encode_all(
     chunk: int = CHUNK,
     source: str = "encode",
 ) -> Embeddings:
-    """Encode every distinct sentence once, longest first, so that a lack of memory shows at once.
+    """Encode every distinct sentence once, longest first, so that a lack of memory is noticed at once.
 
     located: sentences with their lines. chunk: sentences per call of encode. source: the name of the function in
-    messages. Raises DataError, with the sentence and its first line, unless the vectors are finite real numbers of the
-    same dimension, and if all vectors are equal.
+    messages. Raises DataError, with the sentence and its first line, if a vector does not consist of finite real
+    numbers of the common dimension; also if all vectors are equal.
     """
     lines: dict[str, Line] = {}
     for sentence, line in located:
@@ -88,7 +88,7 @@ def encode_all(
 
 
 def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, source: str = "encode") -> np.ndarray:
-    """Return a copy in float32 or float64. Raises DataError unless vectors are an array (count, width) of numbers."""
+    """Return a copy of vectors in float32 or float64. Raises DataError unless they are numbers (count, width)."""
     if not isinstance(vectors, np.ndarray):
         found = f"a {type(vectors).__name__}"
     elif vectors.ndim != 2 or len(vectors) != count or not vectors.shape[1] or width not in (None, vectors.shape[1]):
@@ -96,7 +96,7 @@ def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, sou
     elif vectors.dtype.kind not in "fiu":
         found = f"an array of {vectors.dtype}"
     else:
-        # Small types would overflow in products. Always a copy, since an encoder may reuse its buffer.
+        # Products of smaller types would overflow. The array is always copied, since an encoder may reuse its buffer.
         return np.array(vectors, dtype=np.result_type(vectors, np.float32))
     raise DataError(
         f"{source} returned {found}; a numpy array of real numbers of shape ({count}, {width or 'H'}) is expected, "
@@ -105,7 +105,7 @@ def check_vectors(vectors: np.ndarray, count: int, width: int | None = None, sou
 
 
 def check_different(parts: Sequence[np.ndarray], source: str = "encode") -> None:
-    """Raise DataError if all vectors, in parts (n, H), are equal up to rounding."""
+    """Raise DataError if all vectors are equal up to rounding. parts: arrays (n, H) of vectors."""
     first, count = parts[0][:1], sum(map(len, parts))
     same = 1e-7 * np.abs(first).max()
     if count > 1 and all(np.abs(part - first).max() <= same for part in parts):

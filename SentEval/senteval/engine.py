@@ -51,7 +51,7 @@ DEFAULTS: Mapping[str, Any] = {
     "usepytorch": True,
     "seed": 1111,
     "batch_size": 128,
-    "nhid": 0,  # for batchers only; as in the original, the classifier uses its own nhid
+    "nhid": 0,  # used by batchers only; as in the original, the classifier has its own nhid
     "kfold": 5,
     "classifier": None,
     "official": True,
@@ -77,8 +77,8 @@ class Params(dict):
 class SE:
     """Evaluates the encoder of a script. `results` is the last return value of `eval`.
 
-    params, batcher, prepare: see the module. batcher and prepare get the same `Params` object in every call, with the
-    name of the task as `current_task`. Raises DataError if params are unusable.
+    params, batcher, prepare: see the module docstring. batcher and prepare get the same `Params` object in every call,
+    with the name of the task as `current_task`. Raises DataError if params are unusable.
     """
 
     def __init__(self, params: Mapping[str, Any], batcher: Batcher, prepare: Prepare | None = None) -> None:
@@ -93,7 +93,7 @@ class SE:
         settings_of(self.params)  # raises errors before anything is encoded
 
     def eval(self, name: str | Iterable[str]) -> dict[str, Any]:
-        """Return the results of a task under SentEval's keys; for a list of names a dict of them by name.
+        """Return the results of a task under SentEval's keys; for a list of names, a dict of name -> results.
 
         The files of all tasks are read and checked before anything is encoded. Raises DataError for an unknown task,
         faulty files or unusable embeddings.
@@ -111,7 +111,7 @@ class SE:
     def _evaluate(self, name: str, loaded: Loaded) -> dict[str, Any]:
         self.params.current_task = name
         self.prepare(self.params, [sentence.split() for sentence, _ in loaded.located()])
-        # After prepare, which may change params and encoder; so no vectors are shared between tasks either.
+        # `prepare` may change params and encoder, so sentences are encoded after it, and again for every task.
         settings = settings_of(self.params)
         embed = encode_by(self.batcher, self.params, loaded.located())
         return TASKS[name].score(loaded, embed, settings, self.params)
@@ -134,7 +134,7 @@ def settings_of(params: Params) -> Settings:
 
 
 def encode_by(batcher: Batcher, params: Params, located: Iterable[Located]) -> Embeddings:
-    """Encode all distinct sentences with a batcher. Raises DataError unless the vectors are finite and of one size."""
+    """Encode all distinct sentences with a batcher. Raises DataError unless vectors are finite and equally long."""
 
     def encode(sentences: list[str]) -> np.ndarray:
         return as_array(batcher(params, [sentence.split() for sentence in sentences]))
@@ -159,7 +159,7 @@ def load_all_splits(name: str, data_dir: Path, settings: Settings) -> LoadedSts:
 
 
 def score_pairs(loaded: LoadedSts, embed: Embeddings, settings: Settings, params: Params) -> dict[str, Any]:
-    """Return scipy's correlation results for each set, and numbers for all pairs together and the averages."""
+    """Return scipy's correlation results for each set, and the correlations over all pairs and averaged over sets."""
     compare = similarities if params.similarity is None else partial(similarities_by, params.similarity)
     similarity_of = [compare(loaded.task, pairs, embed(pairs.first), embed(pairs.second)) for pairs in loaded.subsets]
     results: dict[str, Any] = {}
@@ -177,7 +177,7 @@ def similarities_by(
     first: np.ndarray,
     second: np.ndarray,
 ) -> np.ndarray:
-    """Return the script's own similarity of each pair, (N,) float64. Raises DataError unless all are finite."""
+    """Return the similarities (N,) that the script's function computes. Raises DataError unless all are finite."""
     found = []
     for line, *vectors in zip(pairs.lines, first, second, strict=True):
         value = similarity(*vectors)
@@ -189,12 +189,12 @@ def similarities_by(
 
 
 def score_trained(loaded: Loaded, embed: Embeddings, settings: Settings, params: Params) -> dict[str, Any]:
-    """Return the scores of a classifier trained on the vectors."""
+    """Return the scores of a classifier that is trained on the embeddings."""
     return loaded.score(embed, settings).as_senteval()
 
 
 class Task(NamedTuple):
-    """The functions that load the data of a task and compute its scores from the vectors."""
+    """The functions that load the data of a task and compute its scores from the embeddings."""
 
     load: Callable[[Path, Settings], Loaded]
     score: Callable[[Any, Embeddings, Settings, Params], dict[str, Any]]
@@ -219,7 +219,7 @@ def _classifier(given: Any) -> Classifier:
 
 @contextmanager
 def _prefixed(owner: str) -> Iterator[None]:
-    """Prefix the messages of DataErrors with the owner of the faulty values."""
+    """Prefix the message of a DataError with `owner`, the name of the faulty value."""
     try:
         yield
     except DataError as error:

@@ -9,7 +9,7 @@ _quoter.maxstring = 60
 
 
 class DataError(ValueError):
-    """Raised for faults in the evaluation data, the embeddings or the request.
+    """Raised for faults in the evaluation data, the embeddings or the settings.
 
     The message is one line: the file and line (for data), what was found, what is expected and what to do.
     """
@@ -26,7 +26,7 @@ def shown(given: Any) -> str:
 
 
 def require_integer(name: str, given: Any, least: int, most: int | None = None) -> None:
-    """Raise DataError unless given is an integer of at least `least` and at most `most`."""
+    """Raise DataError unless `given` is an integer from `least` to `most` (None: no upper limit)."""
     if not isinstance(given, Integral) or given < least or (most is not None and given > most):
         bound = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise DataError(f"{name} is {shown(given)}; an integer {bound} is needed")

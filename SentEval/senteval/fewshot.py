@@ -1,9 +1,9 @@
 """Few-shot transfer: logistic regression on frozen embeddings of 16 labelled examples per class, drawn ten times.
 
-Source: ConPVP, section 4.4, after Zhang et al. (PairSupCon, 2021), who specify neither classifier nor test set. Here
-the classifier is scikit-learn's logistic regression, with C chosen from `senteval.protocols.STRENGTHS` by
-cross-validation on the drawn examples. The test set is that of the task or, for tasks without one, all examples that
-were not drawn.
+Source: ConPVP, section 4.4, after Zhang et al. (PairSupCon, 2021), who specify neither classifier nor test set. In
+this implementation the classifier is scikit-learn's logistic regression, with C chosen from
+`senteval.protocols.STRENGTHS` by cross-validation on the drawn examples. For tasks without a test set, all examples
+that were not drawn form the test set.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ FOLDS = 4
 
 @dataclass(frozen=True)
 class FewShotResult:
-    """Test accuracy × 100 of every draw."""
+    """The result of a few-shot task: the test accuracy × 100 of every draw."""
 
     task: str
     split: str
@@ -59,12 +59,15 @@ class FewShotTask:
     family = "fewshot"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedFewShot":
-        """Read and check all examples except a dev set. Raises DataError if a class has too few, or in dev mode."""
+        """Read and check all examples except those of a dev set.
+
+        Raises DataError if a class has too few examples, or in dev mode.
+        """
         settings.require_test(self.name)
         wanted = {split: files for split, files in self.transfer.files.items() if split != "dev"}
         examples = self.transfer.read_splits(data_dir, wanted, settings.official)
         pool = examples.get("all") or examples["train"]
-        # If the examples not drawn are the test set, one more of each class ensures that it is not empty.
+        # If the remaining examples form the test set, one more example per class ensures that it is not empty.
         least = settings.shots + ("all" in examples)
         require_enough(self.name, pool.labels, self.transfer.classes, least, f"drawing {settings.shots} of each")
         return LoadedFewShot(self.name, LoadedTransfer(self.transfer, examples))
@@ -84,7 +87,7 @@ class LoadedFewShot:
         return self.loaded.files()
 
     def score(self, embed: Embeddings, settings: Settings) -> FewShotResult:
-        """Draw examples, train and test a classifier settings.draws times."""
+        """Draw examples and train and test a classifier on them, settings.draws times."""
         features, labels, rows = self.loaded.all_features(embed)
         probe = SklearnProbe(features, labels, self.loaded.task.classes, settings)
         pool = rows["all"] if "all" in rows else rows["train"]
@@ -98,7 +101,7 @@ class LoadedFewShot:
 
 
 def draw_examples(pool: np.ndarray, labels: np.ndarray, shots: int, random: np.random.Generator) -> np.ndarray:
-    """Draw `shots` rows of each class without replacement from the row numbers in pool."""
+    """Draw `shots` row numbers per class from pool, without replacement. labels: of all rows."""
     of_class = [pool[labels[pool] == label] for label in np.unique(labels[pool])]
     return np.concatenate([random.choice(rows, shots, replace=False) for rows in of_class])
 

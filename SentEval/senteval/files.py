@@ -16,7 +16,7 @@ KNOWN = Path(__file__).parent / "known_files.txt"
 
 
 class MissingFilesError(DataError):
-    """Raised if files of a task do not exist. all_of_them: whether all files of the task are missing."""
+    """Raised if one or more files of a task are missing. all_of_them: whether all files of the task are missing."""
 
     def __init__(self, message: str, all_of_them: bool) -> None:
         super().__init__(message)

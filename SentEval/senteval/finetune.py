@@ -1,7 +1,7 @@
-"""Relatedness by a trained probe: a softmax over the grades 1 to 5 on |u − v| and u * v (Tai, Socher, Manning, 2015).
+"""Relatedness tasks with a trained probe: a softmax over the grades 1 to 5 with the features |u − v| and u * v.
 
-These are SentEval's original STSBenchmark and SICKRelatedness, which SimCSE calls `-finetune`, with Spearman instead
-of Pearson for early stopping.
+Source: Tai, Socher and Manning (2015). These tasks are SentEval's original STSBenchmark and SICKRelatedness, which
+SimCSE calls `-finetune`. Early stopping uses Spearman instead of Pearson.
 """
 
 from collections.abc import Iterator, Mapping
@@ -81,7 +81,7 @@ class RelatednessTask:
     family = "finetune"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedRelatedness":
-        """Read and check the train and dev splits and, in test mode, the test split. Raises DataError for faults."""
+        """Read and check the train, dev and, in test mode, test splits. Raises DataError if a file is faulty."""
         wanted = ("train", "dev") if settings.split == "dev" else ("train", "dev", "test")
         splits = {split: self.pairs.read_split(data_dir, split, settings.official)[0] for split in wanted}
         return LoadedRelatedness(self.name, splits)
@@ -155,7 +155,7 @@ def _featurize(pairs: ScoredPairs, embed: Embeddings, settings: Settings) -> Ten
 
 
 def _train(features: Tensor, targets: Tensor, dev: Tensor, dev_gold: np.ndarray, settings: Settings) -> nn.Module:
-    """Return the model with the best dev Spearman."""
+    """Train a probe and return it as it was at its best dev Spearman."""
     random = np.random.RandomState(settings.seed)
     from scipy import stats  # imported here because it is slow: see `senteval.tasks`
 
@@ -168,7 +168,7 @@ def _train(features: Tensor, targets: Tensor, dev: Tensor, dev_gold: np.ndarray,
         for _ in range(EPOCHS_PER_CHECK):
             _train_epoch(model, optimizer, features, targets, random.permutation(len(features)))
         grades = _grades(model, dev)
-        # Equal grades have no correlation; as published it counts as 0 here, and training continues.
+        # If all grades are equal, the correlation is undefined. As published, it counts as 0 and training continues.
         spearman = stats.spearmanr(grades, dev_gold)[0] if np.ptp(grades) else 0.0
         if spearman > best:
             best, best_model = spearman, deepcopy(model)

@@ -3,10 +3,10 @@
 alignment    mean of ‖f(x) − f(y)‖² over the pairs scored above 4 (Wang and Isola, 2020; SimCSE, eq. 2)
 uniformity   log of the mean of exp(−2 ‖f(x) − f(y)‖²) over all pairs of the split's sentences, with repetitions
              (SimCSE, eq. 3)
-anisotropy   |mean cosine of two different sentences| over a sample (PromptBERT, eq. 1), and of two tokens over the
-             token embedding matrix (PromptBERT, Table 2)
+anisotropy   |mean cosine of two different sentences| in a sample (PromptBERT, eq. 1), and |mean cosine of two
+             different rows| of the token embedding matrix (PromptBERT, Table 2)
 
-All are computed on vectors of unit length, as in the papers; lower is better.
+All measures are computed on vectors of unit length, as in the papers; lower is better.
 """
 
 from collections.abc import Iterator, Mapping
@@ -51,11 +51,11 @@ class CosineBin:
 
 @dataclass(frozen=True)
 class GeometryResult:
-    """The measures described in the module. Those that need an encoder's internals are None without them.
+    """The measures described in the module docstring. Measures of tokens are None without access to the encoder.
 
     sentences: number of sentences for the uniformity. sample, sample_size: source and number of sentences for the
     anisotropy. spearman: × 100. tokens: size of the token embedding matrix. without_frequent: number of removed tokens
-    -> Spearman × 100 of the split, as long as any text remains.
+    -> Spearman × 100 of the split, for the numbers with which any text remains.
     """
 
     task: str
@@ -132,7 +132,7 @@ class LoadedGeometry:
         return [*self.pairs.files, *dict.fromkeys(line.path for line in self.sample or ())]
 
     def score(self, embed: Embeddings, settings: Settings) -> GeometryResult:
-        """Compute all measures; those of tokens only if the embeddings give access to the encoder."""
+        """Compute all measures; measures of tokens are computed only if `embed` has access to the encoder."""
         pairs = self.pairs
         # This comes first, because it reports an encoder that returns one vector for all sentences.
         measured = measure_pairs(self.task, pairs, embed(pairs.first), embed(pairs.second))
@@ -168,7 +168,7 @@ class LoadedGeometry:
             vectors = inside.encode_without_frequent(sentences, count)
             first, second = vectors[: len(pairs)], vectors[len(pairs) :]
             cosines = similarities(f"{self.task} without {count} tokens", pairs, first, second)
-            # In a small set no text may remain; that is not an error, there is just no score.
+            # In a small set no text may remain. This is not an error; the score is left out.
             if np.ptp(cosines) <= ROUNDING:
                 break
             scores[count] = 100 * correlate(self.task, cosines, pairs.gold).spearman
@@ -176,7 +176,10 @@ class LoadedGeometry:
 
 
 def measure_pairs(task: str, pairs: ScoredPairs, first: np.ndarray, second: np.ndarray) -> PairGeometry:
-    """Return the measures of pairs with embeddings first and second (N, H). Raises DataError for undefined cosines."""
+    """Return the measures of pairs with the embeddings first and second (N, H).
+
+    Raises DataError if a cosine is undefined.
+    """
     cosines = similarities(task, pairs, first, second)
     positive = pairs.gold > POSITIVE_ABOVE
     return PairGeometry(

@@ -1,6 +1,6 @@
-"""Reading and checking files of texts with class labels, independent of the tasks.
+"""Functions that read and check files of texts with class labels, for all tasks.
 
-Every fault raises DataError with file and line, before anything is encoded.
+Every fault raises DataError with file and line, before sentences are encoded.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ class LabelledTexts:
     """N examples of a split: single texts or pairs of texts, with classes.
 
     texts: one list of N texts for single texts, two lists for pairs. labels: class indices (N,), int64, from 0. lines:
-    the lines of the N examples.
+    the file lines of the N examples.
     """
 
     texts: tuple[list[str], ...]
@@ -35,12 +35,12 @@ class LabelledTexts:
         return len(self.labels)
 
     def take(self, rows: Sequence[int] | np.ndarray) -> "LabelledTexts":
-        """Return the examples at rows, in that order."""
+        """Return the examples with these row numbers, in the given order."""
         texts = tuple([side[row] for row in rows] for side in self.texts)
         return LabelledTexts(texts, self.labels[np.asarray(rows, dtype=int)], [self.lines[row] for row in rows])
 
     def by_length(self) -> "LabelledTexts":
-        """Return the examples sorted by number of words and label, as in SentEval, whose folds depend on the order."""
+        """Return the examples sorted by number of words, then label, as SentEval does; its folds depend on it."""
         words = [[len(text.split()) for text in side] for side in self.texts]
         return self.take(sorted(range(len(self)), key=lambda row: (*(side[row] for side in words), self.labels[row])))
 
@@ -96,7 +96,10 @@ def read_trec(path: Path) -> LabelledTexts:
 
 
 def read_mrpc(path: Path) -> LabelledTexts:
-    """Read MRPC: a header, then label, two ids and two sentences, tab-separated; quotation marks are plain text."""
+    """Read MRPC: a header, then lines with label, two ids and two sentences, separated by tabs.
+
+    Quotation marks are plain text.
+    """
 
     def parse(line: Line) -> Row:
         label, _, _, first, second = split_columns(line, 5, more_allowed=False)
@@ -106,7 +109,7 @@ def read_mrpc(path: Path) -> LabelledTexts:
 
 
 def read_sick_entailment(path: Path) -> LabelledTexts:
-    """Read SICK: a header, then id, two sentences, relatedness and entailment judgment, tab-separated."""
+    """Read SICK: a header, then lines with id, two sentences, relatedness and entailment label, separated by tabs."""
 
     def parse(line: Line) -> Row:
         _, first, second, _, label = split_columns(line, 5)[:5]
@@ -116,9 +119,9 @@ def read_sick_entailment(path: Path) -> LabelledTexts:
 
 
 def read_clusters(path: Path) -> LabelledTexts:
-    """Read a file with lines "label<TAB>text"; labels are arbitrary words, indexed in order of appearance.
+    """Read a file with lines "label<TAB>text"; labels are any words, numbered in order of appearance.
 
-    Raises DataError if there are fewer than 2 labels, or as many labels as texts.
+    Raises DataError if there are fewer than 2 labels, or if every text has a different label.
     """
     classes: dict[str, int] = {}
 
@@ -159,7 +162,7 @@ def rows_below_header(path: Path, column: int, labels: Container[str]) -> list[L
 
 
 def require_texts(line: Line, *texts: str) -> tuple[str, ...]:
-    """Return the texts with single blanks. Raises DataError if one is empty."""
+    """Return the texts with runs of white space replaced by one blank. Raises DataError if a text is empty."""
     cleaned = tuple(map(single_blanks, texts))
     if not all(cleaned):
         raise line.error("an empty text found")
@@ -174,7 +177,7 @@ def parse_label(line: Line, label: str, labels: Mapping[str, int]) -> int:
 
 
 def collect(rows: Iterable[Row]) -> LabelledTexts:
-    """Collect the examples of rows."""
+    """Return the examples of the given rows."""
     rows = list(rows)
     lines, texts, labels = zip(*rows, strict=True) if rows else ((), (), ())
     sides = tuple(list(side) for side in zip(*texts, strict=True))

@@ -1,7 +1,7 @@
-"""Lines of a file with their line numbers, so that every error message can name file and line.
+"""A reader of text files that returns lines with their numbers, so that error messages can name file and line.
 
 Lines end at "\\n" or "\\r\\n" only. str.splitlines would also split at U+2028, U+0085 and other separators that occur
-inside sentences, and all later texts would get the label of a neighbour.
+inside sentences, and all later texts would get the label of a different line.
 """
 
 import codecs
@@ -39,8 +39,8 @@ def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> lis
     """Return the lines of a UTF-8 file, without a byte-order mark and the final line break.
 
     or_latin1: read a file that is not UTF-8 as ISO-8859-1, as SentEval does for its classification tasks. remedy: the
-    advice in error messages. Raises DataError if the file cannot be read, contains control bytes or, without
-    or_latin1, is not UTF-8.
+    advice in error messages. Raises DataError if the file cannot be read, if it contains control bytes or, without
+    or_latin1, if it is not UTF-8.
     """
     try:
         raw = path.read_bytes().removeprefix(codecs.BOM_UTF8)
@@ -51,7 +51,7 @@ def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> lis
         line = Line(path, 1 + raw.count(b"\n", 0, start), "", remedy)
         return line.error(f"byte 0x{raw[start]:02x} found where UTF-8 text is expected")
 
-    # UTF-16 or binary data; read as ISO-8859-1 they could happen to have the expected number of lines.
+    # The file is UTF-16 or binary. Read as ISO-8859-1, it could happen to have the expected number of lines.
     if control := CONTROL_BYTES.search(raw):
         raise fault(control.start())
     try:

@@ -61,13 +61,13 @@ def tasks_of_set(name: str, split: str) -> tuple[str, ...]:
 
 
 def find_by_name(name: str, known: Mapping[str, T]) -> T:
-    """Return the task of that name. Raises DataError with the most similar name and the list of all names."""
+    """Return the task of this name. Raises DataError, with a suggestion and all names, if it is unknown."""
     if not isinstance(name, str):
         raise DataError(f"{name!r} is not the name of a task; the known tasks are {', '.join(known)}")
     if name in known:
         return known[name]
     by_lower = {one.lower(): one for one in known}
-    # Prefixes first: by edit distance an abbreviation such as "stsb" is more similar to "STS12".
+    # Prefixes are tried first: by edit distance, an abbreviation such as "stsb" is more similar to "STS12".
     extended = [lower for lower in by_lower if lower.startswith(name.lower())]
     nearest = extended or difflib.get_close_matches(name.lower(), by_lower, n=1)
     hint = f"did you mean {by_lower[nearest[0]]}? " if nearest else ""

@@ -48,7 +48,7 @@ def parse_optimizer(description: str) -> tuple[type[optim.Optimizer], dict[str, 
 
 
 def build_optimizer(description: str, weights: Sequence[Tensor]) -> optim.Optimizer:
-    """Create the optimiser of a description for the weights. Raises DataError if it does not have an option."""
+    """Create the optimiser of a description for the weights. Raises DataError if an option is unknown."""
     kind, options = parse_optimizer(description)
     try:
         return kind(list(weights), **options)
@@ -57,10 +57,10 @@ def build_optimizer(description: str, weights: Sequence[Tensor]) -> optim.Optimi
 
 
 def keep_first(optimizer: optim.Optimizer, weights: Sequence[Tensor], keep: Tensor) -> list[Tensor]:
-    """Select the entries `keep` of weights and their moments along the first dimension; return the new weights."""
+    """Keep only the entries `keep` along the first dimension of the weights and their moments; return new weights."""
     kept = [weight.detach()[keep].requires_grad_() for weight in weights]
     for old, new in zip(weights, kept, strict=True):
-        state = optimizer.state.pop(old, {})  # plain SGD has none
+        state = optimizer.state.pop(old, {})  # plain SGD has no state
         # State of a different shape, such as a step count, is shared by all entries.
         optimizer.state[new] = {
             name: value[keep] if torch.is_tensor(value) and value.shape == old.shape else value

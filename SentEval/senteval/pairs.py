@@ -1,4 +1,4 @@
-"""A task of the user's own sentence pairs, one pair and score per line, evaluated like an STS task."""
+"""A task that evaluates the user's own scored sentence pairs, one pair per line, like an STS task."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ ANY_NUMBER = (-math.inf, math.inf)
 
 @dataclass(frozen=True)
 class PairsTask:
-    """A task of the pairs of a tab-separated file without a header; scores may be on any scale."""
+    """A task whose pairs come from a tab-separated file without a header; scores may have any scale."""
 
     path: Path
     family = "pairs"

@@ -1,7 +1,9 @@
 """SentEval's three protocols for classifiers: nested cross-validation, cross-validation and fixed split.
 
-All accuracies are × 100. They are rounded to two decimals where the published code rounds, because the penalty with
-the best rounded mean is chosen (of equal ones the smallest). Source: SentEval (Conneau and Kiela, 2018), as in SimCSE.
+All accuracies are × 100. They are rounded to two decimals where the published code rounds, because it chooses the
+penalty with the best rounded mean (of equal means, the first penalty in the grid).
+
+Source: SentEval (Conneau and Kiela, 2018), as in SimCSE.
 """
 
 import warnings
@@ -22,7 +24,7 @@ if TYPE_CHECKING:  # imported where it is used: see `senteval.tasks`
     from sklearn.model_selection import StratifiedKFold
 
 FOLD_SEED = 1111
-"""The seed of nested cross-validation; SentEval uses its `seed` for the other protocols only."""
+"""The seed of the folds of nested cross-validation; SentEval uses its option `seed` in the other protocols only."""
 
 HELD_OUT = 0.05
 """Share of the training set that is held out for early stopping of the final fit."""
@@ -53,7 +55,7 @@ class Outcome:
 
 
 class Probe(Protocol):
-    """A kind of classifier on one feature matrix, to which all row numbers refer."""
+    """A kind of classifier on one feature matrix. All row numbers refer to this matrix."""
 
     grid: tuple[float, ...]
     grid_kfold: tuple[float, ...]
@@ -63,7 +65,7 @@ class Probe(Protocol):
         ...
 
     def fit_alone(self, train: Sequence[Rows], penalties: Sequence[float]) -> list[Any]:
-        """Train one classifier for each entry of train and penalties, without a dev set."""
+        """Train one classifier per pair of training rows and penalty, without a dev set."""
         ...
 
     def predict(self, fit: Any, rows: Rows) -> np.ndarray:
@@ -159,7 +161,7 @@ def _splitter(k: int, seed: int) -> "StratifiedKFold":
 
 
 def nested_kfold(probe: Probe, labels: np.ndarray, k: int) -> Outcome:
-    """Nested cross-validation: k outer folds for the accuracy, and k inner folds of each to choose its penalty."""
+    """Evaluate by nested cross-validation: k outer folds for the accuracy, k inner folds of each for its penalty."""
     splitter = _splitter(k, FOLD_SEED)
     outer = list(splitter.split(labels, labels))
     inner = [
@@ -179,7 +181,7 @@ def nested_kfold(probe: Probe, labels: np.ndarray, k: int) -> Outcome:
 
 
 def kfold(probe: Probe, labels: np.ndarray, train: Rows, test: Rows, k: int, seed: int) -> Outcome:
-    """Cross-validation: choose the penalty by k folds of the training rows, and evaluate on the test rows, if any."""
+    """Choose the penalty by cross-validation with k folds of the training rows; evaluate on the test rows, if any."""
     splitter = _splitter(k, seed)
     folds = [(train[part], train[held_out]) for part, held_out in splitter.split(train, labels[train])]
     penalty, best = _choose(probe.fit(folds, probe.grid_kfold), probe.grid_kfold)
@@ -191,7 +193,7 @@ def kfold(probe: Probe, labels: np.ndarray, train: Rows, test: Rows, k: int, see
 
 
 def fixed_split(probe: Probe, labels: np.ndarray, train: Rows, dev: Rows, test: Rows) -> Outcome:
-    """Fixed split: choose penalty and stopping point by the dev rows, and evaluate on the test rows, if any.
+    """Choose the penalty and stopping point by the dev rows of a fixed split; evaluate on the test rows, if any.
 
     The published code trains again with the chosen penalty, which reproduces the same fit exactly.
     """
@@ -206,7 +208,7 @@ def fixed_split(probe: Probe, labels: np.ndarray, train: Rows, dev: Rows, test: 
 
 
 def require_enough(task: str, labels: np.ndarray, classes: int, least: int, why: str) -> None:
-    """Raise DataError unless every class has `least` examples. why: what needs them."""
+    """Raise DataError unless every class has `least` examples. why: the reason for this minimum, for the message."""
     counts = np.bincount(labels, minlength=classes)
     rarest = int(np.argmin(counts))
     if counts[rarest] < least:
@@ -228,5 +230,5 @@ def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _round(mean: np.floating) -> float:
-    """Round to two decimals with numpy, as published; Python rounds halves, which are frequent here, differently."""
+    """Round to two decimals with numpy, as published; Python rounds halves, which are frequent, differently."""
     return float(np.round(mean, 2))

@@ -1,13 +1,13 @@
-"""Sentence retrieval on STSBenchmark: recall of the sentence with the same meaning among the first 1, 3 or 5.
+"""Sentence retrieval on STSBenchmark: how often the sentence with the same meaning ranks among the first 1, 3 or 5.
 
-Source: D2CSE, "Sentence Retrieval". Queries are both sentences of the pairs with the highest score, 5 (97 pairs, 194
-queries in the test split). Candidates are the other sentences of the split, ranked by cosine. The paper does not say
-how it treats sentences that occur more than once, so there are two ways:
+Source: D2CSE, "Sentence Retrieval". The queries are both sentences of every pair with the highest score, 5 (97 pairs
+and 194 queries in the test split). The candidates are the other sentences of the split, ranked by cosine. The paper
+does not say how it treats sentences that occur more than once, so a setting offers two treatments:
 
-merge  each sentence is a candidate once. Pairs of identical sentences have no answer then and are skipped (the
-       published test split has none).
-keep   all other sentences are candidates as often as they occur. A second copy of the query ranks before every answer;
-       the sentences of an identical pair find each other.
+merge  Each distinct sentence is a candidate once. Pairs of identical sentences then have no answer and are skipped
+       (the published test split has none).
+keep   Every other sentence is a candidate as often as it occurs. A second copy of the query ranks before every
+       answer; the sentences of an identical pair find each other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ class RetrievalResult:
 
     @property
     def points(self) -> float:
-        """The mean of the recalls, the paper's Avg."""
+        """The mean of the recalls, which the paper calls Avg."""
         return float(np.mean(list(self.recall.values())))
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,9 +118,9 @@ class LoadedRetrieval:
 def answer_ranks(texts: Sequence[str], vectors: np.ndarray, queries: Sequence[tuple[int, int]]) -> np.ndarray:
     """Return the rank, from 1, of each query's answer among all texts except the query itself, by cosine.
 
-    vectors: the embeddings (N, H) of texts. queries: pairs of rows, query and answer. Copies of the answer's text are
-    not counted. Other texts with the same cosine rank before the answer; otherwise an encoder with one vector for all
-    sentences would be perfect.
+    vectors: the embeddings (N, H) of texts. queries: pairs (row of the query, row of its answer). Copies of the
+    answer's text are not counted. Other texts with the same cosine rank before the answer; otherwise an encoder with
+    one vector for all sentences would be perfect.
     """
     unit = unit_rows(vectors)
     names = np.array(texts, dtype=object)

@@ -1,4 +1,4 @@
-"""Correlations of the similarities of embeddings with human scores.
+"""Functions that correlate the similarities of embeddings with human scores.
 
 All correlations are fractions between -1 and 1, not × 100 as in papers.
 """
@@ -29,7 +29,7 @@ class Correlation:
 class TaskResult:
     """The scores of one split of a task.
 
-    subsets: correlations of each set. all: correlations over the pairs of all sets together. gold, cosines: gold
+    subsets: correlations within each set. all: correlations over the pairs of all sets together. gold, cosines: gold
     scores and cosines (N,) of all pairs, set by set. Papers of the SimCSE family report Spearman of `all`; older ones
     report `mean` or `wmean`. The three are not comparable.
     """
@@ -91,7 +91,7 @@ def similarities(task: str, pairs: ScoredPairs, first: np.ndarray, second: np.nd
     """Return the cosines (N,) of pairs of embeddings, in float64.
 
     first, second: the embeddings (N, H) of pairs.first and pairs.second. Raises DataError if an embedding is zero or
-    not finite; the published evaluation counts such a pair as similarity 0, which hides a broken model.
+    not finite. The published evaluation counts the similarity of such a pair as 0, which hides a broken model.
     """
     for sentences, rows in ((pairs.first, first), (pairs.second, second)):
         check_rows(task, pairs, sentences, rows)
@@ -119,14 +119,14 @@ def cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     Rows must be finite and not zero.
     """
     first, second = scaled_to_one(first), scaled_to_one(second)
-    # The root of the product, not the product of roots: equal rows then give exactly 1, so that pairs of identical
-    # sentences are tied instead of being ordered by rounding errors, which changed Spearman by 4.5e-4 in STS12 SMTnews
-    # (sums of random word vectors).
+    # With the root of the product instead of the product of the roots, equal rows give exactly 1. Pairs of identical
+    # sentences are then tied, not ordered by rounding errors, which changed Spearman by 4.5e-4 in STS12 SMTnews (sums
+    # of random word vectors).
     return row_dot(first, second) / np.sqrt(row_dot(first, first) * row_dot(second, second))
 
 
 def scaled_to_one(rows: np.ndarray) -> np.ndarray:
-    """Scale every row of rows (N, H) to a largest magnitude of 1, in float64, so that no square overflows."""
+    """Scale every row of an array (N, H) so that its largest magnitude is 1, in float64; then no square overflows."""
     rows = rows.astype(np.float64)
     return rows / np.abs(rows).max(axis=1, keepdims=True)
 

@@ -1,4 +1,4 @@
-"""Training of many small classifiers on the same frozen features at once, as one stack of tensors.
+"""Functions that train many small classifiers at once on the same frozen features, as one stack of tensors.
 
 SentEval's protocols fit the same linear or one-hidden-layer classifier hundreds of times: for every fold and every
 L2 penalty. Fits on training sets of equal size draw the same permutations, since all have the same seed, so their
@@ -22,7 +22,7 @@ from senteval.errors import DataError, require_integer, shown
 from senteval.optimizers import build_optimizer, keep_first, parse_optimizer
 
 BATCH_BYTES = 6 << 20
-"""Maximum size of the features of one step over all folds of a stack on a CPU, to fit its caches."""
+"""Maximum bytes of the features in one training step over all folds of a stack, so that they fit a CPU's caches."""
 BATCH_BYTES_ACCELERATOR = 1 << 30
 
 
@@ -31,8 +31,8 @@ class Classifier:
     """Training settings of a classifier; the defaults are SentEval's own.
 
     nhid: hidden units; 0 for logistic regression. optim: see `senteval.optimizers`. epoch_size: epochs between two
-    checks of the dev accuracy. tenacity: total number of checks without a new best before training stops. dropout: on
-    the hidden units. Raises DataError for values that are not allowed.
+    checks of the dev accuracy. tenacity: total number of checks without a new best before training stops. dropout:
+    rate for the hidden units. Raises DataError for values that are not allowed.
     """
 
     nhid: int = 0
@@ -108,7 +108,7 @@ def _blocks(members: list[int], features: Tensor, settings: Classifier) -> Itera
 
 
 class _Stack:
-    """P folds with L penalties each, with training sets of equal size n and dev sets of equal size m."""
+    """P folds with L penalties each; all training sets have the same size n, and all dev sets the same size m."""
 
     def __init__(
         self, features: Tensor, labels: Tensor, folds: Sequence[Fold], classes: int, settings: Classifier, seed: int
@@ -139,7 +139,7 @@ class _Stack:
             epochs += self.settings.epoch_size
             self._check_dev()
             self._drop_finished()
-        # On the CPU, since the products of a single classifier are too small for a GPU.
+        # The fits are on the CPU, because the products of a single classifier are too small for a GPU.
         weights = [weight.cpu() for weight in self.best_weights]
         accuracy = (self.best.cpu().double() / self.dev_size).tolist()
         return [
@@ -163,7 +163,7 @@ class _Stack:
             self._step(rows[:, start:stop], labels[:, start:stop])
 
     def _step(self, rows: Tensor, labels: Tensor) -> None:
-        """One optimiser step of every fit on its own batch; rows and labels (P, B)."""
+        """Do one optimiser step of every fit on its own batch. rows, labels: (P, B)."""
         logits = _logits(self.weights, self._gather(rows), self._drop)
         losses = F.cross_entropy(
             logits.flatten(0, 1),  # (P·L, C, B)
@@ -224,7 +224,7 @@ def seeded(seed: int) -> Iterator[None]:
 def _initial_weights(
     width: int, classes: int, settings: Classifier, seed: int
 ) -> tuple[list[Tensor], torch.Generator]:
-    """Return torch's initial weights for the seed, and a generator that continues the random numbers from there."""
+    """Return torch's initial weights for the seed, and a generator that continues the same random numbers."""
     sizes = (width, settings.nhid, classes) if settings.nhid else (width, classes)
     noise = torch.Generator()
     with seeded(seed):

@@ -1,7 +1,7 @@
 """The semantic textual similarity (STS) tasks: their files and the number of scored pairs in each.
 
-The numbers are the official ones and agree with the published files. As in SentEval, STS13 is without its fourth set,
-SMT, of which only the scores may be redistributed.
+The numbers are the official ones and agree with the published files. As in SentEval, STS13 lacks its fourth set,
+SMT, because only its scores may be redistributed, not its sentences.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +33,7 @@ class PairSet:
 
 @dataclass(frozen=True)
 class StsTask:
-    """A similarity task. folder: in downstream/. read: the reader of its format. splits: split -> its sets."""
+    """A similarity task. folder: inside downstream/. read: reads its format. splits: name of a split -> its sets."""
 
     name: str
     folder: str
@@ -46,7 +46,7 @@ class StsTask:
         return LoadedSts(self.name, settings.split, self.read_split(data_dir, settings.split, settings.official))
 
     def read_split(self, data_dir: Path, split: str, official: bool) -> tuple[ScoredPairs, ...]:
-        """Return the checked sets of a split. Raises DataError if the task does not have it, or for faulty files."""
+        """Return the checked sets of a split. Raises DataError if the split does not exist or a file is faulty."""
         if split not in self.splits:
             having = ", ".join(other.name for other in STS.values() if split in other.splits) or "none"
             raise DataError(
@@ -87,7 +87,7 @@ class LoadedSts:
 
 
 def _yearly(name: str, counts: Mapping[str, int]) -> StsTask:
-    """Return the task of a year, STS12 to STS16, which has only a test split with several sets."""
+    """Return the task of one year (STS12 to STS16); it has only a test split, which consists of several sets."""
     sets = tuple(
         PairSet(set_name, (f"STS.input.{set_name}.txt", f"STS.gs.{set_name}.txt"), count)
         for set_name, count in counts.items()
@@ -101,7 +101,7 @@ def _single(name: str, folder: str, read: Reader, files: Mapping[str, tuple[str,
     return StsTask(name, folder, read, splits)
 
 
-# Set -> number of scored pairs, in SentEval's order; below, split -> file and number of pairs.
+# STS12 to STS16: set -> number of scored pairs, in SentEval's order. Others: split -> file and number of pairs.
 STS12 = {"MSRpar": 750, "MSRvid": 750, "SMTeuroparl": 459, "surprise.OnWN": 750, "surprise.SMTnews": 399}
 STS13 = {"FNWN": 189, "headlines": 750, "OnWN": 561}
 STS14 = {

@@ -1,4 +1,4 @@
-"""Evaluation of a sentence encoder: check all files, encode every distinct sentence once, and score each task."""
+"""Evaluation of a sentence encoder: checks all files, encodes every distinct sentence once, and scores each task."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from senteval.tasks import Loaded, Result, Task, find_tasks
 class Evaluation:
     """The results by task, with the settings, times and files of the evaluation.
 
-    sentences: number of distinct sentences. seconds: time of "encode" and of scoring each task. files: see
+    sentences: number of distinct sentences. seconds: times of "encode" and of scoring each task. files: see
     `senteval.files.identify`.
     """
 
@@ -31,7 +31,7 @@ class Evaluation:
 
     @property
     def unknown_files(self) -> list[str]:
-        """Files that passed all checks but differ from the files with which the documented scores were computed."""
+        """Names of files that passed all checks but differ from those used to compute the documented scores."""
         return [name for name, facts in self.files.items() if not facts["known"]]
 
 
@@ -55,7 +55,7 @@ class Suite:
         progress: Progress = lambda *_: None,
         on_result: Callable[[Result], None] = lambda result: None,
     ) -> Evaluation:
-        """Encode every distinct sentence of all tasks once, and score each task; see `evaluate`.
+        """Encode every distinct sentence of all tasks once and score each task. See `evaluate` for the arguments.
 
         finish: maps the embeddings (n, H) of a task's distinct sentences to the vectors (n, K) that are scored.
         """
@@ -98,10 +98,10 @@ def evaluate(
     """Evaluate an encoder on tasks.
 
     encode: called with every distinct sentence of all tasks once, in chunks, longest first, after the files of all
-    tasks are checked. data_dir: the folder that contains downstream/ (and clustering/). settings: replace those of the
-    mode. inside: access to the encoder's internals, for the geometry task. progress: called during the evaluation.
-    on_result: called with each result as soon as it is computed. Raises DataError if a task or mode is unknown, files
-    are faulty or embeddings are unusable.
+    tasks are checked. data_dir: the folder that contains downstream/ (and clustering/). settings: used instead of
+    those of the mode. inside: access to the encoder's internals, for the geometry task. progress: called during the
+    evaluation. on_result: called with each result as soon as it is computed. Raises DataError if a task or mode is
+    unknown, files are faulty or embeddings are unusable.
     """
     suite = load_suite(tasks, data_dir, settings or settings_of_mode(mode))
     return suite.measure(encode, inside=inside, progress=progress, on_result=on_result)

@@ -1,4 +1,4 @@
-"""All tasks by name.
+"""The table of all tasks by name, and the interfaces of tasks and results.
 
 scikit-learn and scipy.stats, whose imports take seconds, are imported only in the functions that use them, so that
 other runs do not wait for them.
@@ -23,7 +23,7 @@ from senteval.transfer import TRANSFER
 
 
 class Result(Protocol):
-    """The scores of one task. Most kinds also have `points`, the main score × 100 for tables."""
+    """The scores of one task. Most results also have `points`, the main score × 100 for tables."""
 
     task: str
     split: str
@@ -57,7 +57,7 @@ class Task(Protocol):
     family: str
 
     def load(self, data_dir: Path, settings: Settings) -> Loaded:
-        """Read and check the data. Raises DataError if files are missing or faulty, or not of the official size."""
+        """Read and check the data. Raises DataError if files are missing, faulty or not of the official size."""
         ...
 
 
@@ -65,7 +65,10 @@ TASKS: dict[str, Task] = {**STS, **TRANSFER, **FINETUNE, **FEWSHOT, **CLUSTERING
 
 
 def find_tasks(names: Sequence[str]) -> list[Task]:
-    """Return the tasks of the names, each once. Raises DataError for no names, an unknown one, or a bare string."""
+    """Return the tasks of the given names, each once.
+
+    Raises DataError if there are no names, if a name is unknown, or if `names` is a string.
+    """
     if isinstance(names, str) or not names:
         raise DataError(f"tasks is {names!r}; give a list of one or more names, such as ['STSBenchmark']")
     return [find_by_name(name, TASKS) for name in dict.fromkeys(names)]

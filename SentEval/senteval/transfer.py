@@ -1,6 +1,7 @@
-"""The transfer tasks: accuracy of a classifier on frozen embeddings. Files, sizes and protocol of each task.
+"""The transfer tasks, which measure the accuracy of a classifier on frozen embeddings.
 
-The sizes are the official ones and agree with the published files.
+This module contains the files, sizes and protocol of each task. The sizes are the official ones and agree with the
+published files.
 """
 
 from collections import Counter
@@ -31,7 +32,7 @@ from senteval.settings import Settings
 
 @dataclass(frozen=True)
 class TransferResult:
-    """Accuracies × 100 of a task, with the numbers of examples.
+    """The accuracies × 100 and the numbers of examples of a task.
 
     accuracy, f1: None in dev mode; f1 exists for MRPC only. folds: test accuracy of each outer fold of a nested
     cross-validation. penalties: the penalties chosen by dev accuracy.
@@ -74,7 +75,7 @@ Examples = Mapping[str, LabelledTexts]
 class TransferTask:
     """A classification task.
 
-    folder: in downstream/. classes: number of classes. files: split -> (file, size) of its files; a task without
+    folder: inside downstream/. classes: number of classes. files: split -> (file, size) of its files; a task without
     splits has one split "all" with a file for each class, in their order. protocol: see `PROTOCOLS`. read: the reader,
     called with the paths of a split's files. f1: whether F1 is computed as well.
     """
@@ -89,7 +90,7 @@ class TransferTask:
     family = "transfer"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedTransfer":
-        """Read and check all splits; in dev mode all except a test split. Raises DataError for faults in the files."""
+        """Read and check all splits, except the test split in dev mode. Raises DataError if a file is faulty."""
         wanted = {split: files for split, files in self.files.items() if settings.split != "dev" or split != "test"}
         examples = self.read_splits(data_dir, wanted, settings.official)
         PROTOCOLS[self.protocol].check(self, examples, settings)
@@ -98,7 +99,7 @@ class TransferTask:
     def read_splits(
         self, data_dir: Path, wanted: Mapping[str, tuple[tuple[str, int], ...]], official: bool
     ) -> dict[str, LabelledTexts]:
-        """Return the checked examples of the wanted splits, sorted by length as in the protocol."""
+        """Return the checked examples of the wanted splits, sorted by length as SentEval's protocol requires."""
         folder = data_dir / "downstream" / self.folder
         require_files(self.name, folder, [name for files in wanted.values() for name, _ in files])
         return {split: self._read_split(folder, files, official).by_length() for split, files in wanted.items()}
@@ -160,7 +161,7 @@ def files_of(examples: Examples) -> list[Path]:
 
 @dataclass(frozen=True)
 class TaskProtocol:
-    """A protocol. check: checks the data before anything is encoded. run: computes the result."""
+    """A protocol. check: checks the data before sentences are encoded. run: computes the result."""
 
     check: Callable[[TransferTask, Examples, Settings], None]
     run: Callable[[LoadedTransfer, Embeddings, Settings], TransferResult]

@@ -1,6 +1,6 @@
 """Options of evaluation and their checks.
 
-They are separate from `dcpcse.training.arguments`, which imports transformers' TrainingArguments; that takes seconds.
+This module is separate from `dcpcse.training.arguments`, whose import of TrainingArguments takes seconds.
 """
 
 from dataclasses import dataclass
@@ -142,9 +142,9 @@ class EvaluationArguments(EncoderArguments):
         self._require_mteb()
 
     def chosen_tasks(self) -> tuple[str, ...]:
-        """Return the names of the tasks of `--task_set` or `--tasks`; none if only `--pairs` or `--mteb` is given.
+        """Return the names of the tasks of `--task_set` or `--tasks`; empty if only `--pairs` or `--mteb` is given.
 
-        Raises UserError if the options contradict each other, and DataError if no task of the set has this mode.
+        Raises UserError if options contradict each other, and DataError if no task of the set supports the mode.
         """
         if self.task_set == "na":
             if not (self.tasks or self.pairs or self.mteb):
@@ -157,7 +157,7 @@ class EvaluationArguments(EncoderArguments):
         return tasks_of_set(self.task_set or "sts", "dev" if self.mode == "dev" else "test")
 
     def _require_used(self) -> None:
-        """Raise UserError for an option that no chosen task uses, and DataError for an unknown task."""
+        """Raise UserError for an option that none of the chosen tasks uses, and DataError for an unknown task."""
         families = {find_by_name(task, FAMILY_OF) for task in self.chosen_tasks()}
         changed = self.changed()
         for name, family in OPTIONS_OF_FAMILY.items():
@@ -171,7 +171,7 @@ class EvaluationArguments(EncoderArguments):
             raise UserError("--geometry_sample has no effect without --geometry_sentences; leave it out")
 
     def _require_mteb(self) -> None:
-        """Raise UserError for options that exclude `--mteb` or need it."""
+        """Raise UserError for options that cannot be combined with `--mteb` or that need it."""
         if not self.mteb:
             if self.mteb_data_dir:
                 raise UserError("--mteb_data_dir has no effect without --mteb; leave it out")
@@ -182,7 +182,7 @@ class EvaluationArguments(EncoderArguments):
             raise UserError(f"--postprocess {self.postprocess} does not apply to --mteb; leave one of them out")
 
     def _require_postprocess(self) -> None:
-        """Raise UserError for options of a transformation that is not chosen, and for values out of range."""
+        """Raise UserError for options of a postprocessor that is not chosen, and for values out of range."""
         dimensions, rate = self.whitening_dimensions, self.flow_learning_rate
         require(dimensions is None or dimensions >= 2, "--whitening_dimensions", dimensions, "at least 2")
         require(rate > 0, "--flow_learning_rate", rate, "above 0")

@@ -1,4 +1,4 @@
-"""Evaluation with several processes: the first one computes the scores, and all of them encode the sentences."""
+"""Evaluation in several processes: all of them encode sentences, and the first one computes the scores."""
 
 import logging
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from dcpcse.utils.distributed import cpu_group, is_main_process, world_size
 
 EncodeFunction = Callable[..., np.ndarray]
-"""A function of sentences and named options that returns embeddings (n, H)."""
+"""A function that returns the embeddings (n, H) of n sentences and accepts named options."""
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ def run_on_rank_zero(encode: EncodeFunction, work: Callable[[EncodeFunction], T]
     """Run `work` in the first process and return its result in all processes.
 
     `work` is called with an encode function that distributes the sentences over all processes. All processes must
-    call this function, each with an `encode` that returns the same vectors. With one process `work` gets `encode`.
+    call this function, and `encode` must return the same vectors in each. With one process `work` gets `encode`.
     """
     if world_size() == 1:
         return work(encode)
@@ -44,18 +44,18 @@ def _encode_distributed(encode: EncodeFunction, sentences: list[str], options: d
 
 
 def _encode_shares(encode: EncodeFunction) -> Any:
-    """Encode shares until the first process sends its result, and return the result."""
+    """Encode this process's shares of sentences until the first process sends the result; return that result."""
     while "result" not in (message := _broadcast(None)):
         dist.gather_object(_encode_share(encode, message["sentences"], message["options"]), group=cpu_group())
     return message["result"]
 
 
 def _encode_share(encode: EncodeFunction, sentences: list[str], options: dict[str, Any]) -> np.ndarray:
-    # Interleaved shares: the sentences are sorted by length, and no process should get all the long ones.
+    # The shares are interleaved: the sentences are sorted by length, and no process should get all the long ones.
     share = sentences[dist.get_rank() :: world_size()]
     logger = logging.getLogger("dcpcse")
     level = logger.level
-    logger.setLevel(min(level, logging.WARNING))  # each process warns of the texts that it truncates
+    logger.setLevel(min(level, logging.WARNING))  # each process warns about the texts that it truncates
     try:
         return encode(share, **options)
     finally:
@@ -63,7 +63,7 @@ def _encode_share(encode: EncodeFunction, sentences: list[str], options: dict[st
 
 
 def _broadcast(content: Any) -> Any:
-    """Return the first process's content in all processes."""
+    """Return the content that the first process passes, in all processes."""
     box = [content]
     dist.broadcast_object_list(box, group=cpu_group())
     return box[0]

@@ -1,7 +1,7 @@
 """A cache of embeddings between evaluations: one SQLite file per encoder.
 
-A file belongs to one identity (weights, representation, tokenizer and versions): everything that changes a vector by
-more than rounding. Vectors are written as they are computed, so that an interrupted run loses little.
+A file belongs to one identity: the weights, representation, tokenizer and versions, that is, everything that changes
+a vector by more than rounding. Vectors are written while they are computed, so that an interrupted run loses few.
 """
 
 import hashlib
@@ -18,21 +18,21 @@ import numpy as np
 from dcpcse.utils.errors import UserError
 
 QUERY = 500
-"""Number of sentences in one SQL query; SQLite allows a few thousand."""
+"""Number of sentences in one SQL query; SQLite's limit is a few thousand."""
 
 EncodeSentences = Callable[[list[str]], np.ndarray]
 
 
 def embeddings_dir(cache_dir: str) -> Path:
-    """Return the folder of the cached embeddings in a command's --cache_dir."""
+    """Return the folder for embeddings inside the folder given by --cache_dir."""
     return Path(cache_dir) / "embeddings"
 
 
 class EmbeddingCache:
-    """An encode function that reads cached embeddings and encodes only the other sentences; close it after use.
+    """An encode function that reads cached embeddings and encodes only the missing ones. It must be closed after use.
 
     encode: the function that encodes sentences. folder: the folder of the cache files. identity: JSON-serialisable
-    facts that the vectors depend on. `hits` counts the sentences read from the cache. Raises UserError if the file
+    facts that the vectors depend on. `hits`: number of sentences read from the cache. Raises UserError if the file
     cannot be read or written, or if a vector is damaged.
     """
 
@@ -52,7 +52,7 @@ class EmbeddingCache:
             self._database.commit()
 
     def __call__(self, sentences: list[str]) -> np.ndarray:
-        """Return embeddings (n, H) in float32, row i for sentence i."""
+        """Return the embeddings (n, H) of n sentences in float32, row i for sentence i."""
         found = dict(self._read(sentences))
         self.hits += len(found)
         missing = [sentence for sentence in dict.fromkeys(sentences) if sentence not in found]
@@ -80,7 +80,7 @@ class EmbeddingCache:
                 query = f"SELECT sentence, vector, crc FROM vectors WHERE sentence IN ({marks})"
                 rows = self._database.execute(query, queried).fetchall()
                 for sentence, vector, crc in rows:
-                    # SQLite itself detects damage to its structure only.
+                    # SQLite detects damage to the structure of the file only.
                     if _crc(sentence, vector) != crc:
                         raise sqlite3.DatabaseError(f"the vector of {sentence[:40]!r} is damaged")
             for sentence, vector, _ in rows:
@@ -90,7 +90,7 @@ class EmbeddingCache:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last is raised by SQLite's error texts
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # SQLite's message may not decode
             raise UserError(
                 f"the embedding cache {self.path} cannot be used ({error}); delete the file, or leave --cache_dir out"
             ) from error

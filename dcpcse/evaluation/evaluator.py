@@ -1,4 +1,4 @@
-"""Evaluation of a model with senteval, for evaluation.py and for model selection in training."""
+"""Evaluation of a model with senteval; used by evaluation.py and for model selection in training."""
 
 import logging
 import sys
@@ -24,7 +24,7 @@ from dcpcse.evaluation.postprocessing import Fitting
 logger = logging.getLogger(__name__)
 
 METRIC_NAMES = {"STSBenchmark": "stsb_spearman", "SICKRelatedness": "sickr_spearman"}
-"""Similarity tasks with a dev set → the names of their metrics in the papers' training scripts."""
+"""Similarity task with a dev set → name of its metric in the papers' training scripts."""
 
 
 def evaluate_suite(
@@ -39,11 +39,11 @@ def evaluate_suite(
 ) -> Evaluation:
     """Evaluate a model on loaded tasks; each distinct sentence is encoded once.
 
-    All processes must call this function: all of them encode, the first one computes the scores, and all get the
-    result. Classifiers of transfer tasks are trained on the model's device. cache_dir: folder in which embeddings are
-    cached. fitting: a map of the embeddings that is fitted before they are scored; the parts of tasks that need the
-    model itself are then left out. on_result: called with each result as soon as it is computed. Raises
-    senteval.DataError if embeddings are unusable (not finite, or all equal).
+    All processes must call this function: all of them encode, the first one computes the scores, and all return the
+    result. Classifiers of transfer tasks are trained on the model's device. cache_dir: the folder in which embeddings
+    are cached. fitting: a map that is fitted to the embeddings and applied before scoring; the scores that need the
+    internals of the model are then left out. on_result: called with each result as soon as it is computed. Raises
+    senteval.DataError if embeddings are not finite or all equal.
     """
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
 
@@ -62,15 +62,15 @@ def evaluate(
     """Evaluate a model on tasks and return the results by task.
 
     data_dir: the folder with senteval's data. mode: the mode of the papers' scripts (`test`, `fasttest` or `dev`).
-    changes: changes to the settings of the mode, such as official=False for your own data.
+    changes: settings that replace those of the mode, such as official=False for your own data.
     """
     return evaluate_suite(model, load_suite(tasks, data_dir, settings_of_mode(mode, **changes))).results
 
 
 def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the dev metrics under the papers' names: Spearman correlations as fractions, accuracies × 100.
+    """Return the dev metrics by their names in the papers: Spearman correlations as fractions, accuracies × 100.
 
-    The means `avg_sts` and `avg_transfer` are included if the results contain all tasks of their kind.
+    The mean `avg_sts` or `avg_transfer` is included if the results contain all tasks that it averages.
     """
     sts = {name: results[task].score for task, name in METRIC_NAMES.items() if task in results}
     transfer = {task: results[task].points for task in senteval.TRANSFER_TASKS if task in results}
@@ -114,7 +114,7 @@ class _ModelAccess:
     def encode_without_frequent(self, sentences: list[str], count: int) -> np.ndarray:
         ids = self.model.tokenizer(sentences, add_special_tokens=False, verbose=False)["input_ids"]
         frequency = Counter(token for row in ids for token in row)
-        # Ties are broken by token id; Counter would break them by order of appearance.
+        # Equally frequent tokens are ordered by id; Counter would order them by first appearance.
         frequent = sorted(frequency, key=lambda token: (-frequency[token], token))[:count]
         distinct = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
         vectors = self.encode(list(distinct), without=frequent)
@@ -122,7 +122,7 @@ class _ModelAccess:
 
 
 class _ProgressBars:
-    """Progress bars on stderr, one for each activity."""
+    """Progress bars on stderr, one per activity."""
 
     def __init__(self, shown: bool) -> None:
         self.shown, self.activity, self.done, self.bar = shown, None, 0, None

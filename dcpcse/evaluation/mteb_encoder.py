@@ -1,4 +1,4 @@
-"""An adapter of `SentenceEncoder` to the EncoderProtocol of mteb."""
+"""An adapter that gives a `SentenceEncoder` the interface of mteb's EncoderProtocol."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from dcpcse.encoders.fingerprint import identity
 from dcpcse.utils.errors import UserError
 
 OPTIONS = {"batch_size": "batch_size", "show_progress_bar": "show_progress"}
-"""Options of `encode`: mteb's name → the name in `SentenceEncoder.encode`."""
+"""Name of an option of `encode` in mteb → its name in `SentenceEncoder.encode`."""
 
 
 class MTEBEncoder:
@@ -24,17 +24,17 @@ class MTEBEncoder:
     def __init__(self, model: Any, encode: Callable[..., np.ndarray] | None = None) -> None:
         """Wrap a model.
 
-        model: a model returned by `dcpcse.load`. encode: a function that returns the model's embeddings, such as one
-        with a cache (default: the model's own `encode`).
+        model: a model returned by `dcpcse.load`. encode: a function that returns the model's embeddings, for example
+        from a cache (default: `model.encode`).
         """
         self.model = model
         self._encode = encode or model.encode
 
     @property
     def mteb_model_meta(self) -> Any:
-        """mteb's ModelMeta; unknown fields are None.
+        """The description of the model (mteb's ModelMeta); unknown fields are None.
 
-        Its revision is a digest of everything that the vectors depend on, since mteb caches results by revision.
+        The revision is a digest of everything that the vectors depend on, because mteb caches results by revision.
         """
         mteb, model = import_mteb(), self.model
         base = model.source.name_or_path
@@ -62,7 +62,7 @@ class MTEBEncoder:
         prompt_type: Any = None,
         **options: Any,
     ) -> np.ndarray:
-        """Return the embeddings (N, H) of the texts of batches with a text column.
+        """Return the embeddings (N, H) of texts. inputs: batches that have a text column.
 
         The task, split and prompt type are ignored: every text is encoded in the same way. Raises UserError if a batch
         has no text, an option is unknown, or an embedding is not finite (mteb would rank it like any other).

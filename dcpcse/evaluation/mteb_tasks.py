@@ -1,4 +1,4 @@
-"""Tasks of MTEB in evaluation.py: finding them, loading their data, and evaluating a model on them with mteb."""
+"""Functions that find MTEB tasks, load their data, and evaluate a model on them with mteb, for evaluation.py."""
 
 import importlib.util
 import inspect
@@ -28,7 +28,7 @@ PREFIX = "mteb/"
 
 @dataclass(frozen=True)
 class MtebResult:
-    """The result of an MTEB task. scores: split → mteb's scores of each subset of the task, as fractions."""
+    """The result of an MTEB task. scores: split → the scores of each subset as returned by mteb, as fractions."""
 
     task: str
     metric: str
@@ -39,7 +39,7 @@ class MtebResult:
 
     @property
     def split(self) -> str:
-        """The evaluated splits."""
+        """The names of the evaluated splits."""
         return ", ".join(self.scores)
 
     @property
@@ -62,9 +62,9 @@ class MtebResult:
 def load_tasks(names: Sequence[str], data_dir: str | Path | None = None) -> dict[str, Any]:
     """Load mteb tasks with their data and return them as `mteb/NAME` → task.
 
-    names: names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; such a file is executed. data_dir: a
-    folder with a copy of each data set under the last part of its hub id (default: the cache of `datasets`, or the
-    hub). Raises UserError if a task is unknown or given twice, or if its data are not available.
+    names: names of mteb's tasks, or FILE.py or FILE.py:CLASS for your own tasks; the file is executed. data_dir: a
+    folder that contains a copy of each data set, named after the last part of its hub id (default: the cache of
+    `datasets`, or the hub). Raises UserError if a task is unknown or given twice, or if its data are not available.
     """
     found = [task for name in names for task in _find(name)]
     tasks = {PREFIX + task.metadata.name: task for task in found}
@@ -85,16 +85,16 @@ def evaluate_mteb_tasks(
     show_progress: bool = False,
     on_result: Callable[[MtebResult], None] = lambda result: None,
 ) -> tuple[dict[str, MtebResult], dict[str, float]]:
-    """Evaluate a model on loaded tasks; return the results and the seconds by task.
+    """Evaluate a model on loaded tasks; return two dicts with the result and the seconds of each task.
 
-    All processes must call this function: all of them encode, and the first one computes the scores. cache_dir: folder
-    in which embeddings are cached. on_result: called with each result as soon as it is computed.
+    All processes must call this function: all of them encode, and the first one computes the scores. cache_dir: the
+    folder in which embeddings are cached. on_result: called with each result as soon as it is computed.
     """
 
     def work(encode: EncodeFunction) -> tuple[dict[str, MtebResult], dict[str, float]]:
         results, seconds = {}, {}
         with cached_encode(encode, model, cache_dir) as function:
-            # The options of mteb are dropped: all processes encode with their own batch_size and show_progress.
+            # Options that mteb passes are ignored: each process encodes with its own batch_size and show_progress.
             encoder = MTEBEncoder(model, lambda texts, **options: function(texts))
             for name, task in tasks.items():
                 started = time.perf_counter()
@@ -108,7 +108,7 @@ def evaluate_mteb_tasks(
 
 
 def _evaluate_task(encoder: MTEBEncoder, name: str, task: Any) -> MtebResult:
-    # Without mteb's cache, whose results would be outdated when the data of a local task change.
+    # mteb's cache is not used, because its results would be outdated when the data of a local task change.
     results = import_mteb().evaluate(encoder, task, cache=None, co2_tracker=False, show_progress_bar=False)
     (result,) = results.task_results
     for split, subsets in result.scores.items():
@@ -124,7 +124,7 @@ def _evaluate_task(encoder: MTEBEncoder, name: str, task: Any) -> MtebResult:
 
 
 def _find(name: str) -> list[Any]:
-    """Return the task of that name, or the tasks of a FILE.py or FILE.py:CLASS."""
+    """Return the mteb task of this name, or the tasks of FILE.py or FILE.py:CLASS."""
     path, _, class_name = name.partition(":")
     if Path(path).suffix == ".py":
         return _tasks_of_file(Path(path), class_name)
@@ -139,7 +139,7 @@ def _find(name: str) -> list[Any]:
 
 
 def _tasks_of_file(path: Path, class_name: str) -> list[Any]:
-    """Return the tasks that a Python file defines, or the one of a class name."""
+    """Return the tasks that a Python file defines; only the task of class `class_name` unless it is empty."""
     abstask = import_mteb().abstasks.AbsTask
     module = _run_file(path)
     classes = {
@@ -160,7 +160,7 @@ def _run_file(path: Path) -> ModuleType:
     name = f"_dcpcse_mteb_{path.stem}"
     specification = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # as the import system does, since classes look up their module
+    sys.modules[name] = module  # as the import system does, because classes look up their module there
     try:
         specification.loader.exec_module(module)
     except Exception as error:
@@ -169,7 +169,7 @@ def _run_file(path: Path) -> ModuleType:
 
 
 def _parts(task: Any) -> Iterator[Any]:
-    """Yield the task itself, or the tasks that an aggregate task averages."""
+    """Yield the task itself or, for an aggregate task, the tasks that it averages."""
     if isinstance(task, import_mteb().abstasks.aggregated_task.AbsTaskAggregate):
         yield from task.metadata.tasks
     else:
@@ -177,7 +177,7 @@ def _parts(task: Any) -> Iterator[Any]:
 
 
 def _load_data(task: Any, data_dir: Path | None) -> None:
-    """Load the data of a task, which mteb does with `datasets`. Raises UserError if they are not available."""
+    """Load the data of a task; mteb uses `datasets` for this. Raises UserError if the data are not available."""
     name = task.metadata.name
     if task.metadata.dataset.get("trust_remote_code"):
         raise UserError(
@@ -189,7 +189,7 @@ def _load_data(task: Any, data_dir: Path | None) -> None:
             raise UserError(
                 f"--mteb_data_dir {data_dir}: the folder {folder} does not exist; put the data of {name} there"
             )
-        # Copied, since the metadata object belongs to the task's class.
+        # The metadata are copied, because the object is shared by all instances of the task's class.
         dataset = {**task.metadata.dataset, "path": str(folder.resolve()), "revision": "local"}
         task.metadata = task.metadata.model_copy(update={"dataset": dataset})
     try:

@@ -1,4 +1,4 @@
-"""The JSON file of an evaluation: all scores with the model, the protocol, the versions and the data files."""
+"""The JSON file of an evaluation, which records the scores, the model, the protocol, the versions and data files."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from dcpcse.utils.files import write_atomic
 
 
 class Report:
-    """Writer of the JSON file of an evaluation, which can be rewritten after every task."""
+    """Writer of the JSON file of an evaluation; `write` can be called after every task."""
 
     def __init__(
         self, path: str | Path, model: SentenceEncoder, mode: str, settings: Settings, fitting: Fitting | None = None
@@ -30,7 +30,7 @@ class Report:
             self._head["postprocess"] = fitting.as_dict()
 
     def write(self, results: Mapping[str, Result], evaluation: Evaluation | None = None) -> None:
-        """Write the results so far. evaluation: the finished evaluation; without it `complete` is false."""
+        """Write the results so far. evaluation: the finished evaluation; if it is None, `complete` is false."""
         content = {
             "complete": evaluation is not None,
             **self._head,
@@ -57,7 +57,7 @@ def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
 
 
 def averages(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the mean of `points` over the evaluated tasks of each family whose results have points."""
+    """Return family of tasks → mean of `points` over its results; families without points are left out."""
     families: dict[str, list[float]] = {}
     for result in results.values():
         if hasattr(result, "points"):
@@ -66,7 +66,7 @@ def averages(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def describe_model(model: SentenceEncoder) -> dict[str, Any]:
-    """Return a record of the model: method, representation, base, and digests of everything that vectors depend on."""
+    """Return a record of the model: method, representation, base encoder, and digests that identify its vectors."""
     return {
         "method": model.method,
         "pooling": model.pooling,

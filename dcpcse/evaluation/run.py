@@ -1,4 +1,4 @@
-"""The evaluation run of evaluation.py: load the tasks and the model, evaluate, print tables and write the files."""
+"""The main steps of evaluation.py: loading tasks and the model, evaluating, printing tables and writing files."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -66,7 +66,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
 
 
 def build_fitting(args: EvaluationArguments) -> Fitting | None:
-    """Return the map of embeddings of --postprocess with the sentences that it is fitted to; None without it."""
+    """Return the postprocessor of --postprocess and the sentences of --fit_on; None without --postprocess."""
     if args.postprocess is None:
         return None
     settings = {"whitening": {"dimensions": args.whitening_dimensions}}
@@ -90,7 +90,7 @@ def evaluate_and_report(
 ) -> Evaluation:
     """Evaluate all tasks; each result is printed and written to the report as soon as it is computed.
 
-    benchmark: tasks of mteb, which are evaluated last.
+    benchmark: mteb tasks, which are evaluated last.
     """
     results: dict[str, Result | MtebResult] = {}
 
@@ -117,7 +117,7 @@ def evaluate_and_report(
 
 
 def protocol_settings(args: EvaluationArguments) -> Settings:
-    """Return the settings of --mode, changed by the other options."""
+    """Return the settings of --mode with the changes that other options make."""
     settings = settings_of_mode(
         args.mode,
         official=not args.custom_data,
@@ -133,7 +133,7 @@ def protocol_settings(args: EvaluationArguments) -> Settings:
 
 
 def _require_writable_outputs(args: EvaluationArguments) -> None:
-    """Raise UserError if results or embeddings could not be written."""
+    """Raise UserError if the result files or the embedding cache cannot be written."""
     for option in ("output_file", "similarities_file"):
         if (given := getattr(args, option)) is not None:
             require_output(Path(given), f"--{option}", args.overwrite or _is_unfinished(Path(given)))
@@ -142,19 +142,19 @@ def _require_writable_outputs(args: EvaluationArguments) -> None:
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Whether a file contains the scores of an interrupted evaluation."""
+    """Return whether a file contains the scores of an interrupted evaluation."""
     if path.suffix != ".json" or not path.is_file():
         return False
     try:
         scores = read_scores(path)
-    except UserError:  # not a file of scores, so it must not be replaced
+    except UserError:  # the file does not contain scores, so it must not be replaced
         return False
     return scores is not None and scores.get("complete") is False
 
 
 def _notify_summary(evaluation: Evaluation) -> None:
-    """Print the times, and the data files whose contents differ from the known ones."""
-    if "encode" not in evaluation.seconds:  # mteb tasks only, which are encoded one by one
+    """Log the times, and the data files whose contents differ from those of the known files."""
+    if "encode" not in evaluation.seconds:  # there are only mteb tasks, which are encoded one by one
         notify(f"tasks in {sum(evaluation.seconds.values()):.1f} s")
         return
     scoring = sum(seconds for name, seconds in evaluation.seconds.items() if name != "encode")

@@ -1,4 +1,4 @@
-"""Text tables of results, one for each family of tasks, in the format of the papers' scripts."""
+"""Text tables of results, one per family of tasks, in the format that the papers' scripts print."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,9 @@ BOX_PLOT_WIDTH = 41
 
 
 def tables(results: Mapping[str, Result], mode: str) -> str:
-    """Return the mode and a table for each family of tasks, with the average over its evaluated tasks."""
+    """Return a text with the mode and one table per family of tasks, each with an average over evaluated tasks."""
     families: dict[str, list[Result]] = {}
-    # In the order of the published tables, with the user's own tasks last.
+    # Tasks are in the order of the published tables; the user's own tasks come last.
     order = {name: i for i, name in enumerate(TASKS)}
     for result in sorted(results.values(), key=lambda result: order.get(result.task, len(order))):
         families.setdefault(result.family, []).append(result)
@@ -38,7 +38,7 @@ def _row(names: Sequence[str], *rows: Sequence[str], title: str | None = None) -
 
 
 def _points(results: Sequence[Result], mode: str) -> str:
-    """Return a table of names, scores and their average. The published dev table of STS tasks has no average."""
+    """Return a table of names, scores and their average; as published, STS tasks in dev mode have no average."""
     names, scores = [result.task for result in results], [result.points for result in results]
     if mode != "dev" or results[0].family != "sts":
         names, scores = [*names, "Avg."], [*scores, np.mean(scores)]
@@ -125,7 +125,7 @@ def _geometry_parts(result: Result) -> list[str]:
 
 
 def _cosines(bins: Sequence[CosineBin]) -> str:
-    """Return a table of cosines by gold score, with a box plot of the 5, 25, 50, 75 and 95 % quantiles of each bin."""
+    """Return a table of cosines per bin of gold scores, with box plots of their 5, 25, 50, 75 and 95 % quantiles."""
     low = math.floor(10 * min(0.0, *(one.quantiles[5] for one in bins))) / 10
     table = PrettyTable(["gold", "pairs", "mean", "std", f"cosine {low:.1f} ... 1.0"], title="cosine by gold score")
     for one in bins:

@@ -1,7 +1,7 @@
-"""Training methods. Each module registers one: the trained parameters, the views, the representation and the losses.
+"""Training methods. A method defines the trained parameters, the views, the representation and the losses.
 
-All modules of this package are imported here; `dcpcse.methods.plugins` loads methods from elsewhere. A custom method
-needs only the names exported here and in `dcpcse.losses`.
+Each module registers one method, and this package imports all of its modules. `dcpcse.methods.plugins` loads methods
+from elsewhere. A custom method needs only the names exported by `dcpcse.methods` and `dcpcse.losses`.
 """
 
 import importlib

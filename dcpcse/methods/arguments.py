@@ -1,6 +1,7 @@
-"""Options that all methods share, one dataclass per topic. Options of a single method are in the file of the method.
+"""Options that all methods share, one dataclass per topic. Options of a single method are in the module of the method.
 
-An option declares with `needs=` which other options it needs to have an effect; `require_effect` checks this.
+`needs=` in the declaration of an option names other options without which it has no effect; `require_effect` checks
+them.
 """
 
 import math
@@ -121,7 +122,7 @@ class RepresentationOptions:
 
 @dataclass
 class TemplateOptions:
-    """Templates around sentences, and template denoising (PromptBERT)."""
+    """Templates that sentences are put into, and template denoising (PromptBERT)."""
 
     template: str | None = option(
         None,
@@ -254,7 +255,7 @@ class MaskedLMOptions:
 
     @property
     def trains_lm_head(self) -> bool:
-        """Whether the LM head is trained. A new head always is, because it is useless untrained."""
+        """Whether the LM head is trained. A new head is always trained, because it is useless otherwise."""
         return self.train_lm_head or self.lm_head == "new"
 
 
@@ -262,8 +263,8 @@ class MaskedLMOptions:
 class ModelArguments(MaskedLMOptions, PromptOptions, TemplateOptions, RepresentationOptions, EncoderOptions):
     """Options of all methods: the encoder, the representation, templates, prompts and the masked-LM loss.
 
-    `dcpcse.methods.fill_defaults` replaces None by the method's default. `dcpcse.methods.model_arguments` returns an
-    object that has the options of single methods as well.
+    None means that an option was left out; `dcpcse.methods.fill_defaults` replaces it by the method's default.
+    `dcpcse.methods.model_arguments` returns an object that also has the options of single methods.
     """
 
     _argument_group_name = "encoder, method and objectives"
@@ -274,7 +275,7 @@ class ModelArguments(MaskedLMOptions, PromptOptions, TemplateOptions, Representa
             part.__post_init__(self)
 
     def record(self) -> dict[str, Any]:
-        """Return the options to record in the model folder: those that describe the model and are not the default."""
+        """Return the options that are recorded: those that describe the model and differ from their default."""
         # Paths of the training machine do not describe the model.
         paths = {"model_name_or_path", "config_name", "tokenizer_name", "cache_dir"}
         left_out = {"preset", "plugin", "use_auth_token", *paths}

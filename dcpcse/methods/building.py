@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 class Part:
     """Templates, views and loss terms that an option adds to a method.
 
-    The views refer to templates by their index in `templates`; see `views_after`.
+    The views refer to templates by their index in `templates`; `views_after` shifts these indices.
     """
 
     templates: tuple[Template, ...] = ()
@@ -40,7 +40,7 @@ class Part:
     terms: Mapping[str, Term] = field(default_factory=dict)
 
     def views_after(self, count: int) -> tuple[View, ...]:
-        """Return the views for a method in which `count` other templates precede those of this part."""
+        """Return the views with their template indices shifted by `count`, the number of preceding templates."""
         return tuple(replace(view, templates=tuple(count + i for i in view.templates)) for view in self.views)
 
 
@@ -50,7 +50,7 @@ EMPTY_PART = Part()
 def instance_wise(
     backbone: Backbone, args: ModelArguments, columns: Sequence[str], extra: Part = EMPTY_PART
 ) -> Method:
-    """Build a method with the contrastive loss of SimCSE on two views of a sentence or on the sentences of a pair."""
+    """Build a method with SimCSE's contrastive loss on two views of a sentence, or on the sentences of a pair."""
     return pair_method(backbone, args, columns, {"contrastive": Term(contrastive(args))}, extra)
 
 
@@ -61,9 +61,9 @@ def pair_method(
     terms: Mapping[str, Term],
     extra: Part = EMPTY_PART,
 ) -> Method:
-    """Build a method with these loss terms on the views of `sentence_pair_views`, and with the MLM loss if it is set.
+    """Build a method on the views of `sentence_pair_views`; the MLM loss is added if --do_mlm is set.
 
-    extra: further templates, views and terms.
+    terms: the loss terms. extra: additional templates, views and terms.
     """
     templates = own_templates(args)
     model = sentence_encoder(backbone, args, [*templates, *extra.templates])
@@ -72,26 +72,26 @@ def pair_method(
 
 
 def own_templates(args: ModelArguments) -> list[Template]:
-    """Return the templates of --template and --second_template: the anchor's and, if it differs, the positive's."""
+    """Return the templates of --template (for the anchor) and, if given, --second_template (for the positive)."""
     return [parse_template(text, args) for text in (args.template, args.second_template) if text is not None]
 
 
 def contrastive(args: ModelArguments, **views: Any) -> Contrastive:
-    """Return the contrastive loss with the options' settings. views: see `Contrastive` (positive, others)."""
+    """Return the contrastive loss with the settings of the options. views: see `Contrastive` (positive, others)."""
     return Contrastive(args.temp, args.hard_negative_weight, gather_gradient=args.gather_gradient, **views)
 
 
 def parse_template(text: str, args: ModelArguments) -> Template:
-    """Parse a template. With --tuning shallow its tokens are trained, unless it contains [PROMPT] slots."""
+    """Parse a template. --tuning shallow makes all its tokens trainable, unless it contains [PROMPT] slots."""
     plain = Template.parse(text)
     return Template.parse(text, continuous=args.tuning == "shallow" and not plain.prompts)
 
 
 def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Template]) -> SentenceEncoder:
-    """Build the sentence encoder of the options: backbone with prompts, pooling, head and templates.
+    """Build the sentence encoder that the options describe: the backbone with prompts, pooling, head and templates.
 
-    The first template is used for the anchor and at inference. Raises UserError if another one has trainable tokens,
-    or if --tuning shallow has nothing to train.
+    The first template is used for the anchor and at inference. Raises UserError if another template has trainable
+    tokens, or if --tuning shallow has no tokens to train.
     """
     if any(template.prompts or template.continuous for template in templates[1:]):
         raise UserError("--second_template: only one template can have continuous prompts; leave it out")
@@ -125,7 +125,7 @@ def denoising_of(args: ModelArguments) -> Denoising:
 
 
 def mlm_terms(backbone: Backbone, args: ModelArguments) -> Mapping[str, Term]:
-    """Return the MLM loss term with its decaying weight (DCPCSE, section 2.2) if --do_mlm is set, else no term."""
+    """Return the MLM loss term, whose weight decays (DCPCSE, section 2.2), if --do_mlm is set; else no term."""
     if not args.do_mlm:
         return {}
     masking = TokenMasking(backbone.tokenizer, args.mlm_probability)
@@ -135,7 +135,7 @@ def mlm_terms(backbone: Backbone, args: ModelArguments) -> Mapping[str, Term]:
 
 
 def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Template]) -> Encoder:
-    """Build the encoder with its trained parts: all weights, deep prompts, or input vectors of template slots."""
+    """Build the encoder. Its trained parts are all weights, deep prompts, or the input vectors of template slots."""
     tuned = args.tuning == "full"
     backbone.model.requires_grad_(tuned)
     if args.encoder_dropout is not None:
@@ -178,7 +178,7 @@ def _shallow_prompt(backbone: Backbone, args: ModelArguments, template: Template
 
 def _initial_values(embeddings: Tensor, ids: Sequence[int], std: float) -> dict[str, Tensor]:
     shape = (len(ids), embeddings.shape[1])
-    # All of them are drawn, so that later random numbers do not depend on the choice.
+    # All three initial values are drawn, so that later random numbers do not depend on --prompt_init.
     return {
         "template": embeddings[list(ids)],
         "normal": torch.randn(shape).to(embeddings) * std,
@@ -207,12 +207,15 @@ def _position_offset(backbone: Backbone, args: ModelArguments) -> int:
 
 
 def initial_std(backbone: Backbone) -> float:
-    """Return the standard deviation of new prompts and heads: the backbone's initializer_range, as published."""
+    """Return the initial standard deviation of prompts and heads: the backbone's initializer_range, as published."""
     return getattr(backbone.model.config, "initializer_range", 0.02)
 
 
 def _prompt_dropout(backbone: Backbone, args: ModelArguments) -> float:
-    """Return the dropout of deep prompts; by default the backbone's hidden (ModernBERT: MLP) dropout, as published."""
+    """Return the dropout rate of deep prompts. As published, the default is the backbone's hidden dropout.
+
+    For ModernBERT the default is its MLP dropout.
+    """
     rates = [rate for rate in (args.prompt_dropout, args.encoder_dropout) if rate is not None]
     config = backbone.model.config
     return [*rates, getattr(config, "hidden_dropout_prob", getattr(config, "mlp_dropout", 0.0))][0]

@@ -1,4 +1,4 @@
-"""ConPVP (Zeng et al. 2022): contrasts anchors in a continuous prompt with prompt-derived virtual prototypes."""
+"""ConPVP (Zeng et al. 2022), which contrasts anchors with virtual prototypes that are derived from prompts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,11 +69,12 @@ CITATION = (
 
 @register("conpvp", citation=CITATION, defaults=_defaults, options=(ConPVPOptions, PrototypeOptions))
 def conpvp(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Contrast the anchor with its prototype against the other prototypes and all negated prototypes (eq. 1).
+    """Build ConPVP (eq. 1 and Table 4 of its paper).
 
-    A prototype is the [MASK] vector of the sentence (of the positive sentence, if the data have pairs) in a template
-    drawn from a set. A hard negative is put into the anchor's template. Without prototypes (Table 4) the loss compares
-    two passes of the anchor.
+    The positive of an anchor is its prototype; the negatives are the other prototypes and all negated prototypes. A
+    prototype is the [MASK] vector of a sentence in a template that is drawn from a set; the sentence is the positive
+    sentence for pairs, else the anchor. Hard negatives are put into the anchor's template. Without prototypes (Table
+    4) the loss compares two passes of the anchor.
     """
     require_anchor(columns)
     positive = "positive" if "positive" in columns else "anchor"

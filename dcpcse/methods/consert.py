@@ -1,4 +1,4 @@
-"""ConSERT (Yan et al. 2021): contrasts two augmented copies of each sentence, with NLI classification if labelled."""
+"""ConSERT (Yan et al. 2021), which contrasts two augmented copies of each sentence and can classify NLI pairs."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from dcpcse.utils.option_fields import Need, flag, option, require
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of augmentation. option, default: the option with its strength and the paper's value. make: its class."""
+    """A kind of augmentation. option: sets its strength. default: the strength in the paper. make: creates it."""
 
     option: str | None = None
     default: float | None = None
@@ -38,7 +38,7 @@ KINDS: Mapping[str, Kind] = {
     "dropout": Kind("embedding_dropout_rate", 0.2, ElementDropout),
     "adversarial": Kind("noise_norm", 1.0),
 }
-"""The values of --augmentation_1 and --augmentation_2. Defaults are the paper's; noise_norm is its public code's."""
+"""The values of --augmentation_1 and _2. The defaults are those of the paper; noise_norm is from its public code."""
 
 
 def _needs(kind: str) -> Need:
@@ -89,7 +89,7 @@ class ConSERTOptions:
             require(number is None or 0 < number < math.inf, f"--{name}", number, "above 0, and finite")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """Return the values of options that are left out. Raises UserError if both copies would be identical."""
+        """Return values for options that were left out. Raises UserError if both copies would be identical."""
         kinds = (self.augmentation_1, self.augmentation_2)
         rates = {KINDS[kind].option: KINDS[kind].default for kind in kinds if KINDS[kind].option}
         dropout_off = not self.prompt_dropout and bool(self.no_dropout or self.encoder_dropout == 0)
@@ -132,10 +132,10 @@ CITATION = (
     augmentation_2="feature_cutoff",
 )
 def consert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Contrast two augmented copies of each sentence; with labelled pairs or triplets, classify the pairs as well.
+    """Build ConSERT, which contrasts two augmented copies of each sentence, separately for each column of sentences.
 
-    With several columns of sentences, each column is contrasted separately. The representation is the mean over the
-    tokens (section 3.2). The classification uses the unchanged sentences.
+    Labelled pairs and triplets are classified as well, with their sentences unchanged. The representation is the mean
+    of the token vectors (section 3.2 of the paper).
     """
     require_anchor(columns)
     if args.no_dropout:
@@ -160,7 +160,7 @@ def consert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) ->
 def _copies(
     args: ModelArguments, column: str, templates: Sequence[Any], classification: Mapping[str, Term]
 ) -> Sequence[View]:
-    """Return the views of a column: two copies and, for classification, the sentence if both copies are augmented."""
+    """Return the views of a column: two copies and, if classification needs it, the unchanged sentence."""
     kinds, template = (args.augmentation_1, args.augmentation_2), (0,) if templates else ()
     named = zip((column, f"{column}_copy"), kinds, strict=True)
     views = [View(name, column, template, _augmentation(kind, args)) for name, kind in named]
@@ -176,13 +176,13 @@ def _augmentation(kind: str, args: ModelArguments) -> Augmentation | None:
 
 
 def _unchanged_view(kinds: Sequence[str], column: str) -> str:
-    """Return the name of the view with the unchanged sentence of a column."""
+    """Return the name of the view that contains the unchanged sentences of a column."""
     names = (column, f"{column}_copy")
     return names[kinds.index("none")] if "none" in kinds else f"{column}_whole"
 
 
 def _classification(hidden_size: int, args: ModelArguments, columns: Columns) -> Mapping[str, Term]:
-    """Return the classification term (no term for one column). Raises UserError if an option or the data forbid it."""
+    """Return the classification term, or no term for one column. Raises UserError if it is needed but impossible."""
     kinds = (args.augmentation_1, args.augmentation_2)
     if "positive" not in columns:
         supervised = {"--max_square": args.max_square, "the augmentation adversarial": "adversarial" in kinds}

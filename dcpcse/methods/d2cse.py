@@ -1,4 +1,4 @@
-"""D2CSE (Lee 2023): deep prompts on a frozen encoder, trained with a contrastive and a replaced-token loss."""
+"""D2CSE (Lee 2023), which trains deep prompts with a contrastive loss and replaced-token detection."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from dcpcse.methods.shared.replaced_tokens import CrtdOptions, crtd_defaults, wi
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
-    # Table 6: the [CLS] prompt helps with pairs only (the RoBERTa column of Table 7 uses it without pairs, too).
+    # The [CLS] prompt helps with pairs only (Table 6), although the RoBERTa column of Table 7 also uses it without.
     cls_prompt = {"cls_prompt": "positive" in columns} if args.tuning in (None, "deep") else {}
     return {**crtd_defaults(args), "tuning": "deep", "discriminator": "self", **cls_prompt}
 
@@ -20,8 +20,9 @@ CITATION = "Lee, *D2CSE: Difference-aware Deep continuous prompts for Contrastiv
 
 @register("d2cse", citation=CITATION, defaults=_defaults, options=CrtdOptions)
 def d2cse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Contrastive loss and replaced-token detection with the encoder as its own discriminator (eq. 1 to 3).
+    """Build D2CSE: the contrastive loss, and replaced-token detection by the encoder itself (eq. 1 to 3 of the paper).
 
-    A BatchNorm MLP is used in training only; the representation is [CLS] before it (appendix, "Pooler Design").
+    An MLP with BatchNorm is used in training only. The representation is the [CLS] vector before the MLP (appendix,
+    "Pooler Design").
     """
     return with_crtd(backbone, args, columns)

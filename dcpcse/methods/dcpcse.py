@@ -1,4 +1,7 @@
-"""DCPCSE (Jiang and Wang 2022): deep continuous prompts on a frozen encoder, contrastive loss, decaying MLM loss."""
+"""DCPCSE (Jiang and Wang 2022), which trains deep continuous prompts on a frozen encoder.
+
+The losses are a contrastive loss and, optionally, an MLM loss with a decaying weight.
+"""
 
 from collections.abc import Sequence
 
@@ -17,8 +20,9 @@ CITATION = (
 
 @register("dcpcse", citation=CITATION, options=(PrototypeOptions, HingeOptions), tuning="deep", pooler_type="cls")
 def dcpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Train only the prompts and the MLP head; the representation is [CLS] (sections 2.1 and 2.2).
+    """Build DCPCSE (sections 2.1 and 2.2 of its paper): only the prompts and the MLP head are trained.
 
-    The later version of the paper, PromCSE, adds the energy-based hinge for sentence pairs.
+    The representation is the [CLS] vector. The later version of the paper, PromCSE, adds the energy-based hinge loss
+    for sentence pairs.
     """
     return with_hinge(with_prototypes(backbone, args, columns), args)

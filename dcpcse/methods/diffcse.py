@@ -1,4 +1,4 @@
-"""DiffCSE (Chuang et al. 2022): SimCSE with replaced-token detection by a discriminator trained along with it."""
+"""DiffCSE (Chuang et al. 2022), which extends SimCSE by replaced-token detection with a trained discriminator."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,5 +21,5 @@ CITATION = (
 
 @register("diffcse", citation=CITATION, defaults=_defaults, options=CrtdOptions)
 def diffcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Train the encoder with SimCSE's loss and replaced-token detection; the discriminator is not saved."""
+    """Build DiffCSE: SimCSE's loss and replaced-token detection. The discriminator is not saved."""
     return with_crtd(backbone, args, columns)

@@ -1,4 +1,4 @@
-"""ESimCSE (Wu et al. 2022): SimCSE with repeated words in the second view and a momentum queue of negatives."""
+"""ESimCSE (Wu et al. 2022), which extends SimCSE by word repetition and a queue of momentum-encoded negatives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ QUEUE = Need("a queue of negatives (--neg_size above 0)", lambda args: args.neg_
 
 @dataclass
 class ESimCSEOptions:
-    """Options of ESimCSE, under the names of its public code."""
+    """Options of ESimCSE, named as in its public code."""
 
     _argument_group_name = "ESimCSE"
 
@@ -47,10 +47,10 @@ class ESimCSEOptions:
 
 @dataclass(frozen=True)
 class WordRepetition(Augmentation):
-    """Repeats some tokens of a sentence in place, as in the public code (`--dup_type bpe`).
+    """An augmentation that writes some tokens of a sentence twice, as the public code does (`--dup_type bpe`).
 
-    The number of repeated tokens is drawn uniformly from 0 to min(10, ⌊rate · n⌋) - 1, where n counts the tokens
-    including two special ones. (In the paper, as quoted by others, it goes up to max(2, ⌊rate · n⌋).)
+    The number of repeated tokens is drawn uniformly from 0 to min(10, ⌊rate · n⌋) - 1, where n is the number of tokens
+    including two special tokens. (In the paper, as quoted by others, the maximum is max(2, ⌊rate · n⌋).)
     """
 
     rate: float
@@ -63,7 +63,7 @@ class WordRepetition(Augmentation):
         return tokens + self._limit(tokens) - 1
 
     def _limit(self, tokens: int) -> int:
-        """Return the exclusive upper limit of the number of repeated tokens; tokens: without special tokens."""
+        """Return the exclusive upper limit of the number of repeated tokens. tokens: excludes special tokens."""
         return max(1, min(10, int(self.rate * (tokens + 2))))
 
 
@@ -71,7 +71,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
     return {
         "tuning": "full",
         "pooler_type": "cls",
-        # As in SimCSE: for training only, if the data are single sentences.
+        # As in SimCSE, the MLP is used in training only if the data are single sentences.
         "mlp_only_train": "positive" not in columns and args.pooler_type in (None, *POOLERS_WITH_HEAD),
         "dup_rate": 0.32,
         "neg_size": 160,
@@ -87,7 +87,7 @@ CITATION = (
 
 @register("esimcse", citation=CITATION, options=(PrototypeOptions, ESimCSEOptions), defaults=_defaults)
 def esimcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """SimCSE with word repetition in the positives and the anchors of earlier batches as further negatives."""
+    """Build ESimCSE: words are repeated in the positives, and anchors of earlier batches are additional negatives."""
     method = with_prototypes(backbone, args, columns)
     repetition = WordRepetition(args.dup_rate) if args.dup_rate else None
     views = [replace(view, augmentation=repetition) if view.name == "positive" else view for view in method.views]

@@ -1,4 +1,4 @@
-"""Methods from outside this package: entry points of installed packages, and modules or files given by --plugin."""
+"""Loading of methods from outside this package: from installed packages, and from modules or files (--plugin)."""
 
 import importlib
 import logging
@@ -15,14 +15,14 @@ from dcpcse.utils.errors import UserError
 logger = logging.getLogger(__name__)
 
 GROUP = "dcpcse.methods"
-"""The entry point group; each entry point is a module that registers methods."""
+"""The group of entry points; each entry point names a module that registers methods."""
 
 
 def load_plugins(named: Sequence[str]) -> None:
-    """Import the entry points of installed packages and the named modules or .py files, which register methods.
+    """Import modules that register methods: entry points of installed packages, and the named modules or .py files.
 
-    Importing runs their code, once. Raises UserError if a named one does not exist, fails to import or registers no
-    method; logs a warning if an entry point fails.
+    The code of each module is run once. Raises UserError if a named module does not exist, cannot be imported or
+    registers no method; logs a warning if an entry point fails.
     """
     for point in entry_points(group=GROUP):
         try:
@@ -36,13 +36,16 @@ def load_plugins(named: Sequence[str]) -> None:
 
 
 def file_from_outside(method: str | None) -> Path | None:
-    """Return the file of a method that is defined outside this package; None for the methods of this package."""
+    """Return the file that defines a method, or None for the methods of this package."""
     module = METHODS[method].build.__module__ if method in METHODS else __name__
     return None if module.startswith(f"{__package__}.") else _file_of(module)
 
 
 def _module_name(name: str) -> str:
-    """Return the module of a --plugin value. The folder of a file is appended to sys.path, so it shadows no module."""
+    """Return the module name of a --plugin value.
+
+    The folder of a file is added to the end of sys.path, so that its files shadow no other module.
+    """
     path = Path(name)
     if not name.endswith(".py"):
         if path.with_suffix(".py").is_file() or len(path.parts) > 1:
@@ -70,7 +73,10 @@ def _file_of(module: str) -> Path | None:
 
 
 def _run(module: str, owner: str) -> ModuleType:
-    """Import a module. Raises UserError, with the line of the module, for any exception in it. owner: for messages."""
+    """Import a module. Raises UserError with the line of the module if importing it raises any exception.
+
+    owner: the origin of the module, for messages.
+    """
     try:
         return importlib.import_module(module)
     except UserError:
@@ -84,9 +90,9 @@ def _run(module: str, owner: str) -> ModuleType:
 
 
 def _location(error: Exception) -> str:
-    """Return the last traceback line outside dcpcse and importlib, as ` (FILE, line N)`."""
+    """Return the last code location of a traceback outside dcpcse and importlib, as ` (FILE, line N)`."""
     if isinstance(error, SyntaxError):
-        return ""  # its message contains the line
+        return ""  # the message of a SyntaxError already contains the line
     internal = (str(Path(__file__).parents[1]), str(Path(importlib.__file__).parent), "<")
     lines = [line for line in traceback.extract_tb(error.__traceback__) if not line.filename.startswith(internal)]
     return f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""

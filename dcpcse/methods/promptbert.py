@@ -1,6 +1,7 @@
-"""PromptBERT (Jiang et al. 2022): [MASK] of a template as representation, two templates as views, denoising.
+"""PromptBERT (Jiang et al. 2022), which represents a sentence by the [MASK] vector of a template and denoises it.
 
-With `--tuning shallow` it is OptiPrompt (section 4.2): only the input vectors of the template's tokens are trained.
+The two views of a sentence use two templates. With `--tuning shallow` the method is OptiPrompt (section 4.2 of the
+paper), which trains only the input vectors of the template's tokens.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
 
 FIRST_TEMPLATE = 'This sentence of "{sentence}" means [MASK].'
 SECOND_TEMPLATE = 'This sentence : "{sentence}" means [MASK].'
-"""The templates of Table 14 for BERT. The presets contain those for RoBERTa."""
+"""The templates for BERT in Table 14 of the paper. The presets contain the templates for RoBERTa."""
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         "template": SECOND_TEMPLATE if optiprompt else FIRST_TEMPLATE,
         "second_template": SECOND_TEMPLATE if two else None,
         "denoise": denoised,
-        # At inference: the plain [MASK] vector if unsupervised, the denoised one after the head if supervised.
+        # At inference, unsupervised models use the plain [MASK] vector; supervised models denoise it after the head.
         "denoise_at_inference": denoised and supervised and args.denoise is not False,
         "mlp_only_train": not supervised and args.pooler_type in (None, *POOLERS_WITH_HEAD),
     }
@@ -43,5 +44,8 @@ CITATION = (
 
 @register("promptbert", citation=CITATION, options=PrototypeOptions, defaults=_defaults)
 def promptbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Put every sentence into a template and subtract the template's own vector (sections 4.1 to 4.3, eq. 4)."""
+    """Build PromptBERT (sections 4.1 to 4.3 and eq. 4 of its paper).
+
+    Every sentence is put into a template, and the [MASK] vector of the template alone is subtracted.
+    """
     return with_prototypes(backbone, args, columns)

@@ -1,4 +1,4 @@
-"""The registry of methods: registration, default values of options, and building a method on an encoder."""
+"""The registry of methods: functions that register a method, fill in default options and build the method."""
 
 import functools
 import re
@@ -26,11 +26,11 @@ from dcpcse.utils.safetensors_io import TORCH_DTYPES
 
 @dataclass(frozen=True)
 class Adversary:
-    """Adversarial views: other views with ε · g / ‖g‖ added to each token's embedding (ConSERT, section 3.3).
+    """Adversarial views: copies of other views with ε · g / ‖g‖ added to each token embedding (ConSERT, section 3.3).
 
-    g is the gradient of a loss term. term: the name of that term; its loss is a `PerRowLoss` on views that are not
-    adversarial. epsilon: length ε of the step, added to the output of the embedding layer. views: adversarial view →
-    the view that it is a copy of.
+    g is the gradient of a loss term. term: the name of this term; its loss is a `PerRowLoss` on views that are not
+    adversarial. epsilon: the length ε of the step, which is added to the output of the embedding layer. views: name of
+    an adversarial view → name of the view that it copies.
     """
 
     term: str
@@ -49,27 +49,27 @@ class Method:
 
     @property
     def losses(self) -> list[Loss]:
-        """The losses of the terms, in the order of the terms."""
+        """The losses, in the order of `terms`."""
         return [term.loss for term in self.terms.values()]
 
     @property
     def anchors(self) -> Tensor | None:
-        """Embeddings (B, H) of the last batch for the training guards; None if no loss provides them."""
+        """The embeddings (B, H) of the last batch, which the training guards check; None if no loss provides them."""
         return next((loss_fn.anchors for loss_fn in self.losses if loss_fn.anchors is not None), None)
 
     def negatives(self, batch: int) -> int | None:
-        """Return the number of negatives per anchor in the first term that has negatives, or None.
+        """Return the number of negatives per anchor in the first loss that has negatives; None if no loss has any.
 
-        batch: examples of all processes together.
+        batch: the number of examples in a batch, over all processes.
         """
         views = [view.name for view in self.views]
         found = (loss_fn.negatives(batch, views) for loss_fn in self.losses)
         return next((count for count in found if count is not None), None)
 
     def loss_state(self) -> dict[str, Tensor]:
-        """Return the tensors of the losses that checkpoints contain.
+        """Return the tensors of the losses that are saved in checkpoints.
 
-        Trained parameters are named `TERM.NAME`, tensors of `Loss.persistent_state` `kept.TERM.NAME`.
+        Trained parameters are named `TERM.NAME`; tensors of `Loss.persistent_state` are named `kept.TERM.NAME`.
         """
         state: dict[str, Tensor] = {}
         for term, part in self.terms.items():
@@ -87,9 +87,9 @@ Defaults = Callable[[ModelArguments, Sequence[str]], Mapping[str, Any]]
 class Entry:
     """A registered method.
 
-    build: the function that builds it. defaults: the function that returns values of options that are left out. parts:
-    dataclasses of its own options. citation: the paper that introduced it. labels: which of the columns `label` and
-    `score` it uses.
+    build: the function that builds the method. defaults: the function that returns values for options that were left
+    out. parts: the dataclasses of the options that only this method or few methods have. citation: the paper that
+    introduced the method. labels: which of the columns `label` and `score` the method uses.
     """
 
     build: Builder
@@ -100,7 +100,7 @@ class Entry:
 
     @property
     def options(self) -> frozenset[str]:
-        """The names of its own options."""
+        """The names of the options in `parts`."""
         return frozenset(field.name for part in self.parts for field in fields(part))
 
 
@@ -119,14 +119,15 @@ def register(
     """Return a decorator that registers a function (backbone, args, columns) → `Method` as `--method NAME`.
 
     options: one or several dataclasses with the method's own options, declared with `option` and `flag` of
-    `dcpcse.utils.option_fields`; methods may share a dataclass. Every option must be None by default, which means that
-    it was left out. fixed: values of options that are left out. defaults: a function (args, columns) → such values,
-    for those that depend on other options or on the columns of the data; they precede the fixed ones. A dataclass of
-    options may also have a method `defaults(columns)`, which is called after these values are filled in. citation: the
-    paper, for the model card. labels: the columns of the data that the method uses besides sentences: `label`, `score`
-    or both.
+    `dcpcse.utils.option_fields`; methods may share a dataclass. The default of every option must be None, which means
+    that the option was left out. fixed: values for options that were left out. defaults: a function (args, columns) →
+    values that depend on other options or on the columns of the data; they take precedence over `fixed`. A dataclass
+    of options may also have a method `defaults(columns)`, which is called after all these values are filled in.
+    citation: the paper, for the model card. labels: the columns that the method uses besides the sentences: `label`,
+    `score` or both.
 
-    Raises ValueError if the name is invalid or taken, or if an option is taken, unknown or has a default value.
+    Raises ValueError if the name of the method is invalid or already registered, if the name of an option is taken or
+    unknown, or if an option has a default other than None.
     """
     parts = options if isinstance(options, tuple) else (options,)
 
@@ -155,7 +156,7 @@ def _with_fixed(defaults: Defaults | None, fixed: Mapping[str, Any]) -> Defaults
 
 
 def _require_valid_options(part: type) -> None:
-    """Raise ValueError if an option of the dataclass has a name that is taken, or a default value other than None."""
+    """Raise ValueError if an option of the dataclass has a name that is taken or a default other than None."""
     taken = {field.name: known.__module__ for known in (ModelArguments, *option_parts()) for field in fields(known)}
     for field in fields(part):
         if part not in option_parts() and field.name in taken:
@@ -169,12 +170,12 @@ def _require_valid_options(part: type) -> None:
 
 
 def option_parts() -> tuple[type, ...]:
-    """Return the dataclasses of the own options of all registered methods, each once."""
+    """Return the dataclasses of options of all registered methods, each dataclass once."""
     return tuple(dict.fromkeys(part for entry in METHODS.values() for part in entry.parts))
 
 
 def arguments_class() -> type[ModelArguments]:
-    """Return a subclass of ModelArguments with the own options of all methods registered so far."""
+    """Return a subclass of ModelArguments that also has the options of every method registered so far."""
     return _combined(option_parts())
 
 
@@ -188,17 +189,17 @@ def _combined(parts: tuple[type, ...]) -> type[ModelArguments]:
 
 
 def model_arguments(**given: Any) -> ModelArguments:
-    """Return the options of a method, given by name; options of all registered methods are known.
+    """Return an options object with the given values. given: options of any registered method, by name.
 
-    Raises UserError if a value is not allowed, and TypeError if a name is unknown.
+    Raises UserError if a value is not allowed, and TypeError if an option is unknown.
     """
     return arguments_class()(**given)
 
 
 def fill_defaults(args: ModelArguments, columns: Sequence[str]) -> ModelArguments:
-    """Return the options with all values that were left out filled in, for data with these columns.
+    """Return the options with a value for every option that was left out. columns: the columns of the training data.
 
-    Raises UserError if the method is unknown, an option has no effect, or options cannot be combined.
+    Raises UserError if the method is unknown, if an option has no effect, or if options cannot be combined.
     """
     if args.method not in METHODS:
         raise invalid_choice("--method", args.method, sorted(METHODS))
@@ -245,7 +246,7 @@ def _common(args: ModelArguments) -> dict[str, Any]:
 
 
 def _require_fitting_encoder(args: ModelArguments) -> None:
-    """Raise UserError if the encoder's dtype, tuning or pooling does not fit the other options."""
+    """Raise UserError if the encoder's dtype, tuning or pooling is incompatible with the other options."""
     if args.encoder_dtype != "float32" and args.tuning == "full":
         raise UserError(
             f"--encoder_dtype {args.encoder_dtype} needs a frozen encoder; with --tuning full use --bf16, which "
@@ -261,7 +262,7 @@ DEFAULTS = {field.name: field.default for field in fields(ModelArguments)}
 
 
 def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build the method `args.method` on a loaded encoder, for data with these columns.
+    """Build the method `args.method` on a loaded encoder. columns: the columns of the training data.
 
     Raises UserError if the options or the columns do not fit the method.
     """
@@ -269,7 +270,7 @@ def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str
 
 
 def build_resolved(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build a method as `build_method` does, with options returned by `fill_defaults` for these columns."""
+    """Build a method as `build_method` does. args: options that `fill_defaults` returned for the same columns."""
     columns = Columns.of(columns)
     method = METHODS[args.method].build(backbone, args, columns)
     _require_complete(method, args.method, columns)
@@ -287,7 +288,7 @@ def build_resolved(backbone: Backbone, args: ModelArguments, columns: Sequence[s
 
 
 def _require_complete(method: Any, name: str, columns: Sequence[str]) -> None:
-    """Raise UserError if the return value of a builder, which may be a plugin's, cannot be trained."""
+    """Raise UserError if a method cannot be trained. method: the return value of a builder, possibly of a plugin."""
     if not isinstance(method, Method):
         raise UserError(
             f"the builder of --method {name} returned {type(method).__name__}; return Method(model, views, terms)"
@@ -308,7 +309,7 @@ def _require_complete(method: Any, name: str, columns: Sequence[str]) -> None:
 
 
 def _require_compatible(model: SentenceEncoder, folder: str | Path) -> None:
-    """Raise UserError if the trained weights of a model folder do not fit the model."""
+    """Raise UserError if the trained weights in a folder do not fit the model."""
     saved, ours = model_folder.read_contents(folder).record, model.record()
     texts = [record["template"] and record["template"]["text"] for record in (saved, ours)]
     differences = {

@@ -1,4 +1,4 @@
-"""SBERT (Reimers and Gurevych 2019): supervised training on labelled or scored sentence pairs."""
+"""SBERT (Reimers and Gurevych 2019), which trains the encoder on labelled or scored sentence pairs."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import option, require
 
 LABELS = (LABEL, SCORE)
-"""The columns of the data that the method uses besides sentences."""
+"""The columns that SBERT uses besides the sentences."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class SBERTOptions:
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
-    """Return no defaults. Raises UserError for options of a contrastive loss if there is none."""
+    """Return an empty dict. Raises UserError if an option of the contrastive loss is given without --prototypes."""
     for name in ("temp", "hard_negative_weight", "gather_gradient"):
         if not PROTOTYPES.holds(args) and getattr(args, name) != DEFAULTS[name]:
             raise UserError(f"--{name} has no effect: --method sbert has no contrastive loss; leave it out")
@@ -57,15 +57,18 @@ CITATION = "Reimers and Gurevych, *Sentence-BERT: Sentence Embeddings using Siam
     pooler_type="avg",
 )
 def sbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Classify labelled pairs or triplets, or regress the cosine of scored pairs on the score (section 3)."""
+    """Build SBERT (section 3 of its paper).
+
+    Labelled pairs and triplets are classified. For scored pairs the cosine is trained to match the score.
+    """
     name, loss_fn = _loss(backbone.source.hidden_size, args, Columns.of(columns))
-    # The sentences of a labelled pair may contradict each other, so the prototypes are those of the anchor.
+    # The second sentence of a labelled pair may contradict the anchor, so the prototypes are built from the anchor.
     prototypes = prototypes_of(args, "positive" if "negative" in columns else "anchor")
     return pair_method(backbone, args, columns, {name: Term(loss_fn)}, prototypes)
 
 
 def _loss(hidden_size: int, args: ModelArguments, columns: Columns) -> tuple[str, PerRowLoss]:
-    """Return the name of the term and its loss. Raises UserError if the data do not allow either loss."""
+    """Return the name of the loss term and its loss. Raises UserError if the data fit neither loss."""
     if columns.label == SCORE:
         return "regression", CosineRegression(_largest_score(args, columns))
     if args.largest_score is not None:
@@ -74,7 +77,10 @@ def _loss(hidden_size: int, args: ModelArguments, columns: Columns) -> tuple[str
 
 
 def _largest_score(args: ModelArguments, columns: Columns) -> float:
-    """Return the score for a cosine of 1. Raises UserError if the scores are all equal or not between 0 and it."""
+    """Return the score that corresponds to a cosine of 1.
+
+    Raises UserError if all scores are equal, or if a score is negative or above the returned score.
+    """
     lowest, highest = columns.scores or (0.0, args.largest_score or 1.0)
     largest = highest if args.largest_score is None else args.largest_score
     if lowest < 0 or highest > largest or lowest == highest:

@@ -1,4 +1,4 @@
-"""SCPCSE (Jiang and Wang 2022, section 3.4): trains only the input vectors of a template's tokens."""
+"""SCPCSE (Jiang and Wang 2022, section 3.4), which trains only the input vectors of a template's tokens."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ CITATION = (
 )
 
 TEMPLATE = 'This sentence : "{sentence}" means [MASK]'
-"""The template that initialises the prompts. As in the paper it has no full stop, unlike PromptBERT's."""
+"""The template that initialises the prompts. As in the paper, it has no full stop; PromptBERT's template has one."""
 
 
 @register(
@@ -27,8 +27,9 @@ TEMPLATE = 'This sentence : "{sentence}" means [MASK]'
     mlp_only_train=True,
 )
 def scpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Train the prompts of [p_1 … p_m] sentence [p_m+1 … p_l] [MASK]; the representation is [MASK].
+    """Build SCPCSE, which trains the prompts p_i in `[p_1 … p_m] sentence [p_m+1 … p_l] [MASK]`.
 
-    The paper does not say where the MLP is used; here it is used in training only, as in its unsupervised setting.
+    The representation is the [MASK] vector. The paper does not say whether the MLP head is used at inference. This
+    implementation uses it in training only, as the paper does in its unsupervised setting.
     """
     return with_prototypes(backbone, args, columns)

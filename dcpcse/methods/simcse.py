@@ -1,4 +1,4 @@
-"""SimCSE (Gao et al. 2021): trains all weights of the encoder; the views come from dropout or from a labelled pair."""
+"""SimCSE (Gao et al. 2021), which trains all weights. Two views differ by dropout or are the sentences of a pair."""
 
 from collections.abc import Sequence
 
@@ -13,5 +13,5 @@ CITATION = "Gao, Yao and Chen, *SimCSE: Simple Contrastive Learning of Sentence 
 
 @register("simcse", citation=CITATION, options=(PrototypeOptions, HingeOptions), tuning="full", pooler_type="cls")
 def simcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Contrast [CLS], followed by a new MLP, with that of the other sentences of the batch (sections 3 and 4)."""
+    """Build SimCSE (sections 3 and 4 of its paper): the contrastive loss on [CLS] vectors after a new MLP."""
     return with_hinge(with_prototypes(backbone, args, columns), args)

@@ -1,4 +1,4 @@
-"""Argument parsers that raise UserError with one line instead of printing their usage."""
+"""Argument parsers that raise UserError with a one-line message instead of printing the usage."""
 
 import argparse
 import math
@@ -20,11 +20,11 @@ from dcpcse.utils.option_fields import OWN_METADATA
 DEBUG_HELP = "--debug shows the traceback of an error."
 
 REMOVED: dict[str, dict[str, str]] = {}
-"""Removed options by program (`train.py`, `dcpcse runs`): name without dashes, and what to do instead."""
+"""Program (`train.py`, `dcpcse runs`) → its removed options: name without dashes → advice on what to use instead."""
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """A formatter that appends defaults to texts that do not name them, and leaves out the spelling --a-b of --a_b."""
+    """A formatter that appends a default to help texts that do not state it, and hides the spelling --a-b of --a_b."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         default = action.default
@@ -46,9 +46,9 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser whose errors are user errors of one line, with the most similar known option or choice.
+    """An argument parser that raises UserError with one line, which suggests the most similar option or choice.
 
-    unsupported: options that are rejected, and the reason.
+    unsupported: option that is rejected → the reason.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does, but report empty values and options that do not exist before all other errors."""
+        """Parse as argparse does, but report empty values and unknown options before all other errors."""
         words = list(sys.argv[1:] if args is None else args)
         _refuse_empty(words)
         if self._subparsers is None:  # otherwise the options belong to a subparser
@@ -87,7 +87,7 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def refuse_unknown(self, words: Sequence[str]) -> None:
-        """Raise UserError for the first of the unknown arguments, with the most similar option."""
+        """Raise UserError for the first unknown argument; the message suggests the most similar option."""
         if not words:
             return
         name = words[0].split("=")[0]
@@ -105,13 +105,13 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _options(words: Sequence[str]) -> list[str]:
-    """Return the arguments that argparse takes for long options."""
+    """Return the arguments that argparse interprets as long options."""
     end = words.index("--") if "--" in words else len(words)
     return [word for word in words[:end] if word.startswith("--") and " " not in word]
 
 
 def _refuse_empty(words: Sequence[str]) -> None:
-    """Raise UserError for a value that is empty or blank, as an unset variable of the shell leaves it."""
+    """Raise UserError for an empty or blank value, such as the value of an unset shell variable."""
     for before, word in zip(["", *words], words, strict=False):
         if word.startswith("--") and word.endswith("=") and word.count("=") == 1:
             before, word = word[:-1], ""
@@ -123,14 +123,14 @@ def _refuse_empty(words: Sequence[str]) -> None:
 class Parser(CommandParser, HfArgumentParser):
     """A parser whose options are the fields of dataclasses.
 
-    main_options: heading to option names, if there are so many options that `--help` shows only these; `--help all`
-    shows all options.
+    main_options: heading → names of the options that `--help` shows; `--help all` shows all options. By default,
+    `--help` shows all options.
     """
 
     def __init__(self, *args: Any, main_options: Mapping[str, Sequence[str]] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, add_help=not main_options, **kwargs)
         for action in self._actions:
-            # transformers' parser adds --no_x to every x that is on; --x False is enough to know.
+            # transformers' parser adds --no_x for every flag x that is on by default; --x False suffices.
             if action.dest in self.unsupported or isinstance(action, argparse._StoreFalseAction):
                 action.help = argparse.SUPPRESS
         if main_options:
@@ -138,7 +138,7 @@ class Parser(CommandParser, HfArgumentParser):
             self.add_argument("-h", "--help", action=_HelpAction)
 
     def _group(self, options: Mapping[str, Sequence[str]]) -> list[Any]:
-        """Move options to groups of their own, before all other groups, and return these groups."""
+        """Move options to new groups that precede all others, and return the new groups. options: heading → names."""
         others, moved = list(self._action_groups), []
         for heading, names in options.items():
             moved.append(self.add_argument_group(heading))
@@ -150,7 +150,7 @@ class Parser(CommandParser, HfArgumentParser):
         return moved
 
     def format_main_help(self) -> str:
-        """Return the help text with the main options only."""
+        """Return the help text that shows only the main options."""
         whole = self._action_groups
         try:
             self._action_groups = self._main_groups
@@ -171,10 +171,10 @@ class Parser(CommandParser, HfArgumentParser):
     def parse(self, argv: Sequence[str], texts: str | None = None) -> tuple[Any, ...]:
         """Return the dataclasses, and a namespace of all other arguments.
 
-        texts: a positional argument whose values may be separated by options.
+        texts: the name of a positional argument whose values may be separated by options.
         """
         places, left = self.parse_known_args(argv)
-        if texts:  # argparse takes only the first group of them
+        if texts:  # argparse accepts only the first group of values
             setattr(places, texts, [*getattr(places, texts), *(word for word in left if word[:1] != "-")])
             left = [word for word in left if word[:1] == "-"]
         self.refuse_unknown(left)
@@ -196,7 +196,7 @@ class _HelpAction(argparse.Action):
 
 
 def build_dataclass(kind: type, given: Mapping[str, Any]) -> Any:
-    """Build a dataclass from the given options that it has. Raises UserError for values that it rejects."""
+    """Build a dataclass from those given options that are its fields. Raises UserError for values that it rejects."""
     names = {f.name for f in fields(kind) if f.init}
     for name in names & given.keys():
         if isinstance(given[name], float) and not math.isfinite(given[name]):

@@ -1,4 +1,4 @@
-"""The device of the computation, its free memory, and the threads of a CPU."""
+"""Functions that choose the device, release free memory, and distribute work over the threads of a CPU."""
 
 import ctypes
 import functools
@@ -15,7 +15,7 @@ JobT = TypeVar("JobT")
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:
-    """Return the given device, by default cuda if torch has one. Raises UserError if it is not available."""
+    """Return the given device; the default is cuda if available, else cpu. Raises UserError if it is unavailable."""
     try:
         picked = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=picked)
@@ -37,15 +37,15 @@ def require_flex_attention(device: torch.device, packing: bool) -> None:
 
 
 RELEASE_EVERY = 8
-"""Passes between two releases of free memory. After every pass, allocating it again would take a tenth of a step."""
+"""Passes between two releases of memory. Releasing after every pass would cost a tenth of a step in allocations."""
 
 
 def release_memory(passes: int = 0) -> None:
     """Return free memory to the system after every `RELEASE_EVERY` passes, if the C library supports it (glibc).
 
     The C library keeps the memory of deleted tensors in pieces. Packed batches differ in size, so the tensors of the
-    next one do not fit into them: without this, the memory of a process on a CPU grows with every step, by some 40 MB
-    with all-MiniLM-L6-v2.
+    next batch do not fit into these pieces. Without a release, the memory of a process on a CPU would grow with every
+    step, by some 40 MB with all-MiniLM-L6-v2.
     """
     if passes % RELEASE_EVERY:
         return
@@ -61,10 +61,10 @@ def _malloc_trim() -> Callable[[int], int] | None:
 def run_jobs(
     jobs: Sequence[JobT], work: Callable[[JobT], object], done: Callable[[JobT], object], *, in_threads: bool
 ) -> None:
-    """Call `work` for every job, and `done` for each in order when it is finished. The first error is raised.
+    """Call `work` for every job, and `done` for each finished job, in order. The first error is raised.
 
-    in_threads: with many jobs, every thread of torch computes one job alone. The operations of an encoder on a small
-    batch are short, and cores that share an operation wait for each other after each one.
+    in_threads: if there are many jobs, each thread of torch computes one job alone. This is faster for small batches:
+    the operations of an encoder are then short, and cores that share an operation wait for each other after it.
     """
     threads = torch.get_num_threads()
     if not in_threads or threads == 1 or len(jobs) < 2 * threads:
@@ -78,4 +78,4 @@ def run_jobs(
             done(job)
     finally:
         executor.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # torch uses the last number set in any thread for new threads
+        torch.set_num_threads(threads)  # new threads of torch use the number that any thread set last

@@ -1,7 +1,8 @@
-"""Training in several processes with the result of one on the joined batch: gathering, sums, means and gradients.
+"""Functions for training in several processes with the same result as in one process on the joined batch.
 
-Each process computes the part of the loss that belongs to its own rows. DDP averages the gradients of all processes;
-every term is scaled so that this average is the gradient of the joined batch, even if the numbers of rows differ.
+They gather rows and compute sums, means and gradients over processes. Each process computes the part of the loss that
+belongs to its own rows. DDP averages the gradients of all processes; every loss term is scaled so that this average is
+the gradient of the joined batch, even if processes have different numbers of rows.
 """
 
 import os
@@ -20,7 +21,7 @@ from torch.utils.data import BatchSampler
 from dcpcse.utils.errors import UserError
 
 _TIMEOUT = timedelta(days=30)
-"""A dead process is noticed by its closed connection; a process that trains classifiers may not answer for hours."""
+"""Long, since a process that trains classifiers may not answer for hours; a dead one closes its connection."""
 
 
 def world_size() -> int:
@@ -34,24 +35,24 @@ def is_main_process() -> bool:
 
 
 def init_process_group() -> None:
-    """Form a process group (gloo) of the processes that a launcher (torchrun) started; do nothing for one process."""
+    """Form a gloo process group of the processes that a launcher (torchrun) started, if there are several."""
     if launched() > 1 and world_size() == 1:
         dist.init_process_group("gloo", timeout=_TIMEOUT)
 
 
 def destroy_process_group() -> None:
-    """Leave the process group at the end."""
+    """Leave the process group at the end of the program."""
     if world_size() > 1:
         dist.destroy_process_group()
 
 
 def launched() -> int:
-    """Return the number of processes that a launcher started, in a process group or not."""
+    """Return the number of processes that a launcher started, even if no process group exists yet."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def local_device(asked: str | None) -> str | None:
-    """Return the device of this process. If several processes run on a machine with GPUs, each has its own."""
+    """Return the device of this process. If several processes run on a machine with GPUs, each gets one GPU."""
     if launched() == 1 or asked == "cpu" or not torch.cuda.is_available():
         return asked
     if asked not in (None, "cuda"):
@@ -65,11 +66,11 @@ def is_lost_process(error: BaseException) -> bool:
 
 
 def gather_own_first(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Gather the rows of all processes, each (R, H) → (sum of all R, H), this process's rows first.
+    """Gather the rows of all processes, each tensor (R, H) → (sum of all R, H), with this process's rows first.
 
-    All tensors of a process have the same R, which may differ between processes. With its own rows first, "row i
-    belongs to anchor i" is true on every process. Each process computes the loss of its own anchors against all
-    candidates; the gradient of a row is the sum of its gradients on all processes.
+    All tensors of a process have the same number of rows R, which may differ between processes. Since the rows of the
+    process come first, row i belongs to anchor i on every process. Each process computes the loss of its own anchors
+    against all candidates; the gradient of a row is the sum of its gradients on all processes.
     """
     if world_size() == 1:
         return list(tensors)
@@ -80,14 +81,14 @@ def gather_own_first(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @torch.no_grad()
 def gather_by_rank(rows: Tensor) -> Tensor:
-    """Gather the rows (R, H) of all processes in the order of ranks, without gradient; R may differ."""
+    """Gather the rows (R, H) of all processes in the order of ranks, without gradients. R may differ between them."""
     return rows if world_size() == 1 else _AllGather.apply(rows, all_gather_int(len(rows)))
 
 
 def global_mean(mean: Tensor, count: int | Tensor) -> Tensor:
     """Scale a mean over `count` items of this process so that the average over processes is the mean over all items.
 
-    With one process, or equal counts, the mean is unchanged.
+    With one process or equal counts, the mean is unchanged.
     """
     if world_size() == 1:
         return mean
@@ -96,7 +97,7 @@ def global_mean(mean: Tensor, count: int | Tensor) -> Tensor:
 
 
 def mean_count(count: Tensor) -> Tensor:
-    """Return the average count per process; the total counts as at least 1."""
+    """Return the average count per process; a total of 0 is treated as 1."""
     total = count.clone()
     if world_size() > 1:
         dist.all_reduce(total)
@@ -104,22 +105,22 @@ def mean_count(count: Tensor) -> Tensor:
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
-    """Sum tensors of the same shape over all processes; the gradient is summed over all processes, too."""
+    """Sum tensors of the same shape over all processes; gradients are also summed over all processes."""
     return tensor if world_size() == 1 else _AllReduce.apply(tensor)
 
 
 def published_gradient(loss: Tensor) -> Tensor:
     """Return the same loss with the gradient of the public SimCSE and DCPCSE code.
 
-    In that code, every process computes the loss of the joined batch and passes the gradient on to its own rows only.
-    The average over processes is then the exact gradient divided by their number.
+    In that code, every process computes the loss of the joined batch and backpropagates to its own rows only. The
+    average over processes is then the exact gradient divided by the number of processes.
     """
     own = loss / world_size()
     return own + (loss - own).detach()
 
 
 def all_gather_int(number: int) -> list[int]:
-    """Gather one number per process, by rank. CPUs exchange it, so no process waits for a GPU."""
+    """Gather one number per process, in the order of ranks. CPUs exchange them, so no process waits for a GPU."""
     numbers = [torch.empty((), dtype=torch.long) for _ in range(world_size())]
     dist.all_gather(numbers, torch.tensor(number), group=cpu_group())
     return [int(number) for number in numbers]
@@ -136,7 +137,7 @@ def _cpu_group(world: Any) -> Any:
 
 
 class _AllGather(torch.autograd.Function):
-    """All-gather along dim 0, counts[r] rows of process r; backward sums the gradients of a slice over processes."""
+    """All-gather along dim 0, with counts[r] rows of process r. Backward sums the gradients over processes."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, counts: list[int]) -> Tensor:
@@ -156,7 +157,7 @@ class _AllGather(torch.autograd.Function):
 
 
 class _AllReduce(torch.autograd.Function):
-    """Sum over all processes, forward and backward."""
+    """A sum over all processes, in the forward and the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -170,17 +171,18 @@ class _AllReduce(torch.autograd.Function):
 
 
 class DistributedBatchSampler(BatchSampler):
-    """A batch sampler that divides the rows of every step evenly: one list per process, in succession.
+    """A batch sampler that divides the rows of every step evenly: it yields one list per process, in succession.
 
-    Each row of an epoch is in exactly one list. The last step may have fewer rows, or up to one more per process: if
-    fewer rows than processes are left, they are added to the previous step. With drop_last they are left out.
+    Each row of an epoch is in exactly one list. The last step may have fewer rows. If it has fewer rows than
+    processes, its rows are added to the previous step, at most one per process. With drop_last an incomplete step is
+    left out.
     """
 
     batch_size = None
     """Without a batch size, accelerate accepts lists of any length and does not repeat rows to fill them."""
 
     def __init__(self, batches: BatchSampler, processes: int) -> None:
-        """batches: the batch sampler of one process, whose sampler, batch size and drop_last are used."""
+        """Create a sampler with the sampler, batch size and drop_last of `batches`, the sampler of one process."""
         self.sampler = batches.sampler
         self.drop_last = batches.drop_last
         self.per_process = batches.batch_size

@@ -1,4 +1,4 @@
-"""Versions, hardware and commit of a run, for its records."""
+"""Functions that return the versions, hardware and commit for the records of a run."""
 
 import platform
 import subprocess
@@ -14,7 +14,7 @@ import transformers
 def versions() -> dict[str, str]:
     """Return the versions of Python and of all libraries that a score could depend on."""
     used = {module.__name__: module.__version__ for module in (torch, transformers, np)}
-    # Not imported: scikit-learn takes over a second.
+    # The libraries are not imported, because scikit-learn alone takes over a second.
     used |= {name: metadata.version(name) for name in ("scipy", "scikit-learn")}
     return {"python": platform.python_version()} | used
 
@@ -34,7 +34,7 @@ def hardware() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """Return the commit of the checkout that is running, with -dirty if files differ; None without a checkout."""
+    """Return the commit of the running checkout, with -dirty if files were changed; None without a checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(

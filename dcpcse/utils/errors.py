@@ -1,4 +1,4 @@
-"""The exception for user mistakes, and functions that word error messages."""
+"""The exception for user mistakes, and functions that write error messages."""
 
 import difflib
 import re
@@ -22,14 +22,14 @@ _SYNONYMS = {
     **{"mean": "avg", "mean_tokens": "avg", "first_token": "cls", "prefix": "deep", "promcse": "dcpcse"},
     **{"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "validation": "dev", "adamw": "adamw_torch"},
 }
-"""Names that the field uses for a value that is called differently here."""
+"""Common name in the literature → the name that dcpcse uses."""
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, form: str = "'{}'") -> str:
     """Return `did you mean 'X'?` with the known name that is most similar, or an empty string if none is similar.
 
-    A synonym counts as most similar, then a similar spelling in any case, then the first known name that begins with
-    `name`. form: how X is written.
+    A synonym is preferred, then a similar spelling in any case, then the first known name that begins with `name`.
+    form: the format of X.
     """
     by_lower = {one.lower(): one for one in known}
     lower = str(name).lower()
@@ -47,18 +47,18 @@ def invalid_choice(option: str, given: str, known: Iterable[str]) -> UserError:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, with the next line if the first ends with a colon.
+    """Return the first line of an error's message, and the next line if the first ends with a colon.
 
-    An error without a message gives the name of its class.
+    If the error has no message, the name of its class is returned.
     """
     first, *others = str(error).strip().splitlines() or [type(error).__name__]
     return f"{first} {others[0].strip()}" if first.endswith(":") and others else first
 
 
-# C0 and C1 except tab and line feed, the marks that force the direction of a text, and halves of surrogate pairs.
+# C0 and C1 controls except tab and line feed, marks that force the direction of a text, and unpaired surrogates.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """Return the text with its control characters escaped as in JSON (\\u001b), so that no terminal obeys them."""
+    """Return the text with its control characters escaped as in JSON (\\u001b), so that no terminal acts on them."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -22,7 +22,7 @@ _MODEL_FILES = re.compile(
     r".*\.(safetensors|pt|pth|bin)|(dcpcse|config|.*_config|tokenizer|vocab|modules|.*\.index|trainer_state|environment|"
     r"checkpoint)\.json|(metrics|run)\.(jsonl|yaml)|merges\.txt|vocab\.txt"
 )
-"""Files of models and runs. An --output that names one is a mistake, also with --overwrite."""
+"""Names of the files of models and runs. --output must not name one of them, even with --overwrite."""
 
 
 @contextlib.contextmanager
@@ -33,13 +33,13 @@ def existing_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     finally:
-        for parent in missing:  # innermost first; a folder that another process has written to meanwhile stays
+        for parent in missing:  # innermost first; folders to which another process has written are kept
             if parent.is_dir() and not any(parent.iterdir()):
                 parent.rmdir()
 
 
 def require_writable(folder: Path, option: str) -> None:
-    """Raise UserError unless files can be written to a folder, which need not exist; leaves nothing behind."""
+    """Raise UserError unless files can be written to a folder, which need not exist. The check leaves no files."""
     try:
         with existing_folder(folder), tempfile.TemporaryFile(dir=folder):
             pass
@@ -48,7 +48,7 @@ def require_writable(folder: Path, option: str) -> None:
 
 
 def require_output(path: Path, option: str, overwrite: bool) -> None:
-    """Raise UserError unless a file can be written to this path, which must not exist without `overwrite`."""
+    """Raise UserError unless a file can be written to this path. Without `overwrite` the path must not exist."""
     if path.is_dir():
         raise UserError(f"{option} {path} is a folder; give a file")
     if path.exists() and _MODEL_FILES.fullmatch(path.name):
@@ -59,7 +59,7 @@ def require_output(path: Path, option: str, overwrite: bool) -> None:
 
 
 def require_new_folder(folder: Path, option: str) -> None:
-    """Raise UserError unless a folder can be created at this path, where an empty one may exist."""
+    """Raise UserError unless a folder can be created at this path. An existing empty folder is allowed."""
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{option} {folder} is not empty and is not overwritten; give a new or empty folder")
     if folder.exists() and not folder.is_dir():
@@ -68,9 +68,9 @@ def require_new_folder(folder: Path, option: str) -> None:
 
 
 def require_inside(folder: Path, name: str) -> None:
-    """Raise UserError for a file name that leads out of its folder, by `..` or by a link.
+    """Raise UserError if a file name leads out of its folder by `..` or by a link.
 
-    In the cache of the hub, where the files of a repository are links, a link may point into its folder `blobs`.
+    In the cache of the hub the files of a repository are links, which may point into its folder `blobs`.
     """
     target, home = (folder / name).resolve(), folder.resolve()
     allowed = [home]
@@ -82,7 +82,7 @@ def require_inside(folder: Path, name: str) -> None:
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a temporary path next to `path` to write a file or folder to, which is renamed to `path` at the end.
+    """Yield a temporary path next to `path`; the file or folder written to it is renamed to `path` at the end.
 
     The parent folder is created. If writing fails, `path` is unchanged and the temporary file or folder is removed.
     """
@@ -98,7 +98,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder to write to, which becomes `folder` (new or empty) at the end, as in `atomic_path`."""
+    """Yield a temporary folder, which is renamed to `folder` (new or empty) at the end, as in `atomic_path`."""
     with atomic_path(folder) as part:
         part.mkdir()
         yield part
@@ -121,7 +121,7 @@ def fsync(path: Path) -> None:
     try:
         os.fsync(opened)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems support it for files only
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems support fsync for files only
             raise
     finally:
         os.close(opened)

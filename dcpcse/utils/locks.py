@@ -18,7 +18,7 @@ from dcpcse.utils.files import existing_folder
 logger = logging.getLogger(__name__)
 
 LOCK = ".dcpcse.lock"
-"""The lock file in a folder. It names the holder of the lock; a file left behind by a killed process locks nothing."""
+"""The lock file in a folder. It names the holder of the lock; a file left behind by a killed process has no effect."""
 
 
 @contextlib.contextmanager
@@ -30,11 +30,11 @@ def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
     """
     path = folder / LOCK
     # filelock releases the lock in forked processes, such as workers of a data loader. Its fallback for file systems
-    # without locks, the mere existence of a file, would outlive a killed process.
+    # without locks is not used: a file that locks by its existence would remain after a process is killed.
     lock = FileLock(path, timeout=0.2, fallback_to_soft=False, on_acquired=_write_holder)
     with existing_folder(folder):
         try:
-            lock.acquire()  # with a short timeout, since the previous holder may be removing the file
+            lock.acquire()  # the short timeout allows the previous holder to remove the file
         except Timeout as error:
             raise UserError(f"{what} is in use by another run, {_holder(path)}; wait until it ends") from error
         except OSError as error:
@@ -45,8 +45,8 @@ def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
         try:
             yield
         finally:
-            for end in (path.unlink, lock.release):  # in this order: a released file may be the next holder's
-                with contextlib.suppress(OSError):  # the disk may be gone, or read-only by now
+            for end in (path.unlink, lock.release):  # in this order: after release it may be the next holder's
+                with contextlib.suppress(OSError):  # the disk may have been removed or become read-only
                     end()
 
 

@@ -1,4 +1,4 @@
-"""Memory-mapped arrays of .npy files from any source; a header that claims more than its file takes no memory."""
+"""A reader of untrusted .npy files by memory mapping; a header that claims more than the file has costs no memory."""
 
 import tokenize
 import zipfile
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 _OF_ABSURD_HEADERS = (EOFError, TypeError, KeyError, OverflowError, SyntaxError, RecursionError, MemoryError)
-"""Errors for malformed headers, which numpy parses as Python literals."""
+"""Exceptions that numpy raises for malformed headers, which it parses as Python literals."""
 
 
 def open_array(path: str | Path) -> np.ndarray:
@@ -16,7 +16,7 @@ def open_array(path: str | Path) -> np.ndarray:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (*_OF_ABSURD_HEADERS, tokenize.TokenError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a .npy file ({error})") from error
-    if not isinstance(array, np.ndarray):  # an archive of arrays (.npz), which is still open
+    if not isinstance(array, np.ndarray):  # an archive of arrays (.npz), which must be closed
         array.close()
         raise ValueError(f"{path} is an archive, not a .npy file")
     return array

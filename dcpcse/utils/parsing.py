@@ -1,4 +1,4 @@
-"""Read JSON and YAML from untrusted sources: no code is run, and memory stays bounded."""
+"""Functions that read JSON and YAML from untrusted sources without running code or exhausting the memory."""
 
 import errno
 import functools
@@ -14,7 +14,7 @@ MOST_NODES = 1_000_000
 """Maximum number of values of a YAML text after its aliases are expanded; ten lines can expand to a billion."""
 
 _BEYOND = (RecursionError, OverflowError, IndexError, KeyError, TypeError, AttributeError)
-"""Exceptions other than ValueError that the parsers raise, for deep nesting and for tags such as `!!int ''`."""
+"""Exceptions besides ValueError that the parsers raise for deep nesting and for tags such as `!!int ''`."""
 
 
 def read_text(path: Path) -> str:
@@ -27,17 +27,17 @@ def read_text(path: Path) -> str:
 def parse_json(text: str | bytes, *, once: bool = False) -> Any:
     """Return the content of a JSON text. Raises ValueError if it is not valid JSON or is nested too deeply.
 
-    once: a name that occurs twice in an object is an error; otherwise its last value is used.
+    once: raise an error if a name occurs twice in an object; by default its last value is used.
     """
     parse = functools.partial(json.loads, object_pairs_hook=_without_repeats) if once else json.loads
     return _checked(parse, text, "JSON")
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the content of a YAML text without custom tags. Raises ValueError for any other text.
+    """Return the content of a YAML text. Raises ValueError if the text is not valid YAML or has custom tags.
 
     Repeated names in a mapping, anchors that contain themselves, and aliases that expand to more than `MOST_NODES`
-    values are errors.
+    values also raise ValueError.
     """
     return _checked(_load_yaml, text, "YAML")
 
@@ -67,7 +67,7 @@ def _load_yaml(text: str) -> Any:
 
 
 def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return the number of values of a node with aliases expanded. known: counts by node, 0 while being counted."""
+    """Return the number of values of a node with its aliases expanded. known: node → count, 0 during counting."""
     if id(node) not in known:
         known[id(node)] = 0
         pairs = node.value if isinstance(node, yaml.MappingNode) else []

@@ -29,7 +29,7 @@ class Preset:
     options: Mapping[str, Any]
 
     def describe(self) -> str:
-        """Return source, published score and notes, one line each."""
+        """Return a text with the source, the published score and the notes, one line each."""
         score = "none" if self.published is None else f"{self.published:.2f} (not reproduced here)"
         lines = [f"preset {self.name}: {self.source}; published STS average: {score}"]
         return "\n".join([*lines, *(f"preset {self.name}: {note}" for note in self.notes)])
@@ -46,9 +46,10 @@ def drop_unused(
     metadata: Mapping[str, Mapping[str, Any]],
     notify: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Return a preset's options without those that other given options replace or make void; each is reported.
+    """Return the options of a preset without those that the given options replace or deprive of their effect.
 
-    metadata: the metadata of all options by name, which declares what an option needs and replaces.
+    metadata: option → its metadata, which declare the options that it needs and replaces. notify: called with a line
+    for each option that is left out.
     """
     kept = dict(preset)
     options = SimpleNamespace(**{**dict.fromkeys(metadata), **given})
@@ -62,7 +63,7 @@ def drop_unused(
 
 
 def load_preset(name: str) -> Preset:
-    """Load a preset. Raises UserError with the most similar name and all names if the preset does not exist."""
+    """Load a preset. Raises UserError, with a suggestion and all names, if the preset does not exist."""
     if name not in names():
         raise invalid_choice("--preset", name, names())
     content = yaml.safe_load((_ROOT / f"{name}.yaml").read_text(encoding="utf-8"))

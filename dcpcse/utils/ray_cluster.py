@@ -12,9 +12,10 @@ from dcpcse.utils.errors import UserError
 
 @contextmanager
 def connected(address: str) -> Iterator[ModuleType]:
-    """Connect to the cluster at an address and give the module ray.
+    """Connect to the cluster at an address and yield the module ray.
 
-    `local` starts a cluster on this machine and stops it at the end. An existing connection is used and kept. Raises
+    The address `local` starts a cluster on this machine and stops it at the end. An existing connection is reused and
+    stays open. Raises
     UserError if Ray is not installed or the cluster does not answer.
     """
     try:
@@ -47,14 +48,14 @@ def _connect(ray: ModuleType, address: str) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Raise OSError if nothing listens at a host and port; Ray itself would try for many minutes."""
+    """Raise OSError if no program listens at a host and port; Ray itself would retry for many minutes."""
     if ":" in address:
         host, _, port = address.rpartition(":")
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _last_cluster() -> str:
-    """Return the address that Ray uses by default. After a crash it may be that of a cluster that no longer exists."""
+    """Return the address that Ray uses by default. After a crash, the cluster at this address may no longer exist."""
     file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray/ray_current_cluster"
     given = os.environ.get("RAY_ADDRESS", "")
     return given or (file.read_text(encoding="utf-8").strip() if file.is_file() else "")

@@ -1,4 +1,4 @@
-"""The records of a run in its folder, read without torch; `dcpcse.training.run_recorder` writes them."""
+"""Readers of the records in the folder of a run, without torch; `dcpcse.training.run_recorder` writes them."""
 
 import math
 import re
@@ -11,16 +11,16 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import parse_json, parse_yaml, read_text
 
 RUN_FILE = "run.yaml"
-"""The options of a run, in its folder and in each of its checkpoints."""
+"""The file with the options of a run, in its folder and in each of its checkpoints."""
 
 METRICS = "metrics.jsonl"
-"""One line per log entry: step, epoch, and the logged values."""
+"""The file of logged values, one line per log entry: step, epoch, and the values."""
 
 ENVIRONMENT = "environment.json"
-"""Versions, hardware and commit: one entry for each call of train.py that trained the run."""
+"""The file with versions, hardware and commit, one entry per call of train.py that trained the run."""
 
 STATE = "trainer_state.json"
-"""The state of transformers' Trainer: in the folder of a finished run, and in each checkpoint."""
+"""The file with the state of transformers' Trainer, in the folder of a finished run and in each checkpoint."""
 
 RECORDS = (METRICS, ENVIRONMENT)
 
@@ -28,7 +28,7 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
 def checkpoints_in(folder: Path) -> dict[int, Path]:
-    """Return step → folder of every checkpoint of a run in ascending order, including incomplete ones."""
+    """Return step → folder for all checkpoints of a run, in ascending order, including incomplete checkpoints."""
     if not folder.is_dir():
         return {}
     found = {int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))}
@@ -36,7 +36,7 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
 
 
 def read_options(folder: Path) -> dict[str, Any]:
-    """Return the options in the `run.yaml` of a run; raise UserError if it is missing or damaged."""
+    """Return the options in the `run.yaml` of a run. Raises UserError if the file is missing or damaged."""
     path = Path(folder) / RUN_FILE
     options = _parsed(path, _text(path), parse_yaml)
     _require(isinstance(options, dict), path, "a mapping of option names to values")
@@ -44,9 +44,9 @@ def read_options(folder: Path) -> dict[str, Any]:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's `metrics.jsonl`, [] without one; an incomplete last line is left out.
+    """Return the lines of a run's `metrics.jsonl`, or [] without this file; an incomplete last line is left out.
 
-    Raises UserError for a line that dcpcse did not write.
+    Raises UserError if dcpcse did not write one of the lines.
     """
     path = Path(folder) / METRICS
     if not path.is_file():
@@ -63,7 +63,7 @@ def _metrics_line(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def read_environment(folder: Path) -> list[dict[str, Any]]:
-    """Return the environment of each call that trained the run, in order; [] without a record."""
+    """Return the environment of each call that trained the run, in order; [] if no environment is recorded."""
     path = Path(folder) / ENVIRONMENT
     if not path.is_file():
         return []
@@ -74,7 +74,7 @@ def read_environment(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
-    """Return the Trainer state of a finished run or a checkpoint; None if it does not exist."""
+    """Return the Trainer state of a finished run or a checkpoint; None if the file does not exist."""
     path = Path(folder) / STATE
     if not path.is_file():
         return None
@@ -93,7 +93,7 @@ _STATE_TYPES = {
 
 
 def require_scores(path: Path) -> dict[str, Any]:
-    """Return the content of a file of scores that an option names; raise UserError for any other file."""
+    """Return the content of a file of scores that an option names. Raises UserError for any other file."""
     needed = "give a file written by evaluation.py --output_file"
     try:
         scores = read_scores(path)
@@ -106,7 +106,7 @@ def require_scores(path: Path) -> dict[str, Any]:
 
 
 def read_scores(path: Path) -> dict[str, Any] | None:
-    """Return the content of a file of `evaluation.py --output_file`; None for any other JSON file."""
+    """Return the content of a file that `evaluation.py --output_file` wrote; None for any other JSON file."""
     report = _parsed(path, _text(path), parse_json)
     if not isinstance(report, dict) or not isinstance(report.get("scores_x100"), Mapping):
         return None
@@ -140,5 +140,5 @@ def _require(valid: bool, where: Path | str, expected: str) -> None:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest checkpoint in the folder of a run, even if it is incomplete; None without one."""
+    """Return the newest checkpoint in the folder of a run, even if it is incomplete; None if there is none."""
     return next(reversed(checkpoints_in(folder).values()), None)

@@ -1,4 +1,4 @@
-"""Headers of safetensors files, read without torch; a malicious file cannot take much time or memory."""
+"""A reader of the headers of safetensors files without torch; a malicious file cannot cost much time or memory."""
 
 import struct
 from collections.abc import Mapping
@@ -9,20 +9,20 @@ from safetensors import SafetensorError, safe_open
 from dcpcse.utils.errors import UserError
 
 MAX_HEADER_BYTES = 16 * 2**20
-"""Enough for some hundred thousand tensors. safetensors itself allows six times as many bytes, which take minutes."""
+"""Maximum size of a header, for some 100,000 tensors. safetensors allows six times as much, which takes minutes."""
 
 HEADER_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""Types of weights in a file → their names in torch and numpy."""
+"""Name of a type of weights in a file → its name in torch and numpy."""
 
 _READ = {*HEADER_DTYPES, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
-"""All types that are read, including those of buffers such as positions. Float8 and complex numbers are not used."""
+"""All supported types, including those of buffers such as positions; float8 and complex types are not supported."""
 
 TensorHeaders = Mapping[str, tuple[list[int], str]]
 """Name of a tensor → its shape and type."""
 
 
 def read_header(path: Path) -> TensorHeaders:
-    """Return the header of a safetensors file; raise UserError with the file and the problem."""
+    """Return the header of a safetensors file. Raises UserError, with the file and the problem, if it is invalid."""
     if not path.is_file():
         raise UserError(f"{path} is missing; the folder is not complete")
     try:

@@ -16,15 +16,18 @@ from dcpcse.utils.files import write_atomic
 from dcpcse.utils.safetensors_header import read_header
 
 TORCH_DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
-"""Types of the weights of a frozen encoder, by name."""
+"""Name of a type for the weights of a frozen encoder → the type."""
 
 BROKEN_PICKLE = (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 BROKEN_PICKLE += (AssertionError, MemoryError, struct.error, pickle.UnpicklingError, zipfile.BadZipFile)
-"""Errors of `torch.load(weights_only=True)` for files that are damaged or contain more than tensors."""
+"""Exceptions that `torch.load(weights_only=True)` raises if a file is damaged or contains more than tensors."""
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file. Raises UserError if it is missing, damaged or not finite."""
+    """Return the tensors of a safetensors file.
+
+    Raises UserError if the file is missing or damaged, or if a value is not finite.
+    """
     if not path.is_file():
         raise UserError(f"{path} is missing; the model folder is not complete")
     read_header(path)
@@ -37,7 +40,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raise UserError with the file and the first tensor that contains NaN or infinite values."""
+    """Raise UserError, with the file and the first such tensor, if a tensor contains NaN or infinite values."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise UserError(f"{path} contains NaN or infinite values in '{name}'; the training that wrote it failed")
@@ -45,13 +48,13 @@ def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file atomically."""
-    # Not by save_file, whose files only their owner can read.
+    # save_file is not used, because only the owner could read its files.
     on_cpu = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
     write_atomic(path, save(on_cpu, metadata={"format": "pt"}))
 
 
 def require_same_tensors(what: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """Raise UserError unless both have the same names and shapes; `what` names the tensors found."""
+    """Raise UserError unless expected and found tensors have the same names and shapes. what: for messages."""
     if missing := set(expected) - set(found):
         raise UserError(f"{what} lacks {listed(missing)}; copy the folder again")
     if extra := set(found) - set(expected):
@@ -64,12 +67,12 @@ def require_same_tensors(what: str, expected: Mapping[str, Tensor], found: Mappi
 
 
 def listed(names: Collection[str], most: int = 4) -> str:
-    """Return the first names in alphabetical order, and the number of others, for a message."""
+    """Return a text for messages: the first names in alphabetical order, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{sorted(names)[:most]}{more}"
 
 
 def set_dtype(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the parameters of a module to a type, but not its buffers: rotary frequencies would lose precision."""
+    """Convert the parameters of a module to a type. Buffers are kept: rotary frequencies would lose precision."""
     for parameter in module.parameters():
         parameter.data = parameter.data.to(dtype)

@@ -1,4 +1,4 @@
-"""Handling of SIGINT and SIGTERM: an end without a traceback, in training after the running step and a checkpoint."""
+"""Handlers of SIGINT and SIGTERM, which end a program without a traceback; training first saves a checkpoint."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ Handler = Callable[[int, object], None]
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal has ended the program; `code` is the exit code of a shell: 130 after SIGINT, 143 after SIGTERM."""
+    """Raised if a signal ends the program. `code`: exit code as in a shell, 130 for SIGINT and 143 for SIGTERM."""
 
     def __init__(self, number: int, what: str = "") -> None:
         super().__init__(what)
@@ -30,7 +30,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def signal_handler(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]:
-    """Handle signals by a function, except ignored ones (nohup); has no effect outside the main thread."""
+    """Handle signals by a function, except ignored signals (nohup). This has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -40,7 +40,7 @@ def signal_handler(numbers: tuple[int, ...], handler: Handler) -> Iterator[None]
         if os.getpid() == owner:
             handler(number, frame)
             return
-        signal.signal(number, signal.SIG_DFL)  # a forked worker: it ends as by default
+        signal.signal(number, signal.SIG_DFL)  # a forked worker ends as it would by default
         os.kill(os.getpid(), number)
 
     before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) not in (signal.SIG_IGN, None)}
@@ -71,7 +71,7 @@ def end_silently() -> None:
 
 
 class DeferredSignal:
-    """A signal that is remembered until the work can stop; a second signal ends it at once.
+    """A signal that is remembered until the program can stop; a second signal ends the program at once.
 
     number: the signal received, 0 if there is none.
     """
@@ -92,24 +92,24 @@ class DeferredSignal:
         if not self.number:
             self.number, self._since = number, time.monotonic()
             if number == signal.SIGINT and os.environ.get("RANK", "0") == "0":
-                # Not by a logger or print, which the signal may have interrupted in the middle of a line.
+                # os.write is used because the signal may have interrupted a logger or print in the middle of a line.
                 os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, _DEFERRED_MESSAGE)
 
 
 def ignore_signals(before: Callable[[int], None] | None, number: int) -> None:
     """Ignore signals in a worker of a data loader, since its parent responds to them.
 
-    A signal may be sent to all processes of a job, and the end of a worker would end the running step. before: another
-    function to call in the worker, with its number.
+    A signal may be sent to all processes of a job, and the end of a worker would end the running step. before: a
+    function that is also called in the worker. number: the number of the worker, which is passed to `before`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Not ignored: a parent that ends without stopping its workers waits for them.
+    # SIGTERM ends a worker with a delay, because a parent that ends without stopping its workers waits for them.
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_END_OF_WORKERS))
     if before:
         before(number)
 
 
 _END_OF_WORKERS = 30
-"""Seconds after SIGTERM until a worker ends, the same as torchrun gives its processes."""
+"""Seconds after SIGTERM until a worker ends, the same time that torchrun gives its processes."""
 
 _DEFERRED_MESSAGE = b"\nstopping after the running step and a checkpoint; press Ctrl-C again to stop at once\n"

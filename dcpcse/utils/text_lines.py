@@ -1,4 +1,4 @@
-"""Lines of a text file, checked one by one; errors name the file and the line."""
+"""Functions that decode and check the lines of a text file; errors name the file and the line."""
 
 import codecs
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from dcpcse.utils.errors import UserError
 
 _BINARY = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]|\0{3}")
-"""Control characters, or more NUL bytes in a row than text in UTF-16 has."""
+"""Control characters, or more consecutive NUL bytes than UTF-16 text contains."""
 
 NUL_OR_SURROGATE = re.compile("[\0\ud800-\udfff]")
 """Characters that JSON can escape, but that file names, tokenizers, terminals and Arrow do not accept."""
@@ -21,7 +21,7 @@ def line_error(path: Path, number: int, problem: str) -> UserError:
 def decode_line(path: Path, number: int, line: bytes) -> str:
     r"""Return the text of a line without its end (\n or \r\n) and, in line 1, without a byte-order mark.
 
-    Raises UserError for bytes that are not UTF-8, for a NUL, and for a file that starts with binary data.
+    Raises UserError if the line is not UTF-8 or contains a NUL, or if the file starts with binary data.
     """
     if number == 1:
         line = line.removeprefix(codecs.BOM_UTF8)
@@ -41,7 +41,7 @@ def decode_line(path: Path, number: int, line: bytes) -> str:
 
 
 def _decoding_error(path: Path, number: int, line: bytes, problem: str) -> UserError:
-    """Return the error for a line that is not UTF-8 text, or for the whole file if it starts with binary data."""
+    """Return the error for a line that is not UTF-8 text, or for a file that starts with binary data."""
     if number == 1 and _BINARY.search(line) and not line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return UserError(f"{path} is not a text file but starts with binary data; give a text file in UTF-8")
     return line_error(path, number, problem)

@@ -1,4 +1,4 @@
-"""Unsupervised maps of sentence embeddings: whitening and flow."""
+"""Unsupervised transformations of sentence embeddings: whitening and flow."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -18,20 +18,20 @@ Map = Callable[[np.ndarray], np.ndarray]
 
 
 class Postprocessor(Protocol):
-    """A kind of map that is fitted to embeddings."""
+    """A transformation of embeddings that must be fitted to embeddings first."""
 
     def fit(self, vectors: np.ndarray) -> Map:
-        """Return the map fitted to embeddings (N, H). Raises UserError if it cannot be fitted to them."""
+        """Fit the transformation to embeddings (N, H) and return it. Raises UserError if it cannot be fitted."""
         ...
 
     def as_dict(self) -> dict[str, Any]:
-        """Return its name and settings, JSON-serialisable."""
+        """Return the name and the settings as a JSON-serialisable dict."""
         ...
 
 
 @dataclass(frozen=True)
 class WhiteningFitter:
-    """BERT-whitening (Su et al. 2021). dimensions: the number of dimensions with largest variance to keep (None: all).
+    """BERT-whitening (Su et al. 2021). dimensions: how many dimensions of largest variance are kept (None: all).
 
     See `dcpcse.evaluation.postprocessing.whitening.Whitening`.
     """
@@ -47,7 +47,7 @@ class WhiteningFitter:
 
 @dataclass(frozen=True)
 class FlowFitter:
-    """BERT-flow (Li et al. 2020): maps embeddings to the latent vectors of a normalising flow.
+    """BERT-flow (Li et al. 2020), which maps embeddings to the latent vectors of a normalising flow.
 
     See `dcpcse.evaluation.postprocessing.flow.fit_flow`.
     """
@@ -74,14 +74,15 @@ class FlowFitter:
 
 
 POSTPROCESSORS: Mapping[str, Callable[..., Postprocessor]] = {"whitening": WhiteningFitter, "flow": FlowFitter}
-"""Name of --postprocess → postprocessor."""
+"""Value of --postprocess → postprocessor."""
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """A postprocessor and the sentences to which it is fitted (None: the distinct sentences of each task).
+    """A postprocessor and the sentences whose embeddings it is fitted to.
 
-    source: the file of the sentences, for messages and records.
+    sentences: None fits it to the distinct sentences of each task. source: the file that contains the sentences, for
+    messages and records.
     """
 
     postprocessor: Postprocessor
@@ -89,9 +90,10 @@ class Fitting:
     source: str | None = None
 
     def finish(self, encode: Callable[[list[str]], np.ndarray]) -> Map:
-        """Return the function that maps the embeddings of a task's sentences to those that are scored.
+        """Return the function that maps the embeddings of a task's sentences to the vectors that are scored.
 
-        Raises UserError if the embeddings of the sentences are not finite, or if the map cannot be fitted to them.
+        encode: returns the embeddings of `sentences`. Raises UserError if these are not finite, or if the
+        postprocessor cannot be fitted to them.
         """
         if self.sentences is None:
             return lambda vectors: self.postprocessor.fit(vectors)(vectors)

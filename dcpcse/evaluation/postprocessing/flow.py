@@ -1,8 +1,8 @@
-"""A normalising flow from sentence embeddings to a Gaussian (BERT-flow; Li et al. 2020), after Glow.
+"""A normalising flow that maps sentence embeddings to a Gaussian (BERT-flow; Li et al. 2020), based on Glow.
 
-The architecture is that of the published code: three levels of three steps (activation normalisation, reversal of the
-channels, additive coupling of width 32). After each level half of the channels are split off as latent channels. The
-prior is a standard Gaussian.
+The architecture is that of the published code: three levels of three steps each. A step consists of an activation
+normalisation, a reversal of the channels, and an additive coupling of width 32. After each level half of the channels
+are split off as latent channels. The prior is a standard Gaussian.
 """
 
 import math
@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from dcpcse.utils.errors import UserError
 
 LOG_SCALE = 3.0
-"""The parameters are logarithms of scales divided by this constant, which makes Adam's steps larger (Glow)."""
+"""Scales are stored as logarithms divided by this constant, which makes Adam's steps larger (as in Glow)."""
 
 LEAST_DEVIATION = 1e-3
 """Channels whose standard deviation is below this share of the largest one are considered constant."""
 
 
 class ActNorm(nn.Module):
-    """Activation normalisation: a shift and scale per channel, initialised to standardise a first batch."""
+    """Activation normalisation: one shift and one scale per channel, initialised to standardise the first batch."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class ActNorm(nn.Module):
 
     @torch.no_grad()
     def init_from_data(self, x: Tensor) -> Tensor:
-        """Initialise shift and scale from a batch (N, C) and return the normalised batch."""
+        """Initialise the shifts and scales from a batch (N, C) and return the normalised batch."""
         self.shift.copy_(-x.mean(0))
         deviation = (x + self.shift).square().mean(0).sqrt()
         # Encoders have constant channels (all-MiniLM-L6-v2 has three). Scaling them to variance 1 in each flow step
@@ -52,7 +52,7 @@ class ActNorm(nn.Module):
 
 
 class Coupling(nn.Module):
-    """Additive coupling: shifts the second half of the channels by a small network of the first; initially by 0."""
+    """Additive coupling: a small network of the first half of the channels shifts the second half, initially by 0."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -110,7 +110,10 @@ class Flow(nn.Module):
     """A normalising flow: an invertible map of embeddings (N, H) to latent vectors with a standard Gaussian prior."""
 
     def __init__(self, dimension: int, levels: int = 3, depth: int = 3, width: int = 32) -> None:
-        """Create a flow. dimension: H. levels: each halves the channels. depth: steps per level. width: of couplings.
+        """Create a flow.
+
+        dimension: H. levels: number of levels, each of which halves the channels. depth: number of steps per level.
+        width: number of hidden units in a coupling.
 
         Raises UserError if the dimension is below 2^levels.
         """
@@ -131,7 +134,7 @@ class Flow(nn.Module):
             channels -= split_off
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the latent vectors (N, H) of embeddings (N, H), with the channels in the order of the levels."""
+        """Return the latent vectors (N, H) of embeddings (N, H); their channels are in the order of the levels."""
         return self._through(x, lambda step, x: step(x))
 
     def inverse(self, z: Tensor) -> Tensor:
@@ -178,8 +181,8 @@ def fit_flow(
     """Fit a flow to embeddings (N, H) by maximum likelihood with Adam; the defaults are those of the published code.
 
     on_step: called with the step, the number of steps, and the mean log-likelihood of the batch per dimension, in
-    nats. The normalisations are initialised from max(batch_size, 2 H) vectors, if there are so many, because the
-    variances of a smaller sample would be too small in some directions. Raises UserError if there are fewer than two
+    nats. The normalisations are initialised from up to max(batch_size, 2 H) vectors, because the variances of a
+    smaller sample would be too small in some directions. Raises UserError if there are fewer than two
     vectors, or if the likelihood is not finite.
     """
     if len(vectors) < 2:

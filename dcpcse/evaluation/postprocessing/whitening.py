@@ -1,4 +1,4 @@
-"""Whitening: embeddings with mean 0 and covariance 1 (BERT-whitening; Su et al. 2021)."""
+"""Whitening, which gives embeddings mean 0 and an identity covariance matrix (BERT-whitening; Su et al. 2021)."""
 
 import logging
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ LEAST_SHARE = 1e-10
 
 @dataclass(frozen=True)
 class Whitening:
-    """The map x → (x − mean) · matrix. mean: (H,). matrix: (H, K), with the directions of largest variance first."""
+    """The map x → (x − mean) · matrix. mean: (H,). matrix: (H, K), columns in descending order of variance."""
 
     mean: np.ndarray
     matrix: np.ndarray
 
     @classmethod
     def fit(cls, vectors: np.ndarray, dimensions: int | None = None) -> "Whitening":
-        """Return the map that gives these vectors (N, H) mean 0 and covariance 1, computed in float64.
+        """Return the map that gives vectors (N, H) mean 0 and an identity covariance matrix, computed in float64.
 
-        dimensions: the number K of directions with largest variance to keep; by default all in which the vectors vary,
-        with a warning if these are fewer than H. Raises UserError if the vectors vary in fewer than K directions, or
-        in none.
+        dimensions: K, the number of directions of largest variance that are kept. By default all directions in which
+        the vectors vary are kept; a warning is logged if there are fewer than H. Raises UserError if the vectors vary
+        in fewer than K directions, or in none.
         """
         exact = np.asarray(vectors, dtype=np.float64)
         mean = exact.mean(0)
-        # The singular vectors of the covariance are its eigenvectors, in descending order of variance.
+        # The singular vectors of the covariance matrix are its eigenvectors, in descending order of variance.
         directions, variances, _ = np.linalg.svd(np.cov(exact, rowvar=False, bias=True))
         rank = int((variances > LEAST_SHARE * variances[0]).sum())
         kept = rank if dimensions is None else dimensions

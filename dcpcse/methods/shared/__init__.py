@@ -1,1 +1,1 @@
-"""Options and terms that several methods share."""
+"""Options and loss terms that several methods share."""

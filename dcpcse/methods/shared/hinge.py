@@ -1,4 +1,4 @@
-"""The energy-based hinge loss of PromCSE (Jiang et al. 2022) as an option of DCPCSE and SimCSE."""
+"""The energy-based hinge loss of PromCSE (Jiang et al. 2022), an option of DCPCSE and SimCSE."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ HINGE = Need("--do_eh_loss", lambda args: args.do_eh_loss)
 
 @dataclass
 class HingeOptions:
-    """Options of the hinge loss, under the names of the public PromCSE code."""
+    """Options of the hinge loss, named as in the public PromCSE code."""
 
     _argument_group_name = "energy-based hinge (PromCSE)"
 
@@ -32,19 +32,19 @@ class HingeOptions:
 
     def __post_init__(self) -> None:
         margin, weight = self.eh_loss_margin, self.eh_loss_weight
-        # Cosines differ by 2 at most.
+        # Two cosines differ by at most 2.
         require(margin is None or 0 <= margin < 2, "--eh_loss_margin", margin, "in [0, 2)")
         require(weight is None or 0 < weight < math.inf, "--eh_loss_weight", weight, "above 0, and finite")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """Return the margin and weight of the paper."""
+        """Return the margin and the weight of the PromCSE paper."""
         return {"eh_loss_margin": 0.2, "eh_loss_weight": 10.0} if self.do_eh_loss else {}
 
 
 def with_hinge(method: Method, args: ModelArguments) -> Method:
     """Add the hinge loss to the terms of a method (PromCSE, eq. 12) if --do_eh_loss is set.
 
-    Raises UserError if the data are single sentences, whose positive is the sentence itself.
+    Raises UserError if the data are single sentences, because the positive is then the anchor sentence itself.
     """
     if not args.do_eh_loss:
         return method

@@ -1,4 +1,4 @@
-"""Prompt-derived prototypes as positives (ConPVP; Zeng et al. 2022), as an option of several methods."""
+"""Prompt-derived prototypes (ConPVP; Zeng et al. 2022), which several methods can use as positives."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ PAPER = {
         'Article "{sentence}" is definitely not about the [MASK] topic',
     ),
 }
-"""The templates of Table 1, with quotation marks restored that the print lost."""
+"""The templates of Table 1 of ConPVP; quotation marks that are missing in print are restored."""
 
 CODE = {
     "positive": (*PAPER["positive"], '"{sentence}" , is related to "[MASK]"'),
@@ -54,7 +54,7 @@ CODE = {
         'Article "{sentence}" is definitely not about the [MASK] topic',
     ),
 }
-"""The nine and eight templates of the public code, as far as its differences are known."""
+"""The nine positive and eight negative templates of the public code, as far as its differences are known."""
 
 TEMPLATE_SETS: Mapping[str, Mapping[str, Sequence[str]]] = {"paper": PAPER, "code": CODE}
 
@@ -89,7 +89,7 @@ class PrototypeOptions:
         require(weight is None or 0 < weight < math.inf, "--prototype_weight", weight, "above 0, and finite")
 
     def defaults(self, columns: Sequence[str]) -> dict[str, Any]:
-        """Return the values of options that are left out. Raises UserError if the anchor is not a [MASK] vector."""
+        """Return values for options that were left out. Raises UserError if the anchor is not a [MASK] vector."""
         if not PROTOTYPES.holds(self):
             return {}
         if self.pooler_type != "mask" or self.template is None:
@@ -102,17 +102,19 @@ class PrototypeOptions:
 
 
 def with_prototypes(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build an instance-wise contrastive method, with the prototypical loss if --prototypes is set."""
+    """Build a method with the contrastive loss and, if --prototypes is set, the prototypical loss."""
     column = "positive" if "positive" in columns else "anchor"
     return instance_wise(backbone, args, columns, prototypes_of(args, column))
 
 
 def prototypes_of(args: ModelArguments, column: str) -> Part:
-    """Return the templates, views and loss term of the prototypes of a column's sentences; empty without --prototypes.
+    """Return the templates, views and loss term of prototypes; an empty part without --prototypes.
 
-    The views are `prototype` and `negated`. The loss contrasts each anchor (view `anchor`) with its own prototype
-    against the other prototypes, all negated ones and the hard negatives, if there are any (ConPVP, eq. 1). Raises
-    UserError if the file of --prototype_templates is not usable.
+    column: the column whose sentences are put into the prototype templates.
+
+    The views are `prototype` and `negated`. The positive of each anchor (view `anchor`) is its own prototype. The
+    negatives are the other prototypes, all negated prototypes and any hard negatives (ConPVP, eq. 1). Raises UserError
+    if the file given by --prototype_templates is unusable.
     """
     if not PROTOTYPES.holds(args):
         return EMPTY_PART

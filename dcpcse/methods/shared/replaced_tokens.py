@@ -91,13 +91,13 @@ class CrtdOptions:
 
 
 GENERATORS = {"bert": "distilbert-base-uncased", "roberta": "distilroberta-base"}
-"""The default generators by the encoder's model type (DiffCSE)."""
+"""Model type of the encoder → its default generator (DiffCSE)."""
 
 
 def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
     """Return the default values that D2CSE and DiffCSE share.
 
-    Raises UserError for a template, or for options of the generator together with --corrupted_corpus.
+    Raises UserError if a template is given, or if generator options are combined with --corrupted_corpus.
     """
     if args.tuning == "shallow" or args.template is not None:
         option_name = "--tuning shallow" if args.template is None else "--template"
@@ -119,7 +119,7 @@ def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
 
 
 def with_crtd(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build an instance-wise contrastive method with the replaced-token detection loss."""
+    """Build a method with the contrastive loss and the loss of replaced-token detection."""
     method = instance_wise(backbone, args, columns)
     return Method(method.model, method.views, {**method.terms, **_crtd_term(backbone, args, method.views)})
 
@@ -153,7 +153,7 @@ def _corruption(backbone: Backbone, args: ModelArguments) -> Corruption:
 
 
 def _discriminator(backbone: Backbone, args: ModelArguments) -> Encoder | None:
-    """Return the discriminator, or None if the encoder is its own."""
+    """Return the discriminator, or None if the encoder itself is the discriminator."""
     if args.discriminator == "trained":
         return Encoder(copy.deepcopy(backbone.model).requires_grad_(True))
     return Encoder(backbone.model) if args.discriminator == "frozen" else None
