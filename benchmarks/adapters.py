@@ -1,13 +1,14 @@
-"""Many adapters on one encoder in one process: memory, time to switch, mixed batches against one adapter.
+"""Measure many adapters on one encoder in one process: memory, time to switch, and throughput of mixed batches.
 
     python benchmarks/adapters.py --adapter FOLDER --text LINES.txt [--counts 1 10 100] [--sentences 400] [--rounds 5]
         [--max_seq_length 128] [--device cpu] [--processor_time] [--output_file adapters.json]
 
-FOLDER is a result of train.py with deep prompts; its copies, their prompts moved at random by a tenth of their spread,
-are the adapters. Memory is what the process holds more of than with the first one, free memory given back. A switch is
-the first encoding of one sentence by another adapter than before, against the next one by the same. Throughput: all
-sentences by one adapter, each by one of so many at random, and these adapter after adapter, timed in turn.
---processor_time: seconds of this process's processors, for a machine that others use meanwhile.
+FOLDER is an output folder of train.py with deep prompts. The adapters are copies of it with noise on their
+prompts, a tenth of the prompts' standard deviation. Memory is the growth of the process since the first adapter,
+after free memory is released. The time to switch compares the first encoding of a sentence after a change of the
+adapter with the second one by the same adapter. Throughput compares three ways to encode all sentences, timed in turn:
+by one adapter; each by a random adapter, in mixed batches; and the same, one adapter after another. --processor_time
+measures the processor time of this process, for a machine that other programs use at the same time.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from dcpcse.utils.devices import release_memory
 from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 OWN_MODELS = 3
-"""Adapters that are also loaded each with an encoder of its own, to compare vectors, memory and time."""
+"""Number of adapters that are also loaded with separate encoders, to compare vectors, memory and time."""
 
 
 def main() -> None:
@@ -58,7 +59,7 @@ def main() -> None:
 
 
 def moved(source: Path, folder: Path, seed: int) -> Path:
-    """A copy of a model folder whose prompts are others, near those of the source."""
+    """Copy a model folder and add noise to the prompts of the copy; return the new folder."""
     shutil.copytree(source, folder)
     (path,) = (folder / name for name in (PROMPTS, PEFT_PROMPTS) if (folder / name).is_file())
     prompts = load_tensors(path)[PROMPT_KEY]
@@ -70,7 +71,7 @@ def moved(source: Path, folder: Path, seed: int) -> Path:
 def loaded(
     folders: dict[str, Path], counts: list[int], args: argparse.Namespace
 ) -> tuple[Adapters, list[dict[str, float]]]:
-    """All adapters, and what the process holds with so many of them, in bytes."""
+    """Load all adapters; return them and the memory of the process, in bytes, for each number of adapters."""
     names, rows = list(folders), []
     adapters = Adapters.load({names[0]: folders[names[0]]}, device=args.device)
     adapters[names[0]].encode(["a"])
@@ -102,7 +103,7 @@ def resident() -> int:
 
 
 def switched(adapters: Adapters, sentence: str, clock: Callable[[], float]) -> dict[str, float]:
-    """Median seconds of the first and of the second encoding of a sentence after each of many switches."""
+    """Return the median seconds of the first and of the second encoding of a sentence after a switch."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for name in random.Random(0).choices(adapters.names, k=200):
         for taken in seconds:
@@ -136,7 +137,7 @@ def throughput(adapters: Adapters, sentences: list[str], args: argparse.Namespac
 
 
 def apart(adapters: Adapters, sentences: list[str], names: list[str], max_length: int) -> np.ndarray:
-    """The same vectors, the sentences of each adapter by themselves."""
+    """Return the vectors of the mixed batches, encoding the sentences of one adapter after another."""
     vectors = np.empty((len(sentences), adapters[names[0]].dimension), np.float32)
     for name in dict.fromkeys(names):
         rows = [i for i, own in enumerate(names) if own == name]
@@ -147,7 +148,7 @@ def apart(adapters: Adapters, sentences: list[str], names: list[str], max_length
 def own_models(
     adapters: Adapters, folders: dict[str, Path], sentences: list[str], args: argparse.Namespace
 ) -> dict[str, float]:
-    """Memory and seconds of models with encoders of their own, and how far mixed vectors are from theirs."""
+    """Return memory and load time of models with separate encoders, and how far vectors of mixed batches differ."""
     names = list(folders)[-OWN_MODELS:]
     owners = [names[i % len(names)] for i in range(len(sentences))]
     mixed = adapters.encode(sentences, owners, max_length=args.max_seq_length)

@@ -1,12 +1,13 @@
-"""Memory and step time of D2CSE (one frozen encoder twice) against DiffCSE (encoder and discriminator trained).
+"""Compare memory and step time of D2CSE (one frozen encoder, used twice) and DiffCSE (trained encoder, discriminator).
 
     python benchmarks/crtd_memory.py --model_name_or_path ENCODER --generator_name MASKED_LM [--batch_size 64]
         [--max_seq_length 32] [--steps 5] [--device cpu] [--output_file crtd_memory.json]
 
-Both sides take the same sentences, generator, masks and optimiser (AdamW), and do whole training steps: corruption,
-both passes, backward, update. What is counted of memory is what has to be held (weights, gradients and the two moments
-of the optimiser), exactly; on a GPU also the peak that torch allocated, on a CPU the peak of the process, each side in
-a process of its own. --random takes random weights of BERT-base's shape, with the tokenizer of ENCODER, for all.
+Both methods use the same sentences, generator, masks and optimiser (AdamW), and do complete training steps:
+corruption, both passes, backward, update. The report gives the exact size of weights, gradients and the optimiser's
+two moments, and the peak memory: on a GPU the peak that torch allocated, on a CPU the peak of the process. Each method
+runs in its own process. With --random, all models have random weights of BERT-base's shape and the tokenizer of
+ENCODER.
 """
 
 import argparse
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Steps of one method: seconds a step, parameters, bytes of state, peak memory."""
+    """Train one method for a few steps; return seconds per step, trained parameters, bytes of state, peak memory."""
     options = dict(METHODS[args.only])
     learning_rate = options.pop("learning_rate")
     torch.manual_seed(0)
@@ -100,7 +101,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "seconds_a_step": sorted(seconds[1:])[len(seconds[1:]) // 2],
         "trained": numbers,
         "weights_bytes": sum(p.numel() * p.element_size() for p in step.parameters()),
-        "training_state_bytes": 3 * 4 * numbers,  # gradient and two moments
+        "training_state_bytes": 3 * 4 * numbers,  # gradients and two moments
         "peak_bytes": peak,
         "loss": losses[-1],
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
@@ -108,7 +109,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def random_encoder(args: argparse.Namespace, folder: Path) -> Path:
-    """Random weights of BERT-base's shape with the tokenizer of the given encoder."""
+    """Save a model with random weights of BERT-base's shape and the tokenizer of the given encoder."""
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
     config = AutoConfig.for_model("bert", vocab_size=len(tokenizer))
     AutoModelForMaskedLM.from_config(config).save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""`dcpcse encode` on files of increasing length: time per sentence and peak memory, in one process per file.
+"""Measure `dcpcse encode` on files of increasing length: time per sentence and peak memory, with one process per file.
 
     python benchmarks/encode_growth.py --text LINES.txt --model_name_or_path ENCODER [--pooler avg] [--tiny]
         [--sizes 1000 10000 100000] [--output_file growth.json] [-- further options of dcpcse encode]
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def measure(argv: list[str]) -> dict[str, Any]:
-    """Encode one file in this process; return the times of the call and of encoding, and the peak memory."""
+    """Encode one file in this process; return the times of the whole call and of encoding, and the peak memory."""
     encoder, args, places = encode_parser().parse_args_into_dataclasses(argv, look_for_args_file=False)
     started, processor = time.perf_counter(), time.process_time()
     written = encode_file(places.model, places.file, args, encoder)

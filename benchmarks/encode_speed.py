@@ -1,10 +1,11 @@
-"""`encode` and sentence-transformers at its best batch size: times on the same sentences and cores, and vectors.
+"""Compare times and vectors of `encode` and of sentence-transformers at its best batch size, on the same sentences.
 
     python benchmarks/encode_speed.py --model_name_or_path ENCODER --text FILE [--sentences 20000] [--rounds 5]
         [--output_file encode_speed.json]
 
 ENCODER is a sentence-transformers folder with mean pooling. The best of --batch_sizes is first determined on a tenth
-of the sentences. Both truncate texts to --max_seq_length tokens. In each round, both encode all sentences once.
+of the sentences. Both libraries use the same cores, truncate texts to --max_seq_length tokens, and encode all
+sentences once per round.
 """
 
 import argparse

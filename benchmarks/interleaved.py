@@ -1,4 +1,4 @@
-"""Timing several ways to do the same work in one run: in turn, so that a slow minute slows all of them."""
+"""Time several ways to do the same work in turn, so that a slow phase of the machine affects all of them."""
 
 import random
 import statistics
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 SAMPLES = 10_000
-"""Of the bootstrap."""
+"""Number of bootstrap samples."""
 
 
 def in_turn(
@@ -17,7 +17,7 @@ def in_turn(
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds of each side in each round; the order is random in each round. A first round is not counted."""
+    """Return the seconds of each side in each round, in random order; an additional first round is not counted."""
     order, seconds = random.Random(seed), {name: [] for name in sides}
     for counted in range(rounds + 1):
         for name in order.sample(list(sides), len(sides)):
@@ -29,7 +29,7 @@ def in_turn(
 
 
 def ratio(seconds: Sequence[float], to: Sequence[float]) -> dict[str, float]:
-    """Median of the first over that of the second, with the 95 % percentile interval of the bootstrap over rounds."""
+    """Return the ratio of medians, `seconds` over `to`, with its 95 % bootstrap percentile interval over rounds."""
     a, b = np.array(seconds), np.array(to)
     rows = np.random.default_rng(0).integers(len(a), size=(SAMPLES, len(a)))
     drawn = np.median(a[rows], axis=1) / np.median(b[rows], axis=1)
@@ -38,7 +38,7 @@ def ratio(seconds: Sequence[float], to: Sequence[float]) -> dict[str, float]:
 
 
 def table(seconds: Mapping[str, Sequence[float]], yardstick: str, memory: Mapping[str, float] | None = None) -> dict:
-    """Median and ratio to the yardstick of every side, printed as a table and returned."""
+    """Print and return a table with the median of every side and its ratio to the yardstick."""
     rows = {}
     for name, taken in seconds.items():
         rows[name] = {"median": statistics.median(taken), **ratio(taken, seconds[yardstick])}

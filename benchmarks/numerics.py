@@ -1,9 +1,10 @@
-"""How far rounding moves the embeddings of a real encoder: the measured column of docs/numerics.md.
+"""Measure how far rounding moves the embeddings of a real encoder (the measured column of docs/numerics.md).
 
     python benchmarks/numerics.py --model_name_or_path ENCODER --text data/sample/sentences.txt
 
-Every distance is the largest over all sentences, of a vector from where float64 puts it (each sentence alone, padded),
-over the vector's length. Prompts are drawn at random: as large as trained ones, N(0, 1).
+A distance is the largest one over all sentences between a vector and its float64 reference, divided by the length of
+the reference. The reference is computed without packing, one sentence at a time. Prompts are drawn from N(0, 1), which
+makes them as large as trained ones.
 """
 
 import argparse
@@ -26,7 +27,7 @@ PROMPTS = 16
 
 
 def models(backbone: Backbone) -> Mapping[str, SentenceEncoder]:
-    """The encoder as it is under every pooler that needs no head of its own, and with deep prompts."""
+    """Return the plain encoder with every pooler that needs no head, and an encoder with deep prompts, by name."""
     poolers = [name for name in POOLERS if name != "cls"]
     plain = {name: plain_encoder(backbone, name, TEMPLATE if name == "mask" else None) for name in poolers}
     torch.manual_seed(0)
@@ -37,13 +38,13 @@ def models(backbone: Backbone) -> Mapping[str, SentenceEncoder]:
 
 
 def moved(found: np.ndarray, expected: np.ndarray) -> float:
-    """The largest distance of a vector from where it should be, over its length."""
+    """Return the largest distance between a found and an expected vector, relative to the expected vector's length."""
     return float((np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)).max())
 
 
 @torch.no_grad()
 def exact(model: SentenceEncoder, texts: list[str]) -> np.ndarray:
-    """In float64, each text alone."""
+    """Return the embeddings computed in float64, one text at a time."""
     reference = copy.deepcopy(model).double()
     set_packed(reference, False)
     read, pad = reference.tokenize(texts, None, ()), reference.tokenizer.pad_token_id

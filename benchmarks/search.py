@@ -1,4 +1,4 @@
-"""Measure search over many vectors: time to build, memory, latency of one query and of a batch, recall of cells.
+"""Measure search over many vectors: time to build, memory, latency of one query and of a batch, recall with cells.
 
     python benchmarks/search.py [--rows 1000000] [--vectors REAL.npy] [--spread 0.5] [--dimension 384]
         [--num_cells 1000] [--num_cells_in_search 1 4 16 64 256] [--folder PLACE] [--output_file search.json]
@@ -7,7 +7,7 @@ Rows are drawn around centres: the real embeddings of --vectors (by `dcpcse enco
 ones. The noise is `spread` times as long as the mean distance of the centres from their mean. Queries are drawn in the
 same way. Each backend runs in its own process on a mapped index folder. Times are processor time, which depends less
 than wall time on other programs; set OMP_NUM_THREADS=1. private_mb is the growth of the anonymous memory, which the
-process needs; resident_peak_mb includes the pages of the file that the system keeps.
+process needs; resident_peak_mb includes pages of the mapped file that the system keeps in memory.
 """
 
 import argparse
@@ -61,9 +61,9 @@ def measure(args: argparse.Namespace, job: str) -> Any:
 
 
 class Drawn:
-    """Rows drawn around centres, the same in every process; as an encoder, it takes row numbers for sentences.
+    """Rows drawn around centres, the same in every process; used as an encoder whose sentences are row numbers.
 
-    seconds: time that the encoder has taken.
+    seconds: processor time that drawing has taken.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -89,7 +89,7 @@ class Drawn:
 
 
 def build(args: argparse.Namespace, name: str, **options: Any) -> dict[str, Any]:
-    """Build an index folder from a text file with a number a line. The time of drawing the vectors is left out."""
+    """Build an index folder from a text file with one number per line. The time of drawing the vectors is left out."""
     text, drawn = Path(args.folder, "text.txt"), Drawn(args)
     text.write_text("".join(f"{i}\n" for i in range(args.rows)), encoding="utf-8")
     before, started = private(), time.process_time()
@@ -100,7 +100,7 @@ def build(args: argparse.Namespace, name: str, **options: Any) -> dict[str, Any]
 
 
 def search(args: argparse.Namespace, name: str, backend: str, in_search: int | None = None) -> dict[str, Any]:
-    """Measure latencies on a newly loaded index."""
+    """Measure latencies, recall and memory on a newly loaded index."""
     drawn = Drawn(args)
     one, batch = drawn.queries(1), drawn.queries(args.batch)
     before, started = private(), time.process_time()
@@ -132,7 +132,7 @@ JOBS: dict[str, Callable[[argparse.Namespace], Any]] = {
 
 
 def timed(work: Callable[[], object], repeats: int) -> float:
-    """Return the median of the seconds."""
+    """Return the median of the seconds that the work takes."""
     seconds = []
     for _ in range(repeats):
         started = time.process_time()

@@ -1,11 +1,11 @@
-"""Start-up: the help of every command against the import that train.py cannot do without, in one run.
+"""Compare the start-up time of every command's help with the time of an import that train.py needs.
 
     python benchmarks/startup.py [--rounds 12] [--output_file startup.json]
 
 The yardstick is `python -c "from transformers import TrainingArguments, HfArgumentParser"`. Every round starts each
-command once, in a new random order; a round before them, not counted, warms the file cache. The ratio is that of the
-medians, its interval the 95 % percentile interval of the bootstrap over rounds. Wall time is what a user waits;
-processor time (user and system) is steadier where other work runs beside.
+command once, in a new random order; an uncounted first round warms the file cache. The ratio is the ratio of the
+medians, and its interval is the 95 % bootstrap percentile interval over rounds. Wall time is the time a user waits;
+processor time (user and system) is steadier while other programs run.
 """
 
 import argparse
@@ -65,20 +65,20 @@ def parse() -> argparse.Namespace:
 
 
 def start(words: list[str], environment: dict[str, str]) -> dict[str, float]:
-    """Seconds that the command takes, by both clocks."""
+    """Run a command and return its seconds of wall time and of processor time."""
     used, started = processor(), time.perf_counter()
     subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     return {"wall": time.perf_counter() - started, "processor": processor() - used}
 
 
 def processor() -> float:
-    """Processor seconds of all commands that have ended."""
+    """Return the processor seconds of all commands that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def compare(seconds: dict[str, dict[str, list[float]]], name: str, clock: str) -> dict[str, float]:
-    """Median seconds of a command, their ratio to the yardstick's in the same rounds, and its interval."""
+    """Return a command's median seconds, and their ratio to the yardstick's median with its interval."""
     ours, yardstick = (seconds[one][clock] for one in (name, YARDSTICK))
     return {"median": statistics.median(ours), **ratio(ours, yardstick)}
 

@@ -1,23 +1,25 @@
-"""A training step of DCPCSE against the public technique, full fine-tuning, and its matrix products alone.
+"""Compare a training step of DCPCSE with the public technique, with full fine-tuning, and with its matrix products.
 
     python benchmarks/step_speed.py --tokenizer ENCODER --text FILE [--lines 64] [--max_seq_length 32]
         [--rounds 10] [--spread | --growth | --large 4096] [--output_file step_speed.json]
 
-All sides take the same lines through an encoder of BERT-base's shape, random weights (--hidden, --layers, --heads), in
-train mode, dropout 0.1, and do whole steps: forward, backward, AdamW.
+All sides use the same lines and an encoder with random weights in train mode, with dropout 0.1 and by default with
+BERT-base's shape (--hidden, --layers, --heads). All do complete steps: forward, backward, AdamW.
 
-packed            this project: no pads, prompts put in by the attention function, frozen weights laid out for oneDNN
+packed            this project: no padding, prompts inserted by the attention function, frozen weights laid out for
+                  oneDNN
 not prepacked     the same with --prepack False
 padded            the same with --prepack False and --packing False
-past_key_values   transformers' own encoder, padded, prompts in its cache, as in the public code: eager attention
-                  (all that transformers had then) and SDPA
-SimCSE            full fine-tuning: transformers' own encoder, padded, SDPA; and this project's, packed
-products          the matrix products of the packed step alone, the same shapes multiplied in a loop
-products, oneDNN  those of the linear layers with the same layout of the weights as in packed
+past_key_values   transformers' own encoder, padded, prompts in its cache, as in the public code; with eager attention
+                  (the only one that transformers had then) and with SDPA
+SimCSE            full fine-tuning: transformers' own encoder, padded, with SDPA; and this project's, packed
+products          only the matrix products of the packed step, with the same shapes, in a loop
+products, oneDNN  the same, with the weights of the linear layers laid out as in packed
 
---spread: packed against past_key_values (SDPA) over texts of ever more different lengths. --growth: the packed step
-over batch size, prompt length and layers. --large: one batch of so many lines by gradient caching, in chunks of
---lines, against a batch of --lines. Peak memory is that of a process of its own with two steps of one side.
+--spread compares packed with past_key_values (SDPA) on texts whose lengths vary more and more. --growth measures the
+packed step for several batch sizes, prompt lengths and numbers of layers. --large compares a batch of this many lines,
+processed by gradient caching in chunks of --lines, with a batch of --lines. Peak memory is measured in a separate
+process that does two steps of one side.
 """
 
 import argparse
@@ -47,10 +49,10 @@ from dcpcse.training.gradient_cache import CACHED, Replay, run_in_chunks
 from dcpcse.training.step import TrainingStep
 
 LASTING = contextlib.ExitStack()
-"""Layouts of weights that stay for the whole of the benchmark."""
+"""Keeps the layouts of weights until the benchmark ends."""
 
 SPREADS = ((80, 80), (60, 100), (40, 120), (10, 150), (10, 300))
-"""Least and greatest length of texts, in tokens."""
+"""Minimum and maximum lengths of texts, in tokens."""
 
 
 def main() -> None:
@@ -96,14 +98,14 @@ def parse() -> argparse.Namespace:
 
 
 def texts(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """Token ids of the first lines that are not blank."""
+    """Return the token ids of the first lines that are not blank."""
     with open(args.text, encoding="utf-8") as file:
         lines = [line.strip() for line in file if line.strip()]
     return tokenizer(lines[: args.lines], truncation=True, max_length=args.max_seq_length)["input_ids"]
 
 
 def compare(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict:
-    """All sides, and the memory of each."""
+    """Measure time and peak memory of all sides."""
     rows = texts(args, tokenizer)
     tokens, width = sum(map(len, rows)), max(map(len, rows))
     print(f"{len(rows)} texts twice, {tokens / len(rows):.1f} tokens on average, {width} at most")
@@ -113,7 +115,7 @@ def compare(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dic
 
 
 def spread(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict:
-    """The gain over the lengths' spread: texts of real words, cut to lengths drawn evenly from a range."""
+    """Measure the gain for several ranges of lengths; texts of real words get random lengths in a range."""
     words = [token for row in texts(args, tokenizer) for token in row[1:-1]]
     first, last = tokenizer("")["input_ids"]
     found = {}
@@ -128,7 +130,7 @@ def spread(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict
 
 
 def growth(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict:
-    """Median seconds of the packed step over batch size, prompt length and layers, the others as given."""
+    """Measure the packed step for several batch sizes, prompt lengths and numbers of layers, varying one at a time."""
     values = {"lines": (16, 32, 64, 128), "prompt": (0, 4, 16, 64), "layers": (3, 6, 12)}
     found = {}
     for name, sizes in values.items():
@@ -142,7 +144,7 @@ def growth(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict
 
 
 def large(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict:
-    """Peak and seconds of a small batch, and of a large one in chunks of the small one's size."""
+    """Measure peak memory and seconds of a small batch, and of a large batch in chunks of the small one's size."""
     small = {f"batch {args.lines}": _alone("packed")}
     name = f"batch {args.large} in chunks of {args.lines}"
     found = small | {name: _alone("cached", "--lines", str(args.large), "--chunk", str(args.lines))}
@@ -152,7 +154,7 @@ def large(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict:
 
 
 def _alone(side: str, *options: str) -> dict[str, float]:
-    """Peak and seconds of a side in a process of its own."""
+    """Return peak memory and seconds of one side, measured in a separate process."""
     command = [sys.executable, *sys.argv, *options, "--only", side]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
 
@@ -160,7 +162,7 @@ def _alone(side: str, *options: str) -> dict[str, float]:
 def sides(
     args: argparse.Namespace, rows: list[list[int]], tokenizer: PreTrainedTokenizerBase, names: list[str]
 ) -> dict[str, Callable[[], None]]:
-    """A step of each of these sides, on the same texts."""
+    """Return name → function that does one step of this side; all sides use the same texts."""
     ids, mask = pad([row for row in rows for _ in range(2)], tokenizer.pad_token_id)
     batch = {"input_ids": ids.view(len(rows), 2, -1), "attention_mask": mask.view(len(rows), 2, -1)}
     batch = {name: tensor.to(args.device) for name, tensor in batch.items()}
@@ -193,7 +195,7 @@ def _step(module: nn.Module, backward: Callable[[], object]) -> Callable[[], Non
 
 
 def _own(method: str, packed: bool = True, cached: bool = False, prepack: bool = True) -> Callable:
-    """A step of this project, with the packing that its collator makes; cached: in chunks of --chunk."""
+    """Return a builder of a step of this project, packed as by its collator; cached: in chunks of --chunk."""
 
     def build(args: argparse.Namespace, batch: dict, tokenizer: PreTrainedTokenizerBase) -> Callable[[], None]:
         encoder = _encoder(args, "sdpa")
@@ -204,7 +206,7 @@ def _own(method: str, packed: bool = True, cached: bool = False, prepack: bool =
         method_ = build_method(Backbone(encoder, tokenizer, source), settled, ["anchor"])
         steps = TrainingStep(method_).to(args.device).train()
         if method == "dcpcse" and not prompts:
-            steps.model.encoder.requires_grad_(False)  # what a prompt of no length leaves: the head
+            steps.model.encoder.requires_grad_(False)  # without prompts, only the head is trained
         set_packed(steps, packed)
         LASTING.enter_context(prepacked(steps, prepack))
 
@@ -222,7 +224,7 @@ def _own(method: str, packed: bool = True, cached: bool = False, prepack: bool =
 
 
 class Public(nn.Module):
-    """The public code's way, in transformers' own terms: a padded batch, and the prompts in the cache."""
+    """The technique of the public code, with transformers alone: a padded batch, and the prompts in the cache."""
 
     def __init__(self, args: argparse.Namespace, attention: str, prompt: int) -> None:
         super().__init__()
@@ -258,7 +260,10 @@ def _public(attention: str, prompted: bool) -> Callable:
 
 
 def _products(prepack: bool) -> Callable:
-    """Every matrix product of the packed step: forward, and backward to its input, as the weights are frozen."""
+    """Return a function that builds the matrix products of the packed step: forward, and backward to the inputs only.
+
+    The weights are frozen, so the step computes no gradients for them.
+    """
 
     def build(args: argparse.Namespace, batch: dict, tokenizer: PreTrainedTokenizerBase) -> Callable[[], None]:
         mask, hidden = batch["attention_mask"].flatten(0, 1), args.hidden
@@ -266,7 +271,7 @@ def _products(prepack: bool) -> Callable:
         per_head = (len(mask), args.heads, width, hidden // args.heads)
         given = {size: torch.randn(tokens, size, device=args.device) for size in (hidden, 4 * hidden)}
         layers = [nn.Linear(*shape, bias=False, device=args.device) for shape in _linears(hidden)]
-        # The same way round as in the step: forward with the weight, backward with its transpose.
+        # As in the step, forward multiplies by the weight and backward by its transpose.
         layers += [nn.Linear(*shape[::-1], bias=False, device=args.device) for shape in _linears(hidden)]
         query = torch.randn(per_head, device=args.device)
         keys = torch.randn(*per_head[:2], width + args.prompt, per_head[3], device=args.device)
@@ -290,7 +295,7 @@ def _products(prepack: bool) -> Callable:
 
 
 def _linears(hidden: int) -> list[tuple[int, int]]:
-    """Inputs and outputs of a layer's products: query, key, value, output, and the two of the feed-forward part."""
+    """Return input and output sizes of a layer's linear maps: query, key, value, output, and two of feed-forward."""
     return [(hidden, hidden)] * 4 + [(hidden, 4 * hidden), (4 * hidden, hidden)]
 
 

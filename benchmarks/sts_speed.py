@@ -1,10 +1,10 @@
-"""The seven STS tasks: our evaluation against the plain loop of the papers' scripts, on the same encoder, in one run.
+"""Compare our evaluation of the seven STS tasks with the plain loop of the papers' scripts, on the same encoder.
 
     python benchmarks/sts_speed.py --model_name_or_path ENCODER --data_dir SentEval/data [--output_file speed.json]
 
 The plain loop encodes both sentences of every pair of every split that the published evaluation reads (train and
 dev too), in file order, in batches of 128 padded to their longest, through transformers alone. Both sides use mean
-pooling; the scores of both are printed, so that the same work is seen to be done.
+pooling; the scores of both are printed, to show that both do the same work.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def load_plain(name: str) -> tuple:
 
 
 def plain_score(tokenizer, model, task: str, data_dir: str) -> float:  # noqa: ANN001
-    """Spearman 'all' of the test split, after encoding all splits."""
+    """Return Spearman 'all' of the test split, after encoding all splits."""
     splits = ("train", "dev", "test") if "test" in task_splits(task) and len(task_splits(task)) > 1 else ("test",)
     for split in splits:  # the test split comes last
         sets = list(senteval.load_pairs(task, data_dir, split))

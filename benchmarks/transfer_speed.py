@@ -1,12 +1,12 @@
-"""The classifiers of a transfer task: all fits at once against one after another, on the same vectors, in one run.
+"""Compare two ways to fit the classifiers of a transfer task on the same vectors: all at once, and one after another.
 
     python benchmarks/transfer_speed.py --model_name_or_path ENCODER --data_dir SentEval/data [--task MR] \\
         [--mode test] [--output_file transfer_speed.json]
 
-The sequential side is the plain implementation that the tests hold ours against (tests/test_senteval): one torch
-module, one optimiser and one early stopping for each fit. Both sides get the same embeddings, folds and float32
-features, and both print their accuracies, so that the same work is seen to be done. Encoding is in neither time.
-With MR in test mode (410 fits) the sequential side takes a quarter of an hour.
+The sequential side is the plain implementation with which the tests compare ours (tests/test_senteval): each fit has
+its own torch module, optimiser and early stopping. Both sides get the same embeddings, folds and float32 features, and
+the accuracies of both are printed, to show that both do the same work. The times do not include encoding. With MR in
+test mode (410 fits), the sequential side takes a quarter of an hour.
 """
 
 import argparse

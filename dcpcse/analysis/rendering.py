@@ -1,4 +1,4 @@
-"""HTML from the jinja2 templates of this package."""
+"""Render HTML from the jinja2 templates of this package."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ _ENVIRONMENT = Environment(
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template, named by its path below this folder; all values are escaped.
+    """Render a template, given by its path relative to this folder; all values are escaped.
 
     Control characters and lone surrogates, which HTML and UTF-8 do not allow, are written as in JSON (`\\u0000`).
     """

@@ -1,4 +1,4 @@
-"""Comparison of the settings, last logged values, scores and environments of runs."""
+"""Compare the settings, last logged values, scores and environments of runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from dcpcse.training.run_history import DEV_PREFIX, Run
 from dcpcse.utils.run_files import is_number
 
 PLACE_OPTIONS = ("output_dir",)
-"""Options that differ between any two runs, and are not compared."""
+"""Options that always differ between runs and are therefore not compared."""
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """A setting or value of all runs; None for a run that does not have it."""
+    """A setting or value in all runs; None for runs that do not have it."""
 
     name: str
     values: tuple[Any, ...]
 
     @property
     def differs(self) -> bool:
-        """Whether the values differ, or some are missing."""
+        """Whether the values differ or some of them are missing."""
         return any(value != self.values[0] for value in self.values[1:])
 
 
@@ -32,12 +32,12 @@ def align_rows(columns: Sequence[Mapping[str, Any]]) -> list[RunRow]:
 
 
 def compare_settings(runs: Sequence[Run]) -> list[RunRow]:
-    """Compare all options of run.yaml but the output folder."""
+    """Compare all options of run.yaml except the output folder."""
     return [row for row in align_rows([run.options for run in runs]) if row.name not in PLACE_OPTIONS]
 
 
 def compare_last_values(runs: Sequence[Run]) -> list[RunRow]:
-    """Compare the last value of everything that was logged except dev scores."""
+    """Compare the last logged values of everything except dev scores."""
     columns = []
     for run in runs:
         logged = [(name, value) for line in run.metrics for name, value in line.items() if is_number(value)]
@@ -64,13 +64,13 @@ def compare_test_scores(reports: Sequence[Mapping[Path, Mapping[str, Any]]]) -> 
         for path, report in of_run.items():
             for task, value in report["scores_x100"].items():
                 name = f"{task}, {report.get('mode', 'unknown mode')}"
-                # A second file of the same mode gets rows of its own.
+                # A second score file of the same mode gets separate rows.
                 columns[-1][f"{name}, {path.name}" if name in columns[-1] else name] = value
     return align_rows(columns)
 
 
 def compare_environments(runs: Sequence[Run]) -> list[RunRow]:
-    """Compare versions, hardware, commit and platform; values that changed when a run was resumed are all listed."""
+    """Compare versions, hardware, commit and platform; all values that a resumed run has had are listed."""
     columns = []
     for run in runs:
         rows = [row for row in align_rows([_flatten(call) for call in run.environment]) if row.name != "from_step"]

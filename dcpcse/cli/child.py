@@ -1,4 +1,4 @@
-"""Runs a command in a process that ends when its parent does, for `dcpcse.experiments.reproduction.run_unit`."""
+"""Run a command in a process that ends when its parent ends; used by `dcpcse.experiments.reproduction.run_unit`."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Option names of the papers' public scripts, translated to the names of this program."""
+"""Translate option names of the papers' public scripts to the names of this program."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from dcpcse.encoders.pooling import BIAS_NAMES
 class LegacyNames:
     """The old option names of one tool.
 
-    renamed: old name to new name; the value is kept. meaning: old switch to the arguments that replace it. gone: an
-    option that is left out with its values, and the reason.
+    renamed: old name → new name; the value is kept. meaning: old switch → arguments that replace it. gone: option that
+    is left out with its values → reason.
     """
 
     renamed: Mapping[str, str]
@@ -101,7 +101,7 @@ def translate(argv: Sequence[str], notify: Callable[[str], None], names: LegacyN
 
 
 def _promptbert(seen: Collection[str], notify: Callable[[str], None]) -> list[str]:
-    """Return the options that follow from the switches left out on a command line of the public PromptBERT code.
+    """Return the options implied by the switches that a command line of the public PromptBERT code leaves out.
 
     Without these options, the method's own defaults would apply.
     """
@@ -126,13 +126,13 @@ TELLING_OPTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "generator_name": ("diffcse", _DIFFCSE),
     "lambda_weight": ("diffcse", _DIFFCSE),
 }
-"""Options that identify a public code without a method option: the method, and the settings of that code."""
+"""Option that identifies a public code without a method option → the method, and the settings of that code."""
 
 
 def implied_method(given: Mapping[str, Any], notify: Callable[[str], None]) -> dict[str, Any]:
     """Return the method and settings of the public code that an option identifies, unless a method is given.
 
-    given: all options of command line, file and preset together.
+    given: the options of the command line, the options file and the preset together.
     """
     telling = next((name for name in TELLING_OPTIONS if given.get(name) is not None), None)
     if telling is None or "method" in given:

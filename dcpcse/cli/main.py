@@ -29,7 +29,7 @@ COMMANDS = {
     "search-templates": ("search_templates", "search for templates by their score on STS-B dev"),
     "search-hyperparameters": ("search_hyperparameters", "run the hyperparameter searches of the papers"),
 }
-"""Name → module in `commands`, and description. `search-templates` is the function `search_templates_command`."""
+"""Name → module in `commands`, and description. `search-templates` runs the function `search_templates_command`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

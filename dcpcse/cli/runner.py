@@ -31,9 +31,9 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
         sys.stdout.flush()
         return code or 0
     except BrokenPipeError:
-        # The reader (`| head`) has closed the pipe. Python would report this when it flushes at the end.
+        # The reader of the pipe (`| head`) has closed it. Python would report this when it flushes stdout at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13  # the exit code of a shell for SIGPIPE
+        return 128 + 13  # the exit code with which shells report SIGPIPE
     except KeyboardInterrupt as error:
         if debug:
             raise
@@ -60,7 +60,7 @@ def _set_up_output(first: bool) -> None:
     handler.setFormatter(_Printable("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("dcpcse").setLevel(logging.INFO if first else logging.ERROR)
-    # Its retries, two lines each, would hide the error of the last one.
+    # Log lines about retries, two per retry, would hide the final error.
     logging.getLogger("huggingface_hub.utils._http").setLevel(logging.ERROR)
 
 
@@ -72,7 +72,7 @@ def _require_current_folder() -> None:
 
 
 _PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-"""Errors of a path that the user gave, wherever it is first used."""
+"""Errors that a path given by the user may cause, wherever it is first used."""
 
 
 def _describe_error(error: Exception) -> tuple[str, int] | None:
@@ -82,7 +82,7 @@ def _describe_error(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
         path = "" if error.filename is None else f": {str(error.filename)[:200]}"
         return f"{error.strerror}{path}; give a different path", 2
-    if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # of pathlib
+    if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # raised by pathlib
         return f"{str(error)[:200]}; give the path of the file itself", 2
     if isinstance(error, RuntimeError) and _is_lost_process(error):
         return f"a different process of this run has ended or cannot be reached: {str(error).splitlines()[0]}", 1
@@ -90,7 +90,7 @@ def _describe_error(error: Exception) -> tuple[str, int] | None:
 
 
 class _Printable(logging.Formatter):
-    """A log formatter that escapes control characters, which names in a line may contain."""
+    """A log formatter that escapes control characters, which names in a log line may contain."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -99,29 +99,30 @@ class _Printable(logging.Formatter):
 def _wait_for_the_end() -> None:
     """Wait for the launcher to end this process silently, because a different process failed and printed the error.
 
-    Otherwise each process would repeat an error that all have, or report the process that has ended. If no launcher
-    ends this process, because only this one has failed or it runs on a different machine, it prints its error.
+    Otherwise, each process would print the same error, or report that another process has ended. The launcher may not
+    end this process, because no other process failed or because it runs on a different machine; it then prints its
+    error.
     """
     end_silently()
     time.sleep(_GRACE)
 
 
 def _is_launchers_signal(error: KeyboardInterrupt) -> bool:
-    """Whether torchrun sent a SIGTERM, which reports itself why it ends the processes of a run."""
+    """Whether the error is a SIGTERM from torchrun, which itself reports why it ends the processes of a run."""
     return isinstance(error, Interrupted) and error.number == signal.SIGTERM and "RANK" in os.environ
 
 
 _GRACE = 5
-"""Seconds to wait; torchrun checks its processes ten times a second."""
+"""Seconds to wait for the launcher; torchrun checks its processes ten times per second."""
 
 
 def _is_lost_process(error: RuntimeError) -> bool:
-    from dcpcse.utils.distributed import is_lost_process  # imports torch, which a wrong option does not need
+    from dcpcse.utils.distributed import is_lost_process  # imports torch, which option errors do not need
 
     return is_lost_process(error)
 
 
 def _take_debug(argv: list[str]) -> tuple[list[str], bool]:
-    """Remove `--debug` without a value from the arguments; with a value it is an option of transformers."""
+    """Remove `--debug` from the arguments if it has no value; with a value, it is an option of transformers."""
     bare = [i for i, word in enumerate(argv) if word == "--debug" and (argv[i + 1 : i + 2] or ["--"])[0][:2] == "--"]
     return [word for i, word in enumerate(argv) if i not in bare], bool(bare)

@@ -1,4 +1,5 @@
 """`dcpcse doctor`: checks of files and folders before training.
 
-The function `check(path, settings)` of a module yields the findings for one kind of path; `checks` lists them all.
+Each module checks one kind of path: its function `check(path, settings)` yields the findings. The module `checks`
+lists these functions.
 """

@@ -1,4 +1,4 @@
-"""The kind of a path, and the checks for each kind."""
+"""Recognise the kind of a path, and run the checks for this kind."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ _BY_FILE = {
 
 
 def kind_of_path(path: Path) -> str | None:
-    """Return the kind of a file or folder, None if it is unknown."""
+    """Return the kind of a file or folder, or None if it is unknown."""
     if os.path.isfile(path):
         return "training file" if path.suffix.lower() in READERS else None
     if not os.path.isdir(path):
@@ -47,7 +47,7 @@ def kind_of_path(path: Path) -> str | None:
 
 
 def expand_path(path: Path) -> list[tuple[Path, str]]:
-    """Return a path with its kind, or all known paths in a folder; raise UserError if there is none."""
+    """Return a path with its kind, or all paths of a known kind in a folder; raise UserError if there are none."""
     if not os.path.exists(path):
         raise UserError(f"{path} does not exist; give files and folders, or nothing to check the environment")
     if kind := kind_of_path(path):
@@ -72,7 +72,7 @@ def _children(path: Path) -> Iterable[Path]:
 
 
 def run_checks(path: Path, kind: str, settings: CheckSettings) -> CheckReport:
-    """Run all checks of a kind on a path; an unreadable path is a fault."""
+    """Run all checks for this kind on a path; an unreadable path is reported as a fault."""
     findings: list[Finding] = []
     try:
         for check in CHECKS[kind]:

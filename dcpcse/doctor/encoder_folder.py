@@ -36,7 +36,7 @@ def check(path: Path, settings: CheckSettings) -> Findings:
 
 
 def _weights(path: Path) -> Findings:
-    from dcpcse.encoders.safe_loading import INDEX, require_plain_folder  # torch, which a training file does not need
+    from dcpcse.encoders.safe_loading import INDEX, require_plain_folder  # imports torch; not for training files
 
     try:
         require_plain_folder(path)
@@ -50,13 +50,13 @@ def _weights(path: Path) -> Findings:
 
 
 def _shards(path: Path, index: Path) -> Findings:
-    """Check each file that an index names; that they are all in this folder was checked before."""
+    """Check each file that an index names; the caller has checked that all of them are in this folder."""
     for shard in sorted(set(read_object(index)["weight_map"].values())):
         yield from check_tensors(path / shard, "weights")
 
 
 def check_tensors(path: Path, what: str) -> Findings:
-    """Check number, types and values of the tensors in a file, read one at a time without torch."""
+    """Check the number, types and values of the tensors in a file, reading one tensor at a time without torch."""
     try:
         tensors = read_header(path)
         bad = _not_finite(path, [name for name, (_, kind) in tensors.items() if kind in _BY_NUMPY])

@@ -1,4 +1,4 @@
-"""Checks of the environment: package versions, devices, disk space, and offline flags of the hub."""
+"""Checks of the environment: package versions, devices, disk space, and the offline settings of the Hub."""
 
 import importlib.metadata
 import os
@@ -14,7 +14,7 @@ SUPPORTED_VERSIONS = Path(__file__).parent / "supported.txt"
 """One requirement per line; setup.py reads the same file."""
 
 MIN_FREE_GB = 5
-"""A warning is given below this disk space in GB: a complete training state of BERT-base takes 1.3."""
+"""Free disk space in GB below which a warning is given: a complete training state of BERT-base takes 1.3."""
 
 _FLAGS = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "HF_ENDPOINT")
 

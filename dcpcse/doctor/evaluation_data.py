@@ -1,4 +1,4 @@
-"""Checks of a SentEval data folder: each task is loaded and counted as for evaluation, and its files are compared."""
+"""Checks of a SentEval data folder: load each task as for evaluation, count its examples, and compare its files."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note
 
 SPLITS = {"test": tuple(name for family in ("sts", "finetune", "transfer", "clustering") for name in FAMILIES[family])}
 SPLITS["dev"] = tuple(name for name in SPLITS["test"] if name in DEV_TASKS)
-"""Split → the tasks with files of their own that are evaluated on it."""
+"""Split → the tasks that are evaluated on this split and have their own files."""
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
@@ -29,8 +29,8 @@ def check(path: Path, settings: CheckSettings) -> Findings:
 
 
 def _task(path: Path, name: str) -> Finding | None:
-    """Return the finding for a task; None if the folder has no files of it."""
-    from senteval.settings import settings_of_mode  # torch
+    """Return the finding for a task; None if the folder contains no files of this task."""
+    from senteval.settings import settings_of_mode  # imports torch
     from senteval.tasks import TASKS
 
     loaded = []

@@ -6,15 +6,16 @@ from functools import partial
 from typing import Any
 
 SPECIAL_TOKENS = ("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "<mask>", "<s>", "</s>", "<pad>", "<unk>")
-"""Special tokens of BERT and RoBERTa, searched for without a tokenizer."""
+"""Special tokens of BERT and RoBERTa, which are searched for if there is no tokenizer."""
 
 
 @dataclass(frozen=True)
 class CheckSettings:
     """Settings of all checks, from the command line.
 
-    tokenizer: of the package tokenizers, or None to count words. batch: rows of a batch. base: path of the frozen
-    encoder of a model folder. progress: wraps an iterable in a progress bar, given its number of steps and a name.
+    tokenizer: a tokenizer of the package tokenizers, or None to count words. batch: number of rows in a batch.
+    base: path of the frozen encoder of a model folder. progress: a function that wraps an iterable in a progress bar,
+    given the number of steps and a name.
     """
 
     max_seq_length: int = 32
@@ -34,7 +35,8 @@ class CheckSettings:
 MARKS = {"ok": "ok", "note": "note", "warning": "warning", "fault": "FAULT"}
 """Level of a finding, in order of severity → its mark in the output.
 
-A note is for information, a warning may harm the result, a fault raises an error in dcpcse or spoils the result.
+A note is for information. A warning reports a problem that may harm the result; a fault raises an error in dcpcse or
+spoils the result.
 """
 
 
@@ -42,8 +44,8 @@ A note is for information, a warning may harm the result, a fault raises an erro
 class Finding:
     """One line of the output.
 
-    what: its subject in a word or two. lines: numbers of the first lines, or items (unit), concerned. count: how many
-    are concerned.
+    what: the subject in a word or two. lines: numbers of the first lines that the finding concerns. count: how many
+    lines it concerns. unit: name of the items counted, if they are not lines.
     """
 
     level: str

@@ -12,7 +12,7 @@ from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in
 
 
 def check(path: Path, settings: CheckSettings) -> Findings:
-    """Check manifest, checksums and tensors, and whether the model loads on its base."""
+    """Check the manifest, checksums and tensors, and whether the model can be loaded with its base."""
     try:
         record = manifest.read_record(path)
     except UserError as error:
@@ -52,7 +52,7 @@ def _tensors(path: Path, record: dict) -> Findings:
 
 
 def _base(path: Path, record: dict, settings: CheckSettings, whole: bool) -> Findings:
-    """Check that the model loads, and so that its base is the one it was trained on, if that is available."""
+    """Check that the model loads with its base, if the base is available; loading fails for a different base."""
     base = find_base(path, record)
     if settings.base is None and base["found"] is not True:
         level = note if base["found"] is None else warning
@@ -61,7 +61,7 @@ def _base(path: Path, record: dict, settings: CheckSettings, whole: bool) -> Fin
     if not whole:
         yield note("base", "not loaded, since the folder is damaged")
         return
-    from dcpcse.encoders.sentence_encoder import SentenceEncoder  # torch: seconds
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder  # imports torch, which takes seconds
 
     try:
         SentenceEncoder.load(path, None if record["backbone"] is not None else settings.base, device="cpu")
@@ -73,7 +73,7 @@ def _base(path: Path, record: dict, settings: CheckSettings, whole: bool) -> Fin
 
 
 def check_run(path: Path, settings: CheckSettings) -> Findings:
-    """Check the records and the checkpoints of a run; yields nothing without them."""
+    """Check the records and the checkpoints of a run; without these, yield nothing."""
     if not any((path / name).is_file() for name in (RUN_FILE, STATE)):
         return
     found = read_run(path)
@@ -90,7 +90,7 @@ def check_run(path: Path, settings: CheckSettings) -> Findings:
 
 
 def _checkpoint(folder: Path) -> Findings:
-    from dcpcse.training.checkpoints import require_whole  # torch; it opens only pickles of tensors
+    from dcpcse.training.checkpoints import require_whole  # imports torch; it opens only pickles of tensors
 
     try:
         step = require_whole(folder).step

@@ -1,4 +1,4 @@
-"""Checks of a training file: its bytes, then its rows as training reads them, each in one pass; memory is bounded."""
+"""Check a training file in two passes with bounded memory: its bytes, then its rows as training reads them."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note
 from dcpcse.utils.errors import UserError
 
 MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"}
-"""Cells that other readers take for missing values; here they are text."""
+"""Cells that other readers take for missing values; dcpcse reads them as text."""
 
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS = 10_000
@@ -63,7 +63,7 @@ class _FaultCollector(DataSource):
 
     def refuse(self, number: int, error: UserError) -> None:
         text = _without_path(str(error), self.path)
-        # Messages that differ only in numbers and quoted text are one finding.
+        # Messages that differ only in numbers and quoted text become one finding.
         kind = re.sub(r"\d+|'[^']*'|\"[^\"]*\"|\[.*?\]|0x\w+", "", text)
         self.faults.setdefault(kind, (text, LineCounter()))[1].add(number)
 
@@ -135,7 +135,7 @@ def _bytes(path: Path) -> Findings:
 
 
 class _RowCounts:
-    """Counts over all rows."""
+    """Statistics of all rows of a file."""
 
     def __init__(self, settings: CheckSettings) -> None:
         self.settings = settings
@@ -154,7 +154,7 @@ class _RowCounts:
         self.labels.add(batch)
         self.count += len(batch)
         if self.labels.kind:
-            batch = [(number, cells[:-1]) for number, cells in batch]  # without the label
+            batch = [(number, cells[:-1]) for number, cells in batch]  # without the label column
         for number, cells in batch:
             for cell in cells:
                 self._count(number, cell)
@@ -176,7 +176,7 @@ class _RowCounts:
             counters["control"].add(number)
         if not cell.isascii() and not unicodedata.is_normalized("NFC", cell):
             counters["normal form"].add(number)
-        if self.settings.tokenizer is None and words > self.settings.max_seq_length - 2:  # a word is 1 token or more
+        if self.settings.tokenizer is None and words > self.settings.max_seq_length - 2:  # a word is at least 1 token
             counters["long"].add(number)
 
     def _count_tokens(self, batch: Sequence[tuple[int, list[str]]]) -> None:
@@ -188,7 +188,7 @@ class _RowCounts:
                 self.counters["long"].add(number)
 
     def findings(self, columns: Sequence[str]) -> Findings:
-        """Yield the findings; none without rows."""
+        """Yield the findings; yield nothing if there are no rows."""
         if not self.repeats or not self.count:
             return
         yield from self._labels()
@@ -238,7 +238,7 @@ class _RowCounts:
 
 
 def _percent(share: float) -> str:
-    """Format a share in percent, with two digits if it is small, and 100 instead of 1e+02."""
+    """Format a share in percent: small shares with two digits, and 100 as 100 instead of 1e+02."""
     return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:.2g}"
 
 
@@ -282,4 +282,4 @@ _SENTENCE_FINDINGS: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
     ),
     "long": (note, "long", _truncated),
 }
-"""Finding about single sentences → its level, its name, its text."""
+"""Check of a single sentence → level, name and text of its finding."""

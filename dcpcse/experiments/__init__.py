@@ -1,1 +1,1 @@
-"""Many runs: rows of the papers' tables, searches."""
+"""Experiments that consist of many runs: reproductions of the papers' tables, and searches."""

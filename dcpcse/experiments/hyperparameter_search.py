@@ -1,7 +1,7 @@
 """The papers' hyperparameter searches on STS-B dev, as Optuna studies whose trials are runs of train.py.
 
-A study is stored in a journal file, so that an interrupted search can be resumed and several processes or machines can
-share one.
+A study is stored in a journal file. An interrupted search can therefore be resumed, and several processes or machines
+can work on the same study.
 """
 
 import json
@@ -49,12 +49,12 @@ def finer_learning_rates(best: Sequence[TrainingOptions]) -> list[TrainingOption
 
 
 def vary_option(name: str, values: Sequence[Any]) -> Callable[[Sequence[TrainingOptions]], list[TrainingOptions]]:
-    """Return a stage that tries values of one option and keeps the best options so far for all others."""
+    """Return a stage that tries several values of one option and keeps the best options so far otherwise."""
     return lambda best: [{**best[0], name: value} for value in values]
 
 
 def batch_and_rate_grid(best: Sequence[TrainingOptions]) -> list[TrainingOptions]:
-    """Return the grid of batch sizes and learning rates (DCPCSE, appendix)."""
+    """Return all combinations of the batch sizes and learning rates to try (DCPCSE, appendix)."""
     return [
         {"per_device_train_batch_size": batch, "learning_rate": rate}
         for batch in (64, 128, 256, 512)
@@ -74,7 +74,7 @@ SEARCHES: Mapping[str, Mapping[str, Stage]] = {
         "prompt length": vary_option("pre_seq_len", (10, 12, 14, 16, 18, 20)),
     },
 }
-"""Search → stages. A stage returns the options to try, given the best options so far (best first)."""
+"""Search → its stages. Given the options tried so far, best first, a stage returns the options to try next."""
 
 
 class Trials:
@@ -91,7 +91,7 @@ class Trials:
     ) -> None:
         """Open or create the study in `folder`.
 
-        given: options of train.py shared by all trials, as words of a command line. shared: the same by name.
+        given: options of train.py for all trials, as command-line arguments. shared: the same options by name.
         limit: maximum number of trials to start. reclaim: restart the unfinished trials of other machines.
         Raises UserError if the folder contains another search or a search with other options.
         """
@@ -118,7 +118,7 @@ class Trials:
         self._release_dead_trials(reclaim)
 
     def finish(self, stage: str, candidates: Sequence[TrainingOptions]) -> None:
-        """Run the candidates that have not been tried yet and log the best. Raises UserError if all fail."""
+        """Run the candidates that have not been tried yet, and log the best one. Raises UserError if all fail."""
         for options in candidates:
             if not self._of([options], self._states.WAITING, self._states.RUNNING, self._states.COMPLETE):
                 self.study.enqueue_trial({}, user_attrs={"stage": stage, "options": options})
@@ -134,7 +134,7 @@ class Trials:
         notify(f"{stage}: best {self._options(best)} ({100 * best.value:.2f})")
 
     def best_after(self, stages: Sequence[str]) -> list[TrainingOptions]:
-        """Return the options tried by the last of these stages that has results, best first; [{}] if none has."""
+        """Return the options, best first, tried in the last of these stages that has results; [{}] if none has."""
         for stage in reversed(stages):
             done = [t for t in self._shown() if t.user_attrs.get("stage") == stage and t.value is not None]
             if done:
@@ -142,7 +142,7 @@ class Trials:
         return [{}]
 
     def _wait(self, running: Sequence[Any]) -> None:
-        """Wait for the last trials of a stage, which other processes are running."""
+        """Wait for the last trials of a stage, which are running in other processes."""
         where = ", ".join(sorted({str(trial.user_attrs.get("worker", ["?"])[0]) for trial in running}))
         if where != self._waiting_for:
             notify(f"waiting for {len(running)} trials of other processes ({where}); --retake restarts them")
@@ -155,7 +155,7 @@ class Trials:
         trial = self.study.ask()
         options = trial.user_attrs.get("options")
         if options is None or self._begun_elsewhere(trial, options):
-            # Another process has taken the last one in the meantime, or has queued the same options.
+            # Another process has taken the last trial in the meantime, or has queued the same options.
             self.study.tell(trial, state=self._states.PRUNED)
             return
         self.left = None if self.left is None else self.left - 1
@@ -191,7 +191,7 @@ class Trials:
         return max(scores)
 
     def _release_dead_trials(self, reclaim: bool) -> None:
-        """Mark unfinished trials whose process is gone as failed, on this machine or, with `reclaim`, on all."""
+        """Mark unfinished trials as failed: all with `reclaim`, else those of this machine whose process has ended."""
         for trial in self.study.get_trials(deepcopy=False, states=(self._states.RUNNING,)):
             host, process = trial.user_attrs.get("worker", (None, 0))
             if reclaim or (host == platform.node() and not _is_alive(process)):
@@ -201,7 +201,7 @@ class Trials:
         return dict(trial.user_attrs["options"])
 
     def _of(self, candidates: Sequence[TrainingOptions], *states: Any) -> list[Any]:
-        """Return the trials of these options in one of these states, one for each."""
+        """Return, for each of these options, one trial in one of these states, if there is one."""
         found: dict[str, Any] = {}
         for trial in self.study.get_trials(deepcopy=False, states=states):
             options = trial.user_attrs.get("options")
@@ -243,7 +243,7 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it exists, but belongs to another user
+        pass  # the process exists, but belongs to another user
     return True
 
 

@@ -1,6 +1,6 @@
 """Describe the contents of a model folder or a checkpoint from its small files and the headers of its weights.
 
-Nothing is loaded, and torch is not imported. The weights of a frozen encoder are only compared when a model is loaded.
+No model is loaded, and torch is not imported. Whether a frozen encoder has the right weights is therefore not checked.
 """
 
 import os
@@ -29,10 +29,10 @@ _OF_ADAPTERS += ("modules_to_save", "peft_version")
 
 
 def describe_folder(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
-    """Return a description of a folder, JSON-ready; raise UserError for an unknown folder or a damaged model.
+    """Return a JSON-serialisable description of a folder.
 
-    Sizes are in bytes, dev scores as logged, scores of evaluations × 100. on_problem is called with one line for each
-    damaged record of a run.
+    Sizes are in bytes, dev scores are as logged, and scores of evaluations are × 100. on_problem is called with one
+    line for each damaged record of a run. Raises UserError for an unknown kind of folder or a damaged model.
     """
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
@@ -79,7 +79,7 @@ def _model(folder: Path) -> FolderFacts:
 
 
 def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
-    """Raise UserError if the shapes of tensors differ from the record."""
+    """Raise UserError if the shapes of the tensors in a folder differ from the record."""
     files = [name for name in (record["prompts_file"], manifest.TRAINED) if name and (folder / name).is_file()]
     found = {
         name: {tensor: tuple(shape) for tensor, (shape, _) in read_header(folder / name).items()} for name in files
@@ -89,7 +89,7 @@ def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def find_base(folder: Path, record: Mapping[str, Any]) -> FolderFacts:
-    """Return whether the encoder of a model is at its recorded location, and a phrase that describes this."""
+    """Return whether a model's frozen encoder is at its recorded location, and a phrase that describes the result."""
     if record["backbone"] is None:
         return _find_encoder(record["base"])
     place = manifest.backbone_path(folder, record["backbone"])
@@ -142,7 +142,7 @@ def _chosen(config: Mapping[str, Any], names: Iterable[str]) -> FolderFacts:
 
 
 def _weights(folder: Path, name: str) -> FolderFacts:
-    """Return the number of parameters, the data types and the public format of weights; pickles are not opened."""
+    """Return the number of parameters, data types and public format of a weight file; pickles are not opened."""
     path = folder / name
     if not path.is_file():
         pickles = sorted(one.name for one in folder.glob("*.bin"))
@@ -170,7 +170,7 @@ def _run_without_model(folder: Path) -> FolderFacts:
 
 
 def _files(folder: Path) -> dict[str, int]:
-    """Return the size in bytes of each file and each subfolder."""
+    """Return name → size in bytes for each file and each subfolder."""
     return {f"{path.name}/" if path.is_dir() else path.name: _size(path) for path in sorted(folder.iterdir())}
 
 
@@ -181,7 +181,7 @@ def _size(path: Path) -> int:
 
 
 def _scores(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
-    """Return the recorded scores: of the training run, and of evaluations in the folder and its parent folder."""
+    """Return the scores recorded by the training run and by evaluations in the folder and its parent folder."""
     scores: FolderFacts = {}
     if any((folder / name).is_file() for name in (RUN_FILE, STATE, METRICS)):
         run = read_run(folder)
@@ -200,7 +200,7 @@ def _scores(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
 
 
 def _scores_above(folder: Path) -> dict[Path, Mapping[str, Any]]:
-    """Return evaluations in the parent folder that fit this model, if the parent contains no other model."""
+    """Return the evaluations in the parent folder that match this model, if the parent contains no other model."""
     above = folder.absolute().parent
     if not manifest.is_model_folder(folder) or sum(map(manifest.is_model_folder, above.iterdir())) > 1:
         return {}

@@ -1,4 +1,4 @@
-"""Encode sentences with an exported ONNX graph: requires onnxruntime, tokenizers and numpy, but not torch."""
+"""Encode sentences with an exported ONNX graph; this requires onnxruntime, tokenizers and numpy, but not torch."""
 
 import logging
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ TOKENS_PER_BATCH = 2_048
 
 
 class OnnxEncoder:
-    """A sentence encoder in a folder written by `dcpcse export --to onnx`."""
+    """A sentence encoder that is loaded from a folder written by `dcpcse export --to onnx`."""
 
     def __init__(self, folder: str | Path, *, providers: Sequence[str] = ("CPUExecutionProvider",)) -> None:
-        """Load the folder; raise UserError if files are missing. providers: of onnxruntime, in order of preference."""
+        """Load the folder; raise UserError if files are missing. providers: onnxruntime providers by preference."""
         try:
             import onnxruntime
             from tokenizers import Tokenizer
@@ -53,9 +53,10 @@ class OnnxEncoder:
     ) -> np.ndarray:
         """Return the embeddings of sentences, float32 (N, H), in the given order.
 
-        batch_size: maximum number of sentences in a batch; batches of long sentences are smaller. normalize: scale to
-        unit length. max_length: truncate to this number of tokens, special tokens and template included; default: the
-        maximum of the encoder, and one warning reports the number of truncated sentences.
+        batch_size: maximum number of sentences in a batch; batches of long sentences are smaller. normalize: scale
+        embeddings to unit length. max_length: truncate sentences to this number of tokens, special tokens and template
+        included. By default, sentences are truncated to the maximum of the encoder, with one warning that reports how
+        many.
         """
         require_batch_size(batch_size)
         require_sentences(sentences)
@@ -82,7 +83,7 @@ class OnnxEncoder:
         return [text.ids for text in texts]
 
     def _prepared(self, sentence: str) -> str:
-        """Return a sentence as the tokenizer expects it."""
+        """Return a sentence in the form that the tokenizer expects."""
         if self._text["final_period"]:
             sentence = with_final_period(sentence)
         return self._text["prepend"] + (sentence.strip() if self._text["strip"] else sentence)

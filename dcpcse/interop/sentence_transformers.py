@@ -19,7 +19,7 @@ from dcpcse.encoders.tokenization import tokenize_texts
 from dcpcse.utils.errors import UserError
 
 SLOT_KEY = "slots_"
-"""Prefix of the names of template slots among the features of a batch."""
+"""Prefix that marks template slots among the feature names of a batch."""
 
 
 class DeepPromptTransformer(InputModule):
@@ -38,7 +38,7 @@ class DeepPromptTransformer(InputModule):
 
     @property
     def max_seq_length(self) -> int:
-        """Sentences are truncated to this number of tokens, special tokens and template included."""
+        """Number of tokens to which sentences are truncated, special tokens and template included."""
         return self._max_seq_length
 
     @max_seq_length.setter
@@ -51,7 +51,7 @@ class DeepPromptTransformer(InputModule):
         return self.encoder.dimension
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
-        """Tokenize sentences in the model's template; prompt: text that is put before each sentence."""
+        """Put sentences into the model's template and tokenize them; prompt: text to put before each sentence."""
         model, texts = self.encoder, [f"{prompt or ''}{text}" for text in inputs]
         rows = tokenize_texts(
             model.tokenizer, model.template, texts, self.max_seq_length, final_period=model.final_period
@@ -61,7 +61,7 @@ class DeepPromptTransformer(InputModule):
         return {"input_ids": input_ids, "attention_mask": mask, **found}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add the embeddings (N, H) of a batch from `preprocess` to its features."""
+        """Compute the embeddings (N, H) of a batch from `preprocess` and add them to its features."""
         slots = {name.removeprefix(SLOT_KEY): part for name, part in features.items() if name.startswith(SLOT_KEY)}
         embeddings = self.encoder(features["input_ids"], features["attention_mask"], Slots(**slots) if slots else None)
         return {**features, "sentence_embedding": embeddings}
@@ -88,10 +88,10 @@ class DeepPromptTransformer(InputModule):
         backend: str = "torch",
         **kwargs: Any,
     ) -> "DeepPromptTransformer":
-        """Load a local folder or a repository on the Hub that `save` wrote.
+        """Load a folder written by `save`, local or on the Hub.
 
-        model_kwargs: {"base": LOCATION} is the current location of the frozen encoder. Raises UserError for all other
-        arguments of transformers, for a wrong base and for a damaged folder.
+        model_kwargs: {"base": LOCATION} gives the current location of the frozen encoder. Raises UserError for any
+        other argument of transformers, a wrong base or a damaged folder.
         """
         given = {"model_kwargs": set(model_kwargs or {}) - {"base"}}
         given |= {"processor_kwargs": set(processor_kwargs or {}), "config_kwargs": set(config_kwargs or {})}
@@ -104,5 +104,5 @@ class DeepPromptTransformer(InputModule):
             )
         folder = cls.load_dir_path(model_name_or_path, subfolder, token, cache_folder, revision, local_files_only)
         options = LoadOptions(cache_dir=cache_folder, token=token)
-        # On the CPU, because sentence-transformers moves it to the requested device.
+        # Load on the CPU; sentence-transformers then moves the model to the requested device.
         return cls(SentenceEncoder.load(folder, (model_kwargs or {}).get("base"), device="cpu", options=options))

@@ -1,1 +1,1 @@
-"""A local web page that shows the nearest sentences of a typed sentence under several models, side by side."""
+"""A local web page that shows, side by side, the sentences that several models place nearest to a typed sentence."""

@@ -1,4 +1,4 @@
-"""A model of the demo page, with the embeddings of the sentences to search."""
+"""The models of the demo page, and their search for the nearest sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DemoModel:
-    """A model, and the embeddings of the sentences scaled to unit length, (C, H) float32; rows of zeros stay zero.
+    """A model and its embeddings of the sentences to search, (C, H) float32.
 
-    about: path or name of the model, and its pooling if that was chosen.
+    The embeddings have unit length, except that rows of zeros stay zero. about: path or name of the model, and its
+    pooling if the user chose one.
     """
 
     label: str
@@ -31,7 +32,7 @@ class DemoModel:
     directions: np.ndarray
 
     def nearest_sentences(self, query: str, sentences: Sequence[str], count: int) -> list[Neighbour]:
-        """Return the nearest sentences, nearest first, without the query.
+        """Return the `count` sentences nearest to the query, nearest first; the query itself is left out.
 
         Raises UserError if the embedding of the query is zero or not finite.
         """
@@ -45,8 +46,8 @@ class DemoModel:
 def load_demo_model(label: str, place: str, args: EncoderArguments, sentences: Sequence[str], file: Path) -> DemoModel:
     """Load a model and encode each sentence of a file once.
 
-    The pooling of the options is ignored for output folders of train.py. With `args.cache_dir`, embeddings are
-    cached there as in evaluation. Raises DataError for embeddings that are not finite.
+    An output folder of train.py keeps its own pooling, whatever the options say. If `args.cache_dir` is set,
+    embeddings are cached there as in evaluation. Raises DataError if embeddings are not finite.
     """
     from senteval.lines import Line
 

@@ -1,4 +1,4 @@
-"""The demo page, built with gradio; it loads nothing from other hosts."""
+"""Build and serve the demo page with gradio; the page loads nothing from other hosts."""
 
 import os
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ CSS = """
 
 
 def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str, count: int) -> gr.Blocks:
-    """Return the page: a text box, and below it the nearest sentences under each model."""
+    """Return the page: a text box, and below it the nearest sentences found by each model."""
     about = (
         f"The nearest of {len(sentences):,} distinct sentences of {printable(file)}, by cosine. Ranks can be compared "
         "between models, cosines cannot. A sentence is never listed as its own neighbour."
@@ -49,7 +49,7 @@ def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str,
 
 
 def results_html(models: Sequence[DemoModel], sentences: Sequence[str], count: int, typed: str) -> str:
-    """Return the HTML of the sentences that are nearest to the typed one under each model."""
+    """Return HTML that lists, for each model, the sentences nearest to the typed one."""
     from senteval.lines import single_blanks
 
     query, columns = single_blanks(typed), []
@@ -63,7 +63,7 @@ def results_html(models: Sequence[DemoModel], sentences: Sequence[str], count: i
 
 def serve_page(blocks: gr.Blocks, host: str, port: int) -> None:
     """Serve the page until Ctrl-C."""
-    # Gradio requests its own page at the start, which a proxy cannot serve.
+    # At the start, gradio requests its own page; a proxy could not reach it.
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), host, "localhost", "127.0.0.1"]))
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])

@@ -1,4 +1,4 @@
-"""The sentences that a report evaluates the models of its runs on, and the results."""
+"""Load the sentences on which a report evaluates the models of its runs, and evaluate the models."""
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,14 +30,15 @@ DEFAULT_QUERIES = (
     "She is not playing the violin.",
     "How do I remove a stain from a wooden table?",
 )
-"""Written for this report: a scene, two kinds of news, a negation and a question."""
+"""Queries written for this report: a scene, two kinds of news, a negation and a question."""
 
 
 @dataclass(frozen=True)
 class ReportInputs:
     """The pairs of an STS-B split, the queries, and a corpus of distinct sentences to search.
 
-    pairs is None and corpus is empty if they are not available; no_pairs and no_corpus then give the reason.
+    If the pairs are not available, pairs is None and no_pairs gives the reason; without a corpus, corpus is empty and
+    no_corpus gives the reason.
     """
 
     pairs: "ScoredPairs | None" = None
@@ -49,7 +50,7 @@ class ReportInputs:
     no_corpus: str = ""
 
     def located(self) -> "Iterator[Located]":
-        """Yield every sentence with the file and line that error messages name."""
+        """Yield every sentence with its file and line, which error messages name."""
         from senteval.lines import Line
 
         if self.pairs is not None:
@@ -63,8 +64,8 @@ class ReportInputs:
 def load_inputs(args: argparse.Namespace) -> ReportInputs:
     """Load the pairs, queries and corpus that the options name.
 
-    Raises UserError or DataError if data named by an option cannot be read. If the default data cannot be read, the
-    pairs are left out.
+    Raises UserError or DataError if data named by an option cannot be read. If no option names the data and the
+    default data cannot be read, the pairs are left out.
     """
     pairs, no_pairs = _load_pairs(args)
     queries = read_sentences(Path(args.queries), "--queries") if args.queries else DEFAULT_QUERIES
@@ -95,7 +96,7 @@ def _load_pairs(args: argparse.Namespace) -> "tuple[ScoredPairs | None, str]":
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A sentence of the corpus, and its cosine with the query."""
+    """A sentence of the corpus and its cosine with the query."""
 
     sentence: str
     cosine: float
@@ -103,7 +104,7 @@ class Neighbour:
 
 @dataclass(frozen=True, eq=False)
 class ModelMeasurements:
-    """The geometry of a model's embeddings of the pairs (None without pairs), and the neighbours of each query."""
+    """Results of a model: the geometry of the embedded pairs (None without pairs), and each query's neighbours."""
 
     pairs: "PairGeometry | None"
     neighbours: list[list[Neighbour]]
@@ -112,7 +113,7 @@ class ModelMeasurements:
 def measure_models(
     folders: Mapping[str, Path], inputs: ReportInputs, encoder: EncoderArguments, count: int
 ) -> tuple[dict[str, ModelMeasurements], dict[str, str]]:
-    """Evaluate one model after another; return the results, and the error messages of models that failed, by label.
+    """Evaluate one model after another; return label → results, and label → error message for models that failed.
 
     count: number of neighbours of each query.
     """
@@ -137,9 +138,9 @@ def measure_models(
 def measure_model(
     label: str, model: "SentenceEncoder", inputs: ReportInputs, batch_size: int, count: int
 ) -> ModelMeasurements:
-    """Evaluate a model; each distinct sentence is encoded once.
+    """Evaluate a model, encoding each distinct sentence once.
 
-    Raises DataError for embeddings without a cosine.
+    Raises DataError if an embedding has no cosine.
     """
     from senteval.geometry import measure_pairs
 
@@ -152,7 +153,7 @@ def measure_model(
 
 
 def embed_all(label: str, encode: "Encode", located: "Iterable[Located]") -> "Embeddings":
-    """Call `senteval.embeddings.encode_all` with a progress bar that has the label of the model."""
+    """Call `senteval.embeddings.encode_all` with a progress bar labelled with the model."""
     from senteval.embeddings import encode_all
     from tqdm import tqdm
 
@@ -168,9 +169,10 @@ def embed_all(label: str, encode: "Encode", located: "Iterable[Located]") -> "Em
 def find_neighbours(
     query_vectors: np.ndarray, corpus_vectors: np.ndarray, queries: Sequence[str], corpus: Sequence[str], count: int
 ) -> list[list[Neighbour]]:
-    """Return the nearest sentences of each query, nearest first, as in Table 3 of D2CSE; never the query itself.
+    """Return the nearest sentences of each query, nearest first, as in Table 3 of D2CSE.
 
-    The vectors are (Q, H) and (C, H) without rows of zeros; the sentences of the corpus are distinct.
+    The query itself is never among them. query_vectors (Q, H) and corpus_vectors (C, H) must not contain rows of
+    zeros; the sentences of the corpus must be distinct.
     """
     from senteval.scores import unit_rows
 
@@ -179,7 +181,7 @@ def find_neighbours(
 
 
 def top_neighbours(cosines: np.ndarray, corpus: Sequence[str], count: int, query: str) -> list[Neighbour]:
-    """Return the sentences with the largest cosines (C,), without the query and without cosines of -inf."""
-    # One more than requested, since the query itself may be among them.
+    """Return the sentences with the largest cosines (C,), except the query and sentences with a cosine of -inf."""
+    # Take one more than requested, since the query itself may be among them.
     first = [int(row) for row in np.argsort(-cosines, kind="stable")[: count + 1] if corpus[row] != query]
     return [Neighbour(corpus[row], float(cosines[row])) for row in first[:count] if cosines[row] > -np.inf]

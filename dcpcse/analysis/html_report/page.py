@@ -1,4 +1,4 @@
-"""The values that a report shows; `report.html.j2` arranges them, and `style.css` sets their look."""
+"""Collect the values that a report shows; `report.html.j2` arranges them, and `style.css` sets their look."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluationScores:
-    """The content of a score file, labelled by its run or by its own name."""
+    """The content of a score file, labelled with the name of its run or of the file."""
 
     label: str
     path: Path
@@ -31,7 +31,7 @@ class EvaluationScores:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """Rows of names and scores, the heads of all columns, and notes; values that are not numbers count as missing."""
+    """A table of scores: column heads, named rows, and notes. Values that are not numbers count as missing."""
 
     caption: str
     heads: Sequence[str]
@@ -52,7 +52,7 @@ class ScoreTable:
 
 @dataclass(frozen=True)
 class Plot:
-    """The base64 of a figure's SVG and its width in inches, or the reason why there is no figure."""
+    """A figure (its SVG in base64 and its width in inches), or the reason why there is none."""
 
     svg: str = ""
     width: float = 0.0
@@ -70,7 +70,8 @@ def render_page(
 ) -> str:
     """Return the HTML of a report.
 
-    problems: notes about score files that could not be read. failed: why a model could not be evaluated, by label.
+    problems: notes about score files that could not be read. failed: label → reason why the model could not be
+    evaluated.
     """
     from dcpcse.analysis.plots.alignment_uniformity import Point
     from dcpcse.analysis.plots.alignment_uniformity import draw as draw_plane

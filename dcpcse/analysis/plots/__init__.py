@@ -1,1 +1,4 @@
-"""Plots for papers, one module each: `gather` reads the data, `draw` draws it, and `KIND` is used by the command."""
+"""Plots for papers.
+
+In the module of each plot, `gather` reads the data, `draw` draws it, and `dcpcse plot` uses `KIND`.
+"""

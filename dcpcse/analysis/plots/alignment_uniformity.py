@@ -1,6 +1,6 @@
-"""The plane of alignment and uniformity (Wang and Isola, 2020), as in figures 2 and 3 of SimCSE.
+"""Plot models by alignment and uniformity (Wang and Isola, 2020), as in figures 2 and 3 of SimCSE.
 
-Both are losses: models near the lower left corner are better.
+Alignment and uniformity are losses: models near the lower left corner are better.
 """
 
 import argparse
@@ -31,9 +31,10 @@ class Point:
 
 @style.styled
 def draw(points: Sequence[Point]) -> "Figure":
-    """Draw a marker per point, one shape per label; filled by Spearman if that is known, hollow otherwise.
+    """Draw one marker per point, with a different shape for each label.
 
-    Points of one label that have steps are joined by arrows, in the order of their steps.
+    The colour of a marker shows Spearman; the marker is hollow if Spearman is unknown. Points that have the same label
+    and a training step are joined by arrows in the order of their steps.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -44,7 +45,7 @@ def draw(points: Sequence[Point]) -> "Figure":
     norm, scores = None, [point.spearman for point in points if point.spearman is not None]
     if scores:
         low, high = min(scores), max(scores)
-        # A scale needs two ends: a single score is in the middle.
+        # A colour scale needs two ends; a single score is put in the middle.
         norm = Normalize(low - 0.5, high + 0.5) if high - low < 1e-9 else Normalize(low, high)
     handles, names = [], []
     for i, label in enumerate(dict.fromkeys(point.label for point in points)):
@@ -68,14 +69,14 @@ def draw(points: Sequence[Point]) -> "Figure":
 
 
 def _draw_path(axes: "Axes", path: Sequence[Point], look: style.SeriesStyle) -> None:
-    """Draw an arrow from each checkpoint to the next, and label the steps of the first and the last."""
+    """Draw an arrow from each checkpoint to the next, and label the first and the last with their steps."""
     for start, end in pairwise(path):
         axes.annotate(
             "", xytext=(start.uniformity, start.alignment), xy=(end.uniformity, end.alignment), zorder=2,
             arrowprops={"arrowstyle": "-|>", "color": look.color, "linewidth": 1.0, "shrinkA": 3, "shrinkB": 3,
                         "mutation_scale": 8},
         )  # fmt: skip
-    # The first below and the last above its marker: on a short path they would overlap.
+    # The first label is below its marker and the last one above, since they would overlap on a short path.
     for point, shift in zip([*path[:1], *path[1:][-1:]], ((5, -9), (5, 5)), strict=False):
         xy = (point.uniformity, point.alignment)
         axes.annotate(f"step {point.step}", xy, shift, textcoords="offset points", fontsize=6, color=look.color)
@@ -95,7 +96,7 @@ def _draw_markers(axes: "Axes", points: Sequence[Point], marker: str, norm: Any)
 
 
 def gather(args: argparse.Namespace) -> list[Point]:
-    """Return the points of score files, of encoders, and of the checkpoints of runs, all on one split."""
+    """Return the points of all given score files, encoders and checkpoints of runs, all evaluated on one split."""
     if not (args.sources or args.over_training):
         raise UserError("nothing to draw: give score files, encoders, or --over_training RUN")
     places, runs = inputs.labelled(args.sources), inputs.labelled(args.over_training)
@@ -141,7 +142,7 @@ def _evaluate(encoders: dict[str, str], runs: dict[str, dict[int, Path]], args: 
 
 
 def checkpoints(run: Path) -> dict[int, Path]:
-    """Return the checkpoint folders of a run by step, in order; raises UserError if there are none."""
+    """Return step → checkpoint folder of a run, in the order of the steps; raises UserError if there are none."""
     from dcpcse.encoders.storage.manifest import is_model_folder
 
     if not run.is_dir():

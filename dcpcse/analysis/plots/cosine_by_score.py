@@ -1,4 +1,4 @@
-"""Cosine of each pair against its gold score: density over both, and the distribution in each bin of gold scores."""
+"""Plot the cosines of pairs against their gold scores: the joint density, and the distribution per bin of scores."""
 
 import argparse
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PairScores:
-    """Gold scores and cosines of all pairs, both (N,), and their Spearman × 100."""
+    """Gold scores (N,) and cosines (N,) of all pairs, and the Spearman correlation × 100 between them."""
 
     gold: np.ndarray
     cosine: np.ndarray
@@ -26,9 +26,9 @@ class PairScores:
 
 @style.styled
 def draw(models: Mapping[str, PairScores]) -> "Figure":
-    """Draw two panels per model, one above the other: a hexagonal histogram, and a violin per bin of gold scores.
+    """Draw two panels per model, one above the other: a hexagonal histogram, and one violin per bin of gold scores.
 
-    All panels share their scales, so that models can be compared.
+    All panels have the same scales, so that models can be compared.
     """
     from matplotlib.colors import LogNorm
 
@@ -77,7 +77,7 @@ def _violins(axes: "Axes", scored: PairScores, extent: tuple[float, ...]) -> Non
 
 
 def binned(scored: PairScores) -> dict[tuple[float, float], np.ndarray]:
-    """Return the cosines of each gold bin [low, high), without empty bins; the last bin includes its upper end."""
+    """Return the cosines of each non-empty bin [low, high) of gold scores; the last bin includes its upper end."""
     from senteval.geometry import BINS
 
     row = np.minimum(np.digitize(scored.gold, BINS), len(BINS) - 1) - 1

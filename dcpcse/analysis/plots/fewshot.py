@@ -1,4 +1,4 @@
-"""Few-shot accuracies over the draws of the labelled examples, by task and model."""
+"""Plot few-shot accuracies over random draws of the labelled examples, by task and model."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,10 @@ GROUP_WIDTH = 0.84
 
 @style.styled
 def draw(models: Mapping[str, Mapping[str, Sequence[float]]]) -> "Figure":
-    """Draw the accuracies × 100 of the draws, model → task: a violin each, a mark per draw, and a line at the mean.
+    """Draw the accuracies × 100 of all draws, given by model and then by task.
 
-    The position of a task that a model was not evaluated on stays empty.
+    Each model and task gets a violin, a mark per draw, and a line at the mean. If a model was not evaluated on a task,
+    its position stays empty.
     """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -47,10 +48,10 @@ def draw(models: Mapping[str, Mapping[str, Sequence[float]]]) -> "Figure":
 
 def _violin(axes: "Axes", x: float, draws: np.ndarray, width: float, look: style.SeriesStyle) -> None:
     spread = [x]
-    if len(draws) > 1:  # one draw has no density
+    if len(draws) > 1:  # a single draw has no density
         (body,) = axes.violinplot([draws], [x], widths=width, showextrema=False)["bodies"]
         body.set(facecolor=f"{look.color}55", edgecolor=look.color, linewidth=0.7, alpha=None, hatch=look.hatch)
-        # Side by side in the order of the draws, so that equal accuracies do not hide each other.
+        # Marks are side by side in the order of the draws, so that equal accuracies do not hide each other.
         spread = x + np.linspace(-0.22, 0.22, len(draws)) * width
     axes.plot(
         spread, draws, linestyle="none", marker=look.marker, markersize=2.6, color=look.color,

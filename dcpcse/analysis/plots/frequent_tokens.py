@@ -1,4 +1,4 @@
-"""Spearman without the k most frequent tokens (ConPVP, figure 5)."""
+"""Plot Spearman after removing the k most frequent tokens from the sentences (ConPVP, figure 5)."""
 
 import argparse
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @style.styled
 def draw(models: Mapping[str, Mapping[int, float]]) -> "Figure":
-    """Draw Spearman × 100 over the number of removed tokens, one line per model; 0 is the unchanged text."""
+    """Draw Spearman × 100 over the number of removed tokens, one line per model; at 0 the sentences are unchanged."""
     figure = style.figure(style.COLUMN, 2.5)
     axes = figure.subplots()
     handles = []
@@ -22,7 +22,7 @@ def draw(models: Mapping[str, Mapping[int, float]]) -> "Figure":
         counts = sorted(of_count)
         handles += axes.plot(counts, [of_count[count] for count in counts], **style.series_style(i).line())
     counts = sorted({count for of_count in models.values() for count in of_count})
-    axes.set_xscale("symlog", linthresh=1, linscale=0.5)  # logarithmic, but with room for 0
+    axes.set_xscale("symlog", linthresh=1, linscale=0.5)  # logarithmic, but includes 0
     axes.set_xticks(counts, counts)
     axes.minorticks_off()
     axes.set_xlabel("most frequent tokens removed")
@@ -32,7 +32,7 @@ def draw(models: Mapping[str, Mapping[int, float]]) -> "Figure":
 
 
 def gather(args: argparse.Namespace) -> dict[str, dict[int, float]]:
-    """Read the scores by number of removed tokens from score files, all of one split."""
+    """Read the scores by number of removed tokens from score files, which must all be of the same split."""
     models, splits = {}, {}
     for label, path in inputs.labelled(args.scores).items():
         (task,) = inputs.read_family(Path(path), "geometry")

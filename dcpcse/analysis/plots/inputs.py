@@ -1,4 +1,4 @@
-"""The inputs of plots: encoders and labelled pairs, score files, and folders of runs."""
+"""Read the inputs of plots: encoders and labelled pairs, score files, and folders of runs."""
 
 import argparse
 import math
@@ -24,9 +24,9 @@ STS_TASK = "STSBenchmark"
 
 
 def labelled(words: Sequence[str]) -> dict[str, str]:
-    """Return label → path or hub id of arguments `LABEL=PLACE` or `PLACE`, which is labelled by its name.
+    """Return label → path or hub id for arguments of the form `LABEL=PLACE` or `PLACE`.
 
-    Raises UserError if two have the same label.
+    Without a label, the name of the place is the label. Raises UserError if two arguments have the same label.
     """
     found: dict[str, str] = {}
     for word in words:
@@ -59,9 +59,9 @@ def read_json(path: Path) -> Any:
 
 
 def read_family(path: Path, family: str) -> list[dict[str, Any]]:
-    """Return the results of a task family in a file of `evaluation.py --output_file`.
+    """Return the results of a task family from a file written by `evaluation.py --output_file`.
 
-    Raises UserError if the file contains none.
+    Raises UserError if the file contains no results of this family.
     """
     content = read_json(path)
     tasks = content.get("tasks") if isinstance(content, dict) else None
@@ -77,7 +77,7 @@ def read_family(path: Path, family: str) -> list[dict[str, Any]]:
 
 
 def numbers(values: Sequence[Any], owner: str) -> list[float]:
-    """Return the values of a file as floats; raises UserError for an empty list and for non-finite values."""
+    """Return values read from a file as floats; raises UserError if the list is empty or a value is not finite."""
     if not isinstance(values, list) or not values:
         raise UserError(f"{owner}: {values!r} is not a list of numbers")
     for value in values:
@@ -88,7 +88,7 @@ def numbers(values: Sequence[Any], owner: str) -> list[float]:
 
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:
-    """Embeddings first and second (N, H) of the pairs of a split, cosines and gold scores (N,), and Spearman × 100."""
+    """Encoded pairs of a split: embeddings first and second (N, H), cosines and gold scores (N,), Spearman × 100."""
 
     first: np.ndarray
     second: np.ndarray
@@ -98,7 +98,7 @@ class EncodedPairs:
 
 
 def encode_pairs(model: "SentenceEncoder", task: str, sets: "Sequence[ScoredPairs]", batch_size: int) -> EncodedPairs:
-    """Encode each distinct sentence once; raises DataError for embeddings without a cosine, as in evaluation."""
+    """Encode each distinct sentence once; raises DataError if an embedding has no cosine, as in evaluation."""
     from senteval.embeddings import Embeddings
     from senteval.scores import correlate, similarities
 
@@ -126,7 +126,7 @@ def encode_by_each(
 
 
 def encoder_arguments(args: argparse.Namespace) -> EncoderArguments:
-    """Return the options of encoders among the options of a command."""
+    """Return those options of a command that concern encoders."""
     return EncoderArguments(**{field.name: getattr(args, field.name) for field in fields(EncoderArguments)})
 
 

@@ -1,4 +1,4 @@
-"""Labelled pairs in two dimensions: similar pairs (solid lines) should be near, dissimilar ones (dashed) far apart."""
+"""Plot labelled pairs in two dimensions: similar pairs (solid) should be close, dissimilar ones (dashed) far apart."""
 
 import argparse
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ def _similar_above() -> float:
 
 
 def sample_pairs(gold: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Return the sorted rows of `count` similar and `count` dissimilar pairs drawn at random, or of all if fewer."""
+    """Return the sorted rows of at most `count` similar and at most `count` dissimilar pairs, drawn at random."""
     random = np.random.default_rng(seed)
     kinds = {
         f"above {_similar_above():g}": gold > _similar_above(),
@@ -83,7 +83,7 @@ def sample_pairs(gold: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 def project(vectors: np.ndarray, how: str, seed: int) -> tuple[np.ndarray, tuple[str, str]]:
-    """Return the coordinates (N, 2) of unit vectors (N, H) by `pca` or `tsne`, and the names of the dimensions."""
+    """Project unit vectors (N, H) by `pca` or `tsne`; return coordinates (N, 2) and the names of the dimensions."""
     if how == "pca":
         from sklearn.decomposition import PCA
 
@@ -92,15 +92,15 @@ def project(vectors: np.ndarray, how: str, seed: int) -> tuple[np.ndarray, tuple
         return pca.transform(vectors), (first, second)
     from sklearn.manifold import TSNE
 
-    # Scikit-learn's default perplexity, or the highest one that few points allow. The vectors have unit length, so
-    # that their distances follow from their cosines. One thread, so that sums keep their order.
+    # Use scikit-learn's default perplexity, or the highest one that is possible with few points. The vectors have
+    # unit length, so their distances follow from their cosines. One thread is used, so that sums keep their order.
     perplexity = min(30.0, (len(vectors) - 1) / 3)
     tsne = TSNE(2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed, n_jobs=1)
     return tsne.fit_transform(vectors), ("t-SNE 1", "t-SNE 2")
 
 
 def gather(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
-    """Encode with each model, sample the same pairs for all of them, and project the sample."""
+    """Encode the pairs with each model, sample the same pairs for all models, and project the sample."""
     from senteval.scores import unit_rows
 
     if args.count < 2:

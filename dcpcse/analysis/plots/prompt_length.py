@@ -1,4 +1,4 @@
-"""Scores against prompt length: the mean over seeds, each seed, and one sample standard deviation."""
+"""Plot scores against prompt length: the mean over seeds, each seed's score, and one sample standard deviation."""
 
 import argparse
 import re
@@ -28,7 +28,7 @@ def draw(
     published: Mapping[int, float] | None = None,
     score: str = STS_AVERAGE,
 ) -> "Figure":
-    """Draw the scores of all seeds by prompt length, and the published scores; lengths are equally spaced."""
+    """Draw the scores of all seeds and the published scores by prompt length; the lengths are equally spaced."""
     published = published or {}
     figure = style.figure(style.COLUMN, 2.5)
     axes = figure.subplots()
@@ -41,7 +41,7 @@ def draw(
     handles["mean ± s.d."] = axes.errorbar(
         [x[length] for length in measured],
         [np.mean(points[length]) for length in measured],
-        # A single seed has no deviation, and no error bar.
+        # A single seed has no deviation, and therefore no error bar.
         [np.std(points[length], ddof=1) if len(points[length]) > 1 else np.nan for length in measured],
         capsize=3,
         markersize=5,
@@ -61,7 +61,7 @@ def draw(
 
 
 def read_points(path: Path, study: str | None, cell: str) -> tuple[dict[int, list[float]], dict[int, float]]:
-    """Return the scores over seeds, and the published scores, by length, of the rows named STUDY/length-P."""
+    """Return length → scores of all seeds, and length → published score, for the rows named STUDY/length-P."""
     content = inputs.read_json(path)
     rows = content.get("rows") if isinstance(content, dict) else None
     found = [(named, row) for row in rows or () if (named := LENGTH_ROW.fullmatch(row["name"]))]

@@ -1,4 +1,4 @@
-"""The style of all plots, and how they are written: for print, for colour-blind readers, and reproducible bytes."""
+"""The style of all plots, made for print and for colour-blind readers, and functions that save plots reproducibly."""
 
 import argparse
 import io
@@ -31,7 +31,7 @@ SEQUENTIAL = "cividis"
 """Colour map of magnitudes; its order is the same in grey and for colour-blind readers."""
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
-"""Okabe and Ito (2008), without yellow, which is too faint on paper."""
+"""Colours of Okabe and Ito (2008), without yellow, which is too faint on paper."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----")
@@ -58,18 +58,18 @@ RC = {
     "figure.dpi": DPI,
     "savefig.dpi": DPI,
     "svg.fonttype": "none",  # text that can be searched and edited
-    "svg.hashsalt": "dcpcse",  # without it ids differ in every process
+    "svg.hashsalt": "dcpcse",  # without a fixed salt, ids differ in every process
 }
 
 CHARACTERS_PER_INCH = 17
-"""A conservative estimate for the font of legends."""
+"""A conservative estimate of the number of characters per inch in the font of legends."""
 
 
 @dataclass(frozen=True)
 class PlotKind:
-    """A kind of plot of `dcpcse plot`: its help, its options, and the function that draws it from them.
+    """A kind of plot of `dcpcse plot`: its help, its options, and the function that draws it from these options.
 
-    of_encoders: whether it also takes the options of encoders.
+    of_encoders: whether the plot also takes the options of encoders.
     """
 
     help: str
@@ -80,7 +80,7 @@ class PlotKind:
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """The look of a series, which differs from others in more than its colour."""
+    """The look of a series; it differs from those of other series in more than colour."""
 
     color: str
     marker: str
@@ -93,7 +93,7 @@ class SeriesStyle:
 
 
 def series_style(index: int) -> SeriesStyle:
-    """Return the look of the i-th series; the first 280 differ in colour, marker or line."""
+    """Return the look of the series with this index; the first 280 differ in colour, marker or line."""
     return SeriesStyle(*(values[index % len(values)] for values in (COLOURS, MARKERS, LINES, HATCHES)))
 
 
@@ -107,7 +107,7 @@ def require_matplotlib() -> None:
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Use this style on top of matplotlib's defaults, whatever the user's matplotlibrc contains."""
+    """Apply this style to matplotlib's defaults, ignoring the user's matplotlibrc."""
     import matplotlib.style
 
     with matplotlib.style.context(["default", RC]):
@@ -136,7 +136,7 @@ def figure(width: float, height: float) -> "Figure":
 def panel_grid(count: int, height: float, rows_each: int = 1, **options: Any) -> "tuple[Figure, np.ndarray]":
     """Return a figure with `count` panels, at most `PANELS_PER_ROW` side by side, and its axes (rows_each, count).
 
-    height: of a panel, in inches. Unused positions are switched off.
+    height: height of a panel in inches. Unused positions are hidden.
     """
     columns = min(count, PANELS_PER_ROW)
     rows = -(-count // columns)
@@ -152,8 +152,8 @@ def panel_grid(count: int, height: float, rows_each: int = 1, **options: Any) ->
 def plain(text: str, width: int | None = None) -> str:
     """Escape a label so that it is drawn literally, and wrap it at `width` characters.
 
-    Dollar signs would start a formula, an underscore at the start would hide it from legends, and XML does not allow
-    control characters.
+    Without escaping, dollar signs would start a formula, and an underscore at the start would hide the label from
+    legends; XML does not allow control characters.
     """
     text = printable(text).replace("$", r"\$")
     text = f"\N{ZERO WIDTH SPACE}{text}" if text.startswith("_") else text
@@ -170,7 +170,7 @@ def legend_below(figure: "Figure", handles: Sequence[Any], labels: Sequence[str]
 
 
 def title(axes: "Axes", text: str, columns: int = 1, below: str = "") -> None:
-    """Set the title of one of `columns` panels side by side, wrapped to fit; below: a second line."""
+    """Set the title of one of `columns` panels side by side, wrapped to fit; below: second line of the title."""
     room = COLUMN if columns == 1 else PAGE / columns
     lines = [plain(line, int((room - 0.5) * CHARACTERS_PER_INCH)) for line in (text, below) if line]
     axes.set_title("\n".join(lines))

@@ -1,4 +1,7 @@
-"""Token embeddings in two dimensions by what biases them: frequency, subwords and case (PromptBERT, section 3)."""
+"""Plot token embeddings in two dimensions, coloured by frequency, subword and case.
+
+These three properties bias the embeddings (PromptBERT, section 3).
+"""
 
 import argparse
 from collections import Counter
@@ -23,14 +26,14 @@ if TYPE_CHECKING:
 LINES_AT_ONCE = 4096
 """Number of lines tokenized at a time."""
 DOT_OPTIONS = {"s": 1.6, "linewidths": 0, "rasterized": True, "antialiased": False}
-"""Tens of thousands of dots become an image inside the SVG, which is far smaller without smooth edges."""
+"""The many thousand dots are stored as an image in the SVG; without smooth edges, this image is far smaller."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """Coordinates (V, 2) of tokens, their frequency ranks (V,) from 1 (0 if absent), and their classes (V,).
 
-    explained: share of the variance in each dimension. text: name of the file that tokens were counted in.
+    explained: share of the variance in each dimension. text: name of the file in which tokens were counted.
     """
 
     label: str
@@ -60,12 +63,12 @@ def draw(tokens: Tokens) -> "Figure":
 
 
 def _by_rank(figure: "Figure", axes: "Axes", below: "Axes", tokens: Tokens) -> None:
-    """Colour by powers of ten, since only a few colours can be told apart among so many dots."""
+    """Colour tokens by powers of ten of their rank, since only few colours can be told apart among so many dots."""
     from matplotlib.colors import BoundaryNorm
 
     seen = tokens.rank > 0
     absent = axes.scatter(*tokens.places[~seen].T, color="#cccccc", marker="x", **{**DOT_OPTIONS, "linewidths": 0.3})
-    order = np.argsort(-tokens.rank[seen], kind="stable")  # frequent tokens on top
+    order = np.argsort(-tokens.rank[seen], kind="stable")  # frequent tokens are drawn last, on top
     places, rank = tokens.places[seen][order], tokens.rank[seen][order]
     ends = [10**power for power in range(len(str(rank.max(initial=1))) + 1)]
     norm = BoundaryNorm(ends, 256)
@@ -78,7 +81,7 @@ def _by_rank(figure: "Figure", axes: "Axes", below: "Axes", tokens: Tokens) -> N
 
 
 def _by_class(axes: "Axes", below: "Axes", places: np.ndarray, member: np.ndarray, names: tuple[str, str]) -> None:
-    """Colour by class, the smaller class on top."""
+    """Colour the tokens by class, with the smaller class on top."""
     looks = ((~member, style.COLOURS[0], "o"), (member, style.COLOURS[1], "^"))
     handles = {}
     for name, (rows, color, marker) in zip(names, looks, strict=True):
@@ -96,7 +99,7 @@ def _legend(below: "Axes", handles: dict[str, Any], location: str) -> None:
 
 
 def frequency_ranks(tokenizer: "PreTrainedTokenizerBase", lines: Iterable[str], size: int) -> np.ndarray:
-    """Return the frequency rank (V,) of every token: 1 for the most frequent, ties by id, 0 for absent tokens."""
+    """Return the frequency rank (V,) of every token: 1 for the most frequent, 0 if absent; ties are ordered by id."""
     counts: Counter[int] = Counter()
     rest = iter(lines)
     while chunk := list(islice(rest, LINES_AT_ONCE)):
@@ -134,13 +137,13 @@ def gather(args: argparse.Namespace) -> Tokens:
     text = Path(args.text)
     lines = read_lines(text, args.lines)
     ((label, place),) = inputs.labelled([args.model]).items()
-    # The embedding matrix does not depend on the pooling; this pooler works for any encoder.
+    # The embedding matrix does not depend on the pooling, and cls_before_pooler works for any encoder.
     encoder = EncoderArguments(base=args.base, cache_dir=args.cache_dir)
     pooler = None if is_trained(place, encoder) else "cls_before_pooler"
     model = load_model(place, replace(encoder, pooler_type=pooler))
     matrix = token_embeddings(model)
     ranks = frequency_ranks(model.tokenizer, lines, len(matrix))
-    # Rows beyond the vocabulary are padding of the matrix.
+    # Rows beyond the vocabulary only pad the matrix.
     kept = sorted(set(model.tokenizer.get_vocab().values()) - set(model.tokenizer.all_special_ids))
     pca = PCA(2, svd_solver="covariance_eigh").fit(matrix[kept])
     classes = {name: np.zeros(len(matrix), dtype=bool) for name in ("subword", "case")}

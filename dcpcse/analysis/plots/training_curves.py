@@ -1,4 +1,4 @@
-"""Values that runs logged over their steps: loss and its terms, learning rate, gradient norm and dev scores."""
+"""Plot the values that runs logged: loss and its terms, learning rate, gradient norm and dev scores over steps."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NOT_DRAWN = ("step", "epoch", "total_flos")
 TOTALS = "train_"
-"""Prefix of the values in the last line of a run, such as its time; they are not drawn."""
+"""Prefix of the values in the last logged line of a run, such as its duration; these values are not drawn."""
 TITLES = {
     "loss": "loss",
     "learning_rate": "learning rate",
@@ -24,14 +24,15 @@ TITLES = {
     "effective_rank": "effective rank",
 }
 ORDER = ("loss", "loss_", "weight_", "learning_rate", "grad_norm", "", "eval_")
-"""Order of the panels, by name or prefix; other names take the position of the empty string."""
+"""Order of the panels, by name or prefix; names not listed take the position of the empty string."""
 
 
 @style.styled
 def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
-    """Draw a panel per logged value and a line per run, from lines as `run_files.read_metrics` returns them.
+    """Draw a panel per logged value and a line per run.
 
-    A value that was not finite (null in the file) leaves a gap. Raises UserError if there is nothing to draw.
+    runs: label → logged lines as returned by `run_files.read_metrics`. A value that was not finite (null in the file)
+    leaves a gap. Raises UserError if there is nothing to draw.
     """
     names = metric_names(runs)
     if not names:
@@ -46,7 +47,7 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> "Figure":
                 # About eight markers per line tell the runs apart; one on each point would make a thick line.
                 marks = {"markersize": 3.5, "markevery": max(1, len(steps) // 8)}
                 (handles[label],) = panel.plot(steps, values, **marks, **style.series_style(run).line())
-        panel.tick_params(labelbottom=True)  # on all panels: the lowest of a column may be empty
+        panel.tick_params(labelbottom=True)  # on all panels, since the lowest one of a column may be empty
         if i + style.PANELS_PER_ROW >= len(names):
             panel.set_xlabel("step")
         panel.locator_params(nbins=5)
@@ -70,7 +71,7 @@ def _order(name: str) -> int:
 
 
 def series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps and values of a name; NaN for values that were not finite."""
+    """Return the steps at which a value was logged, and the values; NaN for those that were not finite."""
     logged = [(line["step"], np.nan if line[name] is None else line[name]) for line in lines if name in line]
     steps, values = zip(*logged, strict=True) if logged else ((), ())
     return np.array(steps, dtype=float), np.array(values, dtype=float)

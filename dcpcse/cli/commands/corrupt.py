@@ -77,7 +77,7 @@ def _corrupt(args: argparse.Namespace) -> None:
 
 
 def _fill(ids: "np.memmap", data: Any, collator: "ViewCollator", corruption: "Corruption", batch_size: int) -> float:
-    """Write all corrupted examples to the array (rows, views, L); return the share of tokens that were replaced."""
+    """Fill the array `ids` (rows, views, L) with the corrupted examples; return the share of replaced tokens."""
     device = next(corruption.parameters()).device
     replaced = tokens = 0
     for start in tqdm(range(0, len(ids), batch_size), desc="corrupt", mininterval=1, unit="batch"):

@@ -1,4 +1,4 @@
-"""`dcpcse demo`: its options, which are checked before any model is loaded."""
+"""`dcpcse demo`: show nearest sentences under several models; options are checked before a model is loaded."""
 
 import argparse
 import os
@@ -45,7 +45,7 @@ def demo_command(argv: Sequence[str]) -> None:
 
 def _require_gradio() -> None:
     """Raise UserError if gradio is not installed; disable its usage statistics."""
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads this when it is imported
     try:
         import gradio  # noqa: F401
     except ImportError as error:
@@ -53,7 +53,7 @@ def _require_gradio() -> None:
 
 
 def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:
-    """Raise UserError for values out of range, and for options that apply to none of the models."""
+    """Raise UserError for values out of range and for options that apply to none of the models."""
     for name in ("top_k", "batch_size"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")

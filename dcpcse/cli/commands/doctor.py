@@ -1,4 +1,4 @@
-"""`dcpcse doctor`: findings as text or JSON, and an exit code for scripts."""
+"""`dcpcse doctor`: check files and folders; the output is text or JSON, and the exit code is made for scripts."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
 
 EXIT_FAULTS = 3
-"""Exit code for faults; 1 is the code of Python for a crash, 2 that of a user error."""
+"""Exit code if there are faults; Python exits with 1 after a crash, and dcpcse with 2 after a user error."""
 
 
 def doctor_command(argv: Sequence[str]) -> int:
@@ -48,7 +48,7 @@ def doctor_command(argv: Sequence[str]) -> int:
 
 
 def format_report(examined: CheckReport) -> str:
-    """Format a path and its findings, one line each."""
+    """Format each path and its findings, one line per finding."""
     title = "environment" if examined.kind == "environment" else f"{examined.place}: {examined.kind}"
     width = max((len(finding.what) for finding in examined.findings), default=0)
     return "\n".join([title, *(f"  {_line(finding, width)}" for finding in examined.findings), ""])
@@ -80,7 +80,7 @@ def _tokenizer(folder: str | None) -> Any:
 
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises no narrower class
+    except Exception as error:  # the library raises no more specific class
         raise UserError(f"--tokenizer: {file} is damaged ({' '.join(str(error).split())})") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -1,4 +1,4 @@
-"""`dcpcse evaluate` and evaluation.py; the modules of evaluation are imported after the options are checked."""
+"""`dcpcse evaluate` and evaluation.py; modules for evaluation are imported after the options are checked."""
 
 from collections.abc import Sequence
 

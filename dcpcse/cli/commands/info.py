@@ -19,7 +19,7 @@ def info_command(argv: Sequence[str]) -> None:
 
 
 def format_facts(facts: FolderFacts) -> str:
-    """Format the facts of `describe_folder`: one line for each fact, then the files, then the scores."""
+    """Format the facts returned by `describe_folder`: one line per fact, then the files, then the scores."""
     shown = {name.replace("_", " "): _text(name, value) for name, value in facts.items() if name not in _SECTIONS}
     shown = {name: text for name, text in shown.items() if text}
     sizes = {name: _bytes(size) for name, size in facts["files"].items()}
@@ -85,7 +85,7 @@ _FORMATS = {
     "pooling": lambda name: f"{name}: {POOLERS[name].help}" if name in POOLERS else name,
     "denoising": lambda given: f"by {given['by']}" if given["inference"] else "not at inference",
 }
-"""Fact → its text, if it is not simply the value."""
+"""Fact → function that formats it, if its text is not simply the value."""
 
 
 def _score_lines(scores: Mapping[str, Any]) -> list[str]:

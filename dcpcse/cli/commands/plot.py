@@ -40,7 +40,7 @@ OTHER_SUFFIXES = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff
 
 def plot_command(argv: Sequence[str]) -> None:
     """Run the command; raises UserError or DataError for mistakes that the user can fix."""
-    # Checked here, since argparse would list all kinds without naming the nearest one.
+    # The kind is checked here, since argparse would list all kinds without suggesting the nearest one.
     if not argv:
         raise UserError(f"give a kind of plot: {', '.join(PLOTS)}")
     if argv[0] not in (*PLOTS, "-h", "--help"):
@@ -56,7 +56,7 @@ def plot_command(argv: Sequence[str]) -> None:
 
 
 def _output_stem(output: str, overwrite: bool) -> Path:
-    """Return the output path without its suffix; raises UserError if OUT.png or OUT.svg must not be written."""
+    """Return the output path without its suffix; raises UserError if OUT.png or OUT.svg may not be written."""
     path = Path(output)
     if path.suffix.lower() in OTHER_SUFFIXES:
         raise UserError(f"--output {output}: the formats are OUT.png and OUT.svg; omit {path.suffix}")

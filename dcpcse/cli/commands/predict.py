@@ -1,6 +1,6 @@
 """`dcpcse predict`: the most probable tokens at a template's [MASK], with and without template denoising.
 
-The table is that of PromptBERT's Table 7.
+The output has the form of PromptBERT's Table 7.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def predict_command(argv: Sequence[str]) -> None:
 
 
 def format_predictions(model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], k: int) -> str:
-    """Return a table with the k most probable tokens of each sentence, without and with denoising."""
+    """Return a table of the k most probable tokens for each sentence, without and with denoising."""
     from dcpcse.encoders.untrained.top_k import predict_tokens
 
     columns = {}

@@ -44,7 +44,7 @@ def report_command(argv: Sequence[str]) -> None:
 
 
 def _read_runs(folders: Sequence[Path]) -> dict[str, Run]:
-    """Return the runs by the labels that they have on the page."""
+    """Return label → run; the labels are shown on the page."""
     runs = [require_run(folder) for folder in folders]
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("a run is given twice; give each run once")
@@ -52,7 +52,7 @@ def _read_runs(folders: Sequence[Path]) -> dict[str, Run]:
 
 
 def _read_scores(runs: Mapping[str, Run], given: Sequence[Path]) -> tuple[list[EvaluationScores], list[str]]:
-    """Return the score files in the folders of the runs and of --scores, and a note for each damaged file."""
+    """Return the score files found in the runs' folders and given by --scores, and a note for each damaged file."""
     problems: list[str] = []
     found = {
         path.resolve(): EvaluationScores(label, path, content)

@@ -1,4 +1,4 @@
-"""`dcpcse reproduce ROW ...`: run published rows over seeds and compare with the published figures."""
+"""`dcpcse reproduce ROW ...`: run published rows with several seeds and compare the results with published figures."""
 
 import argparse
 import json
@@ -107,7 +107,7 @@ def reproduce_parser() -> CommandParser:
 
 
 def _config(args: argparse.Namespace) -> ReproductionConfig:
-    # Absolute paths, as a unit may run on another machine and in another folder.
+    # Paths must be absolute, since a unit may run on another machine and in another folder.
     args.output_dir, args.data_dir = args.output_dir.resolve(), args.data_dir.resolve()
     for option in ("unsup_file", "sup_file", "vectors"):
         given = getattr(args, option)
@@ -130,7 +130,7 @@ def _config(args: argparse.Namespace) -> ReproductionConfig:
 
 
 def _require_use(args: argparse.Namespace, rows: Sequence[PublishedRow]) -> None:
-    """Raise UserError for an option that affects none of the rows. Rows that cannot be run report why."""
+    """Raise UserError for an option that affects none of the rows. The message says why rows cannot be run."""
     options = ("base", "generator", "unsup_file", "sup_file", "vectors", "limit", "set", "seeds")
     used = set().union(*map(relevant_options, rows))
     unused = [name for name in options if getattr(args, name) and name not in used]
@@ -139,13 +139,13 @@ def _require_use(args: argparse.Namespace, rows: Sequence[PublishedRow]) -> None
 
 
 def _no_data(config: ReproductionConfig) -> str | None:
-    """Return what is missing if there is no evaluation data, else None. The data is not read here."""
+    """Return a message if there is no evaluation data, else None. The data is not read."""
     folder = config.data_dir / "downstream"
     return None if folder.is_dir() else f"needs the evaluation data (--data_dir); {folder} does not exist"
 
 
 def _require_data(units: Sequence[RunUnit], config: ReproductionConfig) -> None:
-    """Read the evaluation data of all units once. Raises DataError before the first unit runs."""
+    """Read the evaluation data of all units once, so that a DataError is raised before the first unit runs."""
     from senteval import load_suite, settings_of_mode
 
     official = not config.custom_data
@@ -156,7 +156,7 @@ def _require_data(units: Sequence[RunUnit], config: ReproductionConfig) -> None:
 
 
 def plan_table(units: Sequence[RunUnit], obstacles: Mapping[str, str | None]) -> str:
-    """Return the plan as a table, the commands of each row's first unit, and why other rows cannot be run."""
+    """Return a table of planned units, the commands of each row's first unit, and why other rows cannot be run."""
     from dcpcse.experiments.reproduction.run_unit import is_finished
 
     table = PrettyTable(["unit", "steps", "training examples", "state"], align="r")
@@ -171,7 +171,7 @@ def plan_table(units: Sequence[RunUnit], obstacles: Mapping[str, str | None]) ->
 
 
 def _work(units: Sequence[RunUnit], ray: str | None) -> dict[str, str]:
-    """Run the unfinished units. Returns row → why it failed."""
+    """Run the unfinished units. Returns row → why the row failed."""
     from dcpcse.experiments.reproduction.run_unit import is_finished, run_on_ray, run_sequentially
 
     todo = [unit for unit in units if not is_finished(unit)]
@@ -230,5 +230,5 @@ def _result_of(
 
 
 def _lines(unit: RunUnit) -> list[tuple[str, str]]:
-    """Return the commands of a unit, as typed in its folder."""
+    """Return the commands of a unit as a user would type them in the unit's folder."""
     return [(name, f"dcpcse {name} {shlex.join(words)}") for name, words in unit.commands.items()]

@@ -1,4 +1,4 @@
-"""`dcpcse runs [FOLDER ...]`: lists training runs, or compares some of them."""
+"""`dcpcse runs [FOLDER ...]`: list training runs, or compare some of them."""
 
 import argparse
 import csv
@@ -37,7 +37,7 @@ RUN_FACTS: Mapping[str, Callable[[Run], Any]] = {
     "written": lambda run: run.written.isoformat(timespec="seconds"),
     "commit": lambda run: run.commit,
 }
-"""The columns of the list; None if the files of a run do not contain the value."""
+"""Column of the list → function that returns a run's value, or None if the files do not contain it."""
 
 RunFacts = dict[str, Any]
 
@@ -54,7 +54,7 @@ class _Problems:
 
 
 def runs_command(argv: Sequence[str]) -> None:
-    """Run the command; raises UserError for mistakes that the user can fix, for damaged files after the output."""
+    """Run the command; raises UserError for mistakes that the user can fix, and after the output for damaged files."""
     args = runs_parser().parse_args(list(argv))
     _check_options(args)
     problems = _Problems()
@@ -132,7 +132,7 @@ def sort_runs(facts: Sequence[RunFacts], key: str, reverse: bool) -> list[RunFac
     """Sort runs by a column; runs without a value always come last."""
 
     def rank(fact: RunFacts) -> tuple[int, float, str]:
-        # Numbers before strings: an edited run.yaml may contain either.
+        # Numbers sort before strings, since an edited run.yaml may contain both.
         return (0, fact[key], "") if isinstance(fact[key], (int, float)) else (1, 0, str(fact[key]))
 
     known = sorted((fact for fact in facts if fact[key] is not None), key=rank)

@@ -24,7 +24,7 @@ QUERY_CHUNK = 1_024
 
 @dataclass
 class SearchEncoderArguments(EncoderArguments):
-    """How the encoder is loaded; `--top_k` belongs to the search in this command."""
+    """How the encoder is loaded, without the encoder's `--top_k`, which is an option of the search in this command."""
 
     _argument_group_name = "encoder"
 
@@ -80,7 +80,7 @@ def search_command(argv: Sequence[str]) -> None:
         raise UserError("there is no query; give one, or --queries FILE")
     if not all(query.strip() for query in places.query):
         raise UserError("a query is blank; give a sentence")
-    # Imported once the options are valid: this takes seconds.
+    # Imported after the options are checked, because this takes seconds.
     from tqdm.contrib.logging import logging_redirect_tqdm
 
     from dcpcse.inference.index.sentence_index import require_backend
@@ -101,7 +101,7 @@ def search_command(argv: Sequence[str]) -> None:
 
 
 def _require_files(args: SearchArguments) -> None:
-    """Raise UserError, before the encoder is loaded, if a file cannot be read or the index does not exist."""
+    """Raise UserError if a file cannot be read or the index does not exist; called before the encoder is loaded."""
     from dcpcse.inference.index.index_folder import is_index_folder
 
     if args.vectors and not Path(args.vectors).is_file():
@@ -138,7 +138,7 @@ def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int) -> 
 
 
 def _with_options(index: "SentenceIndex", args: SearchArguments) -> "SentenceIndex":
-    """Apply the options to a saved index. Raises UserError if it was built from another text or with other cells."""
+    """Apply the options to a saved index. Raises UserError if the index has another text or other cells."""
     remedy = "leave the option out, give another folder, or add --overwrite"
     if args.sentences and TextFile.read(args.sentences, QUERY_CHUNK).sha256 != index.text:
         raise UserError(f"--index {args.index} was not built from the present {args.sentences}; {remedy}")

@@ -1,4 +1,4 @@
-"""`dcpcse search-hyperparameters`."""
+"""`dcpcse search-hyperparameters`: run the hyperparameter searches of the papers."""
 
 import argparse
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
 
 
 def _options_of_tries(words: Sequence[str]) -> tuple[list[str], TrainingOptions]:
-    """Return the options of train.py for every trial, as words and by name. Raises UserError as train.py would."""
+    """Return the options of train.py for all trials, as arguments and by name. Raises UserError as train.py would."""
     if any(word.split("=")[0] == "--output_dir" for word in words):
         raise UserError("--output_dir after --: the search sets it for every trial; remove it")
     (model, data, _), names = parse_training([*words, "--output_dir", "unused"])
@@ -60,7 +60,7 @@ def _options_of_tries(words: Sequence[str]) -> tuple[list[str], TrainingOptions]
 
 
 def search_hyperparameters_parser() -> CommandParser:
-    """Return the parser of the command. Options after -- are for train.py."""
+    """Return the parser of the command. Options after -- are passed to train.py."""
     parser = CommandParser(
         prog="dcpcse search-hyperparameters",
         description="Search hyperparameters on STS-B dev as the papers do. Options for train.py follow after --.",

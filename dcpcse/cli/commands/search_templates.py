@@ -1,4 +1,4 @@
-"""`dcpcse search-templates`."""
+"""`dcpcse search-templates`: search for the template with the best dev score."""
 
 from collections.abc import Sequence
 

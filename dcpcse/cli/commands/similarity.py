@@ -1,4 +1,4 @@
-"""`dcpcse similarity MODEL SENTENCE SENTENCE …`: print the cosines of a sentence to others, or of pairs in a file."""
+"""`dcpcse similarity MODEL SENTENCE SENTENCE …`: print cosines of one sentence with others, or of pairs in a file."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,12 +41,12 @@ def similarity_command(argv: Sequence[str]) -> None:
         raise UserError("only one sentence is given; give another one to compare it with")
     if not all(sentence.strip() for sentence in places.sentence):
         raise UserError("a sentence is blank; give at least one word")
-    # Imported once the options are valid: this takes seconds.
+    # Imported after the options are checked, because this takes seconds.
     from dcpcse.inference.loading import load_model
 
     file = TextFile.read(args.pairs, PAIRS) if args.pairs else None
     for number in range(file.chunks if file else 0):
-        _pairs(file, number)  # before the encoder is loaded
+        _pairs(file, number)  # checks the lines before the encoder is loaded
     model = load_model(places.model, encoder)
     own = [(places.sentence[0], other) for other in places.sentence[1:]]
     chunks = [own] if file is None else (_pairs(file, number) for number in range(file.chunks))

@@ -1,4 +1,4 @@
-"""`dcpcse train` and train.py; the modules of training are imported after the options are checked."""
+"""`dcpcse train` and train.py; modules for training are imported after the options are checked."""
 
 from collections.abc import Sequence
 

@@ -1,1 +1,1 @@
-"""Published rows as commands: what the papers' tables say, what it takes to get it again, and what comes out here."""
+"""Reproduce rows of the papers' tables: the published figures, the commands for each row, and the results."""

@@ -1,6 +1,6 @@
-"""The rows of the papers' tables, and how to reproduce each.
+"""The rows of the papers' tables, and how to reproduce each row.
 
-The figures and their sources are in `tables/`, one file per paper. A row is named paper/table/row.
+The figures and their sources are in `tables/`, one file per paper. The name of a row is paper/table/row.
 """
 
 import fnmatch
@@ -25,11 +25,11 @@ class PublishedRow:
 
     published, deviation: column → figure, × 100 as printed; empty if none is printed.
     shows: title of the table. tasks, columns: the task sets and the columns of the table.
-    One of these tells how the row is reproduced: preset (of train.py) with options on top; plain, the options of
-    evaluation.py for an untrained encoder; glove, averages of word vectors from a file; cited, the reason why it is
-    not.
-    fitted: whitening or flow, fitted after a plain encoder. evaluation: options of evaluation.py for a trained model,
-    if the paper evaluates it differently. needs: what the user has to provide that no preset names.
+    One of four fields defines how the row is reproduced: preset, a preset of train.py, to which options are added;
+    plain, the options of evaluation.py for an untrained encoder; glove, averages of word vectors from a file; cited,
+    the reason why the row is not reproduced.
+    fitted: whitening or flow, fitted to the embeddings of a plain encoder. evaluation: options of evaluation.py for a
+    trained model, if the paper evaluates it differently. needs: what the user has to provide besides the preset.
     """
 
     name: str
@@ -54,12 +54,12 @@ class PublishedRow:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Names of all tasks of the table."""
+        """Names of all tasks that the table contains."""
         return tuple(task for one in self.tasks for task in TASK_SETS[one])
 
     @property
     def family(self) -> str:
-        """The task set over which the average is taken."""
+        """The task set over which the table's average is taken."""
         return self.tasks[0]
 
     @property
@@ -91,7 +91,7 @@ def _rows_of(table: str, described: Mapping[str, Any]) -> list[PublishedRow]:
 
 
 def find_rows(asked: Sequence[str]) -> list[PublishedRow]:
-    """Return the rows selected by names of rows, tables (d2cse/table1) or papers, or by patterns with *.
+    """Return the rows selected by the names of rows, tables (such as d2cse/table1) or papers, or by patterns with *.
 
     Raises UserError if a name selects no row.
     """

@@ -1,4 +1,4 @@
-"""Tables of the results for the terminal, and as Markdown, CSV and JSON."""
+"""Format the results as tables for the terminal, and as Markdown, CSV and JSON."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from dcpcse.experiments.reproduction.results import Cell, RowResult
 
 
 def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None]) -> str:
-    """Return a listing of rows by table, with the published figure and whether the row can be run."""
+    """Return a listing of rows by table, with the published figure of each row and whether the row can be run."""
     parts = []
     for table, members in groupby(rows, key=lambda row: row.table):
         members = list(members)
@@ -27,7 +27,7 @@ def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None
 
 
 def result_table(results: Sequence[RowResult], baseline: str | None, style: TableStyle = TableStyle.DEFAULT) -> str:
-    """Return one table per table of the papers. The reason is given for rows without a result."""
+    """Return the results, one table per published table. Rows without a result show the reason."""
     return "\n\n".join(
         _one_table(name, list(members), baseline, style)
         for name, members in groupby(results, key=lambda result: result.row.table)
@@ -106,7 +106,7 @@ def markdown(
 
 
 def as_csv(results: Sequence[RowResult]) -> str:
-    """Return CSV with one line per cell."""
+    """Return the results as CSV, one line per cell."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["row", "column", "n", "mean", "deviation", "best", "worst", "published", "difference", "seeds"])

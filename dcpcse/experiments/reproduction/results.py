@@ -17,7 +17,7 @@ LOWER_IS_BETTER = ("alignment", "uniformity")
 
 @dataclass(frozen=True)
 class Cell:
-    """Values of one column over seeds, × 100 as printed (alignment and uniformity unscaled).
+    """The values of one column over all seeds, × 100 as printed (alignment and uniformity are unscaled).
 
     comparable: whether the published figure belongs to the same encoder, steps and settings.
     """
@@ -46,7 +46,7 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Mean − published figure; None if there is no comparable figure."""
+        """Mean minus published figure; None if there is no comparable figure."""
         return None if self.published is None or not self.comparable else self.mean - self.published
 
     def as_dict(self) -> dict[str, Any]:
@@ -57,9 +57,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class RowResult:
-    """Result of a row: its cells by column, the seeds, and the gain over the baseline row.
+    """The result of a row: its cells by column, the seeds, and the gain over the baseline row.
 
-    obstacle: why the row was not run, not finished, or not compared.
+    obstacle: why the row was not run, finished or compared.
     """
 
     row: PublishedRow
@@ -83,7 +83,7 @@ def collect_result(row: PublishedRow, units: Sequence[RunUnit], comparable: bool
 
 
 def read_figures(path: Path, row: PublishedRow) -> dict[str, float]:
-    """Read the columns of a row from the scores of one unit. Raises KeyError if one was not evaluated."""
+    """Read the columns of a row from the scores of one unit. Raises KeyError if a column was not evaluated."""
     scores = json.loads(path.read_text(encoding="utf-8"))
     values: dict[str, float] = dict(scores["scores_x100"])
     for task in scores["tasks"].values():
@@ -94,9 +94,9 @@ def read_figures(path: Path, row: PublishedRow) -> dict[str, float]:
 
 
 def gain_over_baseline(units: Sequence[RunUnit], baseline: Sequence[RunUnit]) -> Gain:
-    """Return the gain in mean STS score over a baseline by paired bootstrap, averaged over seeds.
+    """Return the gain in mean STS score over a baseline, by paired bootstrap and averaged over seeds.
 
-    Raises ValueError with the reason if there are no STS pairs, or too few.
+    Raises ValueError with the reason if there are no or too few STS pairs.
     """
     if not all((unit.folder / UNIT_SIMILARITIES).is_file() for unit in (*units, *baseline)):
         raise ValueError("one of the two has no STS pairs")

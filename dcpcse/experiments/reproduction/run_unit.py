@@ -1,6 +1,6 @@
-"""Runs units one after another or on a Ray cluster.
+"""Run units one after another or on a Ray cluster.
 
-Training and evaluation run in separate processes, so that finished work is kept however they end.
+Each training and each evaluation runs in its own process, so that finished work is kept if a later process crashes.
 """
 
 import json
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 RECORD, LOG = "unit.json", "log.txt"
 
 RETRIES = 3
-"""How often a unit whose worker is lost is restarted on another one, from its last checkpoint."""
+"""How often a unit is restarted from its last checkpoint on another worker, if its worker is lost."""
 
 
 class UnitFailedError(UserError):
@@ -39,7 +39,7 @@ class UnitFailedError(UserError):
 
 
 def is_finished(unit: RunUnit) -> bool:
-    """Whether the complete scores of a unit exist. Raises UserError if they belong to other options."""
+    """Whether the complete scores of a unit exist. Raises UserError if they were obtained with other options."""
     record = _read(unit.folder / RECORD)
     if record and record["digest"] != unit.digest:
         raise UserError(
@@ -66,13 +66,13 @@ def run_unit(unit: RunUnit) -> None:
         if unit.train and not is_model_folder(unit.model):
             _call(unit, ["train", *unit.train, "--resume"])
         _call(unit, ["evaluate", *unit.evaluate, "--overwrite"])  # replaces the output of an interrupted evaluation
-        for checkpoint in unit.model.glob("checkpoint-*"):  # each takes gigabytes if the encoder is trained
+        for checkpoint in unit.model.glob("checkpoint-*"):  # a checkpoint takes gigabytes if the encoder is trained
             shutil.rmtree(checkpoint)
         _write(unit.folder / RECORD, {**facts, "seconds_of_last_try": time.monotonic() - started})
 
 
 def _call(unit: RunUnit, words: Sequence[str]) -> None:
-    """Run a command of this package in a process that ends when this one does."""
+    """Run a command of this package in a child process that ends when this process does."""
     command = [sys.executable, "-m", "dcpcse.cli.child", str(os.getpid()), *words]
     with (unit.folder / LOG).open("a", encoding="utf-8") as log:
         log.write(f"$ python -m dcpcse {' '.join(words)}\n")
@@ -102,7 +102,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def run_sequentially(units: Sequence[RunUnit]) -> dict[str, str]:
-    """Run units in turn. Returns row → why a unit of it failed; other units are still run."""
+    """Run units in turn, even if some fail. Returns row → why one of its units failed."""
     failures: dict[str, str] = {}
     with logging_redirect_tqdm(), tqdm(units, unit="unit") as bar:
         for unit in bar:
@@ -117,9 +117,9 @@ def run_sequentially(units: Sequence[RunUnit]) -> dict[str, str]:
 
 
 def run_on_ray(units: Sequence[RunUnit], address: str) -> dict[str, str]:
-    """Run units on a Ray cluster, one per GPU or machine at a time. Returns row → why a unit of it failed.
+    """Run units on a Ray cluster, one at a time per GPU or machine. Returns row → why one of its units failed.
 
-    All machines must have the output folder at the same path.
+    All machines must see the output folder at the same path.
     """
     failures: dict[str, str] = {}
     with connected(address) as ray, logging_redirect_tqdm(), tqdm(total=len(units), unit="unit") as bar:
@@ -143,7 +143,7 @@ def run_on_ray(units: Sequence[RunUnit], address: str) -> dict[str, str]:
 
 
 def _outcome(unit: RunUnit) -> str:
-    """Run a unit in a worker and return why it failed, or "". A raised error would be wrapped by Ray."""
+    """Run a unit in a worker; return why it failed, or "". The reason is returned because Ray wraps raised errors."""
     try:
         run_unit(unit)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Units of a reproduction: a row with a seed, its commands and its folder."""
+"""Units of a reproduction: a unit is a row with one seed, its commands and its folder."""
 
 import functools
 import hashlib
@@ -18,7 +18,7 @@ UNIT_SCORES, UNIT_SIMILARITIES = "scores.json", "similarities.npz"
 
 @dataclass(frozen=True)
 class ReproductionConfig:
-    """What the user provides, and what is changed.
+    """The data and settings with which the user reproduces rows.
 
     base: encoder that replaces those of the rows. unsup_file, sup_file: training data that replaces the presets'
     paths.
@@ -44,9 +44,9 @@ class ReproductionConfig:
 
 @dataclass(frozen=True)
 class RunUnit:
-    """A row with one seed: the words of its commands, and its folder.
+    """A row with one seed: the arguments of its commands, and its folder.
 
-    options: all options of the training, including those of the preset.
+    options: all options of its training, including those of the preset.
     """
 
     row: PublishedRow
@@ -67,7 +67,7 @@ class RunUnit:
 
     @property
     def commands(self) -> dict[str, list[str]]:
-        """The words after `train` and `evaluate`, with the folder, which may be moved, written as a dot."""
+        """The arguments of `train` and `evaluate`. The folder is written as a dot, since it may be moved."""
         found = {"train": self.train, "evaluate": self.evaluate}
         return {
             name: [word.replace(str(self.folder), ".") for word in words] for name, words in found.items() if words
@@ -75,7 +75,7 @@ class RunUnit:
 
     @property
     def digest(self) -> str:
-        """Digest of all options, to recognise the folder of a unit with other options."""
+        """Digest of all options, by which a folder that was written with other options is recognised."""
         return hashlib.sha256(json.dumps(self.commands, sort_keys=True).encode()).hexdigest()
 
 
@@ -90,7 +90,7 @@ def plan(rows: Sequence[PublishedRow], seeds: Sequence[int], config: Reproductio
 
 
 def obstacle(row: PublishedRow, config: ReproductionConfig) -> str | None:
-    """Return why a row cannot be run (cited only, or something has to be provided), or None."""
+    """Return why a row cannot be run (it is only cited, or the user must provide something), or None."""
     if row.cited:
         return f"cited only: {row.cited}"
     if row.glove:
@@ -106,7 +106,7 @@ def obstacle(row: PublishedRow, config: ReproductionConfig) -> str | None:
 
 
 def relevant_options(row: PublishedRow) -> set[str]:
-    """Return the options of the command that affect a row, besides those that affect every row."""
+    """Return the options of the command that affect this row, without those that affect every row."""
     if row.cited:
         return set()
     if row.glove:
@@ -130,11 +130,11 @@ def _missing(path: str | None, what: str) -> str | None:
 
 
 REPLACEABLE_FILES = {"data/wiki1m_for_simcse.txt": "unsup_file", "data/nli_for_simcse.csv": "sup_file"}
-"""Training files of presets that an option can replace; presets of other data keep theirs."""
+"""Training files of presets that an option can replace; other presets keep their files."""
 
 
 def _text_of(row: PublishedRow, config: ReproductionConfig) -> str:
-    """Return the path of the text on which a row is trained or fitted."""
+    """Return the path of the text file on which a row is trained or fitted."""
     option = _text_option(row)
     given = config.changes.get("train_file") if option is None else getattr(config, option)
     return given or _named_text(row)
@@ -160,7 +160,7 @@ def _unit(row: PublishedRow, seed: int | None, config: ReproductionConfig, root:
 
 
 def _training(row: PublishedRow, seed: int, config: ReproductionConfig, output: Path) -> dict[str, Any]:
-    """Return the options of train.py besides those of the preset."""
+    """Return the options of train.py that are added to those of the preset."""
     options: dict[str, Any] = dict(row.options)
     if config.base:
         options["model_name_or_path"] = config.base
@@ -199,7 +199,7 @@ def _untrained(row: PublishedRow, seed: int | None, config: ReproductionConfig) 
 
 
 def command_words(options: Mapping[str, Any]) -> list[str]:
-    """Return the options as words of a command line; a list gives several values."""
+    """Return the options as command-line arguments; a list becomes several values."""
     line: list[str] = []
     for name, value in options.items():
         values = value if isinstance(value, (list, tuple)) else [value]
@@ -208,7 +208,7 @@ def command_words(options: Mapping[str, Any]) -> list[str]:
 
 
 def training_size(unit: RunUnit) -> tuple[int, int]:
-    """Return the number of optimiser steps of a unit's training, and of the training examples in them."""
+    """Return the number of optimiser steps of a unit's training, and the number of training examples in them."""
     options = unit.options
     batch, accumulation = (
         int(options.get(name, default))
@@ -223,7 +223,7 @@ def training_size(unit: RunUnit) -> tuple[int, int]:
 
 @functools.cache
 def _count_rows(training_file: str) -> int:
-    # Imported late: a listing of the rows must not import torch and datasets.
+    # Imported here, so that a listing of the rows does not import torch and datasets.
     from dcpcse.data.training_file import load_training_file
 
     return len(load_training_file(training_file).dataset)
@@ -234,7 +234,7 @@ MAX_SEEDS = 1_000
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Parse `0..9`, `0,3,5` or one number. Raises UserError for any other text."""
+    """Parse seeds given as `0..9`, `0,3,5` or one number. Raises UserError for any other text."""
     first, dots, last = text.partition("..")
     try:
         seeds = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]

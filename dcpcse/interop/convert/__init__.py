@@ -2,8 +2,8 @@
 
     dcpcse.import_checkpoint("promcse-bert", "imported/promcse", base="bert-base-uncased")
 
-`layouts` is the table of formats, `choices` the settings that checkpoints do not contain, `read` reads the files, and
-`build` builds the model.
+`layouts` contains the table of formats, and `choices` the settings that checkpoints do not contain. `read` reads the
+files, and `build` builds the model.
 """
 
 from pathlib import Path
@@ -32,13 +32,13 @@ def import_checkpoint(
     overwrite: bool = False,
     options: "LoadOptions | None" = None,
 ) -> Imported:
-    """Read a checkpoint of other code and save it as a model folder, which `dcpcse.load` loads.
+    """Read a checkpoint written by other code and save it as a model folder for `dcpcse.load`.
 
-    base: the frozen encoder, for layouts that have one. tokenizer: folder or Hub id of the tokenizer; default: that of
-    the checkpoint, or else of the base. layout: a name of `LAYOUTS`; default: recognised from the names of the
-    tensors. choices: settings that the checkpoint does not contain. overwrite: replace a model in `output`. Raises
-    UserError if the folder is not a checkpoint, if tensors are missing, unknown, damaged or of a different encoder,
-    and if a pickle contains anything but tensors.
+    base: the frozen encoder, for layouts that have one. tokenizer: folder or Hub id of the tokenizer; by default that
+    of the checkpoint, or else that of the base. layout: a key of `LAYOUTS`; by default it is recognised from the
+    names of the tensors. choices: settings that the checkpoint does not contain. overwrite: replace a model in
+    `output`. Raises UserError if the folder is not a checkpoint, if tensors are missing, unknown, damaged or from a
+    different encoder, or if a pickle contains anything but tensors.
     """
     # Imported here because it imports torch.
     from dcpcse.interop.convert.build import EncoderPlace, load_checkpoint, require_room_for, write_model_folder

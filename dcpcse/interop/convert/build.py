@@ -33,12 +33,12 @@ _ROOTS = {"bert": "bert", "roberta": "roberta", "xlm-roberta": "roberta"}
 """Model type → prefix of its encoder's tensor names."""
 
 _SAME = ("num_attention_heads", "hidden_act", "layer_norm_eps")
-"""Settings that embeddings depend on and that no tensor shows."""
+"""Settings that affect embeddings but do not show in any tensor."""
 
 
 @dataclass(frozen=True)
 class EncoderPlace:
-    """Where the encoder of a checkpoint is loaded from; arguments of `import_checkpoint`."""
+    """Where the encoder of a checkpoint is loaded from; the fields are arguments of `import_checkpoint`."""
 
     base: str | None
     tokenizer: str | None
@@ -48,7 +48,9 @@ class EncoderPlace:
 def load_checkpoint(
     path: Path, place: EncoderPlace, layout: str | None, choices: Choices
 ) -> tuple[SentenceEncoder, Imported]:
-    """Return the model of a checkpoint in eval mode, and a report on its tensors; arguments of `import_checkpoint`."""
+    """Return the model of a checkpoint in eval mode, and a report on its tensors.
+
+    layout and choices are arguments of `import_checkpoint`."""
     checkpoint = read_checkpoint(path)
     name = find_layout(
         sorted(checkpoint.tensors), layout, adapter=checkpoint.adapter is not None, where=checkpoint.file
@@ -66,7 +68,7 @@ def load_checkpoint(
     parts = _parts(checkpoint.tensors, used)
     backbone = (_frozen if kind.frozen else _trained)(checkpoint, kind, parts["encoder"], place)
     model, resolved = _build(checkpoint, name, parts, backbone, choices)
-    # At the end, so that these lines do not hide an error.
+    # These lines are logged at the end, so that they do not hide an error.
     notify(
         f"{checkpoint.file}: a {kind.title} checkpoint, {plural(len(used), 'tensor')} used, {len(left_out)} left out"
     )
@@ -88,7 +90,7 @@ def _parts(tensors: Mapping[str, Tensor], used: Mapping[str, str]) -> Parts:
 def _trained(
     checkpoint: ForeignCheckpoint, layout: Layout, found: Mapping[str, Tensor], place: EncoderPlace
 ) -> Backbone:
-    """Return the trained encoder inside a checkpoint."""
+    """Build the trained encoder that a checkpoint contains."""
     folder = str(checkpoint.folder)
     if place.base is not None:
         raise UserError(f"--base: {folder} is a {layout.title} checkpoint with its own encoder; leave --base out")
@@ -101,7 +103,7 @@ def _trained(
 
 
 def _require_root(checkpoint: ForeignCheckpoint) -> None:
-    """Raise UserError if tensors and config.json are of different encoders, whose shapes may be equal."""
+    """Raise UserError if tensors and config.json belong to different types of encoders, even if all shapes agree."""
     kind = checkpoint.config.get("model_type")
     if kind not in _ROOTS:
         raise UserError(
@@ -118,7 +120,7 @@ def _require_root(checkpoint: ForeignCheckpoint) -> None:
 def _frozen(
     checkpoint: ForeignCheckpoint, layout: Layout, found: Mapping[str, Tensor], place: EncoderPlace
 ) -> Backbone:
-    """Load the encoder that a checkpoint's prompts were trained on, from --base."""
+    """Load from --base the encoder on which a checkpoint's prompts were trained."""
     adapter = checkpoint.adapter
     where = place.base or (None if adapter is None else adapter.get("base_model_name_or_path"))
     if adapter is not None:
@@ -156,7 +158,7 @@ def _require_prefix_tuning(checkpoint: ForeignCheckpoint) -> None:
 
 
 def _require_same_settings(checkpoint: ForeignCheckpoint, where: str, backbone: Backbone) -> None:
-    """Raise UserError if the encoder in the checkpoint's configuration has different settings or a different size."""
+    """Raise UserError if the checkpoint's config.json describes an encoder with a different size or settings."""
     config = backbone.model.config
     recorded = {name: (checkpoint.config.get(name), getattr(config, name, None)) for name in _SAME}
     if checkpoint.adapter is not None:
@@ -178,7 +180,7 @@ def _require_same(checkpoint: ForeignCheckpoint, where: str, name: str, theirs: 
 def _require_same_encoder(
     checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], where: str, backbone: Backbone
 ) -> None:
-    """Raise UserError unless the weights of the encoder inside the checkpoint equal those of the given one."""
+    """Raise UserError unless the encoder weights in the checkpoint equal those of the given encoder."""
     expected = backbone.model.state_dict()
     require_same_tensors(f"{checkpoint.file}, compared with {where}: the encoder inside", expected, found)
     for name, tensor in expected.items():
@@ -232,7 +234,7 @@ def _build(
 def _deep_prompt(
     checkpoint: ForeignCheckpoint, found: Mapping[str, Tensor], backbone: Backbone, dropout: float | None
 ) -> DeepPrompt | None:
-    """Return prompts with the size of their tensors; dropout: None for the encoder's hidden dropout."""
+    """Return deep prompts built from the checkpoint's tensors; dropout: None for the encoder's hidden dropout."""
     if not found:
         return None
     config, file = backbone.model.config, checkpoint.file
@@ -259,8 +261,8 @@ def _shallow_prompt(
 ) -> ShallowPrompt | None:
     """Return input vectors for the tokens of the template, as in the public code of OptiPrompt.
 
-    That code finds the position of a template token by its last occurrence. If a token occurs twice in the template,
-    the first one therefore keeps its own embedding, and its trained vector is never used.
+    OptiPrompt locates each template token by its last occurrence. If a token occurs twice in the template, the first
+    occurrence therefore keeps the encoder's embedding, and its trained vector is never used.
     """
     if not found:
         return None
@@ -316,11 +318,11 @@ def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
 
 
 def write_model_folder(model: SentenceEncoder, output: Path) -> None:
-    """Save the model folder; atomically if the folder is new or empty."""
+    """Save the model folder; this is atomic if the folder is new or empty."""
     if output.is_dir() and any(output.iterdir()):
         from dcpcse.training.output_folder import clear_run
 
-        clear_run(output)  # records of the earlier model must not describe this one
+        clear_run(output)  # so that records of an earlier model do not describe this one
         model.save(output)
         return
     with atomic_folder(output) as temporary:

@@ -1,4 +1,4 @@
-"""Settings that public checkpoints do not contain: their options, and their values in the published runs."""
+"""Settings that public checkpoints do not contain: how the user gives them, and their values in the published runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, flag, option, require
 
 @dataclass(frozen=True)
 class Choices:
-    """How a checkpoint is read and pooled; None is the setting of the method's published evaluation."""
+    """How a checkpoint is read and pooled; None means the setting of the method's published evaluation."""
 
     pooler_type: str | None = option(
         None,
@@ -44,7 +44,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class ResolvedChoices:
-    """Choices without None. assumed: the settings that were filled in; source: where each of them is from."""
+    """Choices without None. assumed: the settings that were filled in; source: where each setting comes from."""
 
     choices: Choices
     assumed: Mapping[str, Any]
@@ -56,8 +56,9 @@ def resolve_choices(
 ) -> ResolvedChoices:
     """Fill in the settings that are not given; raise UserError for a setting that has no effect on this checkpoint.
 
-    path: location of the checkpoint as given by the user; `unsup` in it means an unsupervised checkpoint, as in the
-    published tools. head: whether the checkpoint has a head. prompt_length: number of its deep prompts, or None.
+    path: location of the checkpoint as given by the user; if it contains `unsup`, the checkpoint is taken to be
+    unsupervised, as in the published tools. head: whether the checkpoint has a head. prompt_length: number of its
+    deep prompts, or None.
     """
     published, source = _published(layout, path, model_type)
     pooling = choices.pooler_type or published["pooler_type"]

@@ -1,7 +1,7 @@
-"""The table of public formats: the tensor names that identify a format, and the name of each tensor here.
+"""The table of public formats: the tensor names that identify a format, and the dcpcse name of each tensor.
 
-A rule either renames a tensor or leaves it out for a stated reason; a tensor without a rule is an error. To add a
-format, add a `Layout` to `LAYOUTS`. Torch is not imported.
+A rule either renames a tensor or leaves it out and gives the reason; a tensor that matches no rule is an error. To
+add a format, add a `Layout` to `LAYOUTS`. This module does not import torch.
 """
 
 import re
@@ -16,8 +16,8 @@ from dcpcse.utils.errors import UserError
 class Rule:
     """How to import the tensors whose complete name matches `pattern`.
 
-    target: their name here, `<part>.<name in the part>` (parts: encoder, prompt, shallow, head), expanded by
-    `re.Match.expand`; None leaves them out. why: the reason for leaving them out.
+    target: their dcpcse name, `<part>.<name in the part>` (parts: encoder, prompt, shallow, head), expanded by
+    `re.Match.expand`; if None, the tensors are left out. why: the reason for leaving them out.
     """
 
     pattern: str
@@ -29,10 +29,10 @@ class Rule:
 class Layout:
     """A public format.
 
-    marks: patterns; the format is recognised if each matches the name of some tensor. frozen: the encoder was not
-    trained and is loaded from --base. preset: the published run that the defaults are taken from, with placeholders
+    marks: patterns; the format is recognised if each pattern matches the name of some tensor. frozen: the encoder was
+    not trained and is loaded from --base. preset: the published run from which defaults are taken, with placeholders
     for supervision (`unsup` or `sup`) and encoder (`bert` or `roberta`). templated: sentences are put into a template.
-    adapter: the files are those of PEFT. ambiguous: other kinds of encoders have the same tensors.
+    adapter: the files are those of a PEFT adapter. ambiguous: other kinds of encoders have the same tensor names.
     """
 
     title: str
@@ -50,7 +50,7 @@ class Layout:
         return all(any(re.fullmatch(mark, name) for name in names) for mark in self.marks)
 
     def sort(self, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Return used tensor → name here, and unused tensor → reason; raise UserError for unknown tensors."""
+        """Return used tensor → dcpcse name, and unused tensor → reason; raise UserError for unknown tensors."""
         used: dict[str, str] = {}
         left_out: dict[str, str] = {}
         for name in sorted(names):
@@ -79,7 +79,8 @@ class Layout:
 class Imported:
     """The result of an import: the format, the tensors that were used and left out, and the assumed settings.
 
-    used: tensor → name here. left_out: tensor → reason. assumed: option → value, for options not in the checkpoint.
+    used: tensor → dcpcse name. left_out: tensor → reason. assumed: option → value, for settings that are not in the
+    checkpoint.
     """
 
     layout: str
@@ -90,15 +91,15 @@ class Imported:
 
 
 def recognise_layout(names: Collection[str], *, adapter: bool = False) -> str | None:
-    """Return the name in `LAYOUTS` of the format of these tensors, or None; adapter: they are from a PEFT adapter."""
+    """Return the key in `LAYOUTS` of the format with these tensor names, or None; adapter: whether PEFT wrote them."""
     return next((n for n, one in LAYOUTS.items() if one.adapter == adapter and one.matches(names)), None)
 
 
 _ROOT = r"(?:(?:bert|roberta)\.)?"
-"""Prefix of an encoder's names, which simcse_to_huggingface removes."""
+"""Optional prefix of an encoder's tensor names; simcse_to_huggingface removes it."""
 _LINEAR = r"(weight|bias)"
 _MLP = r"(?:mlp|pooler)"
-"""Prefix of the head's names; simcse_to_huggingface renames it to pooler."""
+"""Prefix of the head's tensor names; simcse_to_huggingface renames mlp to pooler."""
 
 _COUNTED = Rule(_ROOT + r"embeddings\.(?:position_ids|token_type_ids)", why="position or type indices, computed again")
 _ENCODER = Rule(_ROOT + r"((?:embeddings|encoder)\..+)", r"encoder.\1")

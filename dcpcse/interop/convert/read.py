@@ -16,10 +16,10 @@ from dcpcse.utils.safetensors_io import BROKEN_PICKLE, load_tensors, require_fin
 
 PICKLE = "pytorch_model.bin"
 WEIGHT_FILES = {False: (manifest.WEIGHTS, PICKLE), True: (manifest.PEFT_PROMPTS, "adapter_model.bin")}
-"""Whether a folder is a PEFT adapter → names of its weight file; the first that exists is read."""
+"""Whether a folder is a PEFT adapter → possible names of its weight file; the first that exists is read."""
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
-"""Files of which one is enough to load a tokenizer."""
+"""Tokenizer files; any one of them is enough to load a tokenizer."""
 
 _WEIGHTS_OF_OTHERS = (".bin", ".ckpt", ".h5", ".index.json", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors")
 
@@ -41,7 +41,7 @@ class ForeignCheckpoint:
 
 
 def read_checkpoint(folder: Path) -> ForeignCheckpoint:
-    """Read a checkpoint's folder; raise UserError with the name of a damaged file and the problem."""
+    """Read a checkpoint's folder; raise UserError that names a damaged file and its problem."""
     _require_checkpoint(folder)
     adapter = (
         manifest.read_object(folder / manifest.PEFT_CONFIG) if (folder / manifest.PEFT_CONFIG).is_file() else None
@@ -74,7 +74,7 @@ def _weights_in(folder: Path, adapter: bool) -> Path:
 
 
 def load_pickle(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in a file of torch.save by name; raise UserError if it contains anything but finite tensors.
+    """Return name → tensor from a file written by torch.save; raise UserError for anything but finite tensors.
 
     Code in the file is never run: torch rejects everything but tensors and plain containers.
     """
@@ -106,5 +106,5 @@ def _tensors_of(path: Path, content: Any) -> dict[str, Tensor]:
 
 
 def is_sentence_transformer(folder: Path) -> bool:
-    """Whether sentence-transformers wrote the folder, which then contains its own pooling settings."""
+    """Whether the folder was written by sentence-transformers and therefore contains its own pooling settings."""
     return (folder / manifest.MODULES).is_file()

@@ -1,4 +1,6 @@
-"""Export trained folders to the formats of other libraries; embeddings are read back and compared before saving.
+"""Export trained folders to the formats of other libraries.
+
+Before an export is saved, the embeddings that the other library computes are compared with those of the model.
 
     export("result/my-model", "onnx", "result/my-model-onnx")
 
@@ -22,12 +24,12 @@ if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
 TOLERANCE = 1e-4
-"""Largest allowed absolute difference of an embedding's values when read back."""
+"""Largest allowed absolute difference between the values of an embedding before and after export."""
 
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """An export format: its module here, its help text, and its required packages with their extra in setup.py.
+    """An export format: its module in this package, its help, and its required packages with their extra in setup.py.
 
     The module has `obstacles(model)`, which returns the reasons why the format cannot represent a model;
     `write(model, folder)`; and `read_back(model, folder, sentences)`, which returns the other library's embeddings.
@@ -60,7 +62,7 @@ EXPORT_FORMATS = {
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported folder: its size in bytes, and the largest difference of the embeddings read back from it."""
+    """An exported folder, its size in bytes, and the largest difference between its embeddings and the model's."""
 
     folder: Path
     bytes: int
@@ -68,11 +70,11 @@ class Exported:
 
 
 def export(folder: str | Path, to: str, output: str | Path, *, base: str | None = None) -> Exported:
-    """Export an output folder of train.py, local or on the Hub, to a new folder; completely or not at all.
+    """Export an output folder of train.py, local or on the Hub, to a new folder.
 
-    base: current location of the frozen encoder, if it has moved; an exported adapter names this location. Raises
-    UserError for an unknown format, a format that cannot represent the model (with all reasons), an existing output,
-    missing packages, and embeddings that differ by more than `TOLERANCE` when read back.
+    If the export fails, no folder is left behind. base: current location of the frozen encoder, if it has moved; an
+    exported adapter names this location. Raises UserError if the format is unknown or cannot represent the model (with
+    all reasons), if the output exists, if packages are missing, or if embeddings differ by more than `TOLERANCE`.
     """
     if to not in EXPORT_FORMATS:
         raise UserError(f"unknown format {to!r}; choose from {', '.join(EXPORT_FORMATS)}")
@@ -90,7 +92,7 @@ def export(folder: str | Path, to: str, output: str | Path, *, base: str | None 
     sentences = _probes(model)
     expected = model.encode(sentences, max_length=model.encoder.max_tokens)
     with atomic_folder(output) as temporary, quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # between the libraries
+        warnings.simplefilter("ignore", FutureWarning)  # raised by one library about another
         module.write(model, temporary)
         difference = _difference(module.read_back(model, temporary, sentences), expected)
         if not difference <= TOLERANCE:  # also true for NaN
@@ -103,13 +105,13 @@ def export(folder: str | Path, to: str, output: str | Path, *, base: str | None 
 
 
 def _probes(model: "SentenceEncoder") -> list[str]:
-    """Return sentences that detect differences in tokenization: special marks, an empty one, and a truncated one."""
+    """Return test sentences that reveal differences in tokenization, such as an empty one and one to be truncated."""
     marks = f'"No {model.tokenizer.mask_token}"? (She said: twice!)'
     return ["A man is playing a flute.", "Rain fell", "", marks, "rain " * min(model.encoder.max_tokens, 600)]
 
 
 def _others(model: "SentenceEncoder", refused: str) -> str:
-    """Return a phrase with the other formats that can represent a model."""
+    """Return a phrase that names the other formats that can represent a model."""
     modules = {
         name: importlib.import_module(f".{target.module}", __package__) for name, target in EXPORT_FORMATS.items()
     }

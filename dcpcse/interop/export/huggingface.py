@@ -1,4 +1,4 @@
-"""Export a trained encoder as a plain Hugging Face folder, if it is the complete model."""
+"""Export a model as a plain Hugging Face folder, which is possible if the model is nothing but a trained encoder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ ENCODER_NOTE = "A trained sentence encoder. sentence-transformers reads the pool
 
 
 def obstacles(model: SentenceEncoder) -> list[str]:
-    """Return the reasons why AutoModel would return different embeddings; [] if it does not."""
+    """Return the reasons why AutoModel would give different embeddings; [] if there are none."""
     found = model.plain_obstacles()
     if not found and needs_other_pooler(model):
         found.append(f"{model.source.model_type} encoders have no pooler for its MLP")
@@ -31,6 +31,6 @@ def write(model: SentenceEncoder, folder: Path) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings of transformers alone."""
+    """Return the embeddings computed by transformers alone."""
     module = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     return embed(module, folder, sentences, model.encoder.max_tokens, pooling_of(model))

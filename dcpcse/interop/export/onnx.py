@@ -1,4 +1,4 @@
-"""Export one graph for onnxruntime with encoder, prompts, template, pooling, head and denoising."""
+"""Export encoder, prompts, template, pooling, head and denoising as one graph for onnxruntime."""
 
 import contextlib
 import logging
@@ -18,7 +18,7 @@ from dcpcse.interop.onnx_encoder import GRAPH, INPUTS, ONNX_FORMAT, OUTPUT, SETT
 from dcpcse.utils.files import write_atomic, write_json_atomic
 
 MOST_IN_ONE_FILE = 2**31 - 2**24
-"""Bytes; larger weights are saved to a second file, because an ONNX file is limited to 2 GB."""
+"""In bytes; larger weights are saved to a second file, because an ONNX file is limited to 2 GB."""
 
 ONNX_README = """# Sentence embeddings ({method}) as an ONNX graph
 
@@ -39,7 +39,7 @@ embeddings = encoder.encode(["A man is playing a flute.", "Rain fell."])
 
 
 def obstacles(model: SentenceEncoder) -> list[str]:
-    """Return the reasons why a graph would return different embeddings; [] if it does not."""
+    """Return the reasons why a graph would give different embeddings; [] if there are none."""
     reasons = {
         f"its encoder is in {str(model.encoder.backbone.dtype).removeprefix('torch.')}, but graphs are in "
         "float32": model.encoder.backbone.dtype != torch.float32,
@@ -49,7 +49,7 @@ def obstacles(model: SentenceEncoder) -> list[str]:
 
 
 def write(model: SentenceEncoder, folder: Path) -> None:
-    """Write the graph, the tokenizer with the template, the settings of the text, and a README."""
+    """Write the graph, the tokenizer with the template, the settings for preparing sentences, and a README."""
     _tokenizer(model).save(str(folder / TOKENIZER))
     _write_graph(model, folder / GRAPH)
     write_json_atomic(folder / SETTINGS, _settings(model))
@@ -59,13 +59,15 @@ def write(model: SentenceEncoder, folder: Path) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings of onnxruntime and tokenizers alone."""
+    """Return the embeddings computed with onnxruntime and tokenizers alone."""
     found = OnnxEncoder(folder)
     return found.encode(sentences, max_length=found.max_tokens)
 
 
 class _Graph(nn.Module):
-    """Map ids and mask (N, L) to embeddings (N, H); the positions of template slots follow from the lengths."""
+    """A module that maps ids and mask (N, L) to embeddings (N, H).
+
+    The positions of template slots are computed from the sentence lengths."""
 
     def __init__(self, model: SentenceEncoder) -> None:
         super().__init__()
@@ -78,7 +80,9 @@ class _Graph(nn.Module):
 
 
 def _slots(template: TokenTemplate, content: Tensor) -> Slots:
-    """Return the slots around sentences of `content` tokens (N,): each is fixed, or shifts with the sentence's end."""
+    """Return the template slots for sentences of `content` tokens (N,).
+
+    A slot before the sentence has a fixed position; a slot after it shifts with the sentence's end."""
 
     def indices(of: Callable[[int], Sequence[int]]) -> Tensor:
         first, next_to_it = (torch.tensor(of(tokens), dtype=torch.long) for tokens in (0, 1))
@@ -88,9 +92,9 @@ def _slots(template: TokenTemplate, content: Tensor) -> Slots:
 
 
 def _write_graph(model: SentenceEncoder, path: Path) -> None:
-    # Padded batches: the number of real tokens depends on the data, so a graph cannot pack them.
+    # The graph takes padded batches: it cannot pack tokens, because their number depends on the data.
     set_packed(model, False)
-    rows, length = 3, min(model.longest_template + 7, model.encoder.max_tokens)  # sizes that occur nowhere else
+    rows, length = 3, min(model.longest_template + 7, model.encoder.max_tokens)  # no other dimension has these sizes
     example = torch.full((rows, length), 5), torch.ones(rows, length, dtype=torch.long)
     dynamic = {name: {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for name in INPUTS}
     names = {name: {0: "batch", 1: "length"} for name in INPUTS}
@@ -140,7 +144,7 @@ def _tokenizer(model: SentenceEncoder) -> Tokenizer:
 
 
 def _settings(model: SentenceEncoder) -> dict[str, object]:
-    """Return the settings that `OnnxEncoder` needs besides graph and tokenizer, JSON-ready."""
+    """Return the settings that `OnnxEncoder` needs besides graph and tokenizer, as JSON-serialisable values."""
     template = model.template
     return {
         "format": ONNX_FORMAT,

@@ -17,14 +17,14 @@ from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.safetensors_io import save_tensors
 
 POOLER = "base_model.pooler.dense"
-"""Name of a pooler that was trained with an adapter, in PEFT's files."""
+"""Name that PEFT's files give to a pooler trained with the adapter."""
 
 NOTE = """Prompts for the frozen encoder `{base}` in the format of PEFT. Neither PEFT nor transformers stores how the
 output is pooled, so the code is given here."""
 
 
 def obstacles(model: SentenceEncoder) -> list[str]:
-    """Return the reasons why PEFT would return different embeddings; [] if it does not."""
+    """Return the reasons why PEFT would give different embeddings; [] if there are none."""
     found = model.encoder.peft_obstacles()
     if model.templates:
         found.append("it uses a template")
@@ -38,7 +38,7 @@ def obstacles(model: SentenceEncoder) -> list[str]:
 
 
 def write(model: SentenceEncoder, folder: Path) -> None:
-    """Write the adapter, the MLP as the pooler if inference uses one, the tokenizer and a README."""
+    """Write the adapter, the tokenizer, a README and, if inference uses an MLP, this MLP as the pooler."""
     source, prompt = model.source, model.encoder.prompt
     config, tensors = peft_config(prompt.shape, source.name_or_path, source.revision), {PROMPT_KEY: prompt.table()}
     if model.head_at_inference:
@@ -55,7 +55,7 @@ def write(model: SentenceEncoder, folder: Path) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings of PEFT and transformers alone."""
+    """Return the embeddings computed with PEFT and transformers alone."""
     from peft import PeftModel
 
     source = model.source

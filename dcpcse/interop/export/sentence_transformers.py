@@ -1,4 +1,4 @@
-"""Export a folder for SentenceTransformer: with its own modules if they suffice, else with one of dcpcse."""
+"""Export a folder for SentenceTransformer, with the library's own modules if they suffice, else with one of dcpcse."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ PLAIN = "A trained encoder. sentence-transformers opens it without further packa
 
 
 def obstacles(model: SentenceEncoder) -> list[str]:
-    """Return []: the module of `dcpcse.st` wraps any model."""
+    """Return [], because the module in `dcpcse.st` can wrap any model."""
     return []
 
 
@@ -58,10 +58,10 @@ def write(model: SentenceEncoder, folder: Path) -> None:
 
 
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
-    """Return the embeddings of sentence-transformers."""
+    """Return the embeddings computed by sentence-transformers."""
     from sentence_transformers import SentenceTransformer
 
-    # The folder was just written, with the module of dcpcse.
+    # The folder was just written by dcpcse, so the module that it names can be trusted.
     found = SentenceTransformer(str(folder), device="cpu", trust_remote_code=not _is_plain(model))
     return found.encode(list(sentences), show_progress_bar=False)
 

@@ -1,4 +1,4 @@
-"""Embeddings with transformers alone: the code in the README of an exported folder, and the same for the check."""
+"""Write a README with code that computes embeddings with transformers alone, and run the same steps as a check."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ from dcpcse.utils.files import write_atomic
 
 @dataclass(frozen=True)
 class Pooling:
-    """Pooling of a model's output with the mask (N, L) to embeddings (N, H): as a line of code and as a function."""
+    """A pooling of a model's output to embeddings (N, H), given the mask (N, L).
+
+    line: the pooling as a line of code. of: the same as a function."""
 
     line: str
     of: Callable[[Any, Tensor], Tensor]
@@ -34,7 +36,7 @@ POOLING_CODE = {
 
 
 def pooling_of(model: SentenceEncoder) -> Pooling:
-    """Return the pooling of a model without obstacles; the MLP is exported as the pooler of transformers."""
+    """Return the pooling of a model that can be exported; an MLP is exported as the pooler of transformers."""
     return POOLING_CODE["pooler" if model.head_at_inference else TunedBackbone.POOLINGS[model.pooling]]
 
 
@@ -44,7 +46,7 @@ def needs_other_pooler(model: SentenceEncoder) -> bool:
 
 
 def embed(module: nn.Module, folder: Path, sentences: Sequence[str], max_tokens: int, pooling: Pooling) -> np.ndarray:
-    """Return the embeddings (N, H) of one batch of sentences, with the tokenizer in a folder."""
+    """Encode one batch of sentences with a model and the tokenizer in a folder; return the embeddings (N, H)."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(list(sentences), padding=True, truncation=True, max_length=max_tokens, return_tensors="pt")
     mask = batch["attention_mask"]
@@ -55,7 +57,7 @@ def embed(module: nn.Module, folder: Path, sentences: Sequence[str], max_tokens:
 def write_page(
     model: SentenceEncoder, folder: Path, library: str, imports: Sequence[str], load: str, note: str
 ) -> None:
-    """Write a README.md that describes the folder and shows the code for its embeddings."""
+    """Write a README.md that describes the folder and shows the code that computes embeddings with it."""
     lines = [
         *("---", f"library_name: {library}", "---", f"# Sentence embeddings ({model.method or 'DCPCSE'})", ""),
         *(note, "", "```python", *imports, "", 'FOLDER = "."  # the folder of this README'),
