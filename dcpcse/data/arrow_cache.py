@@ -1,4 +1,4 @@
-"""Arrow files that cache the contents of training files."""
+"""Cache the rows of training files in Arrow files, which can be memory-mapped."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from dcpcse.data.readers import ROLES, DataSource, read_table
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import atomic_path
 
-if TYPE_CHECKING:  # imported lazily: it takes over a second, for which `train.py --help` should not wait
+if TYPE_CHECKING:  # imported lazily, since the import takes over a second and would delay `train.py --help`
     import pyarrow as pa
     from datasets import Dataset
 
-READER_VERSION = 3  # increase it when the readers return other rows for the same file: old cache files become unused
+READER_VERSION = 3  # increase it if the readers return different rows for a file, so that old cache files are ignored
 
 BATCH_ROWS = 10_000
 
 
 def cache_folder(cache_dir: str | Path | None) -> Path:
-    """Return the folder of cache files: `cache_dir`, by default `dcpcse` in the cache folder of `datasets`."""
+    """Return the cache folder: `cache_dir` if given, otherwise `dcpcse` in the cache folder of `datasets`."""
     if cache_dir is not None:
         return Path(cache_dir)
     import datasets
@@ -35,15 +35,16 @@ def cache_folder(cache_dir: str | Path | None) -> Path:
 
 
 def cache_key(path: Path) -> str:
-    """Return a name for the present state of the file, as far as its size and modification time show it."""
-    # The given name determines format and delimiter, and may differ from the name of the file behind a link.
+    """Return a cache key that changes when the path, size or modification time of the file changes."""
+    # The name is included because it determines the format and the delimiter, and a link may have a different name
+    # from the file that it points to.
     state = path.stat()
     identity = [str(path.resolve()), path.name, state.st_size, state.st_mtime_ns, READER_VERSION]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
 def write_cache(cached: Path, source: DataSource) -> dict[str, Any]:
-    """Read the source, write it to `cached` atomically, and return the summary."""
+    """Read the source, write its rows to `cached` atomically, and return a summary of them."""
     try:
         with atomic_path(cached) as part, open(part, "xb") as file:
             return _write_stream(file, source)
@@ -69,7 +70,7 @@ def _write_stream(file: BinaryIO, source: DataSource) -> dict[str, Any]:
             writer.write_batch(_record_batch(zip(*(cells for _, cells in batch), strict=True), schema))
         if not writer.stats.num_record_batches:
             raise _no_rows_error(source, columns)
-        # Not in the metadata of the schema: a stream starts with the schema, when the dropped rows are still unknown.
+        # The summary is not in the schema's metadata, which is written before the number of dropped rows is known.
         labels = {"classes": tally.classes, "scores": tally.scores}
         summary = {**source.summary(columns), **labels, "repeats": repeats.found().as_dict()}
         end = _record_batch([[] for _ in columns], schema)
@@ -95,11 +96,11 @@ def _no_rows_error(source: DataSource, columns: list[str]) -> UserError:
 
 
 def read_summary(cached: Path) -> dict[str, Any] | None:
-    """Return the summary at the end of the cache file, or None if there is no complete cache file."""
+    """Return the summary at the end of a cache file, or None if the file is missing or incomplete."""
     import pyarrow as pa
 
     summary = None
-    # OSError and ArrowInvalid: the file does not exist, or a crash truncated it; it is then written again.
+    # OSError: the file does not exist. ArrowInvalid: a crash truncated it. In both cases it is written again.
     with contextlib.suppress(OSError, pa.ArrowInvalid), pa.memory_map(str(cached)) as file:
         for _, metadata in pa.ipc.open_stream(file).iter_batches_with_custom_metadata():
             summary = metadata and json.loads(metadata["summary"])

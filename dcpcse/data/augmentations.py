@@ -1,4 +1,4 @@
-"""Augmentations: random changes of a sentence in a view, drawn again in each epoch (ConSERT, section 3.3)."""
+"""Augmentations, which change a sentence at random and differently in each epoch (ConSERT, section 3.3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,21 +11,22 @@ from torch import Tensor
 class Augmentation:
     """A random change of a sentence; the base class changes nothing.
 
-    It receives the sentence's own tokens, at least one: no special tokens, padding or tokens of a template.
+    The methods receive the tokens of a sentence, at least one, without special tokens, padding or template tokens.
     """
 
     def edit(self, ids: Sequence[int], random: Random) -> list[int]:
-        """Return the token ids that replace `ids`, at least one."""
+        """Return the token ids that replace `ids`; there must be at least one."""
         return list(ids)
 
     def longest(self, tokens: int) -> int:
-        """Return the maximum number of ids that `edit` returns for at most `tokens` ids."""
+        """Return the maximum number of ids that `edit` can return if it receives at most `tokens` ids."""
         return tokens
 
     def cut(self, tokens: int, width: int, random: Random) -> Tensor | None:
-        """Choose the elements of the embedding layer's output for the edited tokens, (tokens, width), to set to zero.
+        """Choose which elements of the edited tokens' embeddings, (tokens, width), are set to zero.
 
-        Returns a boolean mask, or one of shape (tokens, 1) for whole tokens, or None for no elements.
+        Returns a boolean mask of shape (tokens, width), or of shape (tokens, 1) if all elements of a token are treated
+        alike. Returns None if no elements are set to zero.
         """
         return None
 
@@ -34,8 +35,8 @@ class Augmentation:
 class TokenShuffling(Augmentation):
     """Shuffle the tokens.
 
-    ConSERT permutes the position ids instead. With learned absolute positions, both give each token the same hidden
-    states. Shuffling tokens also works for encoders with rotary or relative positions, or with local attention.
+    ConSERT permutes the position ids instead. With learned absolute positions, both ways give each token the same
+    hidden states. Shuffling tokens also works for encoders with rotary or relative positions, or with local attention.
     """
 
     def edit(self, ids: Sequence[int], random: Random) -> list[int]:
@@ -44,7 +45,7 @@ class TokenShuffling(Augmentation):
 
 @dataclass(frozen=True)
 class TokenCutoff(Augmentation):
-    """Set the embeddings of a share `rate` of the tokens, rounded down, to zero."""
+    """Set the embeddings of randomly chosen tokens to zero; `rate` is the share of these tokens, rounded down."""
 
     rate: float
 
@@ -54,7 +55,7 @@ class TokenCutoff(Augmentation):
 
 @dataclass(frozen=True)
 class FeatureCutoff(Augmentation):
-    """Set a share `rate` of the features, rounded down, to zero in all tokens of the sentence."""
+    """Set randomly chosen features to zero in all tokens of a sentence; `rate` is their share, rounded down."""
 
     rate: float
 
@@ -64,12 +65,15 @@ class FeatureCutoff(Augmentation):
 
 @dataclass(frozen=True)
 class ElementDropout(Augmentation):
-    """Set a share `rate` of the elements of all token embeddings, rounded down, to zero; others are not rescaled."""
+    """Set randomly chosen elements of the token embeddings to zero; `rate` is their share, rounded down.
+
+    The other elements are not rescaled.
+    """
 
     rate: float
 
     def cut(self, tokens: int, width: int, random: Random) -> Tensor:
-        # Tens of thousands of numbers per sentence, for which Python's own generator would take milliseconds.
+        # torch draws them, since Python's generator would take milliseconds for tens of thousands of numbers.
         order = torch.randperm(tokens * width, generator=torch.Generator().manual_seed(random.getrandbits(63)))
         return _chosen(order[: int(tokens * width * self.rate)], tokens * width).view(tokens, width)
 

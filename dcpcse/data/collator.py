@@ -18,18 +18,18 @@ from dcpcse.encoders.templates import Slots, TokenTemplate, frame
 from dcpcse.encoders.tokenization import pad, tokenize
 
 SLOTS_PREFIX = "slots_"
-"""Prefix of the batch's tensors with the fields of `Slots`: the indices of the templates' slots."""
+"""Name prefix of the tensors in a batch that contain the fields of `Slots`, the indices of template slots."""
 
 EDITS_PREFIX = "altered_"
-"""Prefix of the batch's tensors with the fields of `EmbeddingEdits`: changes to the embedding layer's output."""
+"""Name prefix of the tensors in a batch that contain the fields of `EmbeddingEdits`."""
 
 
 class ViewCollator:
-    """Tokenises every column that a view reads once, and stacks the views: (B, V, L).
+    """A collator that tokenises each column once, even if several views read it, and stacks the views to (B, V, L).
 
-    The two views of an unsupervised sentence have the same ids, or the same content in two templates, unless a view
-    has an augmentation. L is the length of the longest row in the batch. With `pad_to_max_length` it is `max_length`
-    plus the length of the longest template and the maximum number of tokens that augmentations add.
+    Unless a view has an augmentation, the two views of an unsupervised sentence have the same token ids, or the same
+    sentence in two templates. L is the length of the longest row in the batch. With `pad_to_max_length`, L is
+    `max_length` plus the length of the longest template and the maximum number of tokens that augmentations add.
     """
 
     def __init__(
@@ -43,9 +43,12 @@ class ViewCollator:
         pad_to_max_length: bool = False,
         seed: int = 0,
     ) -> None:
-        """max_length: maximum number of tokens of a text, including special tokens; with templates, of the sentence
-        only. templates: the templates that the views refer to by index. width: size of the embedding layer's output,
-        for augmentations. seed: for augmentations, and for the choice of a template in views with several.
+        """Create the collator.
+
+        max_length: the maximum number of tokens of a text, including special tokens; with templates, the maximum
+        number of tokens of the sentence alone. templates: the templates that the views refer to by index. width: the
+        size of the embedding layer's output, which augmentations need. seed: the seed of augmentations, and of the
+        choice of a template in views with several templates.
         """
         self.tokenizer = tokenizer
         self.views = tuple(views)
@@ -54,7 +57,7 @@ class ViewCollator:
         self.width = width
         self.augmented = any(view.augmentation for view in self.views)
         self.templated = any(view.templates for view in self.views)
-        # Number of special tokens around a sentence; computed only if needed, since it takes a call of the tokenizer.
+        # Numbers of special tokens before and after a sentence; computed only if needed: this calls the tokenizer.
         self.frame = tuple(map(len, frame(tokenizer))) if self.augmented and not self.templated else (0, 0)
         longest = max((template.length for template in self.templates), default=0)
         longest += max_added_tokens(self.views, max_length - sum(self.frame))
@@ -64,8 +67,9 @@ class ViewCollator:
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate examples (column → text) into a batch.
 
-        Returns input_ids and attention_mask, both (B, V, L), and their packing, with slots, edits, labels and rows if
-        there are any. Examples of augmented views must contain their row and epoch (see `IndexedDataset`).
+        The batch contains input_ids and attention_mask, both (B, V, L), their packing, and slots, edits, labels and
+        row numbers if there are any. With augmented views, each example must contain its row number and epoch (see
+        `IndexedDataset`).
         """
         batch = self._in_templates(examples) if self.templated else self._without_templates(examples)
         return batch | _stack_labels(examples) | stack_indices(examples)
@@ -100,7 +104,10 @@ class ViewCollator:
         return batch | placed | self._edits(cuts, [row.start for row in rows], batch["input_ids"].shape[2])
 
     def _contents(self, texts: Sequence[str], indices: Sequence[int]) -> list[list[int]]:
-        """Return the ids of the sentences; each is tokenised once for all templates with the same leading space."""
+        """Return the token ids of the sentences.
+
+        A sentence is tokenised only once for all templates with the same leading space.
+        """
         keys = [(self.templates[index].lead, text) for text, index in zip(texts, indices, strict=True)]
         ids: dict[tuple[str, str], list[int]] = {}
         for template in self.templates:
@@ -113,7 +120,10 @@ class ViewCollator:
     def _augment(
         self, examples: Sequence[Mapping[str, Any]], contents: Sequence[list[int]]
     ) -> tuple[list[list[int]], list[Tensor | None]]:
-        """Apply the augmentations of the views, view after view of each example: edited ids, and masks of elements."""
+        """Apply the views' augmentations; return the edited ids and the masks of the elements to set to zero.
+
+        `contents` and both results are ordered by example, then by view.
+        """
         edited, cuts = [], []
         for (example, view), ids in zip(product(examples, self.views), contents, strict=True):
             cut = None
@@ -126,7 +136,7 @@ class ViewCollator:
         return edited, cuts
 
     def _edits(self, cuts: Sequence[Tensor | None], starts: Sequence[int], length: int) -> dict[str, Tensor]:
-        """Stack the masks of sentences that begin at `starts` of their rows; return {} if there are no masks."""
+        """Stack the masks of sentences, which begin at the indices `starts` of their rows; return {} without masks."""
         present = [cut for cut in cuts if cut is not None]
         if not present:
             return {}
@@ -139,7 +149,7 @@ class ViewCollator:
     def _stack(self, rows: Sequence[Sequence[int]], examples: int) -> dict[str, Tensor | Packing]:
         input_ids, mask = pad(rows, self.tokenizer.pad_token_id, self.length)
         shape = (examples, len(self.views), -1)
-        # Computed here because on a GPU, the training step would have to wait for the number of tokens.
+        # Computed here, on the CPU: on a GPU, the training step would have to wait for the numbers of tokens.
         packing = Packing.of(mask)
         return {"input_ids": input_ids.view(shape), "attention_mask": mask.view(shape), "packing": packing}
 
@@ -154,13 +164,13 @@ def _stack_labels(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
 
 
 def slots_of(batch: Mapping[str, Tensor]) -> Slots | None:
-    """Return the slots in a batch of `ViewCollator` with the views flattened, (B·V, ...); None without templates."""
+    """Return the slots (B·V, ...) in a batch of `ViewCollator`, with the views flattened; None without templates."""
     found = _of(batch, SLOTS_PREFIX)
     return Slots(**found) if found else None
 
 
 def edits_of(batch: Mapping[str, Tensor]) -> EmbeddingEdits | None:
-    """Return the embedding edits in a batch of `ViewCollator` with the views flattened, (B·V, ...), or None."""
+    """Return the embedding edits (B·V, ...) in a batch of `ViewCollator`, with the views flattened, or None."""
     found = _of(batch, EDITS_PREFIX)
     return EmbeddingEdits(**found) if found else None
 

@@ -1,7 +1,7 @@
-"""A corpus with tokens replaced before training: token ids of every view of every example, memory-mapped.
+"""Read and write a corrupted corpus, in which tokens were replaced before training. It is a folder of two files:
 
-corpus.json    origin: fingerprints of data and vocabulary, name of the generator, settings
-corrupted.npy  ids (rows, views, L), padded
+corpus.json    origin of the corpus: fingerprints of data and vocabulary, name of the generator, settings
+corrupted.npy  padded token ids of every view of every example, (rows, views, L), which are memory-mapped
 """
 
 import hashlib
@@ -28,7 +28,7 @@ CORRUPTED = "corrupted_ids"
 
 @dataclass(frozen=True)
 class Corpus:
-    """A folder that `dcpcse corrupt` wrote."""
+    """A corrupted corpus, in a folder that `dcpcse corrupt` wrote."""
 
     folder: Path
     record: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Corpus:
 
     @classmethod
     def create(cls, folder: Path, shape: tuple[int, int, int], tokens: int) -> np.ndarray:
-        """Create the memory-mapped array to be filled; tokens: size of the vocabulary."""
+        """Create the file of ids, and return it as a memory-mapped array to fill. tokens: size of the vocabulary."""
         kind = np.uint16 if tokens <= 2**16 else np.int32
         return np.lib.format.open_memmap(folder / IDS, mode="w+", dtype=kind, shape=shape)
 
@@ -65,7 +65,7 @@ class Corpus:
         return cls(folder, record, ids)
 
     def fingerprint(self) -> str:
-        """Return the sha256 of record and ids."""
+        """Return a sha256 of both files, the record and the ids."""
         digests = "".join(file_sha256(self.folder / name) for name in (CORPUS, IDS))
         return hashlib.sha256(digests.encode()).hexdigest()
 
@@ -80,7 +80,7 @@ class Corpus:
 
 
 class CorruptedDataset(IndexedDataset):
-    """Examples of a table with their row, epoch and corrupted ids (V, L)."""
+    """A dataset that adds the row number, the epoch and the corrupted ids (V, L) to each example of a table."""
 
     def __init__(self, rows: Any, corpus: Corpus) -> None:
         super().__init__(rows)
@@ -92,7 +92,7 @@ class CorruptedDataset(IndexedDataset):
 
 
 def stack_corrupted(examples: Sequence[Mapping[str, Any]], length: int) -> dict[str, Tensor]:
-    """Return the corrupted ids of a batch, (B, V, length), if its examples have them."""
+    """Return the corrupted ids of a batch, (B, V, length), or {} if its examples have none."""
     if CORRUPTED not in examples[0]:
         return {}
     ids = np.stack([example[CORRUPTED] for example in examples])[..., :length]

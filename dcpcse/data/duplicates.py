@@ -1,6 +1,6 @@
 """Count duplicate rows and uninformative pairs, which cause false negatives in training.
 
-Rows are represented by 64-bit hashes, in 16 bytes per row: a file of a million rows takes 16 MB.
+Rows are represented by 64-bit hashes, which take 16 bytes per row: 16 MB for a file of a million rows.
 """
 
 import math
@@ -15,7 +15,7 @@ LINES_SHOWN = 5
 
 @dataclass(frozen=True)
 class Occurrences:
-    """Number of rows of one kind, and the line numbers of the first of them."""
+    """The number of rows of one kind, and the line numbers of the first few."""
 
     count: int = 0
     lines: tuple[int, ...] = ()
@@ -25,11 +25,11 @@ class Occurrences:
 class DuplicateCounts:
     """Counts of repetitions in a file.
 
-    duplicates: rows that equal an earlier row in all columns. identical: rows with the same anchor and positive.
-    contradictory: rows with the same anchor and negative. relabelled: rows whose pair of sentences occurs earlier with
-    another label. rows: total number of rows. pairs: number of pairs of rows with the same anchor, plus pairs with the
-    same positive; in one batch, each is a false negative of the other. It is 0 for labelled rows, which are not
-    contrasted with each other.
+    duplicates: rows that equal an earlier row in all columns. identical: rows whose anchor equals their positive.
+    contradictory: rows whose anchor equals their negative. relabelled: rows whose pair of sentences occurs earlier
+    with a different label. rows: total number of rows. pairs: number of pairs of rows with the same anchor, plus
+    number of pairs of rows with the same positive. If both rows of a pair are in one batch, each is a false negative
+    of the other. For labelled rows, which are not contrasted with each other, pairs is 0.
     """
 
     duplicates: Occurrences
@@ -40,38 +40,42 @@ class DuplicateCounts:
     pairs: int
 
     def share(self, batch: int) -> float:
-        """Return the expected share of random batches of `batch` rows that contain such a pair.
+        """Return the expected share of random batches of `batch` rows that contain at least one of the pairs.
 
         Pairs occur in a batch nearly independently of each other, so their number is close to Poisson-distributed.
         """
         if self.rows < 2:
             return 0.0
-        if batch >= self.rows:  # the batch is the file
+        if batch >= self.rows:  # the batch contains the complete file
             return float(self.pairs > 0)
         expected = self.pairs * batch * (batch - 1) / (self.rows * (self.rows - 1))
         return -math.expm1(-expected)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts, JSON-ready."""
+        """Return the counts as a dictionary that can be written to JSON."""
         return asdict(self)
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> "DuplicateCounts":
-        """Return the counts from a result of `as_dict`."""
+        """Restore the counts from the output of `as_dict`."""
         kinds = ("duplicates", "identical", "contradictory", "relabelled")
         found = {kind: Occurrences(saved[kind]["count"], tuple(saved[kind]["lines"])) for kind in kinds}
         return cls(**found, rows=saved["rows"], pairs=saved["pairs"])
 
 
 class Duplicates:
-    """Counts repetitions while a file is read."""
+    """A counter of duplicate rows and uninformative pairs, filled while a file is read."""
 
     def __init__(self, columns: int, *, labelled: bool = False) -> None:
-        """columns: 1 to 3 (anchor, positive, negative). labelled: whether the third column is a label or a score."""
+        """Create the counter.
+
+        columns: the number of columns, 1 to 3 (anchor, positive, negative). labelled: whether the third column
+        contains labels or scores.
+        """
         self._numbers = array("q")
         self._rows = array("q")
         self._labelled = array("q") if labelled else None  # the pairs without their labels
-        # Hashes of the anchors and of the positives; in a file of one column, each row is an anchor.
+        # Hashes of the anchors and of the positives; not needed for one column, where each row is an anchor.
         self._sides = [array("q"), array("q")] if columns > 1 and not labelled else []
         self._identical, self._contradictory = LineCounter(), LineCounter()
 
@@ -122,13 +126,13 @@ class Duplicates:
 
 
 class LineCounter:
-    """Counts rows by their line numbers, which never decrease, and keeps the first few."""
+    """A counter of rows that keeps the first few line numbers; rows must be added in the order of their lines."""
 
     def __init__(self) -> None:
         self._count, self._lines, self._last = 0, [], None
 
     def add(self, number: int) -> None:
-        """Count a row, unless it is the one that was counted last."""
+        """Count the row at this line number, unless it is the row that was counted last."""
         if number == self._last:
             return
         self._count, self._last = self._count + 1, number

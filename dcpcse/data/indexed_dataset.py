@@ -1,4 +1,4 @@
-"""Examples with their row number in the training data, so that the contents of a batch can be traced to the file."""
+"""A dataset whose examples contain their row number, so that the contents of a batch can be traced to the file."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,14 +16,14 @@ ROWS_KEY = "rows"
 
 
 class IndexedDataset(Dataset):
-    """Examples of a table with their row number and the epoch."""
+    """A dataset that adds the row number and the epoch to each example of a table."""
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
         self.epoch = 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """Set the epoch of examples; call it before the epoch's data loader starts, since workers copy the dataset."""
+        """Set the epoch of the examples. Call this before the data loader starts: its workers copy the dataset."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class IndexedDataset(Dataset):
 
 
 def stack_indices(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """Return the row numbers of a batch, if its examples have them."""
+    """Return the row numbers of a batch, or {} if its examples have none."""
     return {ROWS_KEY: [example[ROW_KEY] for example in examples]} if ROW_KEY in examples[0] else {}
 
 

@@ -1,6 +1,6 @@
 """Labels of sentence pairs: classes of natural language inference, or scores.
 
-Training data have them in a third column named `label` or `score`, where other files have hard negatives.
+Labels are in a third column named `label` or `score`, where other training files have hard negatives.
 """
 
 import math
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 CLASSES = ("contradiction", "entailment", "neutral")
-"""Classes in the order of their indices, which are those of SBERT's reader."""
+"""Classes in the order of their indices, which are the same as in SBERT's reader."""
 
 LABEL, SCORE = "label", "score"
 LABEL_INDEX = 2
@@ -16,10 +16,10 @@ LABEL_INDEX = 2
 
 
 class Columns(tuple[str, ...]):
-    """Names of the columns of training data, with a summary of its labels.
+    """The names of the columns of training data, with a summary of the labels.
 
-    classes: the classes that occur, in the order of `CLASSES`. scores: the smallest and the largest score. Both are
-    empty if the data have no such labels, or if only the names are known.
+    classes: the classes that occur, in the order of `CLASSES`. scores: the smallest and the largest score. Either is
+    empty if the data have no labels of this kind, or if only the names of the columns are known.
     """
 
     classes: tuple[str, ...]
@@ -32,12 +32,12 @@ class Columns(tuple[str, ...]):
 
     @classmethod
     def of(cls, names: Iterable[str]) -> "Columns":
-        """Convert names of columns to `Columns`, without knowledge of labels unless they are `Columns` already."""
+        """Convert names of columns to `Columns` without a summary of labels; return `Columns` unchanged."""
         return names if isinstance(names, cls) else cls(names)
 
     @property
     def label(self) -> str | None:
-        """`label` or `score` if there is such a column, else None."""
+        """The name of the label column, `label` or `score`, or None if there is no such column."""
         return next((name for name in (LABEL, SCORE) if name in self), None)
 
     @property
@@ -47,12 +47,12 @@ class Columns(tuple[str, ...]):
 
 
 def label_kind(names: Sequence[str]) -> str | None:
-    """Return `label` or `score` if the third column of a file has this name in any case, else None."""
+    """Return `label` or `score` if the third column of a file has this name (in any letter case), else None."""
     return _kind(names[LABEL_INDEX]) if len(names) > LABEL_INDEX else None
 
 
 def misplaced_label(names: Sequence[str]) -> str | None:
-    """Return the name of a column that is named as a label but is not the third column; None if there is none."""
+    """Return the name of a column named `label` or `score` that is not the third column; None if there is none."""
     return next((name for i, name in enumerate(names) if len(names) > 1 and i != LABEL_INDEX and _kind(name)), None)
 
 
@@ -61,7 +61,10 @@ def _kind(name: str) -> str | None:
 
 
 def normalize_label(kind: str, cell: str) -> str:
-    """Return a class in lower case, or a score as Python prints it; raise ValueError for anything else."""
+    """Normalise a label: return a class in lower case, or a score as Python prints it.
+
+    Raises ValueError if the label is neither one of `CLASSES` nor a finite number, as its kind requires.
+    """
     if kind == LABEL:
         if cell.lower() not in CLASSES:
             raise ValueError(
@@ -82,7 +85,7 @@ def normalize_label(kind: str, cell: str) -> str:
 
 
 class LabelCounter:
-    """Counts the labels of a file while it is read."""
+    """A counter of the labels of a file, filled while the file is read."""
 
     def __init__(self, kind: str | None) -> None:
         self.kind = kind
@@ -100,7 +103,7 @@ class LabelCounter:
 
     @property
     def classes(self) -> Mapping[str, int]:
-        """Class → number of rows, for the classes that occur, in the order of `CLASSES`."""
+        """The number of rows of each class that occurs, in the order of `CLASSES`."""
         return {name: self._classes[name] for name in CLASSES if self._classes[name]}
 
     @property
@@ -110,6 +113,6 @@ class LabelCounter:
 
 
 def describe_labels(classes: Mapping[str, int], scores: Sequence[float]) -> str:
-    """Describe the counts of `LabelCounter` in a few words; empty if there are no labels."""
+    """Return a short description of the counts of `LabelCounter`; empty if there are no labels."""
     counts = ", ".join(f"{number:,} {name}" for name, number in classes.items())
     return counts or (f"scores from {scores[0]:g} to {scores[1]:g}" if scores else "")

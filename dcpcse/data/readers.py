@@ -20,15 +20,15 @@ ROLES = ("anchor", "positive", "negative")
 DROPPED_SHOWN = 5
 
 FileRow = tuple[int, list[str]]
-"""Number of the row's first line, and its cells; a blank line has no cells."""
+"""The number of a row's first line, and the row's cells. A blank line has no cells."""
 
 
 @dataclass
 class DataSource:
-    """A training file during reading: formats errors with their line, and counts dropped rows.
+    """A training file that is being read: it formats errors with their line numbers, and counts dropped rows.
 
-    Readers pass every invalid row to `refuse`, which raises the error. If a subclass overrides it to return
-    (`dcpcse.doctor`), the reader skips the row and continues.
+    For every invalid row, readers call `refuse`, which raises the error. A subclass may override `refuse` to return
+    instead (as `dcpcse.doctor` does); the reader then skips the row and continues.
     """
 
     path: Path
@@ -40,7 +40,7 @@ class DataSource:
         return UserError(f"{self.path}, {self.unit} {number}: {problem}")
 
     def refuse(self, number: int, error: UserError) -> None:
-        """Handle an invalid row."""
+        """Handle an invalid row by raising its error."""
         raise error
 
     def drop(self, number: int) -> None:
@@ -57,7 +57,7 @@ Reader = Callable[[DataSource], Iterator[FileRow]]
 
 def reader_of(path: Path) -> Reader:
     """Return the reader for the file's extension; raise UserError if it is unsupported or the file does not exist."""
-    # os.path, since Path.exists raises errors for names that are too long and for unreadable folders
+    # os.path.exists, since Path.exists raises errors for names that are too long and for unreadable folders
     if not os.path.exists(path):
         raise UserError(f"training file {path} does not exist; check the path")
     if not os.path.isfile(path):
@@ -76,7 +76,7 @@ def read_table(source: DataSource) -> tuple[list[str], Iterator[FileRow]]:
 
 
 def take_columns(source: DataSource, rows: Iterator[FileRow]) -> list[str]:
-    """Return the names of the 1 to 3 columns, from the first row that is not a blank line."""
+    """Return the names of the 1 to 3 columns, which are in the first row that is not blank."""
     for number, cells in rows:
         if not cells:
             source.drop(number)
@@ -112,7 +112,7 @@ def _check_columns(source: DataSource, number: int, columns: list[str]) -> None:
 
 
 def complete_rows(source: DataSource, columns: list[str], rows: Iterable[FileRow]) -> Iterator[FileRow]:
-    """Yield the stripped cells of complete rows; drop blank ones, and pass rows with other faults to `refuse`."""
+    """Yield complete rows with stripped cells; drop rows with blank cells, pass other invalid rows to `refuse`."""
     kind = label_kind(columns)
     for number, cells in rows:
         sentences = [_clean(cell) for cell in cells]
@@ -168,13 +168,13 @@ def _read_text(source: DataSource) -> Iterator[FileRow]:
     named = False
     for number, line in _numbered_lines(source):
         if not named:
-            yield number, ["text"]  # the name that the loader of `datasets` gives it
+            yield number, ["text"]  # the column name that the text loader of `datasets` uses
             named = True
         yield number, [line]
 
 
 def _read_delimited(source: DataSource) -> Iterator[FileRow]:
-    """Yield the rows of a csv or tsv file, quoted as in RFC 4180; a row's number is that of its first line."""
+    """Yield the rows of a csv or tsv file, with quotes as in RFC 4180. A row has the number of its first line."""
     delimiter = "\t" if "tsv" in source.path.name.lower() else ","  # the rule of the published code
     # A lone \r counts as white space here; the csv module would read it as the end of a row.
     lines = _Replayed((number, line.replace("\r", " ") + "\n") for number, line in _numbered_lines(source))
@@ -192,7 +192,7 @@ def _read_delimited(source: DataSource) -> Iterator[FileRow]:
                 f'({error}); close it, and write a quote inside a quoted cell twice ("")'
             )
             source.refuse(start, source.error(start, problem))
-            # The row ends with its first line; the lines that an open quote has consumed are read again.
+            # Only the first line of the row is skipped; the other lines that the open quote consumed are read again.
             lines.rewind()
             records = csv.reader(lines, delimiter=delimiter, strict=True)
             continue
@@ -236,7 +236,7 @@ def _read_json(source: DataSource) -> Iterator[FileRow]:
 
 
 def _read_json_array(source: DataSource) -> Iterator[FileRow]:
-    """Yield the rows of an array of objects, numbered by item; the whole file is held in memory."""
+    """Yield the rows of an array of objects, numbered by item. The complete file is read into memory."""
     try:
         items = _parse_json("\n".join(line for _, line in _numbered_lines(source)))
     except _RowError as error:
@@ -267,7 +267,7 @@ class _RowError(ValueError):
         self.number = number
 
 
-# An object becomes a tuple of pairs instead of a dict, in which a duplicate key would be lost unnoticed.
+# Objects are decoded as tuples of pairs, since a dict would silently drop duplicate keys.
 _DECODER = json.JSONDecoder(object_pairs_hook=tuple)
 
 
@@ -282,7 +282,7 @@ def _parse_json(text: str, first_line: int = 1) -> Any:
 
 
 def _object_rows(source: DataSource, values: Iterable[tuple[int, Any]]) -> Iterator[FileRow]:
-    """Yield the keys of the first object, then the cells of each object in this order; None is a blank line."""
+    """Yield the keys of the first object, then the cells of every object in this order; None means a blank line."""
     keys: list[str] = []
     for number, value in values:
         if value is None:

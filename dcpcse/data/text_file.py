@@ -1,4 +1,4 @@
-"""A text file to encode, with one sentence per line: checked once, then read in chunks of lines in any order."""
+"""Read text files to encode, with one sentence per line: check a file once, then read chunks of lines in any order."""
 
 import hashlib
 import os
@@ -12,9 +12,9 @@ from dcpcse.utils.text_lines import decode_line, line_error
 
 @dataclass(frozen=True)
 class TextFile:
-    """Facts about a text file from one pass over it; their size is small for files of any size.
+    """A checked text file, without its contents, so that even a large file takes little memory.
 
-    starts: byte offset of each chunk of `chunk_size` lines. state: size and modification time.
+    starts: the byte offset of each chunk of `chunk_size` lines. state: the size and modification time of the file.
     """
 
     path: Path
@@ -26,7 +26,7 @@ class TextFile:
 
     @classmethod
     def read(cls, path: str | Path, chunk_size: int) -> "TextFile":
-        """Read and check the whole file; raise UserError, with file and line, if it cannot be encoded.
+        """Read and check the complete file; raise UserError, with file and line, if it cannot be encoded.
 
         Blank lines are rejected, since row i of the vectors belongs to line i of the file.
         """

@@ -1,8 +1,9 @@
-"""Load training files (txt, csv, tsv, json and jsonl), with checks of every cell and memory mapping.
+"""Load training files (txt, csv, tsv, json and jsonl): check every cell, and memory-map the rows.
 
-Each reader parses one format and yields rows. Rules that apply to all formats (the number of columns and of cells per
-row, and blank cells) are checked in one place after the readers. The general loaders of `datasets` are not used since
-they guess types: they read `NA` and `null` as missing cells, `1.5` as a number, and U+2028 as the end of a line.
+Each reader parses one format and yields rows. The rules for all formats (the number of columns, the number of cells
+per row, and blank cells) are checked in one place, on the rows that a reader yields. The general loaders of `datasets`
+are not used, because they guess types: they read `NA` and `null` as missing cells, `1.5` as a number, and U+2028 as
+the end of a line.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dcpcse.data.labels import Columns
 from dcpcse.data.readers import DataSource, complete_rows, reader_of, take_columns
 from dcpcse.utils.errors import UserError, plural
 
-if TYPE_CHECKING:  # imported lazily: it takes over a second, for which `train.py --help` should not wait
+if TYPE_CHECKING:  # imported lazily, since the import takes over a second and would delay `train.py --help`
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
@@ -31,11 +32,11 @@ logger = logging.getLogger(__name__)
 class TrainingData:
     """The sentences of one training file.
 
-    dataset: string columns `anchor`, `anchor, positive` or `anchor, positive, negative`. Labelled pairs have `label`
-    (a string of `labels.CLASSES`) or `score` (a number) instead of `negative`.
+    dataset: a table with the string columns `anchor`, `anchor, positive` or `anchor, positive, negative`. Labelled
+    pairs have `label` (a string of `labels.CLASSES`) or `score` (a number) instead of `negative`.
     columns: the names of the columns in the file (`text` for a txt file).
-    dropped: number of rows dropped because of a blank cell. dropped_lines: line numbers, from 1, of the first few of
-    them (in a JSON array, item numbers from 1).
+    dropped: number of rows dropped because of a blank cell. dropped_lines: line numbers, from 1, of the first few
+    dropped rows (in a JSON array, item numbers from 1).
     repeats: counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
     classes: label → number of rows, for the labels that occur. scores: the smallest and the largest score.
     """
@@ -59,9 +60,9 @@ def load_training_file(
 ) -> TrainingData:
     """Load a training file, from the cache folder if an earlier call has read it.
 
-    The cache folder is `cache_dir`, by default `dcpcse` in that of `datasets`; no other files are written. refresh:
-    read the file again even if it is cached. Rows with blank cells are dropped, and one warning reports them. Raises
-    UserError, with file and line, if the file is not valid training data, and if the cache folder is not writable.
+    The cache folder is `cache_dir`, by default `dcpcse` in the cache folder of `datasets`; no other files are written.
+    refresh: read the file again even if it is cached. Rows with blank cells are dropped, and one warning reports them.
+    Raises UserError if the file is not valid training data (with file and line) or the cache folder is not writable.
     """
     path = Path(path)
     reader_of(path)  # checks first that the file exists and has a supported extension
@@ -80,9 +81,10 @@ def load_training_file(
 
 
 def locate_rows(path: str | Path, data: Dataset, rows: Sequence[int]) -> list[dict[str, Any]]:
-    """Locate rows in their training file: `line` (from 1) or `item` of a JSON array, with row number and sentences.
+    """Return the row number, the location in the training file and the sentences of each of the given rows.
 
-    data: the dataset that `load_training_file` returned. The file is read again; if that fails, `line` is left out.
+    The location is `line` (from 1), or `item` in a JSON array. data: the dataset that `load_training_file` returned.
+    The file is read again; if that fails, the location is left out.
     """
     texts = data.select(list(rows)).to_list()
     places: dict[int, dict[str, int]] = {}
@@ -97,7 +99,7 @@ def locate_rows(path: str | Path, data: Dataset, rows: Sequence[int]) -> list[di
 
 
 def distinct_sentences(path: str | Path) -> tuple[str, ...]:
-    """Return the distinct sentences of a training file from all columns; raises errors like `load_training_file`."""
+    """Return the distinct sentences in all columns of a training file; raise the errors of `load_training_file`."""
     data = load_training_file(path)
     return tuple(dict.fromkeys(text for column in data.roles.sentences for text in data.dataset[column]))
 

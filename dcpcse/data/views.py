@@ -13,8 +13,8 @@ from dcpcse.utils.errors import UserError
 class View:
     """One view of an example: its role in the loss, the column it reads, its templates and its augmentation.
 
-    templates: indices of templates. Without any, the sentence is encoded alone; of several, each text gets one.
-    augmentation: a random change of the sentence.
+    templates: indices of the templates. If there are none, the sentence is encoded without a template; if there are
+    several, one of them is drawn for each text. augmentation: a random change of the sentence.
     """
 
     name: str
@@ -23,12 +23,18 @@ class View:
     augmentation: Augmentation | None = None
 
     def template_for(self, text: str, seed: int) -> int:
-        """Return the template of a text, drawn uniformly; the same in every epoch, process and resumed run."""
+        """Return the index of a text's template, drawn uniformly.
+
+        The index is the same in every epoch, process and resumed run.
+        """
         drawn = hashlib.blake2b(f"{seed} {self.name} {text}".encode(), digest_size=8).digest()
         return self.templates[int.from_bytes(drawn) % len(self.templates)]
 
     def random(self, seed: int, epoch: int, row: int) -> Random:
-        """Return the generator of a row's augmentation; the same in every process, batch size and resumed run."""
+        """Return the random generator for the augmentation of a row.
+
+        Its numbers are the same in every process and resumed run, and for every batch size.
+        """
         return Random(f"{seed} {epoch} {row} {self.name}")
 
 
@@ -40,8 +46,9 @@ def max_added_tokens(views: Iterable[View], tokens: int) -> int:
 def sentence_pair_views(columns: Sequence[str], templates: int = 0) -> tuple[View, ...]:
     """Return the views of SimCSE: anchor and positive, and the hard negative if the data have one.
 
-    Data of one column are unsupervised: both views are the same sentence, and dropout makes them differ. templates:
-    number of templates; the anchor takes the first, other views take the last (PromptBERT, section 4.3).
+    Data of one column are unsupervised: both views are the same sentence, and dropout makes their embeddings differ.
+    templates: number of templates; the anchor uses the first, and the other views use the last (PromptBERT, section
+    4.3).
     """
     require_anchor(columns)
     first, last = ((0,), (templates - 1,)) if templates else ((), ())

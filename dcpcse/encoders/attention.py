@@ -1,9 +1,10 @@
-"""Attention function for transformers with prompts in every layer, and with batches without padding.
+"""An attention function for transformers that supports prompts in every layer and batches without padding.
 
-The prefix is passed to this function as a keyword argument of the backbone's forward pass. Masks, lengths and
-positions outside this file do not include it. The published code and peft pass it as `past_key_values` instead. That
-is avoided here because transformers sets the cache to None under activation checkpointing, which silently drops the
-prompt, and because a cache grows with every pass that uses it.
+The prefix (the keys and values of the prompts) is passed to this function as a keyword argument of the backbone's
+forward pass. Masks, lengths and positions outside this file do not include the prefix. The published code and peft
+pass it as `past_key_values` instead. This module avoids `past_key_values` because transformers sets this cache to None
+under activation checkpointing, which silently drops the prompt, and because a cache grows with every pass that uses
+it.
 
 Packed batches are passed in the same way: the backbone receives one row of all real tokens, and only this function
 uses the boundaries of the sequences. For a packed batch, a missing mask means that nothing is padded, never that
@@ -43,15 +44,16 @@ def prefix_attention(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Scaled dot-product attention over a layer's prefix and its tokens (P-tuning v2, section 3.2).
+    """Compute scaled dot-product attention over a layer's prefix and its tokens (P-tuning v2, section 3.2).
 
     query, key, value: (N, heads, L, head_dim). attention_mask: boolean (N, 1, L, L), or None if nothing is masked.
-    Prompts have neither queries nor positions; every token attends to all of them, whatever the mask or window.
-    prefix_mask: boolean (N, P), the prompts that belong to each row if rows have different numbers of prompts; None if
-    all do. packing: if given, query, key and value are (1, heads, T, head_dim), with the sequences one after another
-    and no mask. one_row: the same packed sequences, which stay in one row unless dropout is applied to the attention
-    weights. sliding_window: the smallest distance at which two tokens no longer attend to each other; a given mask
-    already includes it. Returns the output (N, L, heads, head_dim), or (1, T, heads, head_dim) if packed, and None.
+    Prompts have neither queries nor positions; every token attends to all prompts, whatever the mask or window.
+    prefix_mask: boolean (N, P), which prompts belong to each row; None if every row has all prompts. packing: if
+    given, query, key and value are (1, heads, T, head_dim), the sequences follow one another, and there is no mask.
+    one_row: the same packed sequences; if given, they stay in one row unless dropout is applied to the attention
+    weights. sliding_window: the smallest distance at which two tokens no longer attend to each other; a given
+    attention_mask already includes the window. Returns the output (N, L, heads, head_dim), or
+    (1, T, heads, head_dim) if packed, and None.
     """
     layer = getattr(module, "layer_idx", None)
     own = None if prefix is None else prefix.get(layer)
@@ -73,7 +75,7 @@ def prefix_attention(
 
 
 def _to_rows(states: Tensor, packing: Packing) -> Tensor:
-    """(1, heads, T, head_dim) → (N, heads, width, head_dim)."""
+    """Convert packed states (1, heads, T, head_dim) to rows (N, heads, width, head_dim)."""
     return packing.to_rows(states.squeeze(0).transpose(0, 1)).transpose(1, 2)
 
 
@@ -89,7 +91,7 @@ def _within(window: int, length: int, mask: Tensor | None, device: torch.device)
 def _with_prompts(mask: Tensor | None, own: Tensor | None, prompts: int, length: int) -> Tensor | None:
     """Prepend columns for the prompts to a mask that broadcasts to (N, 1, length, length).
 
-    own: boolean (N, prompts), the prompts that each row sees; None for all.
+    own: boolean (N, prompts), which prompts each row sees; None if every row sees all of them.
     """
     if own is None:
         return None if mask is None else F.pad(mask, (prompts, 0), value=True)

@@ -55,10 +55,11 @@ def load_backbone(
 ) -> Backbone:
     """Load an encoder in float32, with all weights from the checkpoint.
 
-    tokenizer, config: load these from other locations. lm_head: None loads no masked-LM head, "checkpoint" takes the
-    one of this checkpoint, "new" initialises one, and any other value is the checkpoint to take it from. require: a
-    function that raises UserError if this is not the expected encoder; called before the tokenizer is loaded. Raises
-    UserError if the checkpoint does not exist, or lacks weights or the masked-LM head.
+    tokenizer, config: other locations of the tokenizer and of the configuration. lm_head: None loads no masked-LM
+    head, "checkpoint" loads the head of this checkpoint, "new" initialises a new head, and any other value names the
+    checkpoint to load the head from. require: a function that raises UserError if the source is not the expected
+    encoder; it is called before the tokenizer is loaded. Raises UserError if the checkpoint does not exist, or lacks
+    weights or the masked-LM head.
     """
     options = options or LoadOptions()
     _refuse_own_folder(name_or_path)
@@ -86,8 +87,8 @@ def build_backbone(
 ) -> Backbone:
     """Build an encoder in float32 from the configuration in a folder and the given weights.
 
-    weights: exactly the weights of the encoder, by name. tokenizer: load it from another location. Raises UserError as
-    `load_backbone` does.
+    weights: all weights of the encoder and no others, by name. tokenizer: another location of the tokenizer. Raises
+    UserError as `load_backbone` does.
     """
     options = options or LoadOptions()
     settings = _config(place, options)
@@ -102,7 +103,7 @@ def build_backbone(
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Return the sha256 of the shapes and float32 bytes of all weights, independent of the names of parameters.
+    """Return a sha256 of the shapes and float32 bytes of all weights; it does not depend on the parameters' names.
 
     Poolers are excluded, so that an encoder has the same fingerprint with and without its pooler.
     """
@@ -124,7 +125,7 @@ def vocabulary_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def require_trained_head(lm_head: str) -> None:
-    """Raise UserError if predictions need a trained masked-LM head and --lm_head is "new"."""
+    """Raise UserError if --lm_head is "new", since only a trained masked-LM head can predict tokens."""
     if lm_head == "new":
         raise UserError("--lm_head new: an untrained head cannot predict tokens; give a checkpoint that has a head")
 
@@ -132,8 +133,8 @@ def require_trained_head(lm_head: str) -> None:
 class LMHead(nn.Module):
     """The masked-LM head of any architecture, applied to hidden states.
 
-    It owns the checkpoint's masked LM with the encoder replaced by a pass-through. The head therefore runs its
-    original code (transform, bias, tied weights), and none of it is reimplemented here.
+    It owns the checkpoint's masked LM, in which a pass-through replaces the encoder. The head therefore runs its
+    original code (transform, bias, tied weights), which is not reimplemented here.
     """
 
     def __init__(self, masked_lm: PreTrainedModel) -> None:
@@ -143,7 +144,7 @@ class LMHead(nn.Module):
         self.masked_lm = masked_lm
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Hidden states (n, H) → logits (n, vocabulary), in the dtype of `hidden`."""
+        """Return the logits (n, vocabulary) of hidden states (n, H), in the dtype of `hidden`."""
         given = hidden.to(self.masked_lm.dtype).unsqueeze(0)
         return self.masked_lm(inputs_embeds=given).logits[0].to(hidden)
 
@@ -214,13 +215,13 @@ def fitting_tokenizer(
 
 
 def _load(auto: type, name_or_path: str, config: PretrainedConfig, options: LoadOptions) -> tuple[Any, set[str]]:
-    """Load a model in float32; return it with the names of weights that its checkpoint lacks.
+    """Load a model in float32; return it and the names of the weights that its checkpoint lacks.
 
-    transformers initialises such weights randomly.
+    transformers initialises the missing weights randomly.
     """
     require_plain_folder(Path(name_or_path))
     with _user_errors(name_or_path, "encoder"), quiet():
-        # Always float32: transformers uses the dtype of the file by default, and scores would change with it.
+        # Always float32: by default, transformers uses the dtype of the file, which would change the scores.
         model, info = auto.from_pretrained(
             name_or_path,
             config=config,
@@ -246,7 +247,7 @@ def _load_encoder(
 
 
 def load_masked_lm(name_or_path: str, options: LoadOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a masked language model in float32, with all weights from its checkpoint, and its tokenizer."""
+    """Return a masked language model in float32 and its tokenizer; raise UserError if its checkpoint lacks weights."""
     masked_lm, missing = _load_masked_lm(name_or_path, _config(name_or_path, options), options)
     _require_none_missing(name_or_path, missing, "masked language model")
     return masked_lm, fitting_tokenizer(name_or_path, name_or_path, masked_lm, options)
@@ -307,7 +308,7 @@ def _load_masked_lm(
 
 
 def _take_pooler(model: PreTrainedModel) -> nn.Module | None:
-    """Remove and return the model's pooler: it would cost time and, unused by the loss, appear to be trained."""
+    """Remove and return the model's pooler, which would take time and seem to be trained although no loss uses it."""
     pooler = getattr(model, "pooler", None)
     if pooler is not None:
         model.pooler = None

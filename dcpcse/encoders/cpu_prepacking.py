@@ -1,8 +1,8 @@
 """Prepack frozen weights into the memory layout that matrix products on a CPU need.
 
 A matrix product first copies its weight into blocks that fit the registers and caches of the processor. It does so in
-every call, since the weight may have changed. Frozen weights do not change, so oneDNN can use blocks prepared once. A
-step with frozen weights is then faster than the same products with trained weights.
+every call, since the weight may have changed. Frozen weights do not change, so oneDNN can reuse blocks that are
+prepared once. A training step with frozen weights is then faster than one with trained weights.
 """
 
 import contextlib
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 LEAST_WEIGHTS = 256 * 256
-"""Smaller matrices do not benefit: a call of oneDNN takes about 20 µs longer than a call of MKL."""
+"""Minimum size of a prepacked matrix. Smaller ones do not benefit: a oneDNN call takes about 20 µs longer than MKL."""
 
 LEAST_ROWS = 64
-"""With fewer rows, a product is limited by reading its weights, whatever their layout."""
+"""Minimum number of input rows. With fewer rows, the time to read the weights dominates, whatever their layout."""
 
 KEPT_PRODUCTS = "64"
-"""Number of matrix products whose execution plan oneDNN and torch cache. A plan is for one shape and takes 0.5 MB.
+"""Number of matrix products whose execution plans oneDNN and torch cache. Each plan is for one shape and takes 0.5 MB.
 
-The sizes of packed batches keep changing: with the default of more than a thousand plans, a process grows by hundreds
-of megabytes without becoming faster. Both libraries read the variable once, at their first product. A value that the
-user has set is kept.
+The sizes of packed batches keep changing. With the default of more than a thousand plans, a process would grow by
+hundreds of megabytes without becoming faster. Each library reads its environment variable once, at its first product.
+Values that the user has set are kept.
 """
 for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, KEPT_PRODUCTS)
@@ -33,12 +33,12 @@ for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
 
 @contextlib.contextmanager
 def prepacked(module: nn.Module, enabled: bool = True) -> Iterator[int]:
-    """Let the linear layers of a module multiply with a prepacked copy of their weights within the context.
+    """Make linear layers of a module multiply by prepacked copies of their weights within the context.
 
-    Yields the number of these layers. They are the float32 layers on a CPU whose weights need no gradient: all of them
-    under `torch.no_grad` and `torch.inference_mode`, otherwise the frozen ones. Their weights must not change within
-    the context. The copy doubles the memory of the weights; a backward pass, which needs the transposed weights,
-    triples it.
+    Yields the number of these layers. They are the float32 layers on a CPU whose weights need no gradient: under
+    `torch.no_grad` and `torch.inference_mode`, all layers; otherwise, the frozen ones. Their weights must not change
+    within the context. The copies double the memory of the weights; a backward pass, which also needs copies of the
+    transposed weights, triples it.
     """
     layers = [layer for layer in module.modules() if _fits(layer)] if enabled and _available() else []
     for layer in layers:

@@ -1,4 +1,4 @@
-"""A backbone with continuous prompts: token ids → hidden states."""
+"""The `Encoder`: a backbone with continuous prompts, which maps token ids to hidden states."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from dcpcse.utils.safetensors_io import set_dtype
 class EmbeddingEdits:
     """Changes to the output of the embedding layer.
 
-    zeroed: boolean (N, L, 1 or H), the elements set to zero. shift: (N, L, H), added afterwards.
+    zeroed: boolean (N, L, 1 or H), true at the elements to set to zero. shift: (N, L, H), values to add afterwards.
     """
 
     zeroed: Tensor | None = None
@@ -33,14 +33,14 @@ class EmbeddingEdits:
 
 
 class Encoder(nn.Module):
-    """Backbone with an optional deep prompt and optional shallow prompts: token ids → hidden states.
+    """A backbone with an optional deep prompt and optional shallow prompts, which maps token ids to hidden states.
 
     position_offset: number of positions by which the text is shifted (in the published code, the prompt length).
     cls_prompt: a trained vector that replaces the word embedding of the first token (D2CSE, section 3). tuned: whether
     the backbone is trained, and therefore saved with the model.
     If the backbone is one of `PACKABLE`, padding is skipped everywhere except in attention (`set_packed` changes
-    this); the hidden states of real tokens are the same. Raises UserError if the prompts do not affect the output of
-    this backbone.
+    this). The hidden states of real tokens are the same either way. Raises UserError if the prompts do not affect the
+    output of this backbone.
     """
 
     def __init__(
@@ -100,15 +100,16 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Return the hidden states (N, L, H) of the last layer, as a tuple of one tensor.
 
-        With `all_layers`, return those of all layers, preceded by the output of the embedding layer. They are float32
-        or wider. Hidden states of padding are zero in a packed encoder and undefined otherwise.
-        input_ids, attention_mask: (N, L). slots: positions of the shallow prompts. prefix: the prefix of an earlier
+        With `all_layers`, the tuple contains the output of the embedding layer and the hidden states of all layers.
+        All tensors are float32 or wider. Hidden states of padding are zero in a packed encoder, undefined otherwise.
+        input_ids, attention_mask: (N, L). slots: indices of the shallow prompts. prefix: the prefix of an earlier
         pass, for a second pass with the same prompts; by default, a new one is drawn. index: (N, L), the index of each
-        token in its original text, for texts with a part left out. condition: (N, H), replaces the output of the
-        embedding layer at index 0, without position or type embedding (DiffCSE). edits: further changes to it.
-        as_encoder: False for the pass of a discriminator, which uses the original embedding of [CLS]. packing: the
-        packing of the mask if it is already computed. pads: also compute the padding, as an encoder that is not packed
-        does. Raises UserError if L exceeds the number of positions.
+        token in the complete text, for texts of which a part is left out. condition: (N, H), vectors that replace the
+        output of the embedding layer at index 0; no position or type embedding is added (DiffCSE). edits: further
+        changes to the output of the embedding layer. as_encoder: False for the pass of a discriminator, which uses the
+        original embedding of [CLS]. packing: the packing of the mask, if it is already computed. pads: also compute
+        hidden states of padding, as in an encoder that is not packed. Raises UserError if L exceeds the number of
+        positions.
         """
         given = self.inputs(input_ids, slots, index=index, as_encoder=as_encoder)
         prompts = {}
@@ -121,7 +122,7 @@ class Encoder(nn.Module):
     def inputs(
         self, input_ids: Tensor, slots: Slots | None = None, *, index: Tensor | None = None, as_encoder: bool = True
     ) -> dict[str, Tensor]:
-        """Return the backbone's inputs for rows (N, L), except mask and prefix; each tensor is (N, L, ...).
+        """Return the backbone's inputs for token ids (N, L), except mask and prefix; each tensor is (N, L, ...).
 
         See `forward` for the arguments. Raises UserError if L exceeds the number of positions.
         """
@@ -144,9 +145,9 @@ class Encoder(nn.Module):
         packing: Packing | None = None,
         pads: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Run the backbone on the result of `inputs`; prompts: keyword arguments of `prefix_attention`.
+        """Run the backbone on the result of `inputs`, and return hidden states as `forward` does.
 
-        See `forward` for the other arguments and the result.
+        prompts: keyword arguments of `prefix_attention`. See `forward` for the other arguments.
         """
         packing = self._packing(attention_mask, packing) if self.packed and not pads else None
         backbone_inputs, first = self._backbone_inputs(given, attention_mask, packing)
@@ -161,7 +162,7 @@ class Encoder(nn.Module):
     def _backbone_inputs(
         self, given: Mapping[str, Tensor], attention_mask: Tensor, packing: Packing | None
     ) -> tuple[dict[str, Any], Tensor]:
-        """Return the backbone's inputs, in rows or packed, and the flattened indices (N,) of the first tokens."""
+        """Return the backbone's inputs, padded or packed, and the flattened index (N,) of each text's first token."""
         if packing is None:
             rows, length = attention_mask.shape
             first = torch.arange(rows, device=attention_mask.device) * length
@@ -173,7 +174,7 @@ class Encoder(nn.Module):
     def _packing(self, attention_mask: Tensor, packing: Packing | None) -> Packing | None:
         """Return the given packing, or compute it.
 
-        Return None inside a compiled graph, which the computation would break.
+        Inside a compiled graph, return None instead of computing the packing, which would break the graph.
         """
         if packing is None and not torch.compiler.is_compiling():
             return Packing.of(attention_mask)
@@ -215,7 +216,7 @@ class Encoder(nn.Module):
             handle.remove()
 
     def peft_obstacles(self) -> list[str]:
-        """Reasons why peft's prefix tuning would compute different hidden states; empty if it computes the same."""
+        """Return the reasons why peft's prefix tuning would compute different hidden states, if any."""
         kind, dtype = self.backbone.config.model_type, self.backbone.dtype
         length = 0 if self.prompt is None else self.prompt.shape.length
         reasons = {
@@ -231,7 +232,7 @@ class Encoder(nn.Module):
         return [reason for reason, applies in reasons.items() if applies]
 
     def record(self) -> dict[str, Any]:
-        """Return the encoder's entries of `dcpcse.json`, from which `build` can rebuild it around a backbone."""
+        """Return the encoder's entries in `dcpcse.json`, from which `build` rebuilds the encoder around a backbone."""
         return {
             "prompt": None if self.prompt is None else self.prompt.record(),
             "shallow": None if self.shallow is None else self.shallow.record(),
@@ -313,7 +314,7 @@ def _unpacked(state: Tensor, packing: Packing | None, length: int) -> Tensor:
 
 
 def set_frozen_dtype(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the frozen encoders and LM heads in a module to a dtype; trained weights keep theirs."""
+    """Convert the frozen encoders and LM heads in a module to a dtype; those with trained weights are unchanged."""
     for part in module.modules():
         frozen = part.backbone if isinstance(part, Encoder) else part if isinstance(part, LMHead) else None
         if frozen is not None and not any(weight.requires_grad for weight in frozen.parameters()):

@@ -1,4 +1,4 @@
-"""The identity of a model: all facts that determine its embeddings."""
+"""Compute the identity of a model: all facts that determine its embeddings."""
 
 import hashlib
 import json
@@ -15,16 +15,17 @@ from dcpcse.encoders.storage import model_folder
 from dcpcse.encoders.storage.backbone_folder import read_backbone
 
 ROUNDING_ONLY_KEYS = ("device", "torch", "transformers")
-"""Facts that change vectors only by rounding."""
+"""Names of the facts that change embeddings only by rounding."""
 
 _CACHE: WeakKeyDictionary[torch.nn.Module, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()
-"""Model → its state when its identity was computed, and that identity."""
+"""Model → the state of the model when its identity was computed, and this identity."""
 
 
 def identity(model: torch.nn.Module) -> dict[str, Any]:
-    """Return all facts that determine the embeddings of a model, JSON-ready; equal for models with equal embeddings.
+    """Return all facts that determine the embeddings of a model, in a form that can be written to JSON.
 
-    model: a `SentenceEncoder`, a class that this module cannot import, since it belongs to a higher layer.
+    The facts are equal for models with equal embeddings. model: a `SentenceEncoder`; this module cannot import this
+    class, which belongs to a higher layer.
     """
     return {
         "base": model.source.fingerprint,
@@ -54,10 +55,10 @@ def current_identity(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def trained_digest(folder: str | Path) -> str:
-    """Return `identity(model)["trained"]` of the model in a folder from its files, without loading an encoder."""
+    """Return `identity(model)["trained"]` for the model in a folder, computed without loading an encoder."""
     contents = model_folder.read_contents(folder)
     tensors = {
-        # The file names the tensors of a projection without the table that they compute.
+        # In the file, the names of a projection's tensors lack the part "table".
         f"prompt.table.{rest}" if part == "prompt" else f"{part}.{rest}": tensor
         for name, tensor in contents.trained.items()
         for part, _, rest in [name.partition(".")]
@@ -71,7 +72,7 @@ def trained_digest(folder: str | Path) -> str:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the names of the facts that make the embeddings of two identities differ by more than rounding."""
+    """Return the names of the facts that differ between two identities and change embeddings by more than rounding."""
     return [name for name in sorted({*one, *other} - set(ROUNDING_ONLY_KEYS)) if one.get(name) != other.get(name)]
 
 
@@ -82,13 +83,13 @@ def _state(model: Any) -> Any:
     """
     tensors = [*model.parameters(), *model.buffers()]
     if any(tensor.is_inference() for tensor in tensors):
-        return object()  # inference tensors have no version counter; this object equals nothing else
+        return object()  # inference tensors have no version counter; a new object differs from every earlier state
     versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
     return versions, model.pooling, model.head_at_inference, model.preprocessing_record(), id(model.tokenizer)
 
 
 def _tokenizer_digest(tokenizer: Tokenizer) -> str:
-    # Truncation and padding are those of the last call, so encoding a text would change the identity.
+    # Truncation and padding are left out: they are those of the last call, so encoding a text would change the digest.
     content = json.loads(tokenizer.to_str()) | {"truncation": None, "padding": None}
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 

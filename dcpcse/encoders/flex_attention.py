@@ -1,4 +1,4 @@
-"""Attention over a packed batch in one row of all texts, for GPUs: no padding is needed.
+"""Attention over packed batches on GPUs: all texts stay in one row, so that no padding is needed.
 
 Each token attends to its own text and its prompts. PyTorch's flex attention skips whole blocks of pairs that do not
 attend to each other. Prompts that all texts share are stored once, not once per text. Flex attention has no dropout on
@@ -17,13 +17,13 @@ from dcpcse.encoders.packing import Packing
 
 
 class TextsInOneRow:
-    """The texts of one packed batch, for all layers of a forward pass; the attention masks are computed once."""
+    """The texts of one packed batch, in one row. All layers of a forward pass share the attention masks."""
 
     def __init__(self, packing: Packing) -> None:
         self.texts = len(packing.sizes)
         self.tokens = sum(packing.sizes)
         numbers = torch.arange(self.texts, device=packing.lengths.device)
-        # output_size: otherwise the host waits for the GPU to compute it.
+        # Without output_size, the host would wait for the GPU to compute this size.
         self.text_of = numbers.repeat_interleave(packing.lengths, output_size=self.tokens)
         self._masks: dict[tuple[int, bool, int | None], BlockMask] = {}
 
@@ -37,10 +37,11 @@ class TextsInOneRow:
         window: int | None,
         scale: float | None,
     ) -> Tensor:
-        """Attend within each text: query, key, value (1, heads, T, head_dim) → (1, T, heads, head_dim).
+        """Compute attention within each text, and return the output (1, T, heads, head_dim).
 
-        prefix: keys and values of the prompts, each (N, heads, P, head_dim). prefix_mask and window: see
-        `dcpcse.encoders.attention.prefix_attention`; prefix_mask must be the same in all layers of a pass.
+        query, key, value: (1, heads, T, head_dim). prefix: keys and values of the prompts, each (N, heads, P,
+        head_dim). prefix_mask and window: see `dcpcse.encoders.attention.prefix_attention`; prefix_mask must be the
+        same in all layers of a pass.
         """
         prompts, shared = 0, True
         if prefix is not None:
@@ -75,7 +76,7 @@ class TextsInOneRow:
 
 
 def _in_one_row(prompts: Tensor, shared: bool) -> Tensor:
-    """(N, heads, P, head_dim) → (1, heads, P or N · P, head_dim)."""
+    """Convert prompts (N, heads, P, head_dim) to one row: (1, heads, P, head_dim) if shared, else P becomes N · P."""
     return prompts[:1] if shared else prompts.transpose(0, 1).flatten(1, 2).unsqueeze(0)
 
 

@@ -1,4 +1,4 @@
-"""Heads between the pooled vector and the loss (and, for some methods, the sentence embedding)."""
+"""Heads, which are applied to the pooled vector before the loss and, for some methods, also at inference."""
 
 import copy
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class JointBatchNorm(nn.BatchNorm1d):
     """Batch normalisation over the rows of all processes in training, (N, H) → (N, H), on GPUs and CPUs.
 
     torch's SyncBatchNorm supports GPUs only. The number of rows may differ between processes. The running statistics
-    are the same in all processes, and equal those of one process with the joined batch.
+    are the same in all processes, and the same as in a single process with the joined batch.
     """
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class JointBatchNorm(nn.BatchNorm1d):
         own_count = rows.new_full((1,), len(rows))
         count, total = all_reduce_sum(torch.cat([own_count, rows.sum(0)])).split([1, rows.shape[1]])
         mean = total / count
-        # Computed from the mean: a sum of squares would lose the digits of a small variance.
+        # Computed from deviations from the mean, since a sum of squares would lose the digits of a small variance.
         variance = all_reduce_sum((rows - mean).square().sum(0)) / count
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
@@ -95,8 +95,8 @@ class MLMTransform(nn.Module):
     """The layers of a masked-LM head before its decoder: dense, activation, LayerNorm, (N, H) → (N, H).
 
     PromptBERT's code (`org_mlp`) applies the checkpoint's own transform to the [MASK] vectors of the sentence and of
-    the template before it subtracts one from the other, and trains it. The published 81.97 of supervised BERT-base
-    depends on it.
+    the template, then subtracts the second from the first. It also trains the transform. The published score of 81.97
+    for supervised BERT-base depends on this.
     """
 
     def __init__(self, hidden_size: int, activation: str = "gelu", eps: float = 1e-12) -> None:
@@ -127,7 +127,7 @@ class MLMTransform(nn.Module):
 
 @torch.no_grad()
 def _reproduces(head: MLMTransform, lm_head: LMHead, decoder: nn.Linear) -> bool:
-    """Whether this transform followed by the decoder computes the same as the LM head."""
+    """Return whether the transform followed by the decoder computes the same logits as the LM head."""
     # A separate generator: this check must not change the random numbers of the run.
     hidden = torch.randn(4, decoder.in_features, generator=torch.Generator().manual_seed(0)).to(decoder.weight)
     return torch.allclose(decoder(head(hidden)), lm_head(hidden), atol=1e-4, rtol=1e-4)
@@ -141,7 +141,7 @@ def _no_transform(masked_lm: nn.Module) -> UserError:
 
 
 HEADS: dict[str, type[nn.Module]] = {"tanh_mlp": TanhMLP, "batchnorm_mlp": BatchNormMLP, "mlm_transform": MLMTransform}
-"""Heads that a model folder can contain, by the name in its record; each is built from hidden size and settings."""
+"""Heads that a model folder can contain: name in `dcpcse.json` → class, which takes the hidden size and settings."""
 
 
 def head_record(head: nn.Module) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Batches without padding: all real tokens in one row, and the conversion from and to padded rows.
+"""Batches without padding: pack all real tokens of a batch into one row, and convert them back to padded rows.
 
 A frozen encoder spends most of its time in linear layers, which treat every token alike. Padding costs as much there
 as text, so it is left out. Only attention needs the boundaries of the texts (`dcpcse.encoders.attention`).
@@ -16,10 +16,10 @@ from torch import Tensor
 class Packing:
     """Indices of the T real tokens of a batch (N, L), text after text.
 
-    source: (T,), indices of the tokens in the flattened batch. place: (T,), indices of the tokens in flattened rows
-    (N, width) in which each text starts at index 0, where width is the length of the longest text. real: boolean
-    (N, width), whether an element of these rows is a token. lengths: (N,), number of tokens of each text. sizes: the
-    same numbers as integers, which can be read without waiting for a device.
+    source: (T,), indices of the tokens in the flattened batch. place: (T,), indices of the tokens in the flattened
+    left-aligned batch (N, width), where each text starts at index 0 of its row, and width is the length of the longest
+    text. real: boolean (N, width), true at the tokens of the left-aligned batch. lengths: (N,), number of tokens of
+    each text. sizes: the lengths as Python integers, which can be read without waiting for a device.
     """
 
     source: Tensor
@@ -30,9 +30,10 @@ class Packing:
 
     @classmethod
     def of(cls, mask: Tensor) -> "Packing":
-        """Compute the packing of a mask (N, L), which is 1 at real tokens, at any indices of a row.
+        """Compute the packing of a mask (N, L), which is 1 at real tokens; padding may be anywhere in a row.
 
-        On a GPU this waits for the device; the collator therefore computes it before the mask is moved there.
+        On a GPU, this waits for the device. The collator therefore computes the packing before the mask is moved to
+        the GPU.
         """
         real = mask.bool()
         lengths = real.sum(1)
@@ -54,7 +55,7 @@ class Packing:
         return Packing(*map(change, tensors), self.sizes)
 
     def split(self, rows: Sequence[int], length: int) -> Iterator["Packing"]:
-        """Yield the packings of consecutive parts of the batch (N, length), with rows[i] rows each.
+        """Yield the packings of consecutive parts of the batch (N, length); part i has rows[i] rows.
 
         This does not wait for a device.
         """
@@ -100,6 +101,6 @@ def _indices(mask: Tensor) -> Tensor:
 
 
 def _spread(rows: Tensor, index: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Copy the rows (T, ...) to the given indices of zeros (shape[0] · shape[1], ...), and unflatten to shape."""
+    """Return zeros (*shape, ...) with the rows (T, ...) copied to the given indices of the flattened shape."""
     zeros = rows.new_zeros((shape[0] * shape[1], *rows.shape[1:]))
     return zeros.index_copy(0, index, rows).unflatten(0, shape)

@@ -1,4 +1,4 @@
-"""Pooling: from hidden states to one vector per sentence."""
+"""Poolers, which reduce hidden states to one vector per sentence."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def mask_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Ten
 
 @dataclass(frozen=True)
 class Pooler:
-    """Mean over the chosen layers, followed by a reduction over tokens.
+    """A pooler: the mean over the chosen layers, followed by a reduction over the tokens.
 
-    layers: indices of the hidden states: 0 is the embedding output, i the output of layer i, -1 the last layer.
+    layers: indices of hidden states; 0 is the output of the embedding layer, i that of layer i, and -1 that of the
+    last layer. reduce: the function that reduces the tokens to one vector.
     """
 
     layers: tuple[int, ...]
@@ -49,7 +50,7 @@ class Pooler:
         return self.layers != (-1,)
 
     def __call__(self, hidden_states: Sequence[Tensor], mask: Tensor, slots: Slots | None = None) -> Tensor:
-        """Pool hidden states, (N, L, H) for each layer, with the mask (N, L) of the text → (N, H)."""
+        """Return the vectors (N, H) pooled from the hidden states of all layers, each (N, L, H); mask: (N, L)."""
         chosen = [hidden_states[layer] for layer in self.layers]
         mean = chosen[0] if len(chosen) == 1 else sum(chosen) / len(chosen)
         return self.reduce(mean, mask, slots)

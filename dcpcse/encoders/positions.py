@@ -1,4 +1,4 @@
-"""Position ids of a text that is shifted by prompts, for all ways in which backbones count positions."""
+"""Compute the position ids of a text that is shifted by prompts, for each way in which backbones count positions."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Positions:
 
     size: number of rows of the position table (for rotary models, the context length in training). first: id of the
     first token. padding_idx: the position id of padding in backbones that count only real tokens (RoBERTa), else None.
-    rotary: whether only distances matter, so that an offset has no effect.
+    rotary: whether only the distances between tokens matter, so that an offset has no effect.
     """
 
     size: int
@@ -43,7 +43,7 @@ class Positions:
 
 
 def positions_of(backbone: PreTrainedModel) -> Positions:
-    """Read the numbering from the backbone's position table; a backbone without a table is taken to be rotary."""
+    """Read the numbering from a backbone's position table; a backbone without a table is assumed to be rotary."""
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
     if not isinstance(table, nn.Embedding):
         return Positions(size=backbone.config.max_position_embeddings, rotary=True)

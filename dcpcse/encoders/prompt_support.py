@@ -1,4 +1,4 @@
-"""Support for prompts by architecture, and checks that prompts affect the output of an encoder."""
+"""The architectures that support prompts, and checks that prompts affect the output of an encoder."""
 
 import weakref
 from collections.abc import MutableMapping
@@ -16,7 +16,7 @@ from dcpcse.encoders.prompts import PromptShape
 from dcpcse.utils.errors import UserError
 
 PROMPTABLE = ("bert", "roberta", "xlm-roberta", "electra", "modernbert")
-"""Model types for which prompts are tested. Others are tried, and rejected if the prompt does not reach the output."""
+"""Model types for which prompts are tested. Other types are rejected if the prompt does not reach the output."""
 
 PACKABLE = (*PROMPTABLE, "distilbert")
 """Model types that accept batches without padding. Batches of other models are padded."""
@@ -25,11 +25,11 @@ PEFT_SAME = ("bert", "roberta", "xlm-roberta", "electra")
 """Model types for which peft's prefix tuning computes the same vectors."""
 
 _ARRIVED: MutableMapping[PreTrainedModel, set[PromptShape]] = weakref.WeakKeyDictionary()
-"""Backbones whose output prompts were found to reach, with the shapes of these prompts (length 0)."""
+"""Backbone → the shapes (with length 0) of the prompts that were found to reach its output."""
 
 
 def peft_config(shape: PromptShape, base: str, revision: str | None) -> dict[str, Any]:
-    """Return the adapter_config.json of peft for a table of deep prompts (after the projection, if there is one)."""
+    """Return peft's adapter_config.json for a table of deep prompts (the projection's output, if there is one)."""
     hidden = shape.heads * shape.head_dim
     return {
         "peft_type": "PREFIX_TUNING",
@@ -66,9 +66,9 @@ def use_prefix_attention(backbone: PreTrainedModel) -> None:
 def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> None:
     """Raise UserError unless the prompts' keys and values of every layer reach the output of the backbone.
 
-    Checked by one forward pass with random prefixes. A backbone that does not pass `prefix=` on to its attention would
-    otherwise train and run without prompts. The check runs once per backbone and prompt shape; repeated for each of
-    many adapters, it would take most of the loading time.
+    The check makes one forward pass with random prefixes. Without it, a backbone that does not pass `prefix=` on to
+    its attention would silently train and run without prompts. The check runs once per backbone and prompt shape,
+    since repeating it for each of many adapters would take most of the loading time.
     """
     kind = replace(shape, length=0)
     if kind in _ARRIVED.get(backbone, ()):
@@ -92,7 +92,10 @@ def require_prompt_arrives(backbone: PreTrainedModel, shape: PromptShape) -> Non
 
 
 def require_shallow_prompt_arrives(backbone: PreTrainedModel) -> None:
-    """Raise UserError unless input embeddings reach the output: token ids and their embeddings must give the same."""
+    """Raise UserError unless input embeddings reach the output of the backbone.
+
+    The embeddings of token ids must give the same output as the token ids, and other embeddings a different output.
+    """
     ids = torch.full((1, 4), 5, device=backbone.device)
     common = {"attention_mask": torch.ones_like(ids), "position_ids": positions_of(backbone).ids(ids, 0)}
     try:
@@ -124,9 +127,9 @@ def last_embedding_module(backbone: PreTrainedModel) -> nn.Module:
 
 
 def _one_change_per_row(shape: PromptShape, device: torch.device) -> Prefix:
-    """Return a prefix of 2 · layers + 1 rows that differ from row 0 in one layer each.
+    """Return a prefix of 2 · layers + 1 rows, each of which differs from row 0 in one layer.
 
-    Row 1 + 2·i has different keys in layer i, row 2 + 2·i different values.
+    Row 1 + 2·i has different keys in layer i, and row 2 + 2·i has different values in layer i.
     """
     # A separate generator: this check must not change the random numbers of the run.
     random = torch.Generator().manual_seed(0)
@@ -135,7 +138,7 @@ def _one_change_per_row(shape: PromptShape, device: torch.device) -> Prefix:
         base = torch.randn(2, shape.heads, 2, shape.head_dim, generator=random)
         halves = base.unsqueeze(1).repeat(1, 2 * shape.layers + 1, 1, 1, 1)  # (key or value, rows, heads, 2, head_dim)
         for half in range(2):
-            # Large, so that the change is detectable even if the queries are small.
+            # The change is large, so that it is detectable even if the queries are small.
             halves[half, 1 + 2 * layer + half] += 30 * torch.randn(base[half].shape, generator=random)
         prefix[layer] = tuple(halves.to(device))
     return prefix

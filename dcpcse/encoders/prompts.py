@@ -1,4 +1,4 @@
-"""Continuous prompts: trainable keys and values for every layer (deep), or input vectors (shallow)."""
+"""Continuous prompts: trainable keys and values for every layer (deep), or trainable input vectors (shallow)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +27,7 @@ class PromptShape:
 
     @classmethod
     def fit(cls, config: PretrainedConfig, length: int) -> "PromptShape":
-        """Return the shape for a backbone of this configuration, with its number of key-value heads."""
+        """Return the shape of `length` prompts for a backbone with this configuration; heads are key-value heads."""
         heads = config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         return cls(length, config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads, head_dim)
@@ -68,14 +68,16 @@ class DeepPrompt(nn.Module):
     """Trained keys and values that are prepended to those of every layer (DCPCSE, section 2.1).
 
     A row of the table is layer-major: key and value of layer 0, key and value of layer 1, and so on, each head-major.
-    This is the layout of P-tuning v2, of the published checkpoints and of peft. Values are initialised from N(0, std).
+    This is the layout of P-tuning v2, of the published checkpoints and of peft. Weights start from N(0, std).
     """
 
     def __init__(
         self, shape: PromptShape, *, dropout: float = 0.0, projection: int | None = None, std: float = 0.02
     ) -> None:
-        """dropout: rate on the table, in train mode. projection: inner size of the MLP that computes the table; None
-        trains the table itself.
+        """Create the prompt.
+
+        dropout: dropout rate of the table in train mode. projection: size of the hidden layer of the MLP that computes
+        the table; None trains the table itself.
         """
         super().__init__()
         self.shape = shape
@@ -113,14 +115,15 @@ def _by_layer(tables: Tensor, shape: PromptShape) -> dict[int, tuple[Tensor, Ten
 class MixedPrefix(Mapping[int, tuple[Tensor, Tensor]]):
     """The prefix of a batch whose rows have different prompts; for eval mode, without dropout.
 
-    The keys and values of a layer are gathered into rows on access, since those of all layers together are large.
+    The keys and values of a layer are gathered into rows on access, since all layers together would be large.
     mask: boolean (N, P), whether a prompt belongs to a row; P is the length of the longest prompt.
     """
 
     def __init__(self, prompts: Sequence[DeepPrompt | None], rows: Sequence[int], device: torch.device) -> None:
-        """prompts: prompts[i] applies to the i-th group of rows[i] rows; None for rows without prompts.
+        """Create the prefix for consecutive groups of rows, of which group i has rows[i] rows.
 
-        At least one of them must not be None.
+        prompts: prompts[i] is the prompt of group i, or None if the group has no prompts. At least one prompt must not
+        be None.
         """
         present = [prompt for prompt in prompts if prompt is not None]
         self._layers = _by_layer(torch.cat([prompt.table() for prompt in present]).unsqueeze(0), present[0].shape)
@@ -155,7 +158,10 @@ class ShallowPrompt(nn.Module):
         self.weight = nn.Parameter(vectors.detach().clone())
 
     def forward(self, embedded: Tensor, slots: Tensor) -> Tensor:
-        """Replace the word embeddings (N, L, E) at slots[:, i], (N, n), by prompt i; -1 leaves a row unchanged."""
+        """Replace the word embeddings (N, L, E) at the indices slots[:, i] by prompt i.
+
+        slots: (N, n); the index -1 leaves a row unchanged.
+        """
         rows, prompts = (slots >= 0).nonzero(as_tuple=True)
         return embedded.index_put((rows, slots[rows, prompts]), self.weight[prompts].to(embedded))
 

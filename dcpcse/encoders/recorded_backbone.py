@@ -13,7 +13,7 @@ from dcpcse.utils.option_fields import BASE
 
 
 class _OtherEncoderError(UserError):
-    """The encoder was loaded, but it is not the one that the prompts were trained on."""
+    """Raised if the loaded encoder is not the one that the prompts were trained on."""
 
 
 def load_recorded(
@@ -21,8 +21,8 @@ def load_recorded(
 ) -> Backbone:
     """Load the encoder of a model folder, and compare its fingerprint with the recorded one.
 
-    base: current location of the frozen encoder. Raises UserError if it is a different encoder, or if a base is given
-    for a folder that contains its own encoder.
+    base: current location of the frozen encoder. Raises UserError if the loaded encoder is a different one, or if a
+    base is given for a folder that contains its own encoder.
     """
     if record["backbone"] is None:
         return _load_base(folder, record["base"], base, options)

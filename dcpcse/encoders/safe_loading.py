@@ -1,7 +1,7 @@
-"""Checks that an encoder is plain: safetensors files in its folder, a known architecture, and no custom code.
+"""Check that an encoder is plain: safetensors files in its folder, a known architecture, and no custom code.
 
 By default, transformers would load pickled weights, ask at the terminal whether to run the checkpoint's code, load an
-adapter next to the weights, follow an index of shards out of the folder, and download compiled kernels that a
+adapter next to the weights, follow an index to shards outside the folder, and download compiled kernels that a
 configuration refers to.
 """
 
@@ -17,7 +17,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside
 
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
-"""For every `from_pretrained` and `from_config`: by default transformers asks, and scripts may answer yes."""
+"""Option of every `from_pretrained` and `from_config`; by default, transformers asks, and scripts may answer yes."""
 
 # Otherwise transformers lets a public service convert pickles of a hub repository, and loads the result.
 os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
@@ -36,7 +36,7 @@ _BUILT_IN_ATTENTION = (None, "eager", "sdpa", "flex_attention")
 
 
 def require_plain_config(name_or_path: str, config: PretrainedConfig) -> None:
-    """Raise UserError if a configuration requires more than a known architecture."""
+    """Raise UserError if a configuration requires external attention, quantised weights or custom weight files."""
     found = getattr(config, "_attn_implementation", None)
     if found not in _BUILT_IN_ATTENTION:
         raise UserError(

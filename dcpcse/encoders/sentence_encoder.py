@@ -1,4 +1,4 @@
-"""`SentenceEncoder`: encoder, pooling and head, the model that is trained, saved, loaded and used."""
+"""`SentenceEncoder`, the model that is trained, saved, loaded and used: an encoder, a pooling and a head."""
 
 import contextlib
 import itertools
@@ -37,7 +37,7 @@ from dcpcse.utils.safetensors_io import TORCH_DTYPES, require_same_tensors, set_
 logger = logging.getLogger(__name__)
 
 CPU_TOKENS, GPU_TOKENS = 2_048, 65_536
-"""Maximum number of tokens per batch of `encode`: as many as fit a CPU's caches, or enough to keep a GPU busy."""
+"""Maximum number of tokens per batch of `encode`. On a CPU they fit its caches; on a GPU they keep it busy."""
 
 WORTH_PREPACKING = 4_096
 """Number of tokens in a call of `encode` from which prepacking the weights pays off (see `prepacked`)."""
@@ -46,7 +46,10 @@ SAME_CONFIGURATION = "give the folder of a model with the same --method, --tunin
 
 
 class SentenceEncoder(nn.Module):
-    """Encoder, pooling and head: sentences → vectors. Methods train this model, and model folders contain it."""
+    """An encoder, a pooling and a head, which map sentences to vectors.
+
+    Training methods train this model, and model folders contain it.
+    """
 
     def __init__(
         self,
@@ -63,13 +66,15 @@ class SentenceEncoder(nn.Module):
         method: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """head: applied in training, and also in evaluation if `head_at_inference`.
+        """Create the model.
 
-        templates: the first one is the template of `encode`; others are used by views in training. Without templates,
-        sentences are encoded without one. denoising: whether to subtract the template's own vector from the pooled
-        vector. final_period: whether `encode` adds a period to sentences without final punctuation. method, arguments:
-        the training method and its options, recorded in the folder. Raises UserError if the pooling needs a template
-        and there is none, or if denoising is set for a pooling without template.
+        pooling: name of a pooler in `POOLERS`. head: module that is applied in training, and also at inference if
+        `head_at_inference` is set. templates: the first one is the template of `encode`; views in training use the
+        others too. If there are none, sentences are encoded without a template. denoising: whether and how to subtract
+        the template's own vector from the pooled vector. final_period: whether `encode` adds a period to sentences
+        without final punctuation. method, arguments: the training method and its options, recorded in the folder.
+        Raises UserError if the pooling needs a template and there is none, or if denoising is set for a pooling that
+        needs no template.
         """
         super().__init__()
         _require_fitting(pooling, templates, denoising, final_period)
@@ -113,9 +118,10 @@ class SentenceEncoder(nn.Module):
         return max((template.length for template in self.templates), default=0)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **options: Any) -> Tensor:
-        """Return the embeddings (N, H) of token ids and mask, both (N, L); slots: those of the templates, if any.
+        """Return the embeddings (N, H) of texts given as token ids and mask, both (N, L).
 
-        options: prefix, packing and edits of `Encoder.forward`, if they are already computed.
+        slots: the slots of the templates, if there are any. options: prefix, packing and edits of `Encoder.forward`,
+        if they are already computed.
         """
         return self.pool_and_embed(input_ids, attention_mask, slots, **options)[1]
 
@@ -124,7 +130,8 @@ class SentenceEncoder(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return the pooled (and denoised) vectors before the head, and the embeddings; both (N, H).
 
-        The output of a head before denoising (`MLMTransform`) counts as pooled. Arguments: see `forward`.
+        A head that precedes denoising (`MLMTransform`) is already applied to the pooled vectors. See `forward` for the
+        arguments.
         """
         hidden = self._hidden(input_ids, attention_mask, slots, **options)
         return self.pool_and_embed_hidden(hidden, input_ids, attention_mask, slots)
@@ -132,7 +139,7 @@ class SentenceEncoder(nn.Module):
     def pool_and_embed_hidden(
         self, hidden: Sequence[Tensor], input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the result of `pool_and_embed` from the encoder's hidden states (N, L, H) of these rows."""
+        """Return the result of `pool_and_embed`, given the encoder's hidden states (N, L, H) of the same rows."""
         head = self.head if self.head is not None and (self.training or self.head_at_inference) else nn.Identity()
         before_denoising = isinstance(head, MLMTransform)  # PromptBERT's org_mlp; other heads follow denoising
         vector = self.pooler(hidden, attention_mask, slots)
@@ -151,10 +158,11 @@ class SentenceEncoder(nn.Module):
         return self._pool(input_ids, template_tokens(self.templates, slots, attention_mask), slots)
 
     def template_bias(self, content: Tensor, template: Tensor | None = None) -> Tensor:
-        """Return the pooled vectors (N, H) of templates without a sentence, for sentences of `content` (N,) tokens.
+        """Return the pooled vectors (N, H) of templates without a sentence.
 
-        template: (N,), the index of each sentence's template, 0 by default. In train mode, sentences with the same
-        length and template share one draw of dropout (PromptBERT, section 4.2 and its code).
+        content: (N,), the number of tokens of each sentence. template: (N,), the index of each sentence's template, 0
+        by default. In train mode, sentences with the same length and template share one draw of dropout (PromptBERT,
+        section 4.2 and code).
         """
         which = torch.zeros_like(content) if template is None else template
         cases, case_of = torch.stack([which, content], 1).unique(dim=0, return_inverse=True)
@@ -182,13 +190,13 @@ class SentenceEncoder(nn.Module):
         without: Collection[int] = (),
         show_progress: bool = False,
     ) -> np.ndarray:
-        """Return the embeddings of sentences as float32 (N, H), in the given order, in eval mode without gradients.
+        """Return the float32 embeddings (N, H) of sentences, in the given order.
 
-        batch_size: maximum number of sentences per batch; batches of long sentences are smaller (see `CPU_TOKENS` and
-        `GPU_TOKENS`). normalize: scale the embeddings to unit length. max_length: truncate texts to this number of
-        tokens, including special tokens; by default, only texts that exceed the encoder's positions are truncated, and
-        one warning reports their number. without: token ids to remove from all texts, except special tokens. Raises
-        UserError if an argument is invalid.
+        They are computed in eval mode without gradients. batch_size: maximum number of sentences per batch; batches of
+        long sentences are smaller (see `CPU_TOKENS` and `GPU_TOKENS`). normalize: scale the embeddings to unit length.
+        max_length: truncate texts to this number of tokens, including special tokens; by default, only texts that
+        exceed the encoder's positions are truncated, and one warning reports their number. without: token ids to
+        remove from all texts, except special tokens. Raises UserError if an argument is invalid.
         """
         tokenization.require_batch_size(batch_size)
         tokenization.require_sentences(sentences)
@@ -228,7 +236,7 @@ class SentenceEncoder(nn.Module):
 
     @contextlib.contextmanager
     def denoised(self, inference: bool) -> Iterator[None]:
-        """Set denoising at inference within the context, since dev sets may be evaluated differently."""
+        """Switch denoising at inference on or off within the context, since dev sets may need a different setting."""
         before, self.denoising = self.denoising, replace(self.denoising, inference=inference)
         try:
             yield
@@ -236,7 +244,7 @@ class SentenceEncoder(nn.Module):
             self.denoising = before
 
     def preprocessing_record(self) -> dict[str, Any]:
-        """Return the template and denoising settings, JSON-ready, as in `dcpcse.json`."""
+        """Return the template and denoising settings as they are written to `dcpcse.json`."""
         if self.template is None:
             return {"template": None, "denoising": None}
         text = self.template.template
@@ -244,7 +252,7 @@ class SentenceEncoder(nn.Module):
         return {"template": template, "denoising": asdict(self.denoising)}
 
     def save(self, folder: str | Path) -> None:
-        """Write the trained weights, a record and the tokenizer, but no frozen backbone (see `storage.model_folder`).
+        """Write trained weights, record and tokenizer, but no frozen backbone, to a folder (`storage.model_folder`).
 
         Raises UserError if the encoder has no trained weights.
         """
@@ -288,11 +296,11 @@ class SentenceEncoder(nn.Module):
         device: str | torch.device | None = None,
         options: LoadOptions | None = None,
     ) -> "SentenceEncoder":
-        """Load a folder that `save` wrote, from disk or from the hub, in eval mode; it contains all settings.
+        """Load a model, in eval mode, from a folder that `save` wrote, on disk or on the Hub.
 
-        base: current location of the frozen encoder if it has moved; its weights are checked by fingerprint. device:
-        CUDA if available by default. Raises UserError if the base is a different encoder, if files are damaged, if
-        weights are not finite, or if tensors are missing or unexpected.
+        The folder contains all settings. base: current location of the frozen encoder, if it has moved; its weights
+        are checked by fingerprint. device: by default, CUDA if it is available. Raises UserError if the base is a
+        different encoder, if files are damaged, if weights are not finite, or if tensors are missing or unexpected.
         """
         folder, options = hub.require_model_folder(folder, options)
         contents = model_folder.read_contents(folder)
@@ -340,7 +348,7 @@ class SentenceEncoder(nn.Module):
         )
 
     def load_trained(self, folder: str | Path, contents: model_folder.FolderContents | None = None) -> None:
-        """Copy the trained weights of a folder into this model; raise UserError if it has other parts or sizes."""
+        """Copy the trained weights of a folder into this model; raise UserError if their parts or sizes differ."""
         contents = contents or model_folder.read_contents(folder)
         prompt = self.encoder.prompt
         if (prompt is None) != (contents.prompts is None):
@@ -368,7 +376,7 @@ class SentenceEncoder(nn.Module):
     def _own_backbone(
         self, folder: str | Path, record: Mapping[str, Any]
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return the weights of the trained backbone, and those in the folder; both are empty if it is frozen."""
+        """Return the weights of this trained backbone and those in the folder; both are empty if it is frozen."""
         if self.encoder.tuned != (record["backbone"] is not None):
             theirs, ours = ("a frozen", "trained") if self.encoder.tuned else ("a trained", "frozen")
             raise UserError(f"{folder} has {theirs} encoder, but this model's encoder is {ours}; {SAME_CONFIGURATION}")
@@ -376,7 +384,7 @@ class SentenceEncoder(nn.Module):
             return {}, {}
         own = self.encoder.backbone.state_dict(keep_vars=True)
         found = read_backbone(Path(folder), record["backbone"])
-        # The file contains a pooler only for other libraries.
+        # The pooler in the file is used by other libraries only.
         found = {name: tensor for name, tensor in found.items() if not name.startswith("pooler.")}
         require_same_tensors(f"{folder}: the encoder", own, found)
         return own, found
@@ -389,7 +397,7 @@ class SentenceEncoder(nn.Module):
         return tensors | self.encoder.trained()
 
     def plain_obstacles(self) -> list[str]:
-        """Reasons why AutoModel and sentence-transformers would compute different vectors; empty if there are none."""
+        """Return the reasons why AutoModel and sentence-transformers would compute different vectors, if any."""
         return plain_obstacles(
             pooling=self.pooling,
             tuned=self.encoder.tuned,
@@ -412,7 +420,7 @@ class SentenceEncoder(nn.Module):
         )
 
     def _peft_config(self) -> dict[str, Any] | None:
-        """Return adapter_config.json of peft if peft alone computes exactly the same [CLS] vectors, else None."""
+        """Return peft's adapter_config.json if peft alone computes exactly the same [CLS] vectors, else None."""
         is_cls = POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
         if self.templates or self.head_at_inference or not is_cls or self.encoder.peft_obstacles():
             return None
@@ -426,10 +434,11 @@ def encode_in_batches(
     batch_size: int,
     show_progress: bool,
 ) -> np.ndarray:
-    """Return the embeddings (N, H) of N texts with these lengths in tokens; `encode_batch` encodes the given rows.
+    """Encode N texts in batches, and return their embeddings (N, H).
 
-    Meanwhile, the model is in eval mode without gradients, and its weights are prepacked if there are many tokens.
-    On a CPU, several threads encode the batches.
+    lengths: the number of tokens of each text. encode_batch: a function that returns the embeddings of the texts with
+    the given indices. During encoding, the model is in eval mode without gradients, and its weights are prepacked if
+    there are many tokens. On a CPU, several threads encode the batches.
     """
     embeddings = np.empty((len(lengths), model.dimension), dtype=np.float32)
     kind = model.device.type
@@ -478,10 +487,11 @@ def plain_encoder(
     denoise: bool = False,
     final_period: bool = False,
 ) -> SentenceEncoder:
-    """Return a pretrained encoder without further training, for evaluation; pooling "cls" includes its own pooler.
+    """Return a model of a pretrained encoder without further training, for evaluation.
 
-    template, denoise, final_period: see `SentenceEncoder`. Raises UserError if the pooling is unknown, or if it is
-    "cls" and the checkpoint has no pooler (random weights would give a random score).
+    With the pooling "cls", the model includes the pooler of the checkpoint. template, denoise, final_period: see
+    `SentenceEncoder`. Raises UserError if the pooling is unknown, or if the pooling is "cls" and the checkpoint has no
+    pooler (random weights would give a random score).
     """
     if pooling not in POOLERS:
         raise UserError(f"unknown pooling {pooling!r}; choose from: {', '.join(sorted(POOLERS))}")

@@ -1,7 +1,7 @@
 """Template denoising: subtract the template's own contribution from the vector at [MASK].
 
-PromptBERT (section 4.2) encodes the template without a sentence, with the positions of the full input. ConPVP's code
-encodes the full input again, with attention restricted to the template's tokens.
+PromptBERT (section 4.2) encodes the template without a sentence, but with the template's positions in the full input.
+ConPVP's code encodes the full input again, with attention restricted to the template's tokens.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from dcpcse.encoders.templates import Slots, TokenTemplate
 from dcpcse.encoders.tokenization import pad
 
 WAYS = ("template", "attention")
-"""How the template's vector is computed: by encoding the template alone, or by masking the sentence in attention."""
+"""Ways to compute the template's vector: encode the template alone, or mask the sentence in attention."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ NO_DENOISING = Denoising()
 
 @dataclass(frozen=True)
 class TemplateOnly:
-    """Templates without a sentence: ids and mask (K, T), indices (K, T) of the tokens in the full input, and slots."""
+    """Templates without a sentence: token ids, mask and indices of the tokens in the full input, (K, T), and slots."""
 
     input_ids: Tensor
     attention_mask: Tensor
@@ -54,10 +54,10 @@ class TemplateOnly:
 def render_template_only(
     templates: Sequence[TokenTemplate], which: Tensor, lengths: Tensor, pad_id: int, *, shifted: bool = True
 ) -> TemplateOnly:
-    """Render template which[k] without a sentence, as part of an input with lengths[k] sentence tokens; both (K,).
+    """Render K templates without a sentence, each as a part of an input that contains a sentence.
 
-    If `shifted`, the tokens after the sentence keep their indices, so that positions equal those of the full input for
-    every length.
+    which: (K,), indices of the templates. lengths: (K,), numbers of sentence tokens in the full inputs. shifted:
+    whether the tokens after the sentence keep their indices in the full input, so that their positions are the same.
     """
     device, rows = lengths.device, [template.wrap([]) for template in templates]
     ids, mask = (tensor.to(device)[which] for tensor in pad([row.ids for row in rows], pad_id))

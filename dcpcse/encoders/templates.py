@@ -26,7 +26,7 @@ SENTENCE = "{sentence}"
 MASK = "[MASK]"
 PROMPT = "[PROMPT]"
 SENTENCE_ENDS = (".", "?", '"', "'")
-"""Final characters of a sentence to which no period is added."""
+"""Final characters of sentences that get no additional period."""
 
 _SLOT = re.compile(rf"({re.escape(MASK)}|{re.escape(PROMPT)})")
 _PUBLIC_MARKS = re.compile(r"\*(cls|sep\+|mask|sent_0)\*")
@@ -38,7 +38,7 @@ class Template:
     """The text before and after the sentence. A mask token is written as [MASK] for all encoders.
 
     Spaces at slots are kept as written, since byte-level tokenizers treat them as part of the next word. continuous:
-    whether all tokens of the text become continuous prompts, initialised with their embeddings (OptiPrompt).
+    whether all tokens of the text become continuous prompts, initialised with the tokens' embeddings (OptiPrompt).
     """
 
     before: str
@@ -49,7 +49,7 @@ class Template:
     def parse(cls, text: str, continuous: bool = False) -> Template:
         """Parse a template in plain text or in PromptBERT's syntax.
 
-        Raises UserError unless it has exactly one sentence slot and at least one [MASK].
+        Raises UserError unless the template has exactly one sentence slot and at least one [MASK].
         """
         plain = _from_public(text) if _PUBLIC_MARKS.search(text) else text
         if plain.count(SENTENCE) != 1:
@@ -103,7 +103,7 @@ class Rendered:
 
 @dataclass(frozen=True)
 class Slots:
-    """Indices of the slots in rows of templates.
+    """Indices of the template slots in the rows of a batch.
 
     masks: (N, M), indices of the mask slots. content: (N,), number of sentence tokens. prompts: (N, n), indices of the
     prompt slots, -1 in rows whose template has none. template: (N,), index of each row's template.
@@ -116,7 +116,7 @@ class Slots:
 
     @classmethod
     def of(cls, rows: Sequence[Rendered], templates: Sequence[int] | None = None) -> Slots:
-        """Collect the slots of rows; templates: index of each row's template, 0 by default."""
+        """Return the slots of rendered rows. templates: index of each row's template, 0 by default."""
         import torch  # takes over a second to import, and checking --template does not need it
 
         width = max(len(row.prompts) for row in rows)
@@ -212,7 +212,10 @@ def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
 
 
 def _pieces(text: str, tokenizer: PreTrainedTokenizerBase, first: int = 0) -> tuple[list[int], dict[str, list[int]]]:
-    """Return the ids of a part of a template, and the indices of masks, prompt slots and words, from `first` on."""
+    """Return the ids of a part of a template, and the indices of its masks, prompt slots and words.
+
+    first: the index of the first token of the part.
+    """
     ids: list[int] = []
     slots: dict[str, list[int]] = {MASK: [], PROMPT: [], "words": []}
     pieces = _SLOT.split(text)

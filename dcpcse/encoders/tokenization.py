@@ -19,7 +19,7 @@ CUT_WARNING = "%d of %d texts are longer than the encoder's maximum of %d tokens
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Texts as token ids, including their template if there is one.
+    """Texts as token ids, including the tokens of their template if there is one.
 
     truncated: number of texts that were truncated. slots: the rendered templates, or None.
     """
@@ -104,10 +104,11 @@ def require_sentences(sentences: Sequence[str]) -> None:
 
 
 def batches(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[int]]:
-    """Yield batches of at most `rows` texts and `tokens` tokens including padding, as indices; longest texts first.
+    """Yield batches of texts as lists of indices, longest texts first.
 
-    Sorting by length saves padding, since a batch is as long as its longest text, and starting with the longest texts
-    reveals immediately if memory does not suffice. A text of more than `tokens` tokens forms its own batch.
+    A batch has at most `rows` texts and at most `tokens` tokens, including padding; a longer text forms its own batch.
+    Sorting by length saves padding, since all texts of a batch are padded to the longest one. Starting with the
+    longest texts reveals immediately if memory does not suffice.
     """
     batch: list[int] = []
     for text in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

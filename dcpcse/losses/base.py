@@ -21,10 +21,10 @@ class EncodedBatch:
     """The input of a loss: the tokens of a batch and their embeddings.
 
     input_ids, attention_mask: (B, V, L), V views of each of B examples. embeddings: view name → (B, H), after the
-    head. pooled: the same before the head. prefix, packing, slots: for losses that encode the B·V rows a second time,
-    the deep prompts of the first pass, the packing of attention_mask, and the template slots (None without
-    templates). extras: further tensors of the batch, such as labels. precomputed: the tensors returned by the loss's
-    own `precompute`.
+    head. pooled: view name → (B, H), before the head. Losses that encode the B·V rows a second time need the next
+    three. prefix: the deep prompts of the first pass. packing: the packing of attention_mask. slots: the template
+    slots, or None without templates. extras: further tensors of the batch, such as labels. precomputed: the tensors
+    that `precompute` of the same loss returned.
     """
 
     model: SentenceEncoder
@@ -46,9 +46,9 @@ Metrics = Mapping[str, tuple[Tensor, Tensor]]
 class Loss(nn.Module):
     """Base class of losses. A loss may have parameters of its own, such as an LM head or a discriminator.
 
-    metrics: metrics of the last batch for the training log, without gradients. anchors: embeddings (B, H) of the last
-    batch for the training guards, without gradients, or None. max_tokens: the longest text that the loss accepts, in
-    tokens, or None if it has no limit besides the encoder's.
+    metrics: metrics of the last batch for the training log, without gradients. anchors: anchor embeddings (B, H) of
+    the last batch for the training guards, without gradients, or None. max_tokens: the maximum number of tokens of a
+    text that the loss accepts, or None if only the encoder limits it.
     """
 
     max_tokens: int | None = None
@@ -65,16 +65,17 @@ class Loss(nn.Module):
     def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
         """Return tensors (B, ...) that `forward` needs besides the embeddings, by name; none by default.
 
-        Called without gradients before `forward`, which finds the tensors in `batch.precomputed`. With the gradient
-        cache it is called once per chunk, and the results are concatenated.
+        This method is called without gradients before `forward`, which finds the tensors in `batch.precomputed`. With
+        the gradient cache, it is called once per chunk, and the results are concatenated.
         """
         return {}
 
     def persistent_state(self) -> Mapping[str, Tensor]:
         """Return the tensors that the loss carries from batch to batch besides its parameters, by name.
 
-        None by default. They must be equal in all processes. They are saved to checkpoints, restored in place, and
-        never saved to the trained model folder. If they are buffers, register them with persistent=False.
+        There are no such tensors by default. They must be equal in all processes. They are saved to checkpoints and
+        restored in place, but never saved to the trained model folder. Register buffers among them with
+        persistent=False.
         """
         return {}
 
@@ -84,7 +85,7 @@ class Loss(nn.Module):
     def negatives(self, batch_size: int, views: Collection[str]) -> int | None:
         """Return the number of negatives per anchor, or None if the loss has no negatives.
 
-        batch_size: examples of all processes together. views: names of the views of the method.
+        batch_size: number of examples in all processes together. views: names of the method's views.
         """
 
 
@@ -96,14 +97,14 @@ def with_precomputed(batch: EncodedBatch, loss_fn: Loss) -> EncodedBatch:
 
 
 class PerRowLoss(Loss):
-    """Base class of losses that are a mean over items, each of which belongs to one of the B·V rows (a masked token).
+    """Base class of losses that are a mean over items, such as masked tokens; each item belongs to one of B·V rows.
 
-    The gradient cache splits a batch into chunks for such a loss, since no row depends on another. Subclasses
-    implement `num_items`, `mean` and, for random draws, `sample`, which replaces `precompute`.
+    Since no row depends on another, the gradient cache can compute such a loss in chunks of a batch. Subclasses
+    implement `num_items`, `mean` and, if they draw random numbers, `sample`, which replaces `precompute`.
     """
 
     def sample(self, batch: EncodedBatch) -> Any:
-        """Draw what the loss needs at random (such as masked positions), without gradients; None by default."""
+        """Return the random draws of the loss, such as masked positions, without gradients; None by default."""
 
     def num_items(self, batch: EncodedBatch, sampled: Any) -> int | Tensor:
         """Return the number of items in this batch."""

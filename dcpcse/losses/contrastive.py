@@ -11,10 +11,10 @@ from dcpcse.utils.distributed import gather_own_first, global_mean, published_gr
 
 
 class Contrastive(Loss):
-    """InfoNCE: cross entropy of each anchor's positive among the positives and hard negatives of all processes.
+    """InfoNCE: cross entropy of picking each anchor's positive among all positives and hard negatives.
 
-    SimCSE, eq. 1 (in-batch negatives) and eq. 5 (with hard negatives). With prototypes as positives and negated
-    prototypes as others it is the prototypical loss of ConPVP, eq. 1.
+    The candidates come from all processes. See SimCSE, eq. 1 (in-batch negatives) and eq. 5 (with hard negatives).
+    With prototypes as positives and negated prototypes as `others`, this is the prototypical loss of ConPVP, eq. 1.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Contrastive(Loss):
         return ()
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
-        """Return the number of candidates of an anchor without its own positive."""
+        """Return the number of candidates per anchor, not counting the anchor's own positive."""
         return (1 + len(self.others) + ("negative" in views)) * batch_size - 1
 
 
@@ -71,7 +71,7 @@ class Contrastive(Loss):
 def cosine_metrics(anchors: Tensor, positives: Tensor) -> Metrics:
     """Return the mean cosines of anchors (B, H) with their own positives and with other positives (B, H), as metrics.
 
-    They are logged, and the guards detect a collapse by them.
+    The metrics are logged, and the training guards use them to detect a collapse.
     """
     of_pairs = cosines(anchors, positives)
     own = of_pairs.diagonal().sum()

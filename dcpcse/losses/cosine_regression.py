@@ -9,9 +9,9 @@ from dcpcse.losses.functional import precise
 
 
 class CosineRegression(PerRowLoss):
-    """Mean squared error between the cosine of two sentences and their score, scaled to [0, 1] (SBERT, section 3).
+    """Mean squared error between the cosine of two sentences and their score (SBERT, section 3).
 
-    The scores (B,) of the examples are in `extras["scores"]`.
+    The scores (B,) of the examples are in `extras["scores"]`, and are scaled to [0, 1].
     """
 
     def __init__(self, largest: float) -> None:

@@ -11,11 +11,15 @@ from dcpcse.utils.distributed import gather_own_first, global_mean, published_gr
 class EnergyHinge(Loss):
     """Hinge loss max(0, margin - cos(anchor, positive) + cos(anchor, hardest negative)), averaged over the anchors.
 
-    The hardest negative is the nearest of the other positives and all hard negatives of all processes (PromCSE).
+    An anchor's hardest negative is the nearest among the other positives and all hard negatives of all processes
+    (PromCSE).
     """
 
     def __init__(self, margin: float, gather_gradient: str = "exact") -> None:
-        """Create the loss. margin: difference of cosines. gather_gradient: `exact` or `published` (`Contrastive`)."""
+        """Create the loss.
+
+        margin: the required difference of the cosines. gather_gradient: `exact` or `published` (see `Contrastive`).
+        """
         super().__init__()
         self.margin = margin
         self.gather_gradient = gather_gradient
@@ -42,13 +46,13 @@ def own_and_hardest(anchors: Tensor, positives: Tensor, negatives: Tensor | None
     """Return the cosines (B,) of the anchors with their own positives and with their hardest negatives.
 
     anchors: (B, H). positives: (C, H). negatives: hard negatives (D, H). The i-th positive and hard negative belong to
-    anchor i. The hardest negative of an anchor is the nearest of all other positives and all hard negatives; its
-    cosine is minus infinity if there are none.
+    anchor i. The hardest negative of an anchor is the nearest of all other positives and all hard negatives. If an
+    anchor has no negatives, the cosine is minus infinity.
     """
     to_positives = cosines(anchors, positives)
     own = torch.eye(*to_positives.shape, dtype=torch.bool, device=anchors.device)
     others = to_positives.masked_fill(own, float("-inf"))
     if negatives is not None:
         others = torch.cat([others, cosines(anchors, negatives)], dim=1)
-    # Of equal maxima only one receives the gradient, as in the public code.
+    # Of several equal maxima, only one receives the gradient, as in the public code.
     return to_positives.diagonal(), others.max(dim=1).values

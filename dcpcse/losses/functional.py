@@ -16,13 +16,13 @@ def nt_xent(
     hard_negative_weight: float = 0.0,
     others: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Return the cross entropy of picking each anchor's own positive by cosine, a mean over B in nats.
+    """Return the cross entropy of picking each anchor's own positive by cosine, in nats, averaged over the B anchors.
 
-    SimCSE, eq. 1 and 5. anchors: (B, H). positives: (C, H) with C ≥ B; row i belongs to anchor i. negatives: (D, H)
-    with D ≥ B; row i is the hard negative of anchor i. All other rows are negatives too: C - 1 + D per anchor, plus
-    the rows of others, each (E, H) (ConPVP, eq. 1: the negated prototypes). temperature: divides the cosines.
-    hard_negative_weight: a logarithm, added to the logit of an anchor's own hard negative; 0 means the weight of any
-    other negative. Raises ValueError if C < B or D < B.
+    See SimCSE, eq. 1 and 5. anchors: (B, H). positives: (C, H) with C ≥ B; row i belongs to anchor i. negatives:
+    (D, H) with D ≥ B; row i is the hard negative of anchor i. The negatives of an anchor are the other C - 1 positives
+    and all D hard negatives, plus the rows of others, each (E, H) (in ConPVP, eq. 1, the negated prototypes).
+    temperature: divides the cosines. hard_negative_weight: a logarithm that is added to the logit of an anchor's own
+    hard negative; 0 gives it the same weight as other negatives. Raises ValueError if C < B or D < B.
     """
     for name, candidates in (("positives", positives), ("negatives", negatives)):
         if candidates is not None and len(candidates) < len(anchors):
@@ -40,7 +40,7 @@ def nt_xent(
 def cosines(vectors: Tensor, others: Tensor) -> Tensor:
     """Return the cosines (A, B) of all pairs of rows of vectors (A, H) and others (B, H), in float32 or float64.
 
-    Not in half precision, which has few values between 0.9 and 1, where the embeddings of an encoder often are.
+    Half precision is avoided because it has few values between 0.9 and 1, and an encoder's cosines are often there.
     """
     with torch.autocast(vectors.device.type, enabled=False):
         return F.normalize(precise(vectors), dim=-1) @ F.normalize(precise(others), dim=-1).T
@@ -55,7 +55,7 @@ def masked_ce(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross entropy over the masked tokens of a batch, in nats (BERT, section 3.1).
 
     logits: (n, vocabulary) and labels: (n,), at the masked positions only. Returns 0 if no token is masked, which can
-    happen in a batch of very short sentences; the mean would be NaN.
+    happen in a batch of very short sentences, and for which the mean would be NaN.
     """
     return F.cross_entropy(precise(logits), labels, reduction="sum") / max(len(labels), 1)
 
@@ -67,10 +67,10 @@ def replaced_token_ce(logits: Tensor, replaced: Tensor, mask: Tensor, reduction:
     """Return the cross entropy of classifying tokens as replaced or kept, in nats (D2CSE, eq. 2).
 
     logits: (N, L, 2), where class 1 is "replaced". replaced: boolean (N, L). mask: (N, L), 0 at padding. reduction:
-    `sum` over the tokens, divided by `sentences` (the number of examples times the copies of one text, so that copies
-    are averaged and different texts are summed); `mean_tokens`, the mean over all tokens; `mean_all`, the mean over
-    all positions, where padding and first positions count as kept (DiffCSE's code). `sum` and `mean_tokens` leave out
-    padding and the first position, which contains the condition. Raises ValueError for an unknown reduction.
+    `sum` is the sum over the tokens divided by `sentences`, the number of examples times the number of copies of one
+    text, so that copies are averaged and different texts are summed. `mean_tokens` is the mean over all tokens. Both
+    leave out padding and the first position, which contains the condition. `mean_all` is the mean over all positions,
+    where padding and first positions count as kept (DiffCSE's code). Raises ValueError if the reduction is unknown.
     """
     each = F.cross_entropy(precise(logits).flatten(0, 1), replaced.long().flatten(), reduction="none").view_as(mask)
     if reduction == "mean_all":

@@ -13,9 +13,9 @@ from dcpcse.utils.errors import UserError
 
 
 class Generator(nn.Module):
-    """A frozen masked language model that stays in eval mode during training.
+    """A frozen masked language model that stays in eval mode during training unless `train_mode` is set.
 
-    train_mode: whether its dropout is active in training, as in the public DiffCSE code.
+    train_mode: whether the model's dropout is active in training, as in the public DiffCSE code.
     """
 
     def __init__(self, masked_lm: PreTrainedModel, train_mode: bool = False) -> None:
@@ -28,7 +28,7 @@ class Generator(nn.Module):
 
     @property
     def max_tokens(self) -> int:
-        """The longest text that it accepts, in tokens, special tokens included."""
+        """Maximum number of tokens of a text, including special tokens, that the generator accepts."""
         return self.encoder.max_tokens
 
     def train(self, mode: bool = True) -> "Generator":
@@ -49,8 +49,9 @@ class Generator(nn.Module):
 class Corruption(nn.Module):
     """Corrupts sentences: masks tokens at random and replaces them by the predictions of a generator.
 
-    choice: `sample` from the generator's distribution, or `argmax`. place: replace the `masked` tokens only, or `all`
-    tokens except the first, as in the public DiffCSE code.
+    choice: `sample` draws tokens from the generator's distribution, `argmax` takes the most probable ones. place:
+    `masked` replaces the masked tokens only, `all` replaces all tokens except the first, as in the public DiffCSE
+    code.
     """
 
     def __init__(

@@ -14,8 +14,8 @@ from dcpcse.losses.token_masking import TokenMasking
 class MaskedLM(PerRowLoss):
     """Masked language modelling on all views, with the prompts (and prompt dropout) of the first pass.
 
-    In a template only the tokens of the sentence are masked. The LM head is frozen by default, like all
-    language-model weights in the paper; the published code trains an untied copy at the prompts' learning rate.
+    In a template, only the tokens of the sentence are masked. The LM head is frozen by default, like all
+    language-model weights in the paper. The published code trains an untied copy of it at the prompts' learning rate.
     """
 
     def __init__(
@@ -23,8 +23,8 @@ class MaskedLM(PerRowLoss):
     ) -> None:
         """Create the loss.
 
-        train_head: train an untied copy of lm_head. apart: untie the weights of a frozen head as well, as is necessary
-        if the encoder is trained.
+        train_head: train an untied copy of lm_head. apart: untie the weights of a frozen head as well, which is
+        necessary if the encoder is trained.
         """
         super().__init__()
         if train_head or apart:
@@ -49,5 +49,8 @@ class MaskedLM(PerRowLoss):
 
 
 def exponential_decay(rate: float, steps: float) -> Callable[[int], float]:
-    """Return the schedule step → rate^(step / steps), with a real-valued exponent (DCPCSE, section 2.2: 0.95, 100)."""
+    """Return the schedule step → rate^(step / steps), with a real-valued exponent.
+
+    DCPCSE, section 2.2, uses rate 0.95 and steps 100.
+    """
     return lambda step: rate ** (step / steps)

@@ -18,9 +18,9 @@ from dcpcse.utils.distributed import gather_by_rank
 class MomentumContrastive(Contrastive):
     """Contrastive loss with the anchors of earlier batches, of all processes, as further negatives (ESimCSE).
 
-    A momentum encoder embeds the anchors for the queue: the encoder with moving averages of its trained weights and
-    without dropout, followed by the head in training. The averages start as the weights at the first batch; after
-    each optimiser step they become momentum * average + (1 - momentum) * weight.
+    A momentum encoder embeds the anchors for the queue. It is the encoder without dropout, with moving averages of its
+    trained weights, followed by the head that is being trained. The averages start as the weights at the first batch.
+    After each optimiser step, they become momentum * average + (1 - momentum) * weight.
     """
 
     def __init__(self, encoder: nn.Module, width: int, queue: int, momentum: float, **contrastive: Any) -> None:
@@ -53,7 +53,7 @@ class MomentumContrastive(Contrastive):
 
     @torch.compiler.disable
     def extra_negatives(self) -> Sequence[Tensor]:
-        """Return the filled part of the queue, oldest first; empty before the first batch."""
+        """Return the filled part of the queue, oldest embeddings first; it is empty before the first batch."""
         return [self.queue[len(self.queue) - int(self.filled) :]]
 
     @torch.compiler.disable
@@ -65,7 +65,7 @@ class MomentumContrastive(Contrastive):
         self.filled.add_(len(rows) - len(self.queue)).clamp_(max=len(self.queue))
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
-        """Return the number of negatives per anchor with a full queue."""
+        """Return the number of negatives per anchor when the queue is full."""
         return super().negatives(batch_size, views) + len(self.queue)
 
     def persistent_state(self) -> Mapping[str, Tensor]:
@@ -86,12 +86,12 @@ class _Average(nn.Module):
             self.register_buffer(self.names[name], weight.detach().clone(), persistent=False)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the averages by the names of the weights."""
+        """Return weight name → average."""
         return {name: self.get_buffer(buffer) for name, buffer in self.names.items()}
 
     @torch.no_grad()
     def update(self, module: nn.Module, share: float) -> None:
-        """Interpolate from the averages to the module's weights; share 1 copies the weights."""
+        """Move the averages towards the module's weights by `share` of the difference; 1 copies the weights."""
         weights = dict(module.named_parameters())
         averages = self.weights()
         torch._foreach_lerp_([*averages.values()], [weights[name] for name in averages], share)
@@ -108,7 +108,10 @@ def _rows_of(batch: EncodedBatch, view: str) -> tuple[Tensor, Tensor, Slots | No
 
 @contextlib.contextmanager
 def _without_dropout(model: SentenceEncoder) -> Iterator[None]:
-    """Switch the submodules of a model to eval mode; the model itself keeps the head and denoising of training."""
+    """Switch the submodules of a model to eval mode within the context.
+
+    The model itself stays in train mode, so that it uses the head and denoising of training.
+    """
     parts = [part for part in model.modules() if part.training and part is not model]
     for part in parts:
         part.training = False

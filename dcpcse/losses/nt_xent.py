@@ -14,9 +14,10 @@ from dcpcse.utils.distributed import gather_own_first, global_mean, published_gr
 
 
 class NTXent(Loss):
-    """Cross entropy of each copy's other copy among all other copies of all processes (ConSERT, eq. 1).
+    """Cross entropy of picking the other copy of the same sentence among all other copies of all processes.
 
-    The losses of several columns of sentences are computed separately and summed.
+    See ConSERT, eq. 1. If there are several columns of sentences, one loss per column is computed, and the losses are
+    summed.
     """
 
     def __init__(self, pairs: Sequence[tuple[str, str]], temperature: float, gather_gradient: str = "exact") -> None:
@@ -43,17 +44,17 @@ class NTXent(Loss):
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
-        """Return the number of copies of the other sentences."""
+        """Return the number of negatives of each copy: all copies of the other sentences."""
         return 2 * (batch_size - 1)
 
 
 def two_way_nt_xent(
     first: Tensor, second: Tensor, all_first: Tensor, all_second: Tensor, temperature: float
 ) -> Tensor:
-    """Return the cross entropy of picking a copy's other copy by cosine, a mean over 2 B in nats (ConSERT, eq. 1).
+    """Return the cross entropy of picking the other copy of a sentence by cosine, in nats, averaged over 2 B copies.
 
-    first, second: the copies (B, H) of this process's sentences. all_first, all_second: the copies (C, H) of all
-    sentences, which begin with first and second. temperature: divides the cosines.
+    See ConSERT, eq. 1. first, second: the copies (B, H) of this process's sentences. all_first, all_second: the copies
+    (C, H) of all sentences, which begin with first and second. temperature: divides the cosines.
     """
     own = torch.arange(len(first), device=first.device)
 

@@ -15,7 +15,10 @@ from dcpcse.utils.errors import UserError
 
 @dataclass(frozen=True)
 class Pair:
-    """The names of two views of an example and the class of the pair. label None: the label of the example."""
+    """A pair of sentences to classify: the names of two views of an example, and the class of the pair.
+
+    label: the class; None if the example contains the label.
+    """
 
     first: str
     second: str
@@ -78,10 +81,10 @@ def classified_pairs(
 ) -> tuple[Sequence[str], Sequence[Pair]]:
     """Return the classes of data with these columns, and the pairs of views to classify.
 
-    With a label column these are the labelled pairs. With hard negatives (anchor, positive) is an entailment and
-    (anchor, negative) a contradiction. view: maps a column to the view in which its sentence is classified. method,
-    labels: the method and the label columns that it uses, for error messages. Raises UserError if all labels are
-    equal, or if the data have neither labels nor hard negatives.
+    With a label column, the labelled pairs are classified. With hard negatives, (anchor, positive) is an entailment
+    and (anchor, negative) is a contradiction. view: maps a column to the view in which its sentence is classified.
+    method: the name of the method, for error messages. labels: the label columns that the method uses, for error
+    messages. Raises UserError if all labels are equal, or if the data have neither labels nor hard negatives.
     """
     first, second = view("anchor"), view("positive")
     if columns.label == LABEL:

@@ -13,9 +13,10 @@ from dcpcse.utils.distributed import all_reduce_max
 
 
 class ReplacedTokenDetection(PerRowLoss):
-    """A discriminator detects the replaced tokens of a corrupted sentence, given the sentence embedding as its [CLS].
+    """Loss of a discriminator that detects the replaced tokens of a corrupted sentence.
 
-    The gradient flows through the embedding into the encoder, so that the embedding encodes the sentence's content.
+    The sentence embedding replaces the discriminator's [CLS] embedding. The gradient flows through it into the
+    encoder, so that the sentence embedding encodes the content of the sentence.
     """
 
     def __init__(
@@ -32,10 +33,11 @@ class ReplacedTokenDetection(PerRowLoss):
     ) -> None:
         """Create the loss.
 
-        hidden_size: the discriminator's. corruption: None if the batches contain corrupted token ids. discriminator:
-        None for the encoder itself. conditional: False leaves [CLS] unchanged (D2CSE, Table 6, c). before_mlp: use
-        the vector before the head as the condition. reduction: see `dcpcse.losses.functional.replaced_token_ce`.
-        copies: the number of views of one text. std: standard deviation of the new head's weights.
+        hidden_size: the discriminator's hidden size. corruption: the module that replaces tokens; None if the batches
+        contain corrupted token ids. discriminator: the encoder that detects replaced tokens; None for the encoder that
+        is trained. conditional: False leaves [CLS] unchanged (D2CSE, Table 6, c). before_mlp: whether the condition is
+        the vector before the head. reduction: see `dcpcse.losses.functional.replaced_token_ce`. copies: the number of
+        views of one text. std: standard deviation of the initial weights of the detection head.
         """
         super().__init__()
         self.corruption = corruption
@@ -53,7 +55,7 @@ class ReplacedTokenDetection(PerRowLoss):
     def sample(self, batch: EncodedBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Return token ids, corrupted token ids and attention mask, each (B·V, L).
 
-        If padding counts, L is the length of the longest text of all processes.
+        If the reduction counts padding, L is the length of the longest text of all processes.
         """
         ids, mask = batch.input_ids.flatten(0, 1), batch.attention_mask.flatten(0, 1)
         corrupted = batch.extras.get(CORRUPTED)
@@ -79,7 +81,7 @@ class ReplacedTokenDetection(PerRowLoss):
         """Return the discriminator's hidden states (B·V, L, H) of the corrupted sentences."""
         vectors = batch.pooled if self.before_mlp else batch.embeddings
         condition = torch.stack(list(vectors.values()), dim=1).flatten(0, 1) if self.conditional else None
-        # The encoder as discriminator uses the prompts (with dropout) of the pass that computed the condition.
+        # If the encoder is the discriminator, it uses the prompts (with dropout) of the pass that gave the condition.
         own = self.discriminator is None
         encoder, prefix = (batch.model.encoder, batch.prefix) if own else (self.discriminator, None)
         options = {"condition": condition, "as_encoder": False, "packing": batch.packing, "pads": self.counts_pads}

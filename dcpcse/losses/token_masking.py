@@ -8,10 +8,11 @@ from dcpcse.utils.errors import UserError
 
 
 class TokenMasking(nn.Module):
-    """BERT's masking: 80 % of the chosen tokens become [MASK], 10 % a random token, 10 % stay (BERT, section 3.1).
+    """BERT's masking: of the chosen tokens, 80 % become [MASK], 10 % become a random token, and 10 % stay unchanged.
 
-    The random numbers come from torch's generator of the device, whose state is saved to checkpoints, so a resumed run
-    masks the same tokens. Masks drawn in the data loader would depend on how far it had prefetched.
+    See BERT, section 3.1. The random numbers come from torch's generator of the device, whose state is saved to
+    checkpoints, so a resumed run masks the same tokens. If the data loader drew the masks, they would depend on the
+    number of batches that it had prefetched.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, probability: float) -> None:

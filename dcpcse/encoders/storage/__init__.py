@@ -1,1 +1,1 @@
-"""The model folder, here and on the hub."""
+"""Model folders: reading and writing them on disk, and downloading them from the Hub."""

@@ -1,9 +1,9 @@
-"""A trained backbone on disk: a plain Hugging Face folder if the backbone is the complete model, else `backbone/`.
+"""Save a trained backbone: as a plain Hugging Face folder if the backbone is the complete model, else in `backbone/`.
 
-Plain means that AutoModel and sentence-transformers return the same embeddings: [CLS] or mean pooling, with the tanh
-MLP if inference uses one. `modules.json` names the pooling, because sentence-transformers silently uses the mean
-without it. Neither library supports templates or prompts; with `backbone/` they raise an error for the folder instead
-of loading an incomplete model.
+A folder is plain if AutoModel and sentence-transformers return the same embeddings as dcpcse. This requires [CLS] or
+mean pooling, and no head other than the tanh MLP at inference. `modules.json` names the pooling, because
+sentence-transformers silently uses the mean without it. Neither library supports templates or prompts. If the encoder
+is in `backbone/`, they raise an error for the model folder instead of loading an incomplete model.
 """
 
 import copy
@@ -29,12 +29,12 @@ WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 class TunedBackbone:
     """A trained backbone and the settings that it is saved with.
 
-    pooling: name of the pooler if the folder is plain, else None. dense: the layer of the tanh MLP, None without one.
-    dense_at_inference: whether inference uses it. max_tokens: maximum sequence length.
+    pooling: name of the pooler if the folder is plain, else None. dense: the layer of the tanh MLP, or None if there
+    is no such head. dense_at_inference: whether inference uses this layer. max_tokens: maximum sequence length.
     """
 
     POOLINGS: ClassVar[Mapping[str, str]] = {"cls": "cls", "cls_before_pooler": "cls", "avg": "mean"}
-    """Poolers that sentence-transformers supports → its names for them."""
+    """Name of a pooler that sentence-transformers supports → name of this pooler in sentence-transformers."""
 
     model: PreTrainedModel
     fingerprint: str
@@ -44,7 +44,7 @@ class TunedBackbone:
     max_tokens: int
 
     def write(self, folder: Path) -> dict[str, str]:
-        """Write weights and configuration to a model folder; return the entry about them in `dcpcse.json`."""
+        """Write weights and configuration to a model folder; return the backbone's entry in `dcpcse.json`."""
         place = folder if self.pooling else folder / BACKBONE
         for name in (BACKBONE, _POOLING, _DENSE):
             require_inside(folder, name)
@@ -54,18 +54,18 @@ class TunedBackbone:
         save_tensors(place / WEIGHTS, self._tensors())
         config = copy.deepcopy(self.model.config)
         config.architectures = [type(self.model).__name__]
-        config.save_pretrained(place)  # last: an interrupted save does not load
+        config.save_pretrained(place)  # last, so that the folder of an interrupted save does not load
         return {"folder": "." if self.pooling else BACKBONE, "fingerprint": self.fingerprint}
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = dict(self.model.state_dict())
-        # As in the published SimCSE checkpoints, the MLP is AutoModel's pooler.
+        # As in the published SimCSE checkpoints, the MLP is saved as AutoModel's pooler.
         if self.pooling and self.dense is not None and self.model.config.model_type in WITH_POOLER:
             tensors |= {f"pooler.dense.{name}": tensor for name, tensor in self.dense.state_dict().items()}
         return tensors
 
     def _write_modules(self, folder: Path) -> None:
-        """Write the files that tell sentence-transformers the pooling, head and maximum length."""
+        """Write the files from which sentence-transformers reads the pooling, head and maximum length."""
         size = self.model.config.hidden_size
         kinds = {"Transformer": "", "Pooling": _POOLING}
         (folder / _POOLING).mkdir(exist_ok=True)
@@ -117,7 +117,7 @@ def read_backbone(folder: Path, record: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def holds_encoder(folder: Path) -> bool:
-    """Whether a folder contains an encoder at a location that `TunedBackbone.write` writes to."""
+    """Return whether a folder contains an encoder at a location that `TunedBackbone.write` writes to."""
     return any((folder / place / name).exists() for place in (".", BACKBONE) for name in (CONFIG, WEIGHTS))
 
 

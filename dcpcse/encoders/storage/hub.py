@@ -1,4 +1,4 @@
-"""Model folders on the Hugging Face Hub: find them and download only their own files."""
+"""Find model folders on the Hugging Face Hub, and download only the files that belong to them."""
 
 import contextlib
 import logging
@@ -26,21 +26,22 @@ class UnreachableError(UserError):
 
 
 def is_hub_id(name: str | Path) -> bool:
-    """Whether a name can only be a repository id: it has the form of an id, and no such local path exists."""
+    """Return whether a name can only be a repository id: it has the form of an id, and no such local path exists."""
     return isinstance(name, str) and bool(_ID.fullmatch(name)) and not Path(name).exists()
 
 
 def has_owner(name: str) -> bool:
-    """Whether a name has the form ORGANISATION/NAME, which pushing requires."""
+    """Return whether a name has the form ORGANISATION/NAME, which pushing requires."""
     return "/" in name and bool(_ID.fullmatch(name))
 
 
 def resolve_model_folder(name: str, options: LoadOptions) -> tuple[str, LoadOptions]:
-    """Return the local copy of a model folder on the Hub and the options to load its base with.
+    """Return the local copy of a model folder on the Hub, and the options for loading the base of the folder.
 
-    Any other name is returned unchanged. A revision is that of the folder, which records the revision of its base. If
-    the Hub cannot be reached and its cache contains a plain encoder of this name, the name is returned and this is
-    logged. Raises UserError if the cache contains neither.
+    Any other name is returned unchanged. The revision in `options` is that of the folder; the returned options have
+    none, since the folder records the revision of its base. If the Hub cannot be reached and its cache contains a
+    plain encoder of this name, the name is returned unchanged and a message is logged. Raises UserError if the Hub
+    cannot be reached and its cache contains neither a model folder nor an encoder of this name.
     """
     try:
         folder = find_model_folder(name, options)
@@ -66,7 +67,10 @@ def require_model_folder(name: str | Path, options: LoadOptions | None) -> tuple
 
 
 def require_known(name: str, options: LoadOptions) -> None:
-    """Raise UserError if neither the Hub nor its cache has an encoder; transformers would retry for half a minute."""
+    """Raise UserError if neither the Hub nor its cache contains an encoder of this name.
+
+    Without this check, transformers would retry for half a minute.
+    """
     if is_hub_id(name):
         try:
             model_info(name, options)
@@ -82,9 +86,9 @@ def _require_cached_encoder(name: str, options: LoadOptions) -> None:
 def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = ()) -> Path | None:
     """Return the local copy of a model folder on the Hub; None for a local path or a repository of another kind.
 
-    Only the files of a model folder are downloaded, and those named in `more`. If the Hub cannot be reached, the copy
-    in its cache is returned. Raises UserError for an unknown repository or revision, UnreachableError if the Hub
-    cannot be reached and its cache does not contain the folder.
+    Only the files of a model folder and those named in `more` are downloaded. If the Hub cannot be reached, the copy
+    in its cache is returned. Raises UserError if the repository or revision is unknown, and UnreachableError if the
+    Hub cannot be reached and its cache does not contain the folder.
     """
     if not is_hub_id(name):
         return None
@@ -95,7 +99,7 @@ def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = (
     except UnreachableError:
         offline = True
     with explain_hub_errors(name):
-        # By the name of the branch: the cache then knows the branch's commit when there is no network.
+        # Downloaded by branch name, so that the cache records the branch's commit for later use without a network.
         record = hf_hub_download(name, MODEL_FOLDER_FILE, local_files_only=offline, **options.kwargs())
         folder = Path(record).parent
         commit = replace(options, revision=folder.name)
@@ -140,5 +144,5 @@ def explain_hub_errors(name: str) -> Iterator[None]:
         raise UserError(f"{name}: the Hub rejected the request ({reason})") from None
     except (errors.OfflineModeIsEnabled, errors.HTTPError) as error:
         raise UnreachableError(f"{name}: the Hub cannot be reached ({first_line(error)})") from None
-    except ValueError as error:  # from the name of a repository, or the metadata of a card
+    except ValueError as error:  # raised for an invalid repository name or invalid card metadata
         raise UserError(f"{name}: {' '.join(str(error).split())}") from None

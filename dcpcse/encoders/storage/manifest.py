@@ -1,4 +1,4 @@
-"""The manifest `dcpcse.json` of a model folder: its schema, and the files that it describes. Needs no torch."""
+"""The manifest `dcpcse.json` of a model folder: its schema, and the files that it describes; torch is not imported."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ MODEL_FOLDER_FILE = "dcpcse.json"
 """The file that every model folder contains."""
 
 FOLDER_FORMAT = 2
-"""The present format. Format 1 has no templates and no trained encoders; earlier versions read only that one."""
+"""The current format. Format 1, the only one that earlier versions read, has no templates and no trained encoders."""
 PROMPTS = "prompts.safetensors"
 PEFT_PROMPTS = "adapter_model.safetensors"
 PEFT_CONFIG = "adapter_config.json"
@@ -34,21 +34,21 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 MODULES = "modules.json"
 BACKBONE = "backbone"
-"""File names of an encoder, and the folder that contains them if AutoModel must not find them."""
+"""File names of an encoder, and the folder that contains these files if AutoModel must not find them."""
 
 KNOWN_POOLINGS = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_layer1_last", "mask")
 HEAD_KINDS = ("tanh_mlp", "batchnorm_mlp", "mlm_transform")
 DENOISING_WAYS = ("template", "attention")
 DTYPE_NAMES = ("float32", "bfloat16", "float16", "float64")
 """Names that a manifest may contain. They are repeated here because the modules that define them import torch; a test
-compares them."""
+checks that both definitions agree."""
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_FILES = (
     *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spm.model", "tokenizer.model"),
 )
-"""Files that save_pretrained of a tokenizer writes, for any encoder that prompts can be trained on."""
+"""Files that a tokenizer's save_pretrained writes, for any encoder on which prompts can be trained."""
 
 _POOLING, _DENSE = "1_Pooling", "2_Dense"
 SENTENCE_CONFIG = "sentence_bert_config.json"
@@ -56,7 +56,7 @@ PLAIN_FILES = (
     *(CONFIG, WEIGHTS, MODULES, SENTENCE_CONFIG),
     *(f"{folder}/{name}" for folder, name in ((_POOLING, CONFIG), (_DENSE, CONFIG), (_DENSE, WEIGHTS))),
 )
-"""Relative paths of a trained encoder that other libraries can open; any other encoder is stored in `backbone/`."""
+"""Relative paths of a trained encoder's files if other libraries can open it; otherwise they are in `backbone/`."""
 
 BACKBONE_FILES = (f"{BACKBONE}/{CONFIG}", f"{BACKBONE}/{WEIGHTS}")
 
@@ -64,11 +64,14 @@ METHOD_NAME = "[a-z0-9][a-z0-9_.-]{0,99}"
 """Pattern of a method's name. Any name is allowed, since loading a model does not need its method."""
 
 MAX_TEXT_LENGTH = 100_000
-"""Characters of a string at most: system calls fail on names of any length."""
+"""Maximum number of characters of a string, since system calls fail for names that are too long."""
 
 
 def _field(expected: str, allows: Callable[[Any], Any], **default: Any) -> Any:
-    """A field whose values, unless null, must pass a test; expected: the allowed values, for the error message."""
+    """Return a dataclass field whose value must be null or pass the test `allows`.
+
+    expected: a description of the allowed values, for the error message.
+    """
 
     def check(value: Any) -> None:
         if value is not None and not allows(value):
@@ -193,7 +196,7 @@ class Manifest:
                 raise ValueError(f"{one} and {other} belong together, but one of them is null")
 
     def validate_sha256(self) -> None:
-        """Raise ValueError for a checksum of any other file, and for one that is not a sha256."""
+        """Raise ValueError if a checksum is not a sha256, or belongs to a file that is not part of this model."""
         backbone = self.backbone and vars(self.backbone)
         for name, digest in self.sha256.items():
             if name not in file_names({"prompts_file": self.prompts_file, "backbone": backbone}):
@@ -206,9 +209,10 @@ _SECOND_FORMAT = ("shallow", "template", "denoising", "backbone")
 
 
 def _validate(kind: type, content: Mapping[str, Any], where: str = "") -> Any:
-    """Return a JSON object as a strict dataclass; raise ValueError with the key, its value and the allowed values.
+    """Convert a JSON object to a strict dataclass.
 
-    where: the key of the object, empty for the manifest itself.
+    where: the key of the object, empty for the manifest itself. Raises ValueError, with the key, its value and the
+    allowed values, if the object is invalid.
     """
     known = {one.name: one for one in fields(kind)}
     inside = f" in {where}" if where else ""
@@ -267,7 +271,10 @@ Shapes = dict[str, dict[str, tuple[int, ...]]]
 
 
 def shapes(record: Mapping[str, Any]) -> Shapes:
-    """Return the shapes of all prompts that a manifest describes. Those of a head depend on the encoder."""
+    """Return the shapes of all prompts that a manifest describes.
+
+    The shapes of a head are not included, since they depend on the encoder.
+    """
     found: Shapes = {TRAINED: {}}
     if prompt := record["prompt"]:
         length, hidden = prompt["length"], prompt["heads"] * prompt["head_dim"]
@@ -285,7 +292,10 @@ def shapes(record: Mapping[str, Any]) -> Shapes:
 
 
 def shape_faults(folder: Path, record: Mapping[str, Any], found: Shapes) -> Iterator[str]:
-    """Give a message for each tensor that is missing or differs in shape from the manifest; found: in the files."""
+    """Yield an error message for each tensor that is missing or differs in shape from the manifest.
+
+    found: the shapes of the tensors in the files.
+    """
     for file, expected in shapes(record).items():
         tensors = found.get(file, {})
         if missing := sorted(set(expected) - set(tensors)):
@@ -306,7 +316,7 @@ _BACKBONES = {".": PLAIN_FILES, BACKBONE: BACKBONE_FILES}
 
 
 def checksums(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
-    """Return the sha256 by relative path of every file of a model in a folder, except the manifest itself."""
+    """Return relative path → sha256 for every file of a model in a folder, except the manifest itself."""
     names = sorted(file_names(record) - {MODEL_FOLDER_FILE})
     return {name: sha256_of(folder / name) for name in names if (folder / name).is_file()}
 
@@ -314,7 +324,8 @@ def checksums(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
 def sha256_of(path: Path) -> str:
     """Return the sha256 of a file in hexadecimal digits; raise UserError if it cannot be read.
 
-    The truncation and padding of the last call, which change when a tokenizer.json is saved again, do not count.
+    In a tokenizer.json, the truncation and padding settings are ignored. They are those of the tokenizer's last call,
+    and change when the file is saved again.
     """
     try:
         if path.name == TOKENIZER_FILE:
@@ -335,7 +346,7 @@ def _without_last_call(data: bytes) -> bytes:
 
 
 def changed_files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
-    """Give a message for each file that differs from its checksum; none for folders without checksums."""
+    """Yield an error message for each file that differs from its checksum; none for folders without checksums."""
     if "sha256" in record:
         weights = {name for name in file_names(record) if name.endswith(".safetensors") and (folder / name).is_file()}
         for name in sorted(weights - set(record["sha256"])):
@@ -358,7 +369,7 @@ def require_unchanged(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; raise UserError for anything else."""
+    """Return the JSON object in a file; raise UserError if the file cannot be read or contains anything else."""
     try:
         content = parse_json(read_text(path))
     except OSError as error:
@@ -371,5 +382,5 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def backbone_path(folder: Path, record: Mapping[str, Any]) -> Path:
-    """Return the path of the backbone in a model folder; record: the part `backbone` of the manifest."""
+    """Return the path of the backbone in a model folder. record: the entry `backbone` of the manifest."""
     return folder / record["folder"]

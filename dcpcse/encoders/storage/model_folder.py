@@ -1,10 +1,12 @@
-"""The model folder on disk: trained weights, and the facts about the base that are needed to load them correctly.
+"""Read and write model folders: trained weights, and the facts about the base that are needed to load them correctly.
+
+A model folder contains these files:
 
 dcpcse.json            method, pooling, head, prompt, position offset, base and vocabulary with fingerprints
-prompts.safetensors    the prompts, one tensor `prompt_embeddings` (P, 2·layers·hidden), or instead
+prompts.safetensors    the prompts, as one tensor `prompt_embeddings` (P, 2·layers·hidden); or instead of this file:
 adapter_model.safetensors + adapter_config.json
-                       the same tensor if PEFT alone returns the same [CLS] vectors; with the other name, PEFT cannot
-                       open an incomplete model
+                       the same tensor, if PEFT alone returns the same [CLS] vectors; otherwise the name
+                       prompts.safetensors prevents PEFT from opening an incomplete model
 trained.safetensors    other trained weights (head, projection, shallow prompts), if there are any
 backbone/, or config.json, model.safetensors, modules.json, ...
                        the encoder, if it was trained itself (see `dcpcse.encoders.storage.backbone_folder`)
@@ -28,7 +30,7 @@ from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 @dataclass(frozen=True)
 class FolderContents:
-    """A loaded model folder: its record, the deep prompts (None without) and the other trained tensors by name."""
+    """The contents of a model folder: the record, the deep prompts (or None) and the other trained tensors by name."""
 
     record: Mapping[str, Any]
     prompts: Tensor | None
@@ -45,11 +47,12 @@ def write_contents(
     backbone: backbone_folder.TunedBackbone | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
-    """Write the files of a model. With `peft_config` the prompts are saved under the names that PEFT opens.
+    """Write the files of a model to a folder.
 
-    The record contains the sha256 of every other file that the embeddings depend on, the tokenizer included.
+    With `peft_config`, the prompts are saved under the names that PEFT opens. The record contains the sha256 of every
+    other file that the embeddings depend on, including the tokenizer.
 
-    Files of an earlier model are removed first and `dcpcse.json` is written last, so that an interrupted save does
+    Files of an earlier model are removed first, and `dcpcse.json` is written last, so that an interrupted save does
     not load as a mixture of two models.
     """
     folder = Path(folder)
@@ -72,7 +75,7 @@ def write_contents(
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of a model from a folder; other files stay, encoders not written by dcpcse included."""
+    """Remove the files of a model from a folder; keep other files, including encoders not written by dcpcse."""
     if _holds_own_encoder(folder):
         backbone_folder.clear_backbone(folder)
     for name in manifest.OURS:
@@ -80,7 +83,7 @@ def clear(folder: Path) -> None:
 
 
 def holds_another_encoder(folder: Path) -> bool:
-    """Whether a folder contains an encoder not written by dcpcse, which saving a trained encoder would overwrite."""
+    """Return whether a folder contains an encoder not written by dcpcse, which saving would overwrite."""
     return backbone_folder.holds_encoder(folder) and not _holds_own_encoder(folder)
 
 
@@ -108,7 +111,7 @@ def read_contents(folder: str | Path) -> FolderContents:
 def _require_shapes(
     folder: Path, record: Mapping[str, Any], prompts: Tensor | None, trained: Mapping[str, Tensor]
 ) -> None:
-    """Raise UserError if tensors differ from the record, which the model will be built from."""
+    """Raise UserError if the shapes of tensors differ from the record, from which the model will be built."""
     found = {manifest.TRAINED: {name: tuple(tensor.shape) for name, tensor in trained.items()}}
     if prompts is not None:
         found[record["prompts_file"]] = {manifest.PROMPT_KEY: tuple(prompts.shape)}

@@ -1,4 +1,4 @@
-"""Numbers of trained parameters in a model folder, from the headers of its weight files; without torch."""
+"""Count the trained parameters in a model folder from the headers of its weight files, without importing torch."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def count(tensors: TensorHeaders) -> int:
 def count_trained(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of trained parameters in each part of a model: prompt, head, shallow, cls_prompt, backbone.
 
-    A prompt table that a projection computes does not count; its projection does.
+    If a projection computes the prompt table, the projection is counted and the table is not.
     """
     parts: dict[str, int] = {}
     if record["prompts_file"] and record["prompt"]["projection"] is None:
@@ -36,6 +36,6 @@ def count_trained(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
         parts[part] = count({name: header for name, header in trained.items() if name.split(".")[0] == part})
     if record["backbone"] is not None:
         own = parameter_headers(manifest.backbone_path(folder, record["backbone"]) / manifest.WEIGHTS)
-        # A pooler repeats the head for other libraries.
+        # The pooler is a copy of the head for other libraries.
         parts["backbone"] = count({name: header for name, header in own.items() if not name.startswith("pooler.")})
     return parts

@@ -14,7 +14,7 @@ from dcpcse.utils.errors import UserError
 
 @dataclass(frozen=True)
 class Choice:
-    """Settings of a representation besides its name.
+    """The settings of a representation, without its name.
 
     template, denoise, final_period: see `SentenceEncoder`. remove: names of biases whose tokens are left out of static
     embeddings (`static.BIASES`). top_k: number of tokens to average.

@@ -1,4 +1,4 @@
-"""Representations from an embedding matrix alone, without any transformer layer (PromptBERT, section 3)."""
+"""Representations computed from an embedding matrix alone, without any transformer layer (PromptBERT, section 3)."""
 
 import hashlib
 import logging
@@ -58,10 +58,10 @@ class TokenTable(nn.Module):
 
 
 class StaticEncoder(SentenceEncoder):
-    """Mean over the rows of an embedding matrix, with some tokens excluded."""
+    """A model whose embedding is the mean of the tokens' rows of an embedding matrix; some tokens may be excluded."""
 
     def __init__(self, backbone: Backbone, weight: Tensor, removed: Collection[int] = ()) -> None:
-        """removed: token ids to exclude; if there are any, special tokens are excluded as well."""
+        """Create the model. removed: token ids to exclude; if there are any, special tokens are excluded as well."""
         super().__init__(
             TokenTable(backbone.model, weight), backbone.tokenizer, backbone.source, pooling="avg", method=None
         )
@@ -87,7 +87,10 @@ class StaticEncoder(SentenceEncoder):
 
 
 def static_encoder(backbone: Backbone, matrix: nn.Module, remove: Iterable[str] = ()) -> SentenceEncoder:
-    """Build the mean of rows of an embedding or output matrix; remove: names in `BIASES` (PromptBERT, Table 3)."""
+    """Build a `StaticEncoder` from an embedding matrix or output matrix.
+
+    remove: names in `BIASES`, whose tokens are excluded (PromptBERT, Table 3).
+    """
     removed = biased_tokens(backbone.tokenizer, remove)
     return StaticEncoder(backbone, matrix.weight.detach(), removed).requires_grad_(False).eval()
 

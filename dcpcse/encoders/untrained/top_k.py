@@ -19,7 +19,7 @@ class TopKAverage(nn.Module):
         self.lm_head = lm_head
         self.register_buffer("embeddings", embeddings, persistent=False)
         self.k = min(k, len(embeddings))
-        # Part of the state, so that identities of representations with different k differ.
+        # A buffer, so that it is part of the state, and representations with different k have different identities.
         self.register_buffer("number", torch.tensor(self.k))
 
     def forward(self, pooled: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class Prediction:
 
 
 def predict_tokens(model: SentenceEncoder, lm_head: LMHead, sentences: Sequence[str], k: int = 5) -> list[Prediction]:
-    """Return the k most probable tokens at [MASK], after denoising if the model denoises (PromptBERT, Table 7)."""
+    """Return the k most probable tokens at each sentence's [MASK], after any denoising (PromptBERT, Table 7)."""
     vectors = torch.from_numpy(model.encode(sentences)).to(model.device)
     with torch.inference_mode():
         probabilities, tokens = lm_head(vectors).softmax(-1).topk(k)

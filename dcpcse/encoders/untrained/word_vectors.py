@@ -1,4 +1,4 @@
-"""Averages of word vectors from a file, such as GloVe (Pennington et al., 2014).
+"""Represent texts by averages of word vectors from a file, such as GloVe (Pennington et al., 2014).
 
 Words are looked up as in the baseline that the papers cite ("Avg. GloVe embeddings" of Sentence-BERT, Table 1): texts
 are split at spaces, English stop words are removed, and a word that is not in the file is looked up again without
@@ -76,7 +76,7 @@ class WordVectors(StaticEncoder):
         return TokenizedTexts([row or unknown for row in rows], truncated)
 
     def _words(self, sentence: str, max_length: int | None, without: Collection[int]) -> list[int]:
-        """Return the table rows of a text's words; stop words are used only if there are no others."""
+        """Return the table rows of a text's words; stop words are used only if there are no other known words."""
         words = sentence.split()[:max_length]
         content = [row for word in words if (row := self._row(word, STOP_WORDS)) is not None]
         found = content or [row for word in words if (row := self._row(word, ())) is not None]
@@ -117,7 +117,7 @@ def load_word_vectors(path: str | Path) -> WordVectors:
 
 
 def _read_file(path: Path) -> tuple[list[str], np.ndarray]:
-    """Return words and their vectors (V, H) in float32; for a duplicate word, the first vector."""
+    """Return words and their vectors (V, H) in float32; a duplicate word gets its first vector."""
     found: dict[str, np.ndarray] = {}
     try:
         with path.open(encoding="utf-8") as file:
