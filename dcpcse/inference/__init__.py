@@ -1,1 +1,1 @@
-"""Using a trained encoder."""
+"""Load trained encoders, encode sentences and files with them, and search for similar sentences."""

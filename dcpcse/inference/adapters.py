@@ -1,9 +1,9 @@
-"""Many adapters on one frozen encoder: loaded together, selected by name, mixed in one batch.
+"""Load many adapters on one frozen encoder, select them by name, and encode mixed batches with them.
 
-An output folder of train.py that contains prompts but no encoder is an adapter of its base. The base is loaded and
-identified by its fingerprint once; an adapter adds only its own tensors. Adapters in one batch share the forward pass
-through the base, in which each row has its own prompts (`dcpcse.inference.mixed_batch`); pooling, head and template
-denoising remain separate for each adapter.
+An output folder of train.py that contains prompts but no encoder is an adapter of its base encoder. The base is loaded
+and identified by its fingerprint once; each adapter adds only its own tensors. The rows of a mixed batch share one
+forward pass through the base, in which each row has the prompts of its adapter (`dcpcse.inference.mixed_batch`).
+Pooling, head and template denoising are applied separately for each adapter.
 """
 
 import contextlib
@@ -36,15 +36,17 @@ LOAD_ALONE_HINT = "adapters share one frozen encoder; load this folder by itself
 
 
 class Adapters:
-    """Adapters by name on one frozen encoder; `adapters["name"]` is a SentenceEncoder that shares it.
+    """Named adapters on one frozen encoder; `adapters["name"]` is a SentenceEncoder that shares this encoder.
 
-    For inference only: heads used only in training are dropped, and projected prompts become a table of vectors.
+    They are for inference only: heads used only in training are dropped, and projected prompts are replaced by a table
+    of vectors.
     """
 
     def __init__(self, backbone: Backbone, dtype: str, folder: str | Path, options: LoadOptions | None = None) -> None:
-        """backbone: on its device, with weights of type `dtype` and the tokenizer in `folder`.
+        """Create an empty collection of adapters.
 
-        options: revision, cache and token for folders on the hub.
+        backbone: the frozen encoder, already on its device, with weights of type `dtype`. folder: contains the
+        tokenizer of the backbone. options: revision, cache and token for folders on the hub.
         """
         self._backbone = backbone
         self._options = options
@@ -64,10 +66,10 @@ class Adapters:
         device: str | torch.device | None = None,
         options: LoadOptions | None = None,
     ) -> "Adapters":
-        """Load the base of the first folder, and the adapters in all folders, which are local or on the hub.
+        """Load the base encoder of the first folder and the adapters of all folders (local, or on the hub).
 
         folders: name of each adapter → its folder. base: path of the frozen encoder if it differs from the path
-        recorded in the first folder; it is identified by its fingerprint. device: cuda if available, by default.
+        recorded in the first folder; its fingerprint must match. device: by default cuda if it is available.
         Raises UserError if a folder has a different encoder, vocabulary or type of weights, if it contains an encoder
         of its own, or if `SentenceEncoder.load` rejects it.
         """
@@ -89,7 +91,7 @@ class Adapters:
         return tuple(self._models)
 
     def add(self, name: str, folder: str | Path) -> None:
-        """Load one more adapter of the same base. Raises UserError if the name is taken, and as `load`."""
+        """Load one more adapter of the same base. Raises UserError if the name is in use, or as `load` does."""
         if not isinstance(name, str) or not name:
             raise UserError(f"{name!r} cannot name an adapter; give a string that is not empty")
         if name in self._models:
@@ -116,11 +118,11 @@ class Adapters:
         without: Collection[int] = (),
         show_progress: bool = False,
     ) -> np.ndarray:
-        """Return embeddings of sentences, float32 (N, H), in the given order, as the model of each adapter does.
+        """Return float32 embeddings (N, H) in the order of the sentences, each from the adapter of its sentence.
 
-        adapter: one name, or one name per sentence; sentences of different adapters then share batches. The other
-        arguments are those of `SentenceEncoder.encode`. Raises UserError if a name is unknown, or if the number of
-        names differs from the number of sentences.
+        adapter: one name for all sentences, or a list with one name per sentence; sentences of different adapters then
+        share batches. The other arguments are those of `SentenceEncoder.encode`. Raises UserError if a name is
+        unknown, or if the number of names differs from the number of sentences.
         """
         if isinstance(adapter, str):
             how = {"max_length": max_length, "without": without, "show_progress": show_progress}
@@ -160,7 +162,7 @@ class Adapters:
             )
 
     def _tokenizer(self, folder: str | Path) -> tuple[PreTrainedTokenizerBase, str]:
-        """Return the tokenizer of a folder and its vocabulary's fingerprint; folders with the same files share it."""
+        """Return the tokenizer of a folder and its vocabulary's fingerprint; equal tokenizer files are loaded once."""
         digest = _tokenizer_files(folder)
         if digest not in self._tokenizers:
             source, model = self._backbone.source, self._backbone.model
@@ -171,9 +173,10 @@ class Adapters:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Sentences, each tokenized by its adapter.
+    """Sentences that have been tokenized, each with the tokenizer of its adapter.
 
-    models, rows: one entry per adapter. places: the number of each sentence's adapter, and its row in that adapter.
+    models, rows: the model and the tokenized sentences of each adapter. places: for each sentence, the number of its
+    adapter and the row of the sentence in `rows` of this adapter.
     """
 
     models: Sequence[SentenceEncoder]
@@ -189,7 +192,7 @@ class _Texts:
         max_length: int | None,
         without: Collection[int],
     ) -> "_Texts":
-        """Tokenize the sentences. Raises UserError if a name is unknown, or `max_length` too large for an adapter."""
+        """Tokenize the sentences. Raises UserError if a name is unknown or an adapter rejects `max_length`."""
         numbers: dict[str, int] = {}
         own: list[list[str]] = []
         places = []
@@ -215,7 +218,7 @@ class _Texts:
         return [len(self.rows[adapter].ids[row]) for adapter, row in self.places]
 
     def embeddings(self, chosen: Sequence[int]) -> torch.Tensor:
-        """Return the embeddings (n, H) of the chosen sentences, in their order, by one pass through the base."""
+        """Compute the embeddings (n, H) of the chosen sentences, in this order, in one pass through the base."""
         of_adapter = defaultdict(list)
         for place, text in enumerate(chosen):
             of_adapter[self.places[text][0]].append(place)
@@ -231,9 +234,9 @@ class _Texts:
 
 
 def _embeddings(models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch]) -> torch.Tensor:
-    """Return the embeddings (N, H) of the rows of all parts, one part after the other."""
+    """Return the embeddings (N, H) of the rows of all parts, part by part."""
     device = models[0].device
-    packing = Packing.of(joint_mask(parts)).to(device)  # before the mask is moved to a GPU, to avoid a synchronization
+    packing = Packing.of(joint_mask(parts)).to(device)  # before the move to a GPU, to avoid a synchronization
     parts = [part.to(device) for part in parts]
     all_layers = any(model.pooler.needs_all_layers for model in models)
     states = hidden_states(parts, packing=packing, all_layers=all_layers)
@@ -274,14 +277,14 @@ def _read_folder(folder: str | Path) -> FolderContents:
 
 
 def _tokenizer_files(folder: str | Path) -> str:
-    """Return one sha256 of all tokenizer files in a folder."""
+    """Return a single sha256 digest over all tokenizer files in a folder."""
     paths = [path for name in TOKENIZER_FILES if (path := Path(folder) / name).is_file()]
     digests = [f"{path.name} {sha256_of(path)}" for path in paths]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def _for_inference(model: SentenceEncoder) -> SentenceEncoder:
-    """Drop the parts that only training needs; in some methods they are many times larger than the prompts."""
+    """Return the model without the parts that only training needs; these can be many times larger than the prompts."""
     if not model.head_at_inference:
         model.head = None
     if model.encoder.prompt is not None:

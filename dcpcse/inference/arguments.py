@@ -10,7 +10,7 @@ from dcpcse.utils.option_fields import option, require
 
 @dataclass
 class EncoderArguments:
-    """How the encoder of a command is loaded, and how it represents sentences."""
+    """Options for loading an encoder and for the representation of sentences that it returns."""
 
     _argument_group_name = "encoder"
 
@@ -67,7 +67,7 @@ class EncoderArguments:
 
 @dataclass
 class EncodingArguments:
-    """Output file of `dcpcse encode`, its vectors, and the processes that compute them."""
+    """Options of `dcpcse encode`: the output file, the format of its vectors, and the processes that compute them."""
 
     _argument_group_name = "encoding"
 
@@ -101,7 +101,7 @@ class EncodingArguments:
 
 @dataclass
 class PublishedEvaluationArguments:
-    """Options of the papers' evaluation scripts that are recorded in the model folder, or only matter in training."""
+    """Options of the papers' evaluation scripts that the model folder records, or that affect only training."""
 
     _argument_group_name = "options of the papers' script"
 

@@ -1,4 +1,4 @@
-"""Load the encoder that the options of a command describe: an output folder of train.py, or a plain encoder."""
+"""Load the encoder that a command's options select: an output folder of train.py, a plain encoder or word vectors."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +19,16 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import RUN_FILE, last_checkpoint
 
 NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
-"""None of the options of the papers' evaluation scripts."""
+"""The default of every option of the papers' evaluation scripts."""
 
 
 def load_model(
     name: str, args: EncoderArguments, published: PublishedEvaluationArguments = NO_PUBLISHED_OPTIONS
 ) -> SentenceEncoder:
-    """Return the encoder with the requested representation, in eval mode and on its device.
+    """Load an encoder with the requested representation, in eval mode, onto the requested device.
 
-    name: output folder of train.py, Hugging Face folder or hub id. Raises UserError if an option contradicts it.
+    name: output folder of train.py, Hugging Face folder, hub id, or file of word vectors. Raises UserError if an
+    option does not apply to this encoder.
     """
     model = _load(name, args, published)
     if args.flex_attention:
@@ -54,7 +55,7 @@ def _load(name: str, args: EncoderArguments, published: PublishedEvaluationArgum
 
 
 def is_trained(name: str, args: EncoderArguments) -> bool:
-    """Whether a name denotes an output folder of train.py, local or on the hub."""
+    """Return whether a name refers to an output folder of train.py, local or on the hub."""
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     return is_model_folder(hub.resolve_model_folder(name, options)[0])
 
@@ -81,14 +82,14 @@ def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> Sente
 def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:
     """Return a model that averages the word vectors in a file.
 
-    Raises UserError if an option applies only to encoders.
+    Raises UserError if a given option applies only to encoders.
     """
     _refuse_folder_options(name, args, published)
     for option in sorted({"template", "denoise", "final_period", "top_k", "remove", "lm_head"} & args.changed()):
         raise UserError(f"--{option} applies only to encoders; {name} is a file of word vectors; leave it out")
     if args.pooler_type not in (None, "avg"):
         raise UserError(f"--pooler {args.pooler_type}: word vectors are always averaged; leave it out")
-    from dcpcse.encoders.untrained.word_vectors import load_word_vectors  # needs scikit-learn, encoders do not
+    from dcpcse.encoders.untrained.word_vectors import load_word_vectors  # imported here because it needs scikit-learn
 
     return load_word_vectors(name).to(pick_device(args.device))
 
@@ -101,7 +102,7 @@ def _refuse_untrained_options(name: str, args: EncoderArguments) -> None:
 
 
 def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArguments) -> None:
-    """Raise UserError if texts would be read differently than in training: that would evaluate a different model."""
+    """Raise UserError if an option prepares sentences differently from training: that evaluates another model."""
     found = model.template
     own = {
         "template": found and Template.parse(str(found.template)),
@@ -145,13 +146,13 @@ def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_
 
 
 def _require_agreement(model: SentenceEncoder, published: PublishedEvaluationArguments) -> None:
-    """Raise UserError if the options describe prompts that differ from those of the folder."""
+    """Raise UserError if the options describe prompts that differ from those in the folder."""
     prompt = model.encoder.prompt
     own = {} if prompt is None else {"pre_seq_len": prompt.shape.length, "prefix_hidden_size": prompt.projection}
     own["prefix_projection"] = prompt is not None and prompt.projection is not None
     for name in ("pre_seq_len", "prefix_projection", "prefix_hidden_size"):
         asked, found = getattr(published, name), own.get(name)
-        # Old scripts gave the size with and without a projection.
+        # Old scripts give the size even without a projection.
         given = asked not in (None, False) and (name != "prefix_hidden_size" or own["prefix_projection"])
         if given and asked != found:
             raise UserError(f"--{name} {asked}: the folder has {found if found else 'none'}; leave it out")

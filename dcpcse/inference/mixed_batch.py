@@ -1,4 +1,4 @@
-"""One forward pass through a backbone for rows of several encoders that share it, each with its own prompts."""
+"""Process rows of several encoders that share a backbone in one forward pass; each row keeps its encoder's prompts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from dcpcse.encoders.templates import Slots
 
 @dataclass(frozen=True)
 class EncoderBatch:
-    """The rows of one encoder: ids and mask (n, l), where l is the longest length, and positions of template slots."""
+    """The rows of one encoder in a batch: ids and mask (n, l), padded to the longest row, and its template slots."""
 
     encoder: Encoder
     input_ids: Tensor
@@ -36,12 +36,12 @@ def joint_mask(parts: Sequence[EncoderBatch]) -> Tensor:
 def hidden_states(
     parts: Sequence[EncoderBatch], *, packing: Packing | None = None, all_layers: bool = False
 ) -> list[tuple[Tensor, ...]]:
-    """Return the hidden states (n, l, H) of each part, as `Encoder.forward` of its encoder returns them in eval mode.
+    """Return for each part the hidden states (n, l, H) that its encoder's `Encoder.forward` returns in eval mode.
 
-    All encoders share one backbone, which processes the rows of all parts at once. packing: that of the joint mask,
-    computed here by default. Raises UserError if a part is too long for its encoder.
+    All encoders share one backbone, which processes the rows of all parts at once. packing: the packing of
+    `joint_mask(parts)`; by default it is computed. Raises UserError if a part is too long for its encoder.
     """
-    lead = parts[0].encoder  # it arranges the rows; the choice of the encoder does not change any value
+    lead = parts[0].encoder  # arranges the rows; any of the encoders would give the same values
     given = _joined([part.encoder.inputs(part.input_ids, part.slots) for part in parts], lead.backbone)
     how = {"packing": packing, "all_layers": all_layers}
     states = lead.states(given, joint_mask(parts), _prompts(parts), **how)
@@ -52,7 +52,7 @@ def hidden_states(
 
 
 def _joined(given: Sequence[Mapping[str, Tensor]], backbone: nn.Module) -> dict[str, Tensor]:
-    """Join the inputs of all parts: as embeddings if any part has embeddings, otherwise as ids."""
+    """Join the inputs of all parts. The result contains embeddings if any part does, and token ids otherwise."""
     if any("inputs_embeds" in own for own in given):
         given = [_as_vectors(own, backbone) for own in given]
     return {name: _stacked([own[name] for own in given]) for name in set().union(*given)}
@@ -66,7 +66,7 @@ def _as_vectors(given: Mapping[str, Tensor], backbone: nn.Module) -> dict[str, T
 
 
 def _stacked(rows: Sequence[Tensor]) -> Tensor:
-    """Join tensors (n, l, ...) to (N, L, ...). Padding is zero: masked, and a valid index into any position table."""
+    """Concatenate tensors (n, l, ...) to (N, L, ...). The padding is 0: it is masked, and a valid position index."""
     width = max(own.shape[1] for own in rows)
     return torch.cat([F.pad(own, (0, 0) * (own.dim() - 2) + (0, width - own.shape[1])) for own in rows])
 

@@ -1,7 +1,7 @@
-"""The class of the SimCSE tool, with its names and defaults, for the encoders of this package.
+"""A drop-in replacement for the class `SimCSE` of the SimCSE tool that also loads the encoders of this package.
 
-The signatures and results are those of the tool. Its known faults are fixed: limits also apply to lists of queries, an
-index keeps its backend, and cells are built and searched by inner product.
+Signatures, defaults and results are those of the tool. Its known faults are fixed: `top_k` and `threshold` also apply
+to lists of queries, an index keeps its backend, and faiss cells are built and searched by inner product.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ Sentences = str | Sequence[str]
 class SimCSE:
     """Encode sentences, compare them, and search for similar ones.
 
-    model_name_or_path: output folder of train.py, Hugging Face folder or hub id. pooler: by default the pooling of an
-    output folder; for other encoders, as in the tool, `cls_before_pooler` if the name contains "unsup", else `cls`.
-    num_cells, num_cells_in_search: for `build_index(faiss_fast=True)`. Raises UserError if the pooler is `cls` and the
-    encoder has no pooler weights.
+    model_name_or_path: output folder of train.py, Hugging Face folder or hub id. pooler: for an output folder, the
+    default is its own pooling; for other encoders, as in the tool, it is `cls_before_pooler` if the name contains
+    "unsup", else `cls`. num_cells, num_cells_in_search: used by `build_index(faiss_fast=True)`. Raises UserError if
+    the pooler is `cls` and the encoder has no pooler weights.
     """
 
     def __init__(
@@ -59,9 +59,10 @@ class SimCSE:
         batch_size: int = 64,
         max_length: int = 128,
     ) -> Tensor | np.ndarray:
-        """Return vectors (N, H) on the CPU, float32; (H,) for one string, or (1, H) with `keepdim`.
+        """Return float32 vectors (N, H) on the CPU; for a single string (H,), or (1, H) with `keepdim`.
 
-        max_length: sentences are truncated to this number of tokens, or to the largest one that the encoder allows.
+        max_length: maximum number of tokens; longer sentences are truncated. If the encoder allows fewer tokens, its
+        own maximum applies.
         """
         self.model.to(self.device if device is None else device)
         sentences = [sentence] if isinstance(sentence, str) else sentence
@@ -73,7 +74,10 @@ class SimCSE:
     def similarity(
         self, queries: Sentences, keys: Sentences | np.ndarray, device: str | torch.device | None = None
     ) -> float | np.ndarray:
-        """Return cosines: a float for two strings, (M,) for a string and M keys, else (N, M). Keys may be vectors."""
+        """Return the cosines (N, M) of N queries and M keys; (M,) for one query, a float for two strings.
+
+        keys: sentences, or their vectors.
+        """
         own = self.encode(queries, device, return_numpy=True, keepdim=True)
         others = keys if isinstance(keys, np.ndarray) else self.encode(keys, device, return_numpy=True)
         found = cosine_matrix(own, np.atleast_2d(others))
@@ -89,10 +93,10 @@ class SimCSE:
         device: str | torch.device | None = None,
         batch_size: int = 64,
     ) -> None:
-        """Build the index for `search` from a list, or from a text file with one sentence a line.
+        """Build the index for `search` from a list, or from a text file with one sentence per line.
 
-        use_faiss: None uses faiss if it is installed and faster; the result is the same. faiss_fast: use the cells of
-        faiss, which is approximate. Raises UserError if faiss is required but not installed.
+        use_faiss: None uses faiss if it is installed and faster; the search results are the same. faiss_fast: search
+        approximately, with the cells of faiss. Raises UserError if faiss is required but not installed.
         """
         if faiss_fast and use_faiss is False:
             raise UserError("faiss_fast=True needs faiss, but use_faiss=False excludes it; leave one of them out")
@@ -111,7 +115,7 @@ class SimCSE:
         device: str | torch.device | None = None,
         batch_size: int = 64,
     ) -> None:
-        """Add sentences to the index, whatever its backend is."""
+        """Add sentences to the index; this works with every backend."""
         index = self._built_index()
         index.model = self._encoder(device)
         index.add(sentences_or_file_path, batch_size=batch_size)
@@ -121,7 +125,7 @@ class SimCSE:
     ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
         """Return at most `top_k` sentences with a cosine of at least `threshold`, best first, and their cosines.
 
-        A list of queries gives a list for each query.
+        For a list of queries, return one such list per query.
         """
         vectors = self.encode(queries, device, return_numpy=True, keepdim=True)
         found = [[hit[:2] for hit in hits] for hits in self._built_index().search_vectors(vectors, top_k, threshold)]
@@ -133,5 +137,5 @@ class SimCSE:
         return self.index
 
     def _encoder(self, device: str | torch.device | None) -> SimpleNamespace:
-        """Return a model for the index; it encodes as `encode` does, on the device."""
+        """Return a model for the index whose `encode` calls the method `encode` of this class on the given device."""
         return SimpleNamespace(encode=partial(self.encode, device=device, return_numpy=True))

@@ -1,4 +1,4 @@
-"""Unit vectors, and cosine similarities of vectors and of sentences."""
+"""Scale vectors to unit length, and compute cosine similarities of vectors and of sentences."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +10,9 @@ from dcpcse.utils.errors import UserError
 
 
 def normalize_rows(vectors: np.ndarray, first: int = 0) -> np.ndarray:
-    """Return the rows (n, H) scaled to unit length, float32.
+    """Return the rows (n, H) scaled to unit length, in float32.
 
-    Raises UserError if a row is zero or not finite; `first` is the number of the first row in the message.
+    first: the number that the error message uses for the first row. Raises UserError if a row is zero or not finite.
     """
     rows = np.asarray(vectors)
     if rows.ndim != 2:
@@ -25,7 +25,7 @@ def normalize_rows(vectors: np.ndarray, first: int = 0) -> np.ndarray:
 
 
 def cosine_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the cosines (N, M), float32, of all rows a (N, H) with all rows b (M, H).
+    """Return the float32 cosines (N, M) of each row of `a` (N, H) with each row of `b` (M, H).
 
     Raises UserError if a row is zero or not finite.
     """
@@ -33,9 +33,9 @@ def cosine_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def pairwise_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the cosine (N,), float64, of each row of a (N, H) with the same row of b, as evaluation.py computes it.
+    """Return the float64 cosines (N,) of the rows of `a` (N, H) with the same rows of `b`, as evaluation.py does.
 
-    It is exactly 1 for equal rows.
+    The cosine of equal rows is exactly 1.
     """
     return np.clip(cosine(a, b), -1, 1)
 
@@ -45,8 +45,8 @@ def similarity(
 ) -> float | np.ndarray:
     """Return the cosines of sentences: a float for two strings, (N,) for a string and a list, (N, M) for two lists.
 
-    model: any object with `encode(sentences, batch_size=…)`. Arrays are float32. Raises UserError if a vector is zero
-    or not finite.
+    model: any object with `encode(sentences, batch_size=…)`. A returned array is float32. Raises UserError
+    if a vector is zero or not finite.
     """
     one, other = ([x] if isinstance(x, str) else x for x in (a, b))
     found = cosine_matrix(model.encode(one, batch_size=batch_size), model.encode(other, batch_size=batch_size))

@@ -1,1 +1,1 @@
-"""A training run: arguments, Trainer, guards, checkpoints, records and model card."""
+"""Train an encoder: options, Trainer, guards, checkpoints, records and model card of a run."""

@@ -1,4 +1,4 @@
-"""Options of training and their checks.
+"""Define the options of train.py and check their values.
 
 The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.cli.legacy_options` translates older names.
 """
@@ -18,7 +18,7 @@ from dcpcse.utils.option_fields import option, require
 from dcpcse.utils.parsing import read_text
 
 JSON_OPTIONS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs")
-"""Options that take a JSON object, or a file with one."""
+"""Options whose value is a JSON object, or a file that contains one."""
 
 _NEGATIVES = "it decides which sentences are each other's negatives"
 _UNTESTED = "it is not tested with frozen encoders and prompts"
@@ -40,7 +40,7 @@ UNSUPPORTED = {
     **dict.fromkeys(("label_names", "remove_unused_columns", "use_cache", "do_predict"), _UNUSED),
     **dict.fromkeys(("include_num_input_tokens_seen", "average_tokens_across_devices"), _UNUSED),
 }
-"""Options of transformers.TrainingArguments that are rejected, with the reason."""
+"""Option of transformers.TrainingArguments that is rejected → reason."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ MAX_EPOCHS, MAX_LEARNING_RATE = 1_000_000, 1e38
 
 @dataclass
 class RunArguments(TrainingArguments):
-    """The arguments of transformers' Trainer and the other options of the papers' scripts."""
+    """Options of a run: those of transformers' Trainer, and further options of train.py."""
 
     _argument_group_name = "further options of transformers.TrainingArguments"
 
@@ -101,7 +101,7 @@ class RunArguments(TrainingArguments):
     )
     overwrite_output_dir: bool = option(False, "Replace an earlier run in --output_dir.")
     logging_dir: str | None = option(None, "Folder for TensorBoard files (with --report_to tensorboard).")
-    # The papers' transformers had no fused optimiser and hid no NaN.
+    # The transformers version of the papers had no fused optimiser and did not hide NaN losses.
     optim: str = option("adamw_torch", "Optimiser: one of transformers' OptimizerNames.")
     logging_nan_inf_filter: bool = option(
         False,
@@ -145,7 +145,7 @@ class RunArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available():
-            # accelerate joins processes on CPUs only with use_cpu; otherwise each would train alone, in one folder.
+            # accelerate joins processes on CPUs only with use_cpu; otherwise all would train separately in one folder.
             self.use_cpu = True
         self._require_valid_numbers()
         self._require_known()
@@ -156,7 +156,7 @@ class RunArguments(TrainingArguments):
             raise UserError(f"{of}{' '.join(str(error).split())}") from error
 
     def _require_valid_numbers(self) -> None:
-        """Raise UserError for a number out of range. transformers checks few of them, and late."""
+        """Raise UserError if a number is out of range; transformers checks only some of them, and late."""
         for name in ("eval_steps", "save_steps", "logging_steps"):
             value = getattr(self, name)
             require(value is None or value > 0, f"--{name}", value, "above 0")
@@ -190,7 +190,7 @@ class RunArguments(TrainingArguments):
             require(value is None or value >= bound, f"--{name}", value, f"at least {bound}")
 
     def _require_known(self) -> None:
-        """Raise UserError for values that transformers would reject without the option's name, or later."""
+        """Raise UserError for values that transformers would reject later, or without naming the option."""
         if self.fp16 and self.bf16:
             raise UserError("--fp16 and --bf16 exclude each other; give one of them")
         save, measure = (str(getattr(way, "value", way)) for way in (self.save_strategy, self.eval_strategy))

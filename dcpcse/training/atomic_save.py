@@ -1,12 +1,13 @@
-"""Atomic checkpoints and results of a run: written to a temporary folder, synced to the disk, then renamed.
+"""Save checkpoints and results atomically: write a temporary folder, sync it to the disk, and rename it.
 
-.checkpoint-N.part      a checkpoint while it is written
-.checkpoint-N.replaced  a checkpoint while a new one of the same step replaces it
-.checkpoint-N.deleted   a checkpoint while it is deleted
-.result.part            the result while it is written
-checkpoint.json         in each checkpoint: sha256 of its other files, and the inputs of the run
+.checkpoint-N.part      a checkpoint that is being written
+.checkpoint-N.replaced  an old checkpoint that a new one of the same step is replacing
+.checkpoint-N.deleted   a checkpoint that is being deleted
+.result.part            a result that is being written
+checkpoint.json         sha256 of all other files of a checkpoint, and the inputs of the run; one file per checkpoint
 
-Names that begin with a dot are ignored when a run is resumed; those left behind by a killed run are then removed.
+A run never resumes from a folder whose name begins with a dot. When a run starts, temporary files that a killed run
+left behind are removed.
 """
 
 import contextlib
@@ -26,21 +27,21 @@ from dcpcse.utils.locks import LOCK
 from dcpcse.utils.run_files import checkpoints_in
 
 SEAL = "checkpoint.json"
-"""The file of a checkpoint that is written last."""
+"""The last file written to a checkpoint: sha256 of all other files, and the inputs of the run."""
 
 RESULT = ".result.part"
 _CHECKPOINT = re.compile(r"\.(checkpoint-\d+)\.(part|replaced|deleted)")
 _LAST = (WEIGHTS, CONFIG, MODEL_FOLDER_FILE)
-"""Files of a result that are moved after all others, in this order, so that half a result cannot be loaded."""
+"""Files of a result that are moved last, in this order, so that an incomplete result cannot be loaded."""
 
 
 def is_temporary(path: Path) -> bool:
-    """Return whether a path is the lock or exists only while something is written or deleted."""
+    """Return whether a path is the lock, or a temporary file or folder of a save or a deletion."""
     return path.name in (LOCK, RESULT) or any(names.fullmatch(path.name) for names in (_CHECKPOINT, PART))
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of killed runs; a checkpoint whose replacement is missing gets its name back."""
+    """Remove temporary files of killed runs; restore a replaced checkpoint if its replacement is missing."""
     for path in folder.iterdir():
         match = _CHECKPOINT.fullmatch(path.name)
         if match and match[2] == "replaced" and not (folder / match[1]).exists():
@@ -50,7 +51,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def delete_checkpoint(checkpoint: Path) -> None:
-    """Delete a checkpoint. If this is interrupted, no incomplete folder keeps the name of a checkpoint."""
+    """Rename and then delete a checkpoint, so that an interrupted deletion leaves no incomplete checkpoint."""
     deleted = checkpoint.with_name(f".{checkpoint.name}.deleted")
     os.replace(checkpoint, deleted)
     shutil.rmtree(deleted)
@@ -59,7 +60,8 @@ def delete_checkpoint(checkpoint: Path) -> None:
 def rotate_checkpoints(folder: Path, limit: int | None, newest: int, best: int | None) -> None:
     """Delete the oldest checkpoints up to step `newest` until `limit` are left, but never the newest or the best.
 
-    Later checkpoints are not counted: they belong to a run that was abandoned by resuming from an earlier checkpoint.
+    Checkpoints after step `newest` are kept and not counted: they belong to a run that was abandoned by resuming from
+    an earlier checkpoint.
     """
     found = [step for step in checkpoints_in(folder) if step <= newest]
     spare = [step for step in found if step not in (newest, best)]
@@ -71,10 +73,10 @@ def rotate_checkpoints(folder: Path, limit: int | None, newest: int, best: int |
 def atomic_checkpoint(
     folder: Path, step: int, made_of: Mapping[str, Any], *, first: bool, meet: Callable[[], None]
 ) -> Iterator[Path]:
-    """Give a folder to write a checkpoint to, which gets its final name once all processes have written their files.
+    """Yield a temporary folder for a checkpoint and rename it once all processes have written their files.
 
-    made_of: the inputs of the run besides its options, for `checkpoint.json`. first: whether this process writes the
-    files shared by all processes and renames the folder. meet: waits for all processes.
+    made_of: the inputs of the run besides its options, for `checkpoint.json`. first: whether this is the process that
+    creates and renames the folder. meet: a function that waits for all processes.
     """
     part, checkpoint = folder / f".checkpoint-{step}.part", folder / f"checkpoint-{step}"
     replaced = folder / f".checkpoint-{step}.replaced"
@@ -101,10 +103,10 @@ def atomic_checkpoint(
 
 @contextlib.contextmanager
 def atomic_result(folder: Path) -> Iterator[Path]:
-    """Give a folder to write a result to, whose files are moved to `folder` once all are written.
+    """Yield a temporary folder for a result and move its files to `folder` once all of them are written.
 
-    A failure before that leaves the earlier result unchanged. A kill while the files are moved leaves no result
-    rather than a mixture of two; resuming from the last checkpoint restores it.
+    A failure before the move leaves the earlier result unchanged. If the process is killed during the move, the folder
+    contains no result rather than a mixture of two; resuming from the last checkpoint writes the result again.
     """
     part = folder / RESULT
     shutil.rmtree(part, ignore_errors=True)
@@ -135,7 +137,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def read_seal(folder: Path) -> Mapping[str, Any]:
-    """Return the inputs of the run that wrote a checkpoint, {} for one of an earlier version.
+    """Return the inputs of the run that wrote a checkpoint; {} if an earlier version of dcpcse wrote it.
 
     Raises UserError if a file of the checkpoint is missing or has changed.
     """
@@ -162,20 +164,20 @@ _DISK_ERRORS = _DISK_FULL_ERRORS | {
 
 @contextlib.contextmanager
 def explain_disk_errors(folder: Path, resume_hint: Callable[[], str]) -> Iterator[None]:
-    """Raise UserError for a disk that is full, read-only or gone; it reports what failed and how to resume.
+    """Raise UserError if the disk is full, read-only or missing; the message says what failed and how to resume.
 
-    folder: the output folder of the run. resume_hint: called only after such an error.
+    folder: the output folder of the run. resume_hint: returns how to resume; called only after such an error.
     """
     try:
         yield
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
             raise
-        place = error.filename or f"while a file in {folder} was written"  # only an error at opening names the file
+        place = error.filename or f"while a file in {folder} was written"  # only errors of opening name the file
         room = _room(folder) if error.errno in _DISK_FULL_ERRORS or not folder.is_dir() else ""
         raise UserError(f"{error.strerror} ({place}); {room}{resume_hint()}") from error
     except Exception as error:
-        # torch's writer of pickles, and that of tokenizers, do not raise OSError.
+        # The writers of torch and of tokenizers raise other exceptions than OSError.
         if isinstance(error, UserError) or not any(mark in str(error) for mark in ("inline_container", "os error")):
             raise
         raise UserError(f"cannot write into {folder}: {first_line(error)}; {_room(folder)}{resume_hint()}") from error

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: finding the one to resume from, and checking it before anything is written."""
+"""Find the checkpoint from which a run resumes, and check it before anything is written."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from dcpcse.utils.safetensors_io import BROKEN_PICKLE, listed, load_tensors, sav
 logger = logging.getLogger(__name__)
 
 OBJECTIVES = "objectives.safetensors"
-"""The state of the losses: part of checkpoints, from which training resumes, but not of results."""
+"""File with the state of the losses. Checkpoints contain it, because training resumes from them; results do not."""
 
 _MAY_CHANGE = {
     *("preset", "plugin", "model_name_or_path", "config_name", "tokenizer_name", "model_revision", "use_auth_token"),
@@ -36,33 +36,36 @@ _MAY_CHANGE = {
     *("gradient_checkpointing", "activation_checkpointing", "ddp_find_unused_parameters", "dataloader_pin_memory"),
     *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk"),
 }
-"""Options that may change on resuming: paths (the encoder is identified by its fingerprint), lengths, reports."""
+"""Options that may change when a run resumes, such as paths, the length of the run, reports and hardware.
+
+A different path of the encoder is safe because the encoder is identified by its fingerprint.
+"""
 
 _MOVES_ROUNDING = (
     *("packing", "flex_attention", "prepack", "shard_encoder", "gradient_cache_chunk", "torch_compile"),
     *("gradient_checkpointing", "activation_checkpointing", "use_cpu"),
 )
-"""Those of them that change results in the last digits."""
+"""Options of `_MAY_CHANGE` that change results in the last digits."""
 
 _MOVES_SCHEDULE = ("num_train_epochs", "max_steps")
-"""Those of them that change the learning rate schedule."""
+"""Options of `_MAY_CHANGE` that change the learning rate schedule."""
 
 _PICKLED = ("optimizer.pt", "scheduler.pt")
 _OPTIONAL = ("scaler.pt",)
-"""Files of training in float16."""
+"""Files that only training in float16 writes."""
 _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
 
 
 class BrokenCheckpoint(UserError):
-    """A checkpoint that is incomplete or damaged; an earlier one may be usable."""
+    """Raised if a checkpoint is incomplete or damaged; an earlier checkpoint may be usable."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A complete checkpoint folder and the number of optimiser steps finished when it was written.
 
-    made_of: inputs of its run besides options: number of processes, fingerprints; {} for an earlier version.
-    best: step of the best checkpoint until then, if a metric selects it.
+    made_of: inputs of the run besides its options, such as the number of processes and fingerprints; {} if an earlier
+    version of dcpcse wrote the checkpoint. best: step of the best checkpoint so far, or None if no metric selects it.
     """
 
     folder: Path
@@ -77,8 +80,9 @@ class Checkpoint:
         self.require_same_run(method.model, method.loss_state())
 
     def require_same_options(self, options: Mapping[str, Any]) -> None:
-        """Raise UserError if run.yaml of the checkpoint has different options; log changes that are allowed.
+        """Raise UserError if an option in run.yaml of the checkpoint differs and may not change.
 
+        Allowed changes that affect the schedule or the last digits are logged as warnings. Without this check,
         transformers would resume with the old learning rate but use the new values of some other options.
         """
         if not (self.folder / RUN_FILE).is_file():
@@ -99,7 +103,7 @@ class Checkpoint:
                 logger.warning("--%s was %s and is %s now: the last digits may differ", name, was, now)
 
     def require_same_origin(self, made_of: Mapping[str, Any]) -> None:
-        """Raise UserError if an input of the run has changed under the same options, such as a file."""
+        """Raise UserError if an input of the run has changed, such as the content of the training file."""
         for name, now in made_of.items():
             if name in self.made_of and self.made_of[name] != now:
                 raise UserError(
@@ -121,7 +125,7 @@ class Checkpoint:
     def require_same_run(self, model: SentenceEncoder, losses: Mapping[str, Tensor] | None) -> None:
         """Raise UserError unless a run with this model and these losses wrote the checkpoint.
 
-        losses: None for a result, which contains no state of losses.
+        losses: state of the losses; None if the folder is a result, which contains no such state.
         """
         saved, ours = model_folder.read_contents(self.folder).record, model.record()
         for key in _SAME_IN_RECORDS:
@@ -149,7 +153,7 @@ def save_loss_state(folder: Path, losses: Mapping[str, Tensor]) -> None:
 
 
 def load_loss_state(folder: Path, losses: Mapping[str, Tensor]) -> None:
-    """Copy the state of the losses in a checkpoint into these tensors."""
+    """Load the state of the losses from a checkpoint and copy it into the tensors `losses`."""
     saved = _read_loss_state(folder, losses)
     with torch.no_grad():
         for name, tensor in losses.items():
@@ -173,21 +177,25 @@ def asks_to_resume(asked: str | None) -> bool:
 
 
 def asks_for_newest(asked: str | None) -> bool:
-    """Return whether the value requests the newest checkpoint of the run in --output_dir."""
+    """Return whether the value of `--resume_from_checkpoint` requests the newest checkpoint in --output_dir."""
     return asked is not None and asked.lower() in _YES
 
 
 def find_best(best: int | None, output_dir: Path, checkpoint: Path) -> Path | None:
-    """Return the best checkpoint of a run, in its folder or next to the checkpoint from which it is resumed."""
+    """Return the folder of the best checkpoint, or None if it is not found.
+
+    best: its step. It may be in `output_dir`, or next to `checkpoint`, from which the run resumes.
+    """
     places = [folder / f"checkpoint-{best}" for folder in (output_dir, checkpoint.parent)]
     return next((place for place in places if place.is_dir()), None)
 
 
 def find_checkpoint(run: RunArguments) -> Checkpoint | None:
-    """Return the checkpoint to resume from: the newest complete one in --output_dir, a named folder, or None.
+    """Return the checkpoint from which the run resumes, or None if it starts from the beginning.
 
-    Broken checkpoints are skipped with a warning. A named one must be complete, since Trainer would silently start
-    from scratch for lack of a file. Raises UserError if --resume_from_checkpoint finds no checkpoint.
+    It is the given folder, or the newest complete checkpoint in --output_dir; broken checkpoints there are skipped
+    with a warning. Raises UserError if --resume_from_checkpoint finds no checkpoint, or if the given folder is
+    incomplete: Trainer would silently start from scratch if a file were missing.
     """
     asked = run.resume_from_checkpoint
     if asks_to_resume(asked) and not asks_for_newest(asked):
@@ -204,7 +212,7 @@ def find_checkpoint(run: RunArguments) -> Checkpoint | None:
 def newest_whole(folder: Path, processes: int = 1) -> Checkpoint | None:
     """Return the complete checkpoint with the most steps, and log a warning for each later one that is broken.
 
-    processes: their number in this run. Raises UserError if a different number of processes wrote the checkpoint.
+    processes: number of processes in this run. Raises UserError if a different number wrote the checkpoint.
     """
     for path in reversed(checkpoints_in(folder).values()):
         try:
@@ -215,14 +223,14 @@ def newest_whole(folder: Path, processes: int = 1) -> Checkpoint | None:
 
 
 def require_whole(folder: Path) -> Checkpoint:
-    """Return a checkpoint, written by any number of processes; raise BrokenCheckpoint if it is not complete."""
+    """Return a checkpoint written by any number of processes. Raises BrokenCheckpoint if it is not complete."""
     return _read(folder, str(folder), len(list(folder.glob("rng_state*.pth"))) or 1)
 
 
 def _read(folder: Path, what: str, processes: int) -> Checkpoint:
     """Read and check all files of a checkpoint.
 
-    Raises BrokenCheckpoint if a file is missing or damaged, UserError if the number of processes was different.
+    Raises BrokenCheckpoint if a file is missing or damaged, and UserError if a different number of processes wrote it.
     """
     if not manifest.is_model_folder(folder):
         raise BrokenCheckpoint(f"{what} is not a checkpoint of a run; give a folder checkpoint-N")
@@ -240,7 +248,7 @@ def _read(folder: Path, what: str, processes: int) -> Checkpoint:
 
 
 def _random_states(folder: Path, what: str, processes: int, sealed: int | None) -> list[str]:
-    """Return the names of the random states in a checkpoint, one for each process of the run."""
+    """Return the names of the files with random states in a checkpoint, one file per process of the run."""
     found = sorted(path.name for path in folder.glob("rng_state*.pth"))
     expected = [f"rng_state_{rank}.pth" for rank in range(processes)] if processes > 1 else ["rng_state.pth"]
     if set(found) == set(expected):
@@ -255,7 +263,7 @@ def _random_states(folder: Path, what: str, processes: int, sealed: int | None) 
 
 
 def _whole(read: Callable[[Path], Any], folder: Path) -> Any:
-    """Return the content of a file of a checkpoint; raise BrokenCheckpoint for a damaged one."""
+    """Return the result of `read` for a checkpoint folder. Raises BrokenCheckpoint if `read` raises UserError."""
     try:
         return read(folder)
     except UserError as error:
@@ -263,9 +271,9 @@ def _whole(read: Callable[[Path], Any], folder: Path) -> Any:
 
 
 def _require_readable(path: Path) -> None:
-    """Raise BrokenCheckpoint for a pickle that is damaged or contains code; nothing in it is run."""
+    """Raise BrokenCheckpoint if a pickle is damaged or contains code. No code in the file is executed."""
     try:
-        with safe_globals():  # of numpy, for the random state; as Trainer reads it
+        with safe_globals():  # allows the numpy types of random states, as Trainer does
             torch.load(path, map_location="cpu", weights_only=True)
     except (*BROKEN_PICKLE, OSError) as error:
         raise BrokenCheckpoint(f"{path} is damaged, or contains more than tensors and numbers; {_ANOTHER}") from error

@@ -1,9 +1,9 @@
-"""Contrastive batches of any size in the memory of one chunk, with the exact gradient (GradCache; Gao et al., 2021).
+"""Train with contrastive batches of any size in the memory of one chunk (GradCache; Gao et al., 2021).
 
-First, all chunks are encoded without gradients. The losses that compare all rows then give the gradient with respect
-to the embeddings. Finally, each chunk is encoded again with the same dropout, and its part of that gradient is
-propagated back. Losses that are means over rows are computed in this second pass. Models that need all rows at once,
-because of batch normalisation, cannot be cached.
+The gradient is exact. In the first pass, all chunks are encoded without gradients. The losses that compare all rows
+then give the gradient with respect to the embeddings. In the second pass, each chunk is encoded again with the same
+dropout, and its part of this gradient is propagated back; losses that are means over rows are computed in this pass.
+Models with batch normalisation need all rows at once and cannot use the cache.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ Batch = Mapping[str, Any]
 Terms = dict[str, Tensor]
 
 CACHED = "cached"
-"""Name of the term of a chunk whose gradient is that of all losses on the embeddings of the whole batch."""
+"""Name of a term of a chunk whose gradient equals the chunk's part of the gradient of all losses that compare rows."""
 
 
 class Steps(Protocol):
-    """The training module: it encodes views and owns the losses."""
+    """Interface of the training module, which encodes views and owns the losses."""
 
     losses: Mapping[str, Loss]
     view_names: list[str]
@@ -45,10 +45,10 @@ class Steps(Protocol):
 class Replay:
     """Results of the first pass that the second pass over a chunk needs.
 
-    gradient: (B, V, H), the gradient of the weighted loss of the whole batch with respect to the chunk's embeddings;
-    None if no loss compares all rows. sampled: for each loss that is a mean over rows, the result of its `sample`, so
-    that no random numbers are drawn twice. counts: for each such loss, the number of items in the whole batch, as the
-    mean over processes.
+    gradient: gradient (B, V, H) of the weighted loss of the whole batch with respect to the chunk's embeddings; None
+    if no loss compares all rows. sampled: the result of `sample` of each loss that is a mean over rows, so that no
+    random numbers are drawn twice. counts: the number of items in the whole batch of each such loss, averaged over
+    processes.
     """
 
     gradient: Tensor | None
@@ -70,12 +70,12 @@ def per_row_losses(losses: Mapping[str, Loss]) -> dict[str, PerRowLoss]:
 
 
 def joint(losses: Mapping[str, Loss]) -> dict[str, Loss]:
-    """Return the losses that compare all rows, using only their embeddings and the results of `precompute`."""
+    """Return the losses that compare all rows. They use only the embeddings and the results of `precompute`."""
     return {name: loss_fn for name, loss_fn in losses.items() if not isinstance(loss_fn, PerRowLoss)}
 
 
 def require_repeatable(run: TrainingArguments) -> None:
-    """Raise UserError if options of a run prevent a second pass over chunks."""
+    """Raise UserError if an option of the run prevents the second pass over chunks."""
     if run.torch_compile:
         raise UserError(
             "--gradient_cache_chunk: compiled modules draw their own random numbers for dropout, which the second "
@@ -105,9 +105,10 @@ def run_in_chunks(
 ) -> Terms:
     """Compute all gradients of a batch chunk by chunk, and return the terms of the whole batch without gradients.
 
-    chunk: number of examples per chunk. weights: weights of the terms in the loss. run: the second pass over a chunk,
-    forward and backward, for the sum of `CACHED` and the weighted terms; its last argument is whether this is the last
-    chunk. precision: context of the passes (autocast). Every process has the same number of chunks.
+    chunk: number of examples per chunk. weights: weights of the terms in the loss. run: function for the second pass
+    over a chunk, which computes the forward pass, and the backward pass of the sum of `CACHED` and the weighted terms;
+    its last argument is whether this is the last chunk. precision: context of the first pass and of the joint losses
+    (autocast). Every process has the same number of chunks.
     """
     chunks = list(_split(batch, -(-all_reduce_max(len(batch["input_ids"])) // chunk)))
     seeds = torch.randint(2**62, (len(chunks),)).tolist()
@@ -130,10 +131,10 @@ def run_in_chunks(
 
 
 class _FirstPass(NamedTuple):
-    """The first pass over a chunk: its embeddings (B, V, H), and intermediate results of losses by name.
+    """Results of the first pass over a chunk: its embeddings (B, V, H), and intermediate results by name of the loss.
 
-    precomputed: of losses that compare all rows. sampled, counts: of losses that are means over rows; counts are their
-    numbers of items.
+    precomputed: results of `precompute` of the losses that compare all rows. sampled, counts: results of `sample` and
+    numbers of items of the losses that are means over rows.
     """
 
     embeddings: Tensor
@@ -161,7 +162,7 @@ def _joint_terms(
     weights: Mapping[str, float],
     precision: Callable[[], AbstractContextManager],
 ) -> tuple[Terms, Sequence[Tensor | None]]:
-    """Return the terms of losses that compare all rows, and the gradient of their weighted sum for each chunk."""
+    """Return the terms of losses that compare all rows, and for each chunk the gradient of their weighted sum."""
     losses = joint(steps.losses)
     if not losses:
         return {}, [None] * len(first_passes)
@@ -191,14 +192,14 @@ def _split(batch: Batch, count: int) -> Iterator[Batch]:
 
 
 def _stacked(batch: EncodedBatch) -> Tensor:
-    """Return the embeddings of all views, (B, V, H), in float32 or wider, the precision of their gradients."""
+    """Return the embeddings (B, V, H) of all views, in at least float32 so that their gradients are as precise."""
     vectors = torch.stack(list(batch.embeddings.values()), dim=1)
     return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
 @contextlib.contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Use a separate random stream within the context, which is the same in both passes and unique to each chunk."""
+    """Use the random numbers of `seed` within the context, so that both passes over a chunk draw the same numbers."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

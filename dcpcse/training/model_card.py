@@ -1,4 +1,4 @@
-"""Model cards: `model_card.md.j2`, filled in from the records of a model folder."""
+"""Write model cards: fill in the template `model_card.md.j2` from the records in a model folder."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -36,15 +36,15 @@ TASK_AND_METRIC: Mapping[str, tuple[str, str]] = {
 _DIGEST_ROW = "SHA-256 digest of the trained weights"
 
 _PARTS = {"prompt": "deep prompts", "shallow": "input vectors", "cls_prompt": "[CLS] vectors", "backbone": "encoder"}
-"""Names of a model's parts, where they differ from those in its files."""
+"""Part of a model, as its files name it → its name in the card. Other parts keep their names."""
 
 
 def write_card(folder: str | Path, name: str | None = None, scores: Sequence[str | Path] = ()) -> str:
-    """Return the text of a model folder's card.
+    """Return the text of the card of a model folder.
 
-    name: what the model is called and loaded by; default: the name of the folder. scores: files of evaluation.py
-    --output_file; default: those in the folder. Raises UserError for scores of a different model, whatever their
-    file is called.
+    name: name of the model, also used in the example that loads it; default: the name of the folder. scores: files
+    written by evaluation.py --output_file; default: those in the folder. Raises UserError if a file contains the
+    scores of a different model.
     """
     folder = Path(folder)
     record = manifest.read_record(folder)
@@ -89,7 +89,10 @@ def digest_in(card: str) -> str | None:
 
 
 def _read_scores(folder: Path, expected: Mapping[str, Any], given: Sequence[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return score files by name, each with its `results`; expected: facts about the model, which must agree."""
+    """Return file name → content of the score files, with an entry `results` added.
+
+    expected: entries of the model's identity. Raises UserError if those in a score file differ.
+    """
 
     def damaged(line: str) -> None:
         raise UserError(line)
@@ -108,7 +111,7 @@ def _read_scores(folder: Path, expected: Mapping[str, Any], given: Sequence[Path
 
 
 def _identity(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of the `identity` of a folder's model that its record contains."""
+    """Return those entries of the model's `identity` that follow from the record of its folder."""
     return {
         "base": record["base"]["fingerprint"],
         "pooling": record["pooling"],

@@ -1,4 +1,4 @@
-"""The output folder of a run: whether it may be used, how to resume in it, and clearing it."""
+"""Check the output folder of a run before training, clear it, and describe how to resume its run."""
 
 import shutil
 from pathlib import Path
@@ -26,8 +26,11 @@ def require_output_dir(run: RunArguments) -> None:
 
 
 def check_output(run: RunArguments, encoder: str | None) -> None:
-    """Raise UserError if the output folder is not empty, unless it is to be overwritten or its run resumed."""
-    if run.process_index:  # the first process checks; files that it writes later must not stop a slower one
+    """Raise UserError if the output folder cannot be used for this run.
+
+    It must be empty, unless it is to be overwritten or its run is to be resumed. It must not contain the encoder.
+    """
+    if run.process_index:  # only the first process checks: a slower process would find files that it has written
         return
     folder = Path(run.output_dir)
     if encoder and Path(encoder).is_dir() and folder.samefile(encoder):
@@ -46,7 +49,7 @@ def check_output(run: RunArguments, encoder: str | None) -> None:
 
 
 def _resumes_in(folder: Path, run: RunArguments) -> bool:
-    """Return whether the run in this folder is to be resumed."""
+    """Return whether the options request that the run in this folder be resumed."""
     asked = run.resume_from_checkpoint
     if not checkpoints.asks_to_resume(asked):
         return run.resume and ((folder / RUN_FILE).is_file() or all(map(_is_of_a_run, folder.iterdir())))
@@ -54,12 +57,12 @@ def _resumes_in(folder: Path, run: RunArguments) -> bool:
 
 
 def _is_of_a_run(path: Path) -> bool:
-    """Return whether a run killed before its first checkpoint may have left this file behind."""
+    """Return whether a run that was killed before its first checkpoint may have written this file."""
     return atomic_save.is_temporary(path) or path.name in REPORTS
 
 
 def resume_hint(output: Path) -> str:
-    """Return the message for an interrupted run: its last checkpoint, and how to continue."""
+    """Return the message for an interrupted run: the path of its last checkpoint, and how to resume."""
     newest = last_checkpoint(output)
     if newest is None:
         return f"there is no checkpoint in {output} yet; the same command with --resume starts again"

@@ -1,4 +1,7 @@
-"""Push model folders to the Hugging Face Hub and pull them: only their own files, and nothing newer is overwritten."""
+"""Push model folders to the Hugging Face Hub and pull them.
+
+Only the files of a model folder are transferred, and a push does not overwrite a newer version by default.
+"""
 
 import json
 import logging
@@ -20,10 +23,10 @@ from dcpcse.utils.run_files import ENVIRONMENT, METRICS, RUN_FILE
 logger = logging.getLogger(__name__)
 
 EXTRA_FILES = (CARD, RUN_FILE, METRICS, ENVIRONMENT)
-"""Files that are pushed besides the model: the card, and the records that it is written from."""
+"""Files that are pushed with the model: the card, and the records from which it is written."""
 
 LAST_PUSH_FILE = "hub.json"
-"""In a folder: the repository, branch and commit that it was last pushed to or pulled from. It is not pushed."""
+"""A local file with the repository, branch and commit that a folder was last pushed to or pulled from."""
 
 HUB_FILES = frozenset({".gitattributes"})
 """Files that the Hub itself adds to a new repository."""
@@ -33,7 +36,7 @@ HUB_FILES = frozenset({".gitattributes"})
 class PushTarget:
     """The repository and branch that a folder is pushed to.
 
-    private: make a new repository private; None makes it public and leaves an existing one as it is.
+    private: True requires a private repository; None creates a public one, or leaves an existing one unchanged.
     """
 
     repo_id: str
@@ -42,20 +45,20 @@ class PushTarget:
 
 
 def own_files(folder: str | Path) -> list[str]:
-    """Return the relative paths of the files to push; raise UserError for a link that leads out of the folder."""
+    """Return the relative paths of the files to push. Raises UserError if a link leads out of the folder."""
     folder = Path(folder)
     names = {*manifest.file_names(manifest.read_record(folder)), *EXTRA_FILES}
     found = sorted(name for name in names if (folder / name).is_file())
     for name in found:
-        require_inside(folder, name)  # else a link would publish a file of this machine
+        require_inside(folder, name)  # a link would publish another file of this machine
     return found
 
 
 def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool = False) -> ModelInfo | None:
-    """Return the Hub's description of the branch, None if it does not exist; the folder need not exist yet.
+    """Return the Hub's description of the branch, or None if it does not exist. The folder need not exist yet.
 
-    Raises UserError if nobody is logged in, if the Hub cannot be reached, and if the branch contains anything but the
-    version that this folder was last pushed to or pulled from, unless `overwrite`.
+    Raises UserError if the user is not logged in or the Hub cannot be reached. Unless `overwrite` is set, also raises
+    it if the branch contains anything except the version that this folder was last pushed to or pulled from.
     """
     if not hub.has_owner(target.repo_id):
         raise UserError(f"{target.repo_id} is not a repository id; give ORGANISATION/NAME")
@@ -82,11 +85,12 @@ def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool 
 def push_to_hub(folder: str | Path, target: PushTarget, *, message: str | None = None, overwrite: bool = False) -> str:
     """Push a model folder as one commit and return the address of the commit.
 
-    A folder without a card gets one. Files of an earlier version, or of anything else with `overwrite`, are removed
-    in the same commit; the history of the repository keeps them.
+    A card is written if the folder has none. Files on the branch that are not in this folder are removed in the same
+    commit; the history of the repository keeps them. overwrite: also replace a branch that does not contain an
+    earlier version of this folder.
     """
     folder = Path(folder)
-    own_files(folder)  # refuses links before a card describes the files behind them
+    own_files(folder)  # rejects links before a card describes the files behind them
     digest = trained_digest(folder)  # reads every weight
     remote = require_pushable(folder, target, overwrite=overwrite)
     _require_card(folder, digest, target.repo_id)
@@ -112,14 +116,17 @@ def push_to_hub(folder: str | Path, target: PushTarget, *, message: str | None =
             ],
             commit_message=message or "A model folder of dcpcse",
             revision=target.branch,
-            parent_commit=remote.sha,  # the Hub rejects the commit if somebody else has pushed since
+            parent_commit=remote.sha,  # the Hub rejects the commit if the branch has changed since then
         )
     write_atomic(folder / LAST_PUSH_FILE, _last_push(target, commit.oid))
     return commit.commit_url
 
 
 def pull_from_hub(repo_id: str, output: str | Path, options: LoadOptions) -> Path:
-    """Write a model folder on the Hub, with its card and records, to a new local folder; completely or not at all."""
+    """Copy a model folder, with its card and records, from the Hub to a new local folder, and return this folder.
+
+    The local folder is written atomically.
+    """
     output = Path(output)
     require_new_folder(output, "--output")
     if not hub.is_hub_id(repo_id):
@@ -138,7 +145,7 @@ def pull_from_hub(repo_id: str, output: str | Path, options: LoadOptions) -> Pat
 
 
 def remove_old_card(folder: Path) -> None:
-    """Remove the card of weights that are about to be replaced; a card not written by dcpcse stays."""
+    """Remove a card whose weights are about to be replaced, unless dcpcse did not write the card."""
     card = folder / CARD
     if card.is_file() and digest_in(card.read_text(encoding="utf-8")):
         card.unlink()
@@ -157,7 +164,7 @@ def _require_private(remote: ModelInfo, target: PushTarget) -> None:
 
 
 def _require_card(folder: Path, digest: str, repo_id: str) -> None:
-    """Write the card of a folder that has none; raise UserError if the card was written for other weights."""
+    """Write a card if the folder has none. Raises UserError if an existing card was written for other weights."""
     card = folder / CARD
     if not card.is_file():
         write_atomic(card, write_card(folder, repo_id))

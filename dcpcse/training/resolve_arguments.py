@@ -1,4 +1,4 @@
-"""Values that follow from the options of train.py, and checks of options, before any file is read."""
+"""Check the options of train.py and fill in values that follow from them, before any file is read."""
 
 import os
 import warnings
@@ -20,13 +20,14 @@ from dcpcse.utils.devices import require_flex_attention
 from dcpcse.utils.errors import UserError, invalid_choice
 
 HUB_OPTIONS = ("hub_model_id", "hub_private_repo", "hub_revision")
-"""Options of the repository that `--push_to_hub` pushes to."""
+"""Options that describe the repository for `--push_to_hub`."""
 
 
 def take_push_target(run: RunArguments, given: Collection[str]) -> PushTarget | None:
-    """Return the repository to push the finished folder to, or None without `--push_to_hub`.
+    """Return the repository to which the finished folder is pushed, or None without `--push_to_hub`.
 
-    The option is turned off for transformers, which would push every checkpoint with optimiser states and pickles.
+    Also sets `run.push_to_hub` to False, since transformers would push every checkpoint with optimiser states and
+    pickles.
     """
     if not run.push_to_hub:
         if unread := [name for name in HUB_OPTIONS if name in given]:
@@ -41,8 +42,8 @@ def take_push_target(run: RunArguments, given: Collection[str]) -> PushTarget | 
 
 
 def resolve_arguments(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
-    """Fill in values that follow from other options, and report them."""
-    if not {"do_train", "do_eval"} & set(given):  # not run.do_eval: transformers sets it with eval_strategy
+    """Fill in values that follow from other options, and raise UserError for invalid combinations."""
+    if not {"do_train", "do_eval"} & set(given):  # run.do_eval is not used: eval_strategy also sets it
         run.do_train = True
     if run.fp16 and not torch.cuda.is_available():
         notify("--fp16 has no effect without a GPU; training in float32")
@@ -92,7 +93,7 @@ def _notify_of_unused(run: RunArguments, data: DataArguments, given: Collection[
 
 
 def _require_installed(run: RunArguments) -> None:
-    """Raise UserError for an optimiser, reporter or schedule that is unknown or whose package is not installed."""
+    """Raise UserError if a reporter, the optimiser, the schedule or a compile option is unknown or not installed."""
     if unknown := sorted(set(run.report_to) - set(INTEGRATION_TO_CALLBACK)):
         raise invalid_choice("--report_to", unknown[0], [*sorted(INTEGRATION_TO_CALLBACK), "none"])
     if missing := sorted(set(run.report_to) - set(get_available_reporting_integrations())):
@@ -117,7 +118,7 @@ def _require_installed(run: RunArguments) -> None:
 
 
 def _require_schedule(run: RunArguments) -> None:
-    """Raise UserError if the learning rate schedule cannot be built, or stepped, with these options."""
+    """Raise UserError if the learning rate schedule cannot be created or advanced with these options."""
     name = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     try:
@@ -125,7 +126,7 @@ def _require_schedule(run: RunArguments) -> None:
             run.lr_scheduler_type, optimizer, run.get_warmup_steps(100), 100, run.lr_scheduler_kwargs or {}
         )
         if not isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            with warnings.catch_warnings():  # about a step of the schedule before one of the optimiser
+            with warnings.catch_warnings():  # torch warns that the optimiser has made no step yet
                 warnings.simplefilter("ignore")
                 schedule.step()
     except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:

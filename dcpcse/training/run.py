@@ -48,11 +48,11 @@ ALWAYS_RECORDED += ("max_steps", "do_train", "fp16")
 """Options that are always recorded in `run.yaml`."""
 
 NEVER_RECORDED = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *HUB_OPTIONS)
-"""Options that are never recorded in `run.yaml`: how a call treats its output folder is not part of the run."""
+"""Options that are never recorded in `run.yaml`, because they belong to one call and not to the run."""
 
 
 def run_training(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
-    """Run train.py with parsed options; given: names of the options that the user has set."""
+    """Run train.py with parsed options; given: the names of the options that the user has set."""
     _, _, run_args = options
     resolve_arguments(run_args, options[1], given)
     output_folder.require_output_dir(run_args)
@@ -68,7 +68,7 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
     model_args, data_args, run_args = options
     output_folder.check_output(run_args, model_args.model_name_or_path)
     target = take_push_target(run_args, given)
-    if target and run_args.process_index == 0:  # checked before the training, which would be in vain otherwise
+    if target and run_args.process_index == 0:  # checked before training, to save the time
         require_pushable(run_args.output_dir, target)
     checkpoint = checkpoints.find_checkpoint(run_args)
     require_training_file(model_args, data_args)
@@ -102,7 +102,7 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
 def _train_and_evaluate(
     trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, run_options: Mapping[str, Any]
 ) -> None:
-    """Train and evaluate, as far as this is requested and not yet done; run_options: the resolved options."""
+    """Train and evaluate if this is requested and not done yet. run_options: result of `resolved`."""
     run = trainer.args
     finished = run.do_train and _is_finished(trainer, run_options)
     if run.do_train and not finished:
@@ -122,7 +122,7 @@ def _push(folder: Path, target: PushTarget) -> None:
 
 
 def dev_tasks(data: DataArguments) -> list[str]:
-    """Return the names of the tasks for dev evaluation."""
+    """Return the names of the tasks that are evaluated on their dev sets."""
     return [*data.eval_tasks, *(TRANSFER_TASKS if data.eval_transfer else ())]
 
 
@@ -137,7 +137,7 @@ def _data_cache(args: ModelArguments) -> Path | None:
 
 
 def load_encoder(args: ModelArguments) -> Backbone:
-    """Load the encoder that the options name, with its masked-LM head if the MLM loss or --org_mlp needs it."""
+    """Load the encoder, with a masked-LM head if the MLM loss or --org_mlp needs it."""
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
     hub.require_known(args.model_name_or_path, options)
     return load_backbone(
@@ -150,7 +150,7 @@ def load_encoder(args: ModelArguments) -> Backbone:
 
 
 def _read_corpus(args: ModelArguments, data: DataArguments, method: Method) -> Corpus | None:
-    """Read the corrupted corpus, if one is given; raise UserError if it does not fit this run."""
+    """Return the corrupted corpus, or None if none is given. Raises UserError if it does not fit this run."""
     if args.corrupted_corpus is None:
         return None
     if any(view.augmentation for view in method.views):
@@ -178,7 +178,10 @@ def build_trainer(
     denoise_in_dev: bool = False,
     corpus: Corpus | None = None,
 ) -> ContrastiveTrainer:
-    """Build the Trainer with collator and dev evaluation on the tasks of `dev`; corpus: corrupted ids of the data."""
+    """Build the Trainer of a run, with its collator and dev evaluation.
+
+    dev: tasks for the dev evaluation. denoise_in_dev: use template denoising in it. corpus: corrupted ids of the data.
+    """
 
     def dev_scores() -> Mapping[str, float]:
         with method.model.denoised(denoise_in_dev):
@@ -207,7 +210,7 @@ def build_trainer(
 
 
 def _made_of(data: DataArguments, run: RunArguments, method: Method, corpus: Corpus | None) -> dict[str, Any]:
-    """Return what determines a run besides its options and encoder, by the names used in error messages."""
+    """Return the inputs of a run other than its options and encoder, by the names used in error messages."""
     frozen = [parameter for loss_fn in method.losses for parameter in loss_fn.parameters()]
     frozen = nn.ParameterList(parameter for parameter in frozen if not parameter.requires_grad)
     made_of = {"processes": run.world_size, "training file": file_sha256(data.train_file)}
@@ -221,7 +224,7 @@ def _made_of(data: DataArguments, run: RunArguments, method: Method, corpus: Cor
 
 
 def _is_finished(trainer: ContrastiveTrainer, options: Mapping[str, Any]) -> bool:
-    """Whether a run to be resumed has already written its result, which then remains unchanged and is evaluated.
+    """Return whether the run to resume has already finished; if so, load its result, which remains unchanged.
 
     Raises UserError if the result was trained with different options, or if it has fewer steps than planned and there
     is no checkpoint to resume from.
@@ -251,7 +254,7 @@ def _is_finished(trainer: ContrastiveTrainer, options: Mapping[str, Any]) -> boo
 def _prepare(
     trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, run_options: Mapping[str, Any]
 ) -> None:
-    """Prepare the output folder, and print a summary of the run."""
+    """Clean the output folder, write the records of the run to it, and print a summary of the run."""
     if not trainer.is_world_process_zero():
         return
     output = Path(trainer.args.output_dir)
@@ -259,7 +262,7 @@ def _prepare(
     remove_old_card(output)
     if not checkpoint and trainer.args.resume:
         notify(f"--resume: there is no complete checkpoint in {output} yet; training starts from the beginning")
-        output_folder.clear_reports(output)  # a broken checkpoint remains until a complete one replaces it
+        output_folder.clear_reports(output)  # broken checkpoints remain until complete ones replace them
     elif not checkpoint:
         output_folder.clear_run(output)
     else:
@@ -287,7 +290,7 @@ def _train(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | Non
 def _metrics_of_training(
     trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None
 ) -> Mapping[str, float] | None:
-    """Train and return the metrics, or None if the checkpoint is already the end of the run."""
+    """Train and return the metrics; return None if the checkpoint is already at the end of the run."""
     steps, output = planned_steps(trainer), Path(trainer.args.output_dir)
     if checkpoint and checkpoint.step >= steps:  # transformers would train one more step
         notify(f"{checkpoint.folder} is the end of the run: all {steps} steps are done")
@@ -306,8 +309,8 @@ def _metrics_of_training(
 
 
 def _report_lost_process(trainer: ContrastiveTrainer, output: Path) -> None:
-    """Report that another process has ended, once: from the first process, or from the second if the first is gone."""
-    if number := trainer.stop.number:  # the launcher has noticed it too, and ends this process
+    """Report once that another process has ended: in the first process, or in the second if the first has ended."""
+    if number := trainer.stop.number:  # the launcher has noticed it as well and is ending this process
         raise Interrupted(number)
     reporter = 1 if trainer.args.process_index == 1 and not is_locked(output) else 0
     if trainer.args.process_index == reporter:
@@ -318,19 +321,19 @@ def _report_lost_process(trainer: ContrastiveTrainer, output: Path) -> None:
 
 def resolved(model: ModelArguments, data: DataArguments, run: RunArguments, given: Collection[str]) -> dict[str, Any]:
     """Return the options of a run with their final values, including defaults."""
-    # Of the hundred options of transformers, only those that were given and those that always matter.
+    # Only those of transformers' hundred options are kept that were given or are always recorded.
     kept = {name: value for name, value in run.to_dict().items() if name in given or name in ALWAYS_RECORDED}
     options = {**vars(model), **vars(data), **kept, "output_dir": run.output_dir}
     return {name: value for name, value in options.items() if value not in (None, []) and name not in NEVER_RECORDED}
 
 
 def write_run(path: Path, options: Mapping[str, Any]) -> None:
-    """Write resolved options as a file that train.py reads again."""
+    """Write resolved options to a YAML file that train.py can read."""
     write_atomic(path, yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True))
 
 
 def _evaluate(trainer: ContrastiveTrainer) -> None:
-    """Dev scores of the result, on the terminal and in eval_results.txt."""
+    """Evaluate the result on the dev sets, print the scores, and write them to eval_results.txt."""
     lines = _lines(trainer.evaluate())
     if trainer.is_world_process_zero():
         write_atomic(Path(trainer.args.output_dir) / output_folder.EVAL_RESULTS, lines)
@@ -339,5 +342,5 @@ def _evaluate(trainer: ContrastiveTrainer) -> None:
 
 
 def _lines(metrics: Mapping[str, Any]) -> str:
-    """`key = value`, one a line."""
+    """Return the metrics as lines `key = value`, sorted by key."""
     return "".join(f"{key} = {value}\n" for key, value in sorted(metrics.items()))

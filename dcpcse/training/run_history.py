@@ -1,4 +1,4 @@
-"""Training runs as recorded in their folders: options, progress and scores. Needs no torch."""
+"""Find training runs and read their options, progress and scores from their folders, without importing torch."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from dcpcse.utils.run_files import RUN_FILE, is_number
 Content = TypeVar("Content")
 
 DEV_METRICS = ("stsb_spearman", "avg_sts", "sickr_spearman", "avg_transfer")
-"""The dev score shown for a run that does not select by one: the first of these that it has."""
+"""If a run does not select its best checkpoint by a dev score, the first available one of these is shown."""
 
 DEV_PREFIX = "eval_"
 """Prefix of dev metrics in a log."""
@@ -27,7 +27,7 @@ _CHECKPOINT_OR_TEMPORARY = re.compile(r"checkpoint-\d+|\.checkpoint-\d+\.\w+")
 
 @dataclass(frozen=True)
 class DevScore:
-    """The last and best value of a dev metric over a run, as logged (Spearman a fraction, accuracies × 100)."""
+    """The last and the best value of a dev metric in a run, as logged: Spearman as a fraction, accuracies × 100."""
 
     metric: str
     last: float
@@ -39,8 +39,9 @@ class DevScore:
 class Run:
     """The contents of a run's files; a damaged file counts as empty and has a line in `problems`.
 
-    metrics: lines of metrics.jsonl, or the history of transformers' Trainer without it. end: trainer_state.json of the
-    run, None until it has finished once. checkpoint: trainer_state.json of its newest checkpoint.
+    metrics: lines of metrics.jsonl; if it does not exist, the log history in trainer_state.json. end:
+    trainer_state.json in the folder of the run; None until the run has finished once. checkpoint: trainer_state.json
+    of the newest checkpoint.
     """
 
     folder: Path
@@ -53,20 +54,20 @@ class Run:
 
     @property
     def steps_done(self) -> int:
-        """The number of finished optimiser steps, the largest in any record."""
+        """The number of finished optimiser steps: the largest number in any record."""
         states = [state["global_step"] for state in (self.end, self.checkpoint) if state]
         return max([0, *states, *(line["step"] for line in self.metrics)])
 
     @property
     def steps_planned(self) -> int | None:
-        """The number of optimiser steps of the complete run; None if no file contains it."""
+        """The number of optimiser steps of the complete run; None if no file records it."""
         asked = self.options.get("max_steps")
         if isinstance(asked, int) and asked > 0:
             return asked
         return next((state.get("max_steps") for state in (self.end, self.checkpoint) if self._is_of_plan(state)), None)
 
     def _is_of_plan(self, state: Mapping[str, Any] | None) -> bool:
-        """Return whether a state has the run's present number of epochs, which may have been raised after its end."""
+        """Return whether a state has the number of epochs in run.yaml, which the user may have raised later."""
         epochs = self.options.get("num_train_epochs")
         return bool(state) and (not is_number(epochs) or state.get("num_train_epochs") == math.ceil(epochs))
 
@@ -94,7 +95,7 @@ class Run:
 
     @property
     def dev_score(self) -> DevScore | None:
-        """The dev metric that the run selects by, else the first of `DEV_METRICS`, else any; None without one."""
+        """The metric that selects the best checkpoint, else the first of `DEV_METRICS`, else any, else None."""
         chosen = str(self.options.get("metric_for_best_model", "")).removeprefix(DEV_PREFIX)
         order = (chosen, *DEV_METRICS, *self.dev_scores)
         return next((self.dev_scores[name] for name in order if name in self.dev_scores), None)
@@ -107,12 +108,12 @@ class Run:
 
     @property
     def commit(self) -> str | None:
-        """The commit of dcpcse in the last call that trained the run."""
+        """The commit of dcpcse that the last call of train.py for this run used; None if it is not recorded."""
         return self.environment[-1].get("commit") if self.environment else None
 
 
 def read_run(folder: Path) -> Run:
-    """Read the files of a run; files that cannot be read are named in `problems`."""
+    """Read the files of a run; `problems` names the files that cannot be read."""
     problems: list[str] = []
 
     def attempt(read: Callable[[Path], Content], place: Path, instead: Content) -> Content:
@@ -142,7 +143,7 @@ def _history_of(state: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 
 def require_run(folder: Path) -> Run:
-    """Read the files of a run. Raises UserError for a folder without a run and for a damaged file."""
+    """Read the files of a run. Raises UserError if the folder contains no run, or if a file is damaged."""
     if not (folder / RUN_FILE).is_file():
         what = f"contains no {RUN_FILE}" if folder.is_dir() else "is not a folder"
         raise UserError(f"{folder} {what}; give output folders of train.py")
@@ -153,9 +154,9 @@ def require_run(folder: Path) -> Run:
 
 
 def find_runs(roots: Sequence[Path], on_problem: Callable[[str], None]) -> list[Path]:
-    """Return the folders of all runs in and below some folders, each once; checkpoints are not runs.
+    """Return the folders of all runs in and below `roots`, each once. Checkpoints do not count as runs.
 
-    on_problem is called with a message for each unreadable folder. Raises UserError if a root is not a folder.
+    on_problem: called with a message for each unreadable folder. Raises UserError if a root is not a folder.
     """
     found: dict[Path, Path] = {}
     for root in roots:
@@ -179,12 +180,15 @@ def _runs_below(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether a folder has the name of a checkpoint, possibly a temporary one."""
+    """Return whether a folder has the name of a checkpoint or of a temporary checkpoint."""
     return bool(_CHECKPOINT_OR_TEMPORARY.fullmatch(folder.absolute().name))
 
 
 def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, dict[str, Any]]:
-    """Return path → content of the score files in a run's folder; on_problem gets a message for damaged files."""
+    """Return path → content of the score files in a run's folder.
+
+    on_problem: called with a message for each damaged file.
+    """
     found = {}
     for path in sorted(folder.glob("*.json")):
         try:

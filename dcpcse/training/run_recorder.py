@@ -1,4 +1,4 @@
-"""The records that a run writes while it is trained: metrics and environment; `run_files` reads them."""
+"""Write the records of a run during training: metrics and environment. `run_files` reads them."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from dcpcse.utils.run_files import ENVIRONMENT, METRICS, read_environment
 
 
 class MetricsFile(TrainerCallback):
-    """Writes all log entries to `metrics.jsonl`; a resumed run drops the lines of steps that it repeats."""
+    """Writes all log entries to `metrics.jsonl`. A resumed run removes the lines of the steps that it repeats."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / METRICS
@@ -22,11 +22,11 @@ class MetricsFile(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start the file, with the entries up to the step from which the run is resumed."""
+        """Create the file, with the entries up to the step from which the run resumes."""
         self.follow(state)
 
     def follow(self, state: TrainerState) -> None:
-        """Write the entries that the run had logged at this state, and none of later steps."""
+        """Rewrite the file with the log entries in this state; entries of later steps are dropped."""
         if state.is_world_process_zero:
             write_atomic(self.path, "".join(_line(entry["step"], entry) for entry in state.log_history))
 
@@ -51,6 +51,9 @@ def _line(step: int, logs: Mapping[str, float]) -> str:
 
 
 def write_environment(folder: Path, step: int) -> None:
-    """Write the environment of a run; a call that resumes from a step adds itself to the calls before that step."""
+    """Write the environment of this call of train.py, keeping those of earlier calls.
+
+    step: the step from which the call resumes, or 0. Calls that started at or after this step are dropped.
+    """
     before = [call for call in read_environment(folder) if step and call["from_step"] < step]
     write_json_atomic(folder / ENVIRONMENT, [*before, {"from_step": step, **system_info()}])

@@ -1,7 +1,7 @@
 """Split the layers of a frozen encoder over all processes (FSDP2).
 
-Each process keeps its shard of every layer. A layer is complete only during its forward and backward computation. All
-trained weights are small and complete in every process, where DDP averages their gradients.
+Each process keeps one shard of every layer. A process has a complete layer only during the forward and backward pass
+of this layer. The trained weights are small, so every process keeps all of them and DDP averages their gradients.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ def shard_layers(backbone: nn.Module) -> list[nn.Module]:
 
 
 def layers_of(backbone: nn.Module) -> Sequence[nn.Module]:
-    """Return the layers of an encoder; raise UserError if they are not in one list."""
+    """Return the layers of an encoder. Raises UserError if they are not in one ModuleList."""
     lists = (module for module in backbone.modules() if isinstance(module, nn.ModuleList))
     for modules in lists:
         if len(modules) == backbone.config.num_hidden_layers:
@@ -36,7 +36,7 @@ def layers_of(backbone: nn.Module) -> Sequence[nn.Module]:
 
 @contextmanager
 def unsharded(layers: Sequence[nn.Module]) -> Iterator[None]:
-    """Keep the layers complete within the context, so that each process can encode without waiting for others."""
+    """Keep complete layers in every process within the context, so that processes can encode independently."""
     for layer in layers:
         layer.set_reshard_after_forward(False)
         layer.unshard()

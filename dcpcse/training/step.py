@@ -1,4 +1,4 @@
-"""The training step: from a batch of all views to the terms of the loss."""
+"""The training step, a module that computes the terms of the loss from a batch with all views."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ from dcpcse.utils.errors import UserError
 
 
 def require_scalar(term: str, value: Any) -> Tensor:
-    """Return the value of a term if it is a scalar tensor; otherwise raise UserError, which names the term."""
+    """Return the value of a term if it is a scalar tensor. Raises UserError with the name of the term otherwise."""
     if isinstance(value, Tensor) and not value.dim():
         return value
     found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r:.40}"
@@ -29,7 +29,7 @@ def require_scalar(term: str, value: Any) -> Tensor:
 
 
 class TrainingStep(nn.Module):
-    """Computes the unweighted terms of the loss from a batch of all views; the module that DDP and compile wrap."""
+    """Computes the unweighted terms of the loss from a batch with all views. DDP and compile wrap this module."""
 
     # The terms are means over the batch, so the Trainer divides them by the number of accumulation steps.
     accepts_loss_kwargs = False
@@ -46,9 +46,9 @@ class TrainingStep(nn.Module):
         self._ddp_params_and_buffers_to_ignore = [name for name, b in self.named_buffers() if id(b) in kept]
 
     def forward(self, replay: Replay | None = None, **tensors: Any) -> dict[str, Tensor]:
-        """Return the terms by name, each a scalar, of a batch of `ViewCollator`.
+        """Return the scalar terms, by name, of a batch from `ViewCollator`.
 
-        replay: given if the batch is a chunk in its second pass of the gradient cache.
+        replay: results of the first pass of the gradient cache, if the batch is a chunk in its second pass.
         """
         batch = self.encode(**tensors)
         if replay is not None:
@@ -58,7 +58,10 @@ class TrainingStep(nn.Module):
     def encode(
         self, input_ids: Tensor, attention_mask: Tensor, packing: Packing | None = None, **others: Tensor
     ) -> EncodedBatch:
-        """Encode input_ids and attention_mask, both (B, V, L), with the slots of templates, for the losses."""
+        """Encode a batch for the losses.
+
+        input_ids, attention_mask: (B, V, L). others: further tensors, such as the slots of templates.
+        """
         ids, mask = input_ids.flatten(0, 1), attention_mask.flatten(0, 1)  # (B·V, L): one pass for all views
         prefix, slots = self.model.encoder.draw_prefix(len(ids)), slots_of(others)
 
@@ -79,13 +82,13 @@ class TrainingStep(nn.Module):
     def _step_uphill(
         self, encode: Callable[[EmbeddingEdits], EncodedBatch], edits: EmbeddingEdits | None, ids: Tensor
     ) -> EmbeddingEdits:
-        """Return the edits (N, L) of the rows with the adversary's steps added, by a forward and a backward pass."""
+        """Run a forward and a backward pass, and return the edits of rows (N, L) with the adversary's steps added."""
         edits, loss_fn = edits or EmbeddingEdits(), self.losses[self.adversary.term]
         weight = self.model.encoder.backbone.get_input_embeddings().weight
         dtype = torch.promote_types(weight.dtype, torch.float32)
         still = torch.zeros(*ids.shape, self.model.dimension, device=ids.device, dtype=dtype, requires_grad=True)
         batch = encode(replace(edits, shift=still))
-        # Not the mean over processes or chunks: the length of the gradient is normalised away.
+        # No mean over processes or chunks is needed: the gradient is normalised to unit length.
         (gradient,) = torch.autograd.grad(loss_fn.mean(batch, loss_fn.sample(batch)), still)
         uphill = self.adversary.epsilon * F.normalize(gradient, dim=-1).unflatten(0, (-1, len(self.view_names)))
         shift = torch.zeros_like(uphill)
@@ -112,5 +115,5 @@ class TrainingStep(nn.Module):
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None, **others: Any
     ) -> None:
-        """Do the same under the name that transformers calls before version 5.20."""
+        """Call `activation_checkpointing_enable`; transformers before version 5.20 uses this name."""
         self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **others)

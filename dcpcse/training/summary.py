@@ -1,6 +1,6 @@
-"""The summary that train.py prints before training: parameters, negatives, steps.
+"""Write the summary that train.py prints before training: parameters, negatives and steps.
 
-The trainer is a `ContrastiveTrainer`, whose module imports this one.
+The argument `trainer` is always a `ContrastiveTrainer`.
 """
 
 import math
@@ -20,7 +20,7 @@ def summary(trainer: Trainer) -> str:
     encoder, steps = model.encoder, trainer.step_module
     prompts = sum(count_parameters(prompt) for prompt in (encoder.prompt, encoder.shallow) if prompt is not None)
     backbone, trained = count_parameters(encoder.backbone), count_parameters(steps, trained=True)
-    # With a trained encoder the share would be above 100 %.
+    # With a trained encoder, the share would be above 100 %.
     share = "" if encoder.tuned else f" ({trained / backbone:.3%})"
     of_prompts = f"prompts {prompts:,} ({prompts / backbone:.3%}), " if prompts else ""
     return "\n".join(
@@ -59,7 +59,10 @@ def _batches(encoder: Encoder) -> str:
 
 
 def count_parameters(module: nn.Module, *, trained: bool = False) -> int:
-    """Return the number of parameters of a module, shared ones once; with `trained` only those with a gradient."""
+    """Return the number of parameters of a module; shared parameters are counted once.
+
+    trained: count only parameters that require a gradient.
+    """
     return sum(p.numel() for p in module.parameters() if p.requires_grad or not trained)
 
 

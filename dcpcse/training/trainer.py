@@ -1,4 +1,4 @@
-"""A subclass of transformers' Trainer that trains one module of model and losses."""
+"""A subclass of transformers' Trainer that trains a model with the losses of a method."""
 
 import contextlib
 import logging
@@ -54,10 +54,10 @@ class ContrastiveTrainer(Trainer):
     ) -> None:
         """Create the trainer.
 
-        dev_scores: called at each evaluation; returns metric name → value, without the prefix `eval_`.
-        locate: returns the description of training rows that an error message shows if their batch fails.
+        dev_scores: function called at each evaluation; it returns metric name → value, without the prefix `eval_`.
+        locate: function that finds rows in the training file, used to save the batch of a non-finite step.
         """
-        # Each process draws its own dropout masks (below), but all processes must agree on the order of the examples.
+        # Processes draw different dropout masks (see below), but must agree on the order of the examples.
         args.data_seed = args.seed if args.data_seed is None else args.data_seed
         # Trainer requires a dataset for evaluation. The dev sets are senteval's and are used in `evaluate`.
         super().__init__(TrainingStep(method), args, eval_dataset=[] if dev_scores else None, **kwargs)
@@ -89,13 +89,13 @@ class ContrastiveTrainer(Trainer):
         torch.manual_seed(self.args.seed + self.args.process_index)
 
     def train(self, resume_from_checkpoint: str | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as transformers does, with the frozen weights prepacked for the CPU if that is enabled."""
+        """Train as transformers does. If `--prepack` is set, the frozen weights are prepacked for the CPU."""
         # Compiled graphs and bf16 use the original weights; sharded weights are not resident all the time.
         uses = self.args.prepack and not (self.args.torch_compile or self.args.bf16 or self.args.shard_encoder)
         self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         start = self.args.eval_on_start
-        # transformers deletes checkpoints in place, even the last one, so rotation is done in `_save_checkpoint`. A
-        # resumed run was already evaluated at its start.
+        # transformers deletes checkpoints in place, even the last one, so `_save_checkpoint` deletes old ones instead.
+        # A resumed run was already evaluated at its start.
         self.args.save_total_limit, self.args.eval_on_start = None, start and not resume_from_checkpoint
         try:
             with prepacked(self.step_module, uses):
@@ -106,7 +106,7 @@ class ContrastiveTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader:
         """Return a loader that gives each row of an epoch to exactly one process.
 
-        accelerate would repeat rows to fill up the last step.
+        The loader of accelerate would repeat rows to fill up the last step.
         """
         loader = super().get_train_dataloader()
         loader.base_dataloader.worker_init_fn = partial(ignore_signals, loader.worker_init_fn)
@@ -122,7 +122,7 @@ class ContrastiveTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return Σ weight · term, with the weights scheduled for the current optimiser step."""
+        """Return the loss, Σ weight · term, with the weights scheduled for the current optimiser step."""
         terms = model(**inputs)
         loss = self._weighted(terms)
         self.guards.gradient_flow.require_graph(loss)
@@ -133,7 +133,7 @@ class ContrastiveTrainer(Trainer):
     def training_step(
         self, model: nn.Module, inputs: Mapping[str, Tensor], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Run forward and backward of a batch, in chunks with `--gradient_cache_chunk`; return the loss."""
+        """Run the forward and backward pass of a batch (in chunks with `--gradient_cache_chunk`); return the loss."""
         self._passes += 1
         release_memory(self._passes)
         batch, rows = without_index(inputs)
@@ -157,7 +157,7 @@ class ContrastiveTrainer(Trainer):
         weights = {name: weight * share for name, weight in self._weights().items()}
 
         def run(chunk: Mapping[str, Tensor], replay: Replay, last: bool) -> dict[str, Tensor]:
-            # Processes exchange gradients once per batch.
+            # Processes exchange gradients only once per batch, after its last chunk.
             with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
                 with self.compute_loss_context_manager():
                     terms = model(replay=replay, **chunk)
@@ -184,9 +184,9 @@ class ContrastiveTrainer(Trainer):
         self._batches_since_log += 1
 
     def _add_metrics(self, losses: Mapping[str, Loss]) -> None:
-        """Add the metrics of the last batch (or chunk) of these losses to the sums for the log.
+        """Add the metrics that these losses computed for the last batch or chunk to the sums for the log.
 
-        If two terms have a metric of the same name, the later one is prefixed with its term.
+        If two terms have a metric of the same name, the name of the second is prefixed with its term.
         """
         counts: Metrics = {}
         for term, loss_fn in losses.items():
@@ -196,7 +196,7 @@ class ContrastiveTrainer(Trainer):
             self._metric_sums[name] = self._metric_sums.get(name, 0) + torch.stack(count).float()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log; beside `loss`, add the mean of each term since the last log line and each scheduled weight."""
+        """Write a log entry. To an entry with `loss`, add mean terms, mean metrics and scheduled weights."""
         self.guards.flush()
         if "loss" in logs:
             logs |= self._drain_terms() | self._drain_counts() | self._figures()
@@ -213,7 +213,7 @@ class ContrastiveTrainer(Trainer):
                 "there is no evaluation data; set --eval_data_dir, or remove --eval_strategy and --do_eval"
             )
         if not self.is_in_train:
-            self.metrics_file.follow(self.state)  # an interrupted earlier run may have logged it already
+            self.metrics_file.follow(self.state)  # an interrupted earlier call may have logged this evaluation
         self.guards.flush()
         with unsharded(self.sharded):
             metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_scores().items()}
@@ -234,7 +234,7 @@ class ContrastiveTrainer(Trainer):
         return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
 
     def _drain_counts(self) -> dict[str, float]:
-        """Return the mean of each metric since the last log line, without metrics of no items."""
+        """Return the mean of each metric since the last log line; metrics without items are left out."""
         names, counts = list(self._metric_sums), list(self._metric_sums.values())
         self._metric_sums = {}
         if not counts:
@@ -243,7 +243,7 @@ class ContrastiveTrainer(Trainer):
         return {name: total / number for name, (total, number) in zip(names, totals, strict=True) if number}
 
     def _figures(self) -> dict[str, float]:
-        """Return the guards' figures on the embeddings, averaged over processes."""
+        """Return the metrics of the guards (effective rank), averaged over processes."""
         own = self.guards.figures()
         means = self.accelerator.reduce(torch.tensor([*own.values()], device=self.args.device), reduction="mean")
         return dict(zip(own, means.tolist(), strict=True))
@@ -254,7 +254,7 @@ class ContrastiveTrainer(Trainer):
         super().save_model(output_dir, _internal_call)
 
     def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Load the model and the state of a run whose last step was this checkpoint."""
+        """Load model and state from the checkpoint of a run's last step."""
         self._load_from_checkpoint(str(checkpoint.folder))
         self.state = TrainerState.load_from_json(str(checkpoint.folder / STATE))
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
@@ -267,7 +267,7 @@ class ContrastiveTrainer(Trainer):
         self.state = TrainerState.load_from_json(str(output / STATE))
 
     def save_result(self, texts: Mapping[str, str]) -> None:
-        """Save model, state and texts (file name → content) in the output folder, atomically."""
+        """Save the model, the state and further files (name → content) to the output folder, atomically."""
         if not self.args.should_save:
             return
         with atomic_save.atomic_result(Path(self.args.output_dir)) as aside:
@@ -275,7 +275,7 @@ class ContrastiveTrainer(Trainer):
             self.state.save_to_json(str(aside / STATE))
             for name, text in texts.items():
                 write_atomic(aside / name, text)
-            (Path(self.args.output_dir) / EVAL_RESULTS).unlink(missing_ok=True)  # of an earlier result
+            (Path(self.args.output_dir) / EVAL_RESULTS).unlink(missing_ok=True)  # it belongs to an earlier result
         if self.args.load_best_model_at_end and self._limit == 1 and self.state.best_global_step:
             for step, path in checkpoints_in(Path(self.args.output_dir)).items():
                 if self.state.best_global_step != step <= self.state.global_step:
@@ -286,7 +286,7 @@ class ContrastiveTrainer(Trainer):
             self.step_module.model.save(Path(output_dir or self.args.output_dir))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Save a checkpoint to a temporary folder, rename it when all processes have written, delete old ones."""
+        """Save a checkpoint atomically, with the files of all processes, and delete old checkpoints."""
         output, step, best = Path(self.args.output_dir), self.state.global_step, self.state.best_global_step
         self.store_flos()
         if best and (best == step or (output / f"checkpoint-{best}").is_dir()):
@@ -306,7 +306,7 @@ class ContrastiveTrainer(Trainer):
             atomic_save.rotate_checkpoints(output, self._limit, newest=step, best=best)
 
     def _write_shared_state(self, folder: Path) -> None:
-        """Write the parts of a checkpoint, besides weights, that are the same in all processes."""
+        """Write the files of a checkpoint, other than weights, that all processes share."""
         checkpoints.save_loss_state(folder, self.method.loss_state())
         run_file = Path(self.args.output_dir) / RUN_FILE
         if run_file.is_file():
@@ -323,7 +323,7 @@ class ContrastiveTrainer(Trainer):
             self._stop_if_signalled()
 
     def _stop_if_signalled(self) -> None:
-        """After a signal to any process: save a checkpoint if there is none of this step, and stop all processes."""
+        """If any process has received a signal, save a checkpoint unless this step has one, and stop all processes."""
         number = all_reduce_max(self.stop.number)
         if not number:
             return
@@ -369,14 +369,14 @@ class _AfterStep(TrainerCallback):
 
 
 class ResumeCallback(TrainerCallback):
-    """Keeps the state that makes an interrupted run resume exactly."""
+    """Makes a resumed run continue exactly: finds the best checkpoint, sets the epoch, delays epoch checkpoints."""
 
     def __init__(self, trainer: ContrastiveTrainer) -> None:
         self.trainer = trainer
         self.postponed = False
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
-        """Find the best checkpoint again if the run's folder was moved; transformers has dropped its old path."""
+        """Find the best checkpoint of a resumed run, whose folder may have moved; transformers drops the old path."""
         resumed_from = self.trainer._resumed_from
         if resumed_from is None:
             return
@@ -384,14 +384,14 @@ class ResumeCallback(TrainerCallback):
             state.best_model_checkpoint = str(best)
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
-        """Set the epoch of the training data; a resumed run may start within an epoch."""
+        """Set the epoch of the training data. A resumed run may start in the middle of an epoch."""
         self.trainer._epoch_is_over = False
         self.trainer.train_dataset.begin_epoch(int((state.epoch or 0) + 1e-6))
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Postpone the checkpoint of an epoch's last step until after the evaluation of the epoch."""
+        """After the last step of an epoch, postpone the checkpoint until the epoch has been evaluated."""
         self.postponed = control.should_save and float(state.epoch).is_integer()
         control.should_save = control.should_save and not self.postponed
 
@@ -404,7 +404,7 @@ class ResumeCallback(TrainerCallback):
 
 
 class _ShardEncoder(TrainerCallback):
-    """Shards the encoder when training starts; earlier, accelerate would refuse to wrap the rest in DDP."""
+    """Shards the encoder when training starts. Before that, accelerate would not wrap the other weights in DDP."""
 
     def __init__(self, trainer: ContrastiveTrainer) -> None:
         self.trainer = trainer

@@ -1,4 +1,4 @@
-"""Checks of the options of train.py that need no modules of training, whose import takes seconds."""
+"""Check options of train.py early, without importing the modules that train, whose import takes seconds."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -11,7 +11,10 @@ from dcpcse.utils.errors import UserError
 
 
 def require_valid(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
-    """Raise UserError for missing or impossible paths, and for options of a method that contradict each other."""
+    """Raise UserError if a path is missing or cannot be used, or if options of the method contradict each other.
+
+    given: names of the options that the user has set.
+    """
     model, data, run = options
     if "output_dir" not in given:  # transformers would take ./trainer_output
         raise UserError("--output_dir is missing; give a folder for the trained model")
@@ -26,7 +29,7 @@ def require_valid(options: tuple[ModelArguments, DataArguments, RunArguments], g
 
 
 def require_encoder_and_file(model: ModelArguments, data: DataArguments) -> None:
-    """Raise UserError if the encoder or the training file is missing."""
+    """Raise UserError if the option for the encoder or for the training file is missing."""
     if not model.model_name_or_path:
         raise UserError("--model_name_or_path is missing; give an encoder as a Hugging Face folder or hub id")
     if not data.train_file:

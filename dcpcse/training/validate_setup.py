@@ -1,4 +1,4 @@
-"""Checks that data, encoder, method and options can be trained together."""
+"""Check that data, encoder, method and options fit together, before training starts."""
 
 import logging
 
@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 
 
 def require_training_file(model: ModelArguments, data: DataArguments) -> None:
-    """Raise UserError if the encoder or the training file is missing, or a dev task is unknown."""
+    """Raise UserError if the option for the encoder or the training file is missing, or a dev task is unknown."""
     first_checks.require_encoder_and_file(model, data)
     if unknown := sorted(set(data.eval_tasks) - set(METRIC_NAMES)):
         raise UserError(f"--eval_tasks {unknown[0]} has no dev scores; choose from: {', '.join(METRIC_NAMES)}")
 
 
 def require_enough(data: TrainingData, run: RunArguments, path: str) -> None:
-    """Raise UserError if the file has fewer rows than a loss, or the processes, need."""
+    """Raise UserError if the training file has too few rows for the loss, the processes or --dataloader_drop_last."""
     rows, batch = len(data.dataset), run.per_device_train_batch_size * run.world_size
     if rows < 2:
         raise UserError(
@@ -51,7 +51,7 @@ def require_enough(data: TrainingData, run: RunArguments, path: str) -> None:
 
 
 def warn_of_duplicates(data: TrainingData, file: str, run: RunArguments) -> None:
-    """Log one warning if rows of the file are each other's false negatives, or give no signal."""
+    """Log a warning if rows of the file are repeated, contradict each other or give no training signal."""
     found, batch = data.repeats, run.per_device_train_batch_size * run.world_size
     problems = {
         "repeat an earlier row": found.duplicates,
@@ -85,7 +85,7 @@ def require_shardable(model: ModelArguments, run: RunArguments) -> None:
 
 
 def require_data(data: TrainingData, model: ModelArguments, run: RunArguments, file: str) -> None:
-    """Raise UserError for data that cannot be trained on; report odd rows, and options without effect."""
+    """Raise UserError if the data cannot be trained on; also report duplicate rows, and options without effect."""
     require_enough(data, run, file)
     warn_of_duplicates(data, file, run)
     if model.hard_negative_weight and "negative" not in data.dataset.column_names:
@@ -95,7 +95,7 @@ def require_data(data: TrainingData, model: ModelArguments, run: RunArguments, f
 
 
 def require_fitting(method: Method, data: DataArguments, run: RunArguments) -> None:
-    """Raise UserError if the method cannot be trained with this sentence length, batch or hardware option."""
+    """Raise UserError if the method cannot be trained with this sentence length, batch size or another option."""
     require_fits(method, data)
     require_fresh_workers(method, run)
     require_inner_gradient(method, run)
@@ -106,7 +106,7 @@ def require_fitting(method: Method, data: DataArguments, run: RunArguments) -> N
 
 
 def require_fits(method: Method, data: DataArguments) -> None:
-    """Raise UserError if sentences may have more tokens than the encoder, or a generator, has positions for."""
+    """Raise UserError if a sentence may have more tokens than the encoder or a generator has positions."""
     encoder, template = method.model.encoder, method.model.longest_template
     special = 0 if template else sum(map(len, frame(method.model.tokenizer)))
     more = max_added_tokens(method.views, data.max_seq_length - special)
@@ -126,7 +126,7 @@ def require_fits(method: Method, data: DataArguments) -> None:
 
 
 def require_fresh_workers(method: Method, run: RunArguments) -> None:
-    """Raise UserError for persistent workers, which would repeat the augmentations of the first epoch."""
+    """Raise UserError if persistent workers would repeat the augmentations of the first epoch."""
     if run.dataloader_persistent_workers and any(view.augmentation for view in method.views):
         raise UserError(
             f"--dataloader_persistent_workers: --method {method.model.method} draws new augmentations in each epoch, "
@@ -135,7 +135,7 @@ def require_fresh_workers(method: Method, run: RunArguments) -> None:
 
 
 def require_inner_gradient(method: Method, run: RunArguments) -> None:
-    """Raise UserError for options with which no gradient is available inside the forward pass."""
+    """Raise UserError if the method needs a gradient inside the forward pass and an option prevents this."""
     if method.adversary is None:
         return
     obstacles = {
@@ -152,7 +152,7 @@ def require_inner_gradient(method: Method, run: RunArguments) -> None:
 
 
 def require_negatives(method: Method, run: RunArguments) -> None:
-    """Raise UserError for a batch without negatives, whose contrastive loss is always 0."""
+    """Raise UserError if batches have no negatives, since the contrastive loss would always be 0."""
     batch = run.per_device_train_batch_size * run.world_size
     if method.negatives(batch) == 0:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Encoding a whole text file: the checks, the missing chunks, and the joined output."""
+"""Encode a text file: check the input, encode the chunks that are missing, and join all chunks to the output file."""
 
 import contextlib
 import time
@@ -25,9 +25,10 @@ from dcpcse.utils.locks import exclusive_lock
 
 @dataclass(frozen=True)
 class EncodedFile:
-    """A finished output file, its shape, and its number of truncated texts.
+    """A finished output file.
 
-    encoded: number of lines that this call encoded itself; seconds: its time for encoding and writing.
+    rows, dimension: shape of its vectors. truncated: number of truncated texts. encoded: number of lines that this
+    call encoded, without those of an earlier call. seconds: time that this call took to encode and write.
     """
 
     output: Path
@@ -46,12 +47,13 @@ def encode_file(
     *,
     show_progress: bool = False,
 ) -> EncodedFile:
-    """Encode every line of a UTF-8 text file and write the vectors to `args.output`; row i is line i.
+    """Encode every line of a UTF-8 text file and write the vectors to `args.output`, where row i is line i.
 
-    model: output folder of train.py, Hugging Face folder or hub id; encoder: how it is loaded. The vectors are those
-    of `SentenceEncoder.encode`, and memory use does not grow with the file. If a call is killed, the same call resumes
-    the work and writes the same bytes. With several processes the caller needs `if __name__ == "__main__":`.
-    Raises UserError if a line cannot be encoded, the output cannot be written, or it belongs to a different call.
+    model: output folder of train.py, Hugging Face folder or hub id. encoder: options for loading it. The vectors are
+    those of `SentenceEncoder.encode`, and memory use does not grow with the file. If a call is killed, the same
+    call resumes the work and writes the same bytes. With several processes, the calling script needs
+    `if __name__ == "__main__":`. Raises UserError if a line cannot be encoded, if the output cannot be written, or if
+    an existing output was written with a different model, text or options.
     """
     encoder, output = encoder or EncoderArguments(), Path(args.output)
     write = writer_for(output, args.with_sentences)
@@ -76,7 +78,7 @@ def encode_file(
                 missing = shards.start(args.overwrite)
                 _encode(workers, job, text, missing, shards, show_progress)
                 record = shards.join(write_output)
-        with contextlib.suppress(OSError):  # a different process may use it already
+        with contextlib.suppress(OSError):  # another process may already be using the folder
             shards.folder.rmdir()
         encoded = sum(map(text.size, missing))
         return EncodedFile(output, text.lines, dimension, record["truncated"], encoded, time.perf_counter() - started)
@@ -94,11 +96,11 @@ def _workers(args: EncodingArguments, encoder: EncoderArguments) -> AbstractCont
 
 
 ENCODER_OPTIONS = ("batch_size", "packing", "flex_attention")
-"""Options of the encoder that `identity` does not contain; they affect the last bits."""
+"""Options of the encoder that are not part of the identity of the model, but affect the last bits of vectors."""
 
 
 def _made_of(job: EncodeJob, text: TextFile, args: EncodingArguments) -> dict[str, Any]:
-    """Return all facts that determine the bytes of the output. The number of processes is not one of them."""
+    """Return everything that determines the bytes of the output; the number of processes does not."""
     options = ("dtype", "with_sentences", "normalize", "max_seq_length", "bf16", "chunk_size")
     return {
         "format": 1,
@@ -119,7 +121,7 @@ def _encode(
     )
     with bar, contextlib.closing(workers.encode(job, text, missing)) as results:
         for number, chunk in results:
-            text.require_unchanged()  # no shard is kept of lines that were read from a changed file
+            text.require_unchanged()  # lines of a changed file must not be saved
             if len(bad := np.flatnonzero(~np.isfinite(chunk.vectors).all(axis=1))):
                 line = text.first_line(number) + int(bad[0])
                 remedy = "use --dtype float32" if job.dtype == "float16" else "check the weights of the model"

@@ -1,4 +1,4 @@
-"""The model and the options with which every worker encodes its chunks."""
+"""The job that all workers share: which model to load, and with which options to encode chunks of sentences."""
 
 import contextlib
 import logging
@@ -27,9 +27,10 @@ class EncodedChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodeJob:
-    """All that a worker needs to compute the same vectors as every other worker.
+    """The model name and the options that a worker needs to compute the same vectors as every other worker.
 
-    identity: that of the model, so that a worker can detect a different one; None until it is known.
+    identity: identity of the model, by which a worker detects that it has loaded a different model; None until it is
+    known.
     """
 
     name: str
@@ -45,15 +46,16 @@ class EncodeJob:
         return load_model(self.name, replace(self.encoder, device=str(device)))
 
     def identify(self, model: SentenceEncoder, device_type: str) -> tuple["EncodeJob", int]:
-        """Return the job with the identity of its model on the device that will be used, and the vectors' dimension.
+        """Return a copy of the job with the identity of the model, and the dimension of the vectors.
 
+        device_type: type of the device that the workers will use; it becomes part of the identity.
         Raises UserError if the model does not support the maximum length.
         """
         model.encode([], max_length=self.max_length)
         return replace(self, identity={**identity(model), "device": device_type}), model.dimension
 
     def load_in_worker(self, device: str, threads: int) -> SentenceEncoder:
-        """Load the model in a worker. Raises UserError if it is not the model that the job was identified with."""
+        """Load the model in a worker. Raises UserError if its identity differs from the job's."""
         torch.set_num_threads(threads)
         model = self.load(device)
         if different := [key for key, value in identity(model).items() if self.identity.get(key) != value]:
@@ -71,12 +73,12 @@ class EncodeJob:
                 sentences, batch_size=self.encoder.batch_size, normalize=self.normalize, max_length=self.max_length
             )
         release_memory()
-        with np.errstate(over="ignore"):  # the caller rejects infinite values and names their line
+        with np.errstate(over="ignore"):  # the caller rejects infinite values and reports their line
             return EncodedChunk(vectors.astype(self.dtype, copy=False), counter.truncated)
 
 
 class _TruncationCounter(logging.Filter):
-    """Suppresses the warning about truncated texts, which would appear for every chunk, and adds up its numbers."""
+    """A filter that hides the warning about truncated texts, which every chunk would repeat, and sums its counts."""
 
     truncated = 0
 

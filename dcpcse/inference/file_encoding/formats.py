@@ -1,4 +1,4 @@
-"""Formats of output files: functions that write the vectors (n, H) of all chunks, one chunk after the other."""
+"""Write the vectors (n, H) of all chunks to an output file, chunk by chunk; there is one function per file format."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +11,11 @@ from dcpcse.utils.errors import UserError
 Vectors = Iterator[np.ndarray]
 Sentences = Iterator[list[str]] | None
 Writer = Callable[[BinaryIO, Vectors, Sentences, tuple[int, int], str], None]
-"""Writes the vectors of all chunks and, if given, their sentences; then the shape (rows, H) and the dtype."""
+"""Arguments: the open file, vectors of each chunk, sentences of each chunk or None, shape (rows, H), and dtype."""
 
 
 def write_npy(file: BinaryIO, vectors: Vectors, sentences: Sentences, shape: tuple[int, int], dtype: str) -> None:
-    """Write one array, which `np.load(..., mmap_mode="r")` opens without reading it."""
+    """Write one array, which `np.load(..., mmap_mode="r")` can map without reading all of it."""
     header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
     for chunk in vectors:
@@ -23,7 +23,10 @@ def write_npy(file: BinaryIO, vectors: Vectors, sentences: Sentences, shape: tup
 
 
 def write_arrow(file: BinaryIO, vectors: Vectors, sentences: Sentences, shape: tuple[int, int], dtype: str) -> None:
-    """Write an Arrow IPC stream with a column `vector`, lists of fixed length, after a column `sentence` if given."""
+    """Write an Arrow IPC stream with a column `vector` of fixed-size lists.
+
+    If sentences are given, a column `sentence` precedes it.
+    """
     import pyarrow as pa
 
     number = pa.field("item", pa.float16() if dtype == "float16" else pa.float32(), nullable=False)
@@ -41,7 +44,7 @@ WRITERS: dict[str, Writer] = {".npy": write_npy, ".arrow": write_arrow}
 
 
 def writer_for(output: Path, with_sentences: bool) -> Writer:
-    """Return the writer for the extension of a file.
+    """Return the writer for the extension of the output file.
 
     Raises UserError if the extension is unknown, or if the format cannot contain sentences.
     """

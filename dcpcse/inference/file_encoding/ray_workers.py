@@ -1,7 +1,7 @@
-"""Workers that encode chunks on a Ray cluster, as actors that hold the model.
+"""Encode chunks on a Ray cluster; each worker is a Ray actor that keeps the model in memory.
 
-The text is read and the vectors are written on the machine that runs the command; the other machines need dcpcse and
-the model at the same path, or its hub id.
+The text is read and the vectors are written on the machine that runs the command. The other machines need dcpcse, and
+the model at the same path unless it is given as a hub id.
 """
 
 import contextlib
@@ -19,18 +19,19 @@ from dcpcse.utils.ray_cluster import connected, machines
 
 @contextlib.contextmanager
 def ray_workers(address: str, count: int | None, device: str | None) -> Iterator["RayWorkers"]:
-    """Connect to the cluster at an address; `local` starts one on this machine that ends with the work."""
+    """Yield workers on the cluster at an address; `local` starts a cluster on this machine and stops it at the end."""
     with connected(address) as ray:
         yield RayWorkers(ray, count, device)
 
 
 class RayWorkers:
-    """Actors on a Ray cluster. Ray restarts a killed one, on a different machine if necessary."""
+    """Actors on a Ray cluster. Ray restarts a killed actor, on a different machine if necessary."""
 
     def __init__(self, ray: ModuleType, count: int | None, device: str | None) -> None:
-        """count: number of actors; by default one per GPU, or one per machine in a cluster without GPUs.
+        """Compute the number of actors and the cores of each; `encode` starts them.
 
-        Raises UserError if the cluster does not have the resources.
+        count: number of actors; by default one per GPU, or one per machine on CPUs. Raises UserError if the cluster
+        has too few GPUs or cores.
         """
         self._ray = ray
         nodes = machines(ray)
@@ -61,7 +62,7 @@ class RayWorkers:
                 worker = running.pop(result)
                 for number in islice(waiting, 1):
                     running[worker.encode.remote(number, text.chunk(number))] = worker
-                del worker  # without a chunk it is terminated, and leaves its cores to a worker that must be restarted
+                del worker  # ends a worker without a chunk, whose cores a restarted worker may need
                 yield ray.get(result)
         except ray.exceptions.RayError as error:
             if isinstance(cause := getattr(error, "cause", None), UserError):
@@ -73,7 +74,7 @@ class RayWorkers:
 
 
 class _Worker:
-    """An actor. It loads the model with the first chunk, since Ray hides an error raised in a constructor."""
+    """An actor. It loads the model when the first chunk arrives, since Ray hides errors raised in a constructor."""
 
     def __init__(self, job: EncodeJob, device: str, threads: int) -> None:
         self._job, self._device, self._threads = job, device, threads

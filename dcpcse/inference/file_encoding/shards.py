@@ -1,8 +1,8 @@
-"""The files from which an output file OUT is built, and by which an interrupted run resumes.
+"""Save encoded chunks as files, from which an interrupted run resumes and the output file OUT is joined.
 
-OUT.parts/job.json       what OUT is built from
-OUT.parts/00000000.npz   vectors of the first chunk and number of its truncated texts; one such file for each chunk
-OUT.json                 what the finished OUT was built from, and its size
+OUT.parts/job.json       model, text and options that OUT is built from
+OUT.parts/00000000.npz   vectors of the first chunk and number of its truncated texts; one such file per chunk
+OUT.json                 model, text and options that the finished OUT was built from, and its size
 """
 
 import contextlib
@@ -29,22 +29,22 @@ def parts_folder(output: Path) -> Path:
 
 
 class Shards:
-    """Encoded chunks of an output file, each in a file of its own until all of them are joined.
+    """The shards of an output file: each contains one encoded chunk until all of them are joined.
 
-    A shard is renamed to its name after it is written, so one that exists is complete. The caller holds the lock of
-    the folder. All methods raise UserError if a file cannot be written.
+    A shard gets its final name after it is written, so every existing shard is complete. The caller holds the lock of
+    the folder. `start`, `save` and `join` raise UserError if a file cannot be written.
     """
 
     def __init__(self, output: Path, made_of: Mapping[str, Any], count: int) -> None:
-        """made_of: JSON-ready facts that determine every byte of the output. count: number of chunks."""
+        """made_of: everything that determines the bytes of the output, as JSON values. count: number of chunks."""
         self.output, self.folder = output, parts_folder(output)
         self._made_of, self._count = dict(made_of), count
         self._job, self._record = self.folder / "job.json", output.with_name(f"{output.name}.json")
 
     def finished(self) -> dict[str, Any] | None:
-        """Return the record of a finished output, None if the output is not finished.
+        """Return the record of the output, or None if the output is not finished.
 
-        Removes shards left behind by a run that was killed after joining them.
+        Also removes shards left behind by a run that was killed after it had joined them.
         """
         record = _read(self._record)
         if record is None or record["made_of"] != self._made_of or record.get("bytes") != _size(self.output):
@@ -56,7 +56,7 @@ class Shards:
     def start(self, overwrite: bool) -> list[int]:
         """Start or resume the job and return the numbers of the missing chunks.
 
-        Raises UserError if there are files of a different job or of unknown origin and `overwrite` is not set.
+        Raises UserError if files of a different job or of unknown origin exist, unless `overwrite` is set.
         """
         with self._disk_errors():
             if not self._is_started():
@@ -64,7 +64,7 @@ class Shards:
                     raise UserError(f"{conflict}; choose a different --output, or add --overwrite")
                 self._clear()
                 write_json_atomic(self._job, {"made_of": self._made_of, "chunks": self._count})
-            # More than a test of existence: after a power failure a file system may keep a name without its content.
+            # Existence is not enough: after a power failure, a file system may keep a name without its content.
             return [number for number in range(self._count) if not zipfile.is_zipfile(self._path(number))]
 
     def save(self, number: int, chunk: EncodedChunk) -> None:
@@ -76,9 +76,9 @@ class Shards:
             fsync(self._path(number))
 
     def join(self, write: Callable[[BinaryIO, Iterator[np.ndarray]], None]) -> dict[str, Any]:
-        """Join the shards to the output and remove them; return the record that is written next to the output.
+        """Join the shards to the output, remove them, and return the record that is written next to the output.
 
-        write: called with a temporary file and the vectors of all chunks in their order.
+        write: called with a temporary file and the vectors of all chunks in order.
         """
         part, truncated = self.folder / "joined", []
 
@@ -93,7 +93,7 @@ class Shards:
                 write(file, vectors())
             fsync(part)
             record = {"made_of": self._made_of, "truncated": sum(truncated), "bytes": _size(part)}
-            self._record.unlink(missing_ok=True)  # it describes the file that is replaced now
+            self._record.unlink(missing_ok=True)  # it describes the old output, which is replaced next
             os.replace(part, self.output)
             write_json_atomic(self._record, record)
             fsync(self.output.parent)
@@ -101,7 +101,7 @@ class Shards:
         return record
 
     def _load(self, number: int) -> EncodedChunk:
-        """Load a shard. Raises UserError if it is damaged, which its checksums reveal."""
+        """Load a shard. Raises UserError if it is damaged; its checksums are verified."""
         path = self._path(number)
         try:
             with np.load(path) as shard:
@@ -117,7 +117,7 @@ class Shards:
         return job is not None and job["made_of"] == self._made_of
 
     def _conflict(self) -> str | None:
-        """Return why the existing files do not belong to this job."""
+        """Return why existing files do not belong to this job, or None if there is no conflict."""
         job, record = _read(self._job), _read(self._record)
         for found in (job, record):
             if found is not None and (difference := _difference(found["made_of"], self._made_of)):
@@ -135,7 +135,7 @@ class Shards:
 
     def _remove(self) -> None:
         self._clear()
-        self._job.unlink()  # at last: without it, shards would be of unknown origin
+        self._job.unlink()  # removed last: without it, shards would be of unknown origin
 
     @contextlib.contextmanager
     def _disk_errors(self) -> Iterator[None]:
@@ -148,7 +148,7 @@ class Shards:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Read a JSON file with the key "made_of"; None if there is no such file."""
+    """Return the content of a JSON file with the key "made_of", or None if there is no such file."""
     try:
         content = parse_json(path.read_bytes())
     except (OSError, ValueError):
@@ -161,7 +161,7 @@ def _size(path: Path) -> int | None:
 
 
 def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Describe the first difference between what two outputs are built from."""
+    """Describe the first difference between the `made_of` of two outputs; return None if they are equal."""
     for part in sorted({*was, *now}):
         name, before, after = f"a different {part.removesuffix('s')}", was.get(part), now.get(part)
         for key in sorted({*before, *after}) if isinstance(before, dict) and isinstance(after, dict) else ():

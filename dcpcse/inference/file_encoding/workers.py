@@ -1,6 +1,7 @@
-"""Workers that encode chunks on one machine: this process, or several. `ray_workers` has those of a cluster.
+"""Encode chunks on one machine, in this process or in several; `ray_workers` contains the workers of a cluster.
 
-Workers identify the model of a job, and encode the chunks with given numbers, whose vectors come in any order.
+All classes of workers have two methods. `identify` returns the job with the identity of its model. `encode` yields the
+number and the vectors of each requested chunk, in any order.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from dcpcse.utils.errors import UserError
 
 
 class InProcess:
-    """This process as the only worker."""
+    """A worker that encodes in the calling process."""
 
     def __init__(self, device: str | None) -> None:
         self.device = pick_device(device)
@@ -36,7 +37,7 @@ class InProcess:
 
 
 class WorkerProcesses:
-    """Several processes on this machine. On CUDA they are distributed over the devices, on a CPU they share the cores.
+    """Several processes on this machine. On CUDA they are spread over the devices; on a CPU they share the cores.
 
     They are started with the spawn method, so the calling script needs `if __name__ == "__main__":`.
     """
@@ -50,7 +51,7 @@ class WorkerProcesses:
             self._devices = [f"cuda:{i % torch.cuda.device_count()}" for i in range(count)]
 
     def identify(self, job: EncodeJob) -> tuple[EncodeJob, int]:
-        # On the CPU and without keeping the model, since the workers load their own.
+        # The model is loaded on the CPU and not kept, since each worker loads its own.
         return job.identify(job.load("cpu"), self.type)
 
     def encode(self, job: EncodeJob, text: TextFile, numbers: Sequence[int]) -> Iterator[tuple[int, EncodedChunk]]:
@@ -63,7 +64,7 @@ class WorkerProcesses:
                 connection.send(number)
                 process = context.Process(target=_serve, args=(theirs, job, text, device, self._threads), daemon=True)
                 process.start()
-                theirs.close()  # so that the connection ends with the worker
+                theirs.close()  # so that the connection closes when the worker ends
                 processes.append(process)
                 busy[connection] = process
             while busy:
@@ -72,7 +73,7 @@ class WorkerProcesses:
                     if (number := next(waiting, None)) is None:
                         del busy[connection]
                     else:
-                        with contextlib.suppress(ConnectionError):  # _receive reports a worker that has ended
+                        with contextlib.suppress(ConnectionError):  # `_receive` will report that the worker has ended
                             connection.send(number)
                     yield answer
         finally:
@@ -83,7 +84,7 @@ class WorkerProcesses:
 
 
 def _receive(connection: Connection, process: BaseProcess) -> tuple[int, EncodedChunk]:
-    """Return the number and the vectors of a worker's chunk. Raises UserError if the worker failed or ended."""
+    """Return the number and the vectors of the chunk that a worker sends. Raises UserError if it failed or ended."""
     try:
         answer = connection.recv()
     except (EOFError, ConnectionError) as error:
@@ -100,7 +101,7 @@ def _receive(connection: Connection, process: BaseProcess) -> tuple[int, Encoded
 def _serve(connection: Connection, job: EncodeJob, text: TextFile, device: str, threads: int) -> None:
     """Run a worker process: encode the chunks whose numbers arrive, until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the main one terminates the workers
-    tqdm.set_lock(threading.RLock())  # Python would warn about tqdm's own lock, a semaphore, in a terminated process
+    tqdm.set_lock(threading.RLock())  # Python would warn that a terminated process leaks tqdm's own lock, a semaphore
     with contextlib.suppress(EOFError, ConnectionError):
         try:
             model = job.load_in_worker(device, threads)

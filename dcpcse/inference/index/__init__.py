@@ -1,1 +1,1 @@
-"""An index of sentences and their vectors, in memory or in a folder, that is searched by cosine similarity."""
+"""Build and search an index of sentences by cosine similarity; the index is in memory or in a folder."""

@@ -1,4 +1,7 @@
-"""The names of the search backends, without any import: the help of a command needs only these."""
+"""The names of the search backends. This module imports nothing, so that the help of a command appears quickly."""
 
 BACKENDS = ("auto", "numpy", "faiss", "ivf")
-"""auto: the faster one of numpy and faiss, or ivf if the saved index has cells; ivf: approximate, cells of faiss."""
+"""numpy and faiss search exactly; ivf searches approximately, with the cells of faiss.
+
+auto uses ivf if the saved index has cells, otherwise the faster of numpy and faiss.
+"""

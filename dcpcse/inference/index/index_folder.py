@@ -1,10 +1,10 @@
 """Write and read an index folder.
 
 vectors.npy         unit vectors (N, H), float32
-sentences.jsonl     the sentences, one JSON string a line
-centroids.npy       only with the backend ivf: the centroids (C, H) of its cells, float32
-cells.npy           only with the backend ivf: the cell of each vector (N,), int32
-dcpcse_index.json   format, sizes, backend, identity of the model, sha256 of the text and of each other file
+sentences.jsonl     the sentences, one JSON string per line
+centroids.npy       centroids (C, H) of the cells, float32; only with the backend ivf
+cells.npy           the cell of each vector (N,), int32; only with the backend ivf
+dcpcse_index.json   format, sizes, backend, identity of the model, sha256 of the text and of the files above
 
 The files contain only numbers and text. Nothing in a folder is executed or unpickled.
 """
@@ -31,7 +31,7 @@ CENTROIDS, CELLS = "centroids.npy", "cells.npy"  # only with the backend ivf
 
 
 class SavedSentences(Sequence[str]):
-    """The sentences of a mapped file; a line is parsed when it is read, and only its end (8 bytes) is in memory."""
+    """The sentences of a mapped file. Lines are parsed on access; only their end offsets (8 bytes) are in memory."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -58,7 +58,7 @@ def is_index_folder(folder: str | Path) -> bool:
 
 
 def require_place(folder: Path, overwrite: bool) -> None:
-    """Raise UserError unless the folder is new or empty, or contains an index that is to be overwritten."""
+    """Raise UserError unless the folder is new or empty, or contains an index and `overwrite` is set."""
     if is_index_folder(folder):
         if not overwrite:
             raise UserError(f"{folder} already contains an index; give another folder, or overwrite it (--overwrite)")
@@ -78,8 +78,8 @@ def write_index(
 ) -> None:
     """Write an index of `count` sentences with their unit vectors (float32) atomically, chunk by chunk.
 
-    clustering: returns the centroids (C, H) and the cells (N,) of the written vectors (N, H); None without ivf.
-    facts: for the record.
+    clustering: a function that returns the centroids (C, H) and the cells (N,) of the written vectors (N, H); None
+    without ivf. facts: further entries of the record.
     """
     with _new_folder(folder, overwrite) as part:
         with open(part / VECTORS, "wb") as vectors_file, open(part / SENTENCES, "w", encoding="utf-8") as lines:
@@ -102,9 +102,9 @@ def write_index(
 
 @contextlib.contextmanager
 def _new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
-    """Give a temporary folder next to the given one, which replaces it at the end, or is removed after an error."""
+    """Yield a temporary folder next to `folder`. It replaces `folder` at the end; after an error it is removed."""
     require_place(folder, overwrite)
-    target = folder.resolve()  # a link to a folder stays a link
+    target = folder.resolve()  # so that a symbolic link to a folder is kept
     part, old = (target.with_name(f"{target.name}.{end}-{os.getpid()}") for end in ("part", "old"))
     try:
         part.mkdir(parents=True)
@@ -117,7 +117,7 @@ def _new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
             for path in old.iterdir():
                 if path.name in (RECORD, VECTORS, SENTENCES, CENTROIDS, CELLS):
                     path.unlink()
-                else:  # not a file of an index: it stays in the folder
+                else:  # not a file of an index: it is kept
                     os.replace(path, target / path.name)
             old.rmdir()
     except OSError as error:
@@ -129,9 +129,9 @@ def _new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
 def read_index(
     folder: str | Path,
 ) -> tuple[dict[str, Any], SavedSentences, np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
-    """Map an index folder: its record, sentences and vectors (N, H), and with ivf its centroids (C, H) and cells (N,).
+    """Map an index folder; return its record, sentences, vectors (N, H), and with ivf centroids (C, H) and cells (N,).
 
-    Raises UserError if the folder contains no index, an index of another format, or a file that has changed.
+    Raises UserError if the folder contains no index, an index in another format, or a file that has changed.
     """
     folder = Path(folder)
     if not is_index_folder(folder):
@@ -162,7 +162,7 @@ def read_index(
 
 
 def _require_record(record: Any) -> None:
-    """Raise ValueError unless the record has the present format, and its fields have their types."""
+    """Raise ValueError unless the record has the current format and all its fields have valid types."""
     found = record.get("format") if isinstance(record, dict) else None
     if found != INDEX_FORMAT:
         raise ValueError(f"{RECORD} has format {found!r:.40}; this version reads format {INDEX_FORMAT}")

@@ -1,7 +1,8 @@
-"""Nearest neighbours of unit vectors: exactly with numpy or faiss, approximately with an inverted file of faiss.
+"""Find nearest neighbours of unit vectors, exactly (numpy or faiss) or approximately (an inverted file of faiss).
 
-A search finds `EXTRA_ROWS` more candidates in float32 than are wanted. Their cosines are computed again in float64,
-in which equal vectors have equal cosines, so that the exact backends return the same rows in the same order.
+A search in float32 finds `EXTRA_ROWS` more candidates than requested. The cosines of all candidates are then computed
+again in float64, where equal vectors have equal cosines. The exact backends therefore return the same rows in the same
+order.
 """
 
 import importlib
@@ -13,12 +14,12 @@ from dcpcse.inference.similarity import pairwise_cosines
 from dcpcse.utils.errors import UserError
 
 BLOCK = 8_192  # rows that are compared with the queries at once
-EXTRA_ROWS = 16  # candidates beyond the wanted ones: rounding in float32 may exchange nearly equal cosines
+EXTRA_ROWS = 16  # additional candidates: rounding in float32 may swap rows with nearly equal cosines
 FEW_QUERIES = 8  # up to this number of queries, faiss is faster than numpy on one thread
 
 
 def load_faiss() -> Any:
-    """Return the module faiss. Raises UserError if it is not installed."""
+    """Import and return the module faiss. Raises UserError if it is not installed."""
     try:
         return importlib.import_module("faiss")
     except ImportError as error:
@@ -26,9 +27,9 @@ def load_faiss() -> Any:
 
 
 def nearest_rows(vectors: np.ndarray, queries: np.ndarray, k: int, backend: str) -> np.ndarray:
-    """Return the k rows of vectors (N, H) with the largest product with each query (Q, H): (Q, k), in any order.
+    """Return, for each query (Q, H), the k rows of `vectors` (N, H) with the largest inner product.
 
-    k is at most N.
+    The row numbers (Q, k) are in any order. k is at most N.
     """
     faiss = load_faiss() if backend == "faiss" or (backend == "auto" and len(queries) <= FEW_QUERIES) else None
     scores, rows = np.full((len(queries), k), -np.inf, dtype=np.float32), np.full((len(queries), k), -1)
@@ -38,7 +39,7 @@ def nearest_rows(vectors: np.ndarray, queries: np.ndarray, k: int, backend: str)
             found, own = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
         else:
             found = queries @ block.T
-            # Few rows are better than the k best of the blocks before, which makes the partition cheap.
+            # Few rows beat the k best rows of earlier blocks, so the partition below is cheap.
             own = np.flatnonzero((found > scores.min(axis=1, keepdims=True)).any(axis=0))
             found, own = found[:, own], np.broadcast_to(own, (len(queries), len(own)))
         scores, rows = np.hstack([scores, found]), np.hstack([rows, own + start])
@@ -48,24 +49,24 @@ def nearest_rows(vectors: np.ndarray, queries: np.ndarray, k: int, backend: str)
 
 
 def rank_candidates(vectors: np.ndarray, query: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the candidate rows, best first, and their cosines to the query (H,) in float64; ties in order of rows.
+    """Return the candidate rows, best first, and their float64 cosines to the query (H,).
 
-    faiss fills up its results with row -1, which is left out.
+    Ties are in the order of rows. Rows of -1, with which faiss pads its results, are left out.
     """
     rows, scores = np.sort(rows[rows >= 0]), np.empty(0)
     for start in range(0, len(rows), BLOCK):
         own = vectors[rows[start : start + BLOCK]]
-        # The query is copied for each row: numpy sums a broadcast one in a different order.
+        # The query is copied for each row, because numpy sums a broadcast array in a different order.
         scores = np.append(scores, pairwise_cosines(own, np.tile(query, (len(own), 1))))
     order = np.argsort(-scores, kind="stable")
     return rows[order], scores[order]
 
 
 def train_centroids(vectors: np.ndarray, num_cells: int) -> np.ndarray:
-    """Return the centroids (C, H) of the cells of vectors (N, H) by k-means; C is at most N."""
+    """Divide the vectors (N, H) into cells by k-means and return their centroids (C, H); C is at most N."""
     count = min(num_cells, len(vectors))
     kmeans = load_faiss().Kmeans(vectors.shape[1], count, niter=10, spherical=True, min_points_per_centroid=1)
-    kmeans.train(vectors)  # on a sample of at most 256 vectors for each cell
+    kmeans.train(vectors)  # on a sample of at most 256 vectors per cell
     return kmeans.centroids
 
 

@@ -1,4 +1,4 @@
-"""An index of sentences, which finds the nearest ones to a sentence or a vector by cosine similarity."""
+"""An index that finds the sentences nearest to a query sentence or a query vector by cosine similarity."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,8 +22,8 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.npy import open_array
 from dcpcse.utils.parsing import parse_json, read_text
 
-CHUNK = 8_192  # sentences that are encoded and written at once
-QUERY_CHUNK = 256  # queries that are compared with the vectors at once
+CHUNK = 8_192  # number of sentences encoded and written at once
+QUERY_CHUNK = 256  # number of queries compared with the vectors at once
 
 
 class Hit(NamedTuple):
@@ -38,8 +38,9 @@ class SentenceIndex:
     """Sentences with unit vectors (N, H), in memory or mapped from a folder; create it with `build` or `load`.
 
     model: encodes queries and added sentences; None if vectors are given instead. identity: the identity of the model
-    that made the vectors (`dcpcse.encoders.fingerprint`), None if it is not known. backend: how the index is searched.
-    text: sha256 of the text file that the index was built from; None for a list, or after sentences were added.
+    that computed the vectors (`dcpcse.encoders.fingerprint`); None if it is unknown. backend: the search backend
+    (`BACKENDS`). text: sha256 of the text file that the index was built from; None if it was built from a list, or if
+    sentences have been added.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class SentenceIndex:
         ivf: Any = None,
         text: str | None = None,
     ) -> None:
-        """ivf: with the backend ivf, the inverted file of faiss, which contains the vectors."""
+        """Create an index. ivf: the inverted file of faiss with the vectors, only for the backend ivf."""
         self._sentences, self._vectors, self._ivf = sentences, vectors, ivf
         self.identity = None if identity is None else dict(identity)
         self.model, self.text = model, text
@@ -74,13 +75,14 @@ class SentenceIndex:
         overwrite: bool = False,
         show_progress: bool = False,
     ) -> "SentenceIndex":
-        """Build an index of a list of sentences, or of a text file with one sentence a line.
+        """Build an index of a list of sentences, or of a text file with one sentence per line.
 
         model: any object with `encode(sentences, batch_size=…)`, or None with `vectors`. folder: the index is written
-        to it chunk by chunk and then mapped; without a folder it is in memory. vectors: used instead of encoding: an
-        array (N, H), or the .npy file that `dcpcse encode` wrote for the text with this model. overwrite: replace an
-        index in the folder. num_cells, num_cells_in_search: for the backend `ivf`. Raises UserError if a sentence or a
-        vector is not valid, if the vectors belong to another model or text, or if the folder contains other files.
+        to it chunk by chunk and then mapped; without a folder it is in memory. vectors: vectors to use instead of
+        encoding: an array (N, H), or the .npy file that `dcpcse encode` wrote for this text with this model.
+        overwrite: replace an index in the folder. num_cells, num_cells_in_search: for the backend `ivf`. Raises
+        UserError if a sentence or a vector is not valid, if the vectors belong to another model or text, or if the
+        folder contains other files.
         """
         if model is None and vectors is None:
             raise UserError("an index needs a model that encodes the sentences, or their vectors; give one of them")
@@ -126,10 +128,10 @@ class SentenceIndex:
 
     @classmethod
     def load(cls, folder: str | Path, model: Any = None, backend: str = "auto") -> "SentenceIndex":
-        """Map an index that was saved to a folder; the backend ivf keeps its vectors in memory as well.
+        """Map an index that was saved to a folder; the backend ivf also keeps a copy of its vectors in memory.
 
         model: encodes queries and added sentences; it must be the model that the index was built with. backend: auto
-        is ivf if the index was built with it. Raises UserError if the folder contains no index, if one of its files
+        uses ivf if the index was built with it. Raises UserError if the folder contains no index, if one of its files
         has changed, or if the index was built with a different model.
         """
         require_backend(backend)
@@ -148,7 +150,7 @@ class SentenceIndex:
 
     @property
     def dimension(self) -> int:
-        """Size H of a vector."""
+        """Dimension H of the vectors."""
         return self._vectors.shape[1]
 
     @property
@@ -169,17 +171,17 @@ class SentenceIndex:
         self._ivf.nprobe = min(value, self._ivf.nlist)
 
     def sentence(self, row: int) -> str:
-        """Return the sentence of a row, from 0."""
+        """Return the sentence in a row; rows are counted from 0."""
         if not 0 <= row < len(self):
             raise IndexError(row)
         return self._sentences[row]
 
     def vectors(self, rows: Sequence[int]) -> np.ndarray:
-        """Return the unit vectors (n, H) of some rows, from 0."""
+        """Return the unit vectors (n, H) of the given rows; rows are counted from 0."""
         return np.asarray(self._vectors[np.asarray(rows, dtype=np.int64)])
 
     def add(self, sentences: Sequence[str] | str | Path, *, batch_size: int = 128) -> None:
-        """Encode a list of sentences, or the lines of a text file, and add all of them or none, as `add_vectors`."""
+        """Encode a list of sentences, or the lines of a text file, and add them as `add_vectors` does: all or none."""
         encode = self._encoder(batch_size)
         texts = list(chain.from_iterable(_read_sentences(sentences)[1]))
         self.add_vectors(texts, encode(texts))
@@ -187,7 +189,7 @@ class SentenceIndex:
     def add_vectors(self, sentences: Sequence[str], vectors: np.ndarray) -> None:
         """Add sentences with their vectors (n, H) in memory; `save` writes them to a folder.
 
-        Each call copies the whole index in memory, so that many sentences are best added with one call.
+        Each call copies the index in memory, so add many sentences with one call.
         """
         require_sentences(sentences)
         if len(sentences) != len(vectors):
@@ -203,17 +205,18 @@ class SentenceIndex:
     def search(
         self, queries: str | Sequence[str], top_k: int = 5, threshold: float | None = None, *, batch_size: int = 128
     ) -> list[Hit] | list[list[Hit]]:
-        """Return the `top_k` most similar sentences of each query, best first, ties in order of rows.
+        """Return the `top_k` sentences most similar to each query, best first; ties are in the order of rows.
 
-        One string gives one list, a list of strings a list of lists. threshold: only sentences with at least this
-        cosine. Raises UserError if the index has no model, or if the model has changed since the index was built.
+        The result is one list for a string, and a list of lists for a list of strings. threshold: return only
+        sentences with at least this cosine. Raises UserError if the index has no model, or if the model has changed
+        since the index was built.
         """
         vectors = self._encoder(batch_size)([queries] if isinstance(queries, str) else queries)
         found = self.search_vectors(vectors, top_k, threshold)
         return found[0] if isinstance(queries, str) else found
 
     def search_vectors(self, vectors: np.ndarray, top_k: int = 5, threshold: float | None = None) -> list[list[Hit]]:
-        """Return the `top_k` sentences with the largest cosine to each query vector (Q, H), as `search` does."""
+        """Return, for each query vector (Q, H), the `top_k` sentences with the largest cosines, as `search` does."""
         _require_positive("top_k", top_k)
         if threshold is not None and not -1 <= threshold <= 1:
             raise UserError(f"threshold {threshold}: must be between -1 and 1, as cosines are")
@@ -247,7 +250,7 @@ class SentenceIndex:
         write_index(Path(folder), overwrite, len(self), rows, cells, self.num_cells_in_search, facts)
 
     def _encoder(self, batch_size: int) -> Callable[[Sequence[str]], np.ndarray]:
-        """Return how the model encodes. Raises UserError if there is no model, or if it has changed."""
+        """Return a function that encodes sentences. Raises UserError if there is no model, or if it has changed."""
         if self.model is None:
             raise UserError("the index has no model to encode with; load it with a model, or give vectors")
         if self.identity is not None:
@@ -301,10 +304,10 @@ def _read_sentences(texts: Sequence[str] | str | Path) -> tuple[int, Iterable[li
 def _read_vectors(
     path: Path, text: str | None, identity: Mapping[str, Any] | None
 ) -> tuple[np.ndarray, Mapping[str, Any]]:
-    """Map the vectors that `dcpcse encode` wrote to a .npy file, and return the identity of their model as well.
+    """Map a .npy file that `dcpcse encode` wrote; return its vectors and the identity of the model that computed them.
 
-    Raises UserError if the record `PATH.json` is missing, or if the vectors belong to another text (sha256) or to
-    another model (None: any).
+    text: sha256 of the text that must have been encoded. identity: the model that must have been used; None allows
+    any. Raises UserError if the record `PATH.json` is missing, or if text or model differ.
     """
     if path.suffix != ".npy":
         raise UserError(f"vectors {path}: not a .npy file; give the file that `dcpcse encode --output NAME.npy` wrote")

@@ -1,4 +1,4 @@
-"""Checks during training: non-finite steps, missing gradients, collapsed embeddings, changed frozen weights."""
+"""Check during training for non-finite steps, missing gradients, collapsed embeddings and changed frozen weights."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,14 +17,14 @@ from dcpcse.training.guards.gradient_flow import GradientFlowCheck
 __all__ = ["NON_FINITE", "Guards", "Locate"]
 
 FUSED_WITH_BACKWARD = ("lomo", "layerwise")
-"""Parts of the names of optimisers that use gradients within the backward pass and do not keep them."""
+"""Parts of the names of optimisers that use gradients during the backward pass and then discard them."""
 
 
 class Guards:
-    """The guards of a run. The Trainer calls the methods, and the `callbacks` through its callback handler."""
+    """All guards of a run. The Trainer calls the methods of this class, and runs `callbacks` as its own callbacks."""
 
     def __init__(self, module: nn.Module, method: Method, args: TrainingArguments, locate: Locate | None) -> None:
-        """module: the training step of the method. locate: finds rows in the training file (see `Locate`)."""
+        """Create the guards. module: the training step. locate: finds rows in the training file (see `Locate`)."""
         self.method = method
         self.trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         self.gradient_flow = GradientFlowCheck(module)
@@ -35,7 +35,7 @@ class Guards:
         self._anchors: Tensor | None = None
 
     def observe(self, rows: Sequence[int], batch: Mapping[str, Any], terms: Mapping[str, Tensor]) -> None:
-        """Record a forward and backward pass; rows: row numbers in the training data; terms: without gradients."""
+        """Record a forward and backward pass. rows: row numbers in the training data. terms: detached loss terms."""
         self.finite.observe(Pass(rows, batch["input_ids"], terms))
         anchors = self.method.anchors
         # The last batch of an epoch may be smaller, so the largest batch is kept.
@@ -43,23 +43,23 @@ class Guards:
             self._anchors = anchors
 
     def before_optimizer(self, number: int, settings: Mapping[str, Any], *, scaled: bool) -> None:
-        """Check the gradients of a step once they are complete and before clipping; see `FiniteCheck.require`."""
+        """Check the complete gradients of a step before they are clipped; see `FiniteCheck.require` for arguments."""
         self.finite.require(number, settings, scaled=scaled)
         if self._gradients_stay:
             self.gradient_flow.require()
 
     def flush(self) -> None:
-        """Raise UserError if a step so far was not finite; called before logging, evaluation and saving."""
+        """Raise UserError if any step so far was not finite. Called before logging, evaluation and saving."""
         self.finite.flush()
 
     def before_saving(self, step: int) -> None:
-        """Raise UserError if weights to be saved are not finite."""
+        """Raise UserError if a step so far was not finite, or if weights to be saved are not."""
         self.flush()
         head = self.method.model.head
         buffers = {} if head is None else {f"head.{name}": buffer for name, buffer in head.named_buffers()}
         require_finite_weights({**self.trained, **buffers}, step)
 
     def figures(self) -> dict[str, float]:
-        """Return this process's effective rank since the last log; empty if the method has no anchors."""
+        """Return the effective rank of the largest batch of anchors since the last log; {} without anchors."""
         anchors, self._anchors = self._anchors, None
         return {} if anchors is None else {EFFECTIVE_RANK: effective_rank(anchors)}

@@ -1,4 +1,4 @@
-"""Detect collapsing embeddings during training by two logged metrics, and warn."""
+"""Warn if the logged metrics show during training that the embeddings collapse."""
 
 import logging
 from collections.abc import Mapping
@@ -16,35 +16,37 @@ logger = logging.getLogger(__name__)
 
 EFFECTIVE_RANK = "effective_rank"
 COSINE_POSITIVE, COSINE_NEGATIVE = "cosine_positive", "cosine_negative"
-"""Names in the log: effective rank of anchors, mean cosine of anchors with their positives, and with other positives.
+"""Names in the log of three metrics of the batches since the last log.
 
-The last one is the mean cosine of random pairs, over all batches since the last log.
+They are the effective rank of the anchors, the mean cosine of each anchor with its positive, and the mean cosine of
+each anchor with the other positives (random pairs).
 """
 
 NARROW = 0.95
-"""Mean cosine of random pairs from which embeddings count as narrow; trained encoders are below 0.7."""
+"""Embeddings count as narrow if the mean cosine of random pairs is at least this; trained encoders are below 0.7."""
 
 ONE_LINE = 1.2
-"""Effective rank up to which embeddings count as one-dimensional."""
+"""Embeddings count as one-dimensional if their effective rank is at most this."""
 
 ALIKE = 0.97
-"""Ratio of the mean distance of positives to that of random pairs from which positives count as no nearer.
+"""Positives count as no nearer than random pairs if the ratio of their mean distances is at least this.
 
-The ratio starts lower and falls in training.
+The ratio normally starts lower and falls during training.
 """
 
 LASTING = 20
-"""Number of steps for which the symptoms must last."""
+"""Number of steps for which the symptoms must last before a warning."""
 
 MOST_ROWS = 128
-"""Maximum number of sentences for the effective rank: keeps it comparable between batch sizes and fast."""
+"""Maximum number of sentences for the effective rank. The limit makes it fast, and comparable between batch sizes."""
 
 
 def effective_rank(vectors: Tensor) -> float:
-    """Return the effective number of dimensions of vectors (N, H): exp of the entropy of normalised singular values.
+    """Return the effective rank of vectors (N, H): exp of the entropy of their normalised singular values.
 
-    It is between 1 (all on one line) and min(N, H) (Roy and Vetterli, 2007). Vectors are scaled to unit length, so
-    that long ones do not dominate. They are not centred, so that vectors around one direction have a low rank as well.
+    It is between 1 (all vectors on one line) and min(N, H) (Roy and Vetterli, 2007). The vectors are scaled to unit
+    length, so that long vectors do not dominate. They are not centred, so vectors around one direction also have a low
+    rank.
     The result is NaN if a vector contains NaN.
     """
     rows = F.normalize(vectors[:MOST_ROWS].detach().cpu().double(), dim=-1)
@@ -58,7 +60,10 @@ def effective_rank(vectors: Tensor) -> float:
 
 @dataclass(frozen=True)
 class _LoggedFigures:
-    """Logged metrics: step, mean cosine with the own positive and with other positives, effective rank."""
+    """The metrics of one log entry.
+
+    own, others: mean cosine of anchors with their own and with other positives. rank: effective rank of anchors.
+    """
 
     step: int
     own: float
@@ -67,13 +72,13 @@ class _LoggedFigures:
 
     @classmethod
     def of(cls, logs: Mapping[str, Any]) -> "_LoggedFigures | None":
-        """Return None if a log lacks one of the metrics or a value is not finite."""
+        """Return the metrics of a log entry, or None if one is missing or not finite."""
         numbers = [logs.get(name) for name in ("step", COSINE_POSITIVE, COSINE_NEGATIVE, EFFECTIVE_RANK)]
         return cls(*numbers) if all(map(is_number, numbers)) else None
 
     @property
     def room(self) -> float:
-        """Mean distance, 1 - cosine, of random pairs, at least 1e-9."""
+        """Mean distance (1 - cosine) of random pairs; at least 1e-9, since it is a divisor."""
         return max(1 - self.others, 1e-9)
 
     @property
@@ -82,17 +87,17 @@ class _LoggedFigures:
         return (1 - self.own) / self.room
 
     def is_narrow(self, best: float) -> bool:
-        """Whether the effective rank is far below the best, or below it while random pairs are close."""
+        """Return whether the rank is far below the best one, or at most half of it and random pairs are close."""
         together = self.others >= NARROW and self.rank <= best / 2
         return together or self.rank <= max(best / 4, ONE_LINE)
 
 
 class CollapseMonitor(TrainerCallback):
-    """Warns if embeddings collapse or do not distinguish positives: once, and again when it is four times as bad.
+    """Warns if embeddings collapse or do not distinguish positives, and again if they become four times as bad.
 
-    Encoders start narrow (cosines of 0.9 for BERT's [CLS], 0.99 for RoBERTa's means) and widen; prompts with a high
-    learning rate may collapse for a step or two. A run is therefore compared with its own best effective rank, and all
-    logs within `LASTING` steps, at least two, must show the symptoms.
+    Encoders start narrow (cosines of 0.9 for BERT's [CLS], 0.99 for RoBERTa's means) and widen. Prompts with a high
+    learning rate may collapse for one or two steps. A run is therefore compared with its own best effective rank, and
+    all logs of the last `LASTING` steps, at least two, must show the symptoms.
     """
 
     def __init__(self) -> None:
@@ -105,7 +110,7 @@ class CollapseMonitor(TrainerCallback):
         self.warned: _LoggedFigures | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
-        """Start with the log history of a resumed run, whose warnings have been printed before."""
+        """Replay the log history of a resumed run, without repeating its warnings."""
         self._begin()
         for logs in state.log_history:
             self.warning(logs)
@@ -117,7 +122,7 @@ class CollapseMonitor(TrainerCallback):
             logger.warning("%s", warning)
 
     def warning(self, logs: Mapping[str, Any]) -> str | None:
-        """Return the warning for a log, or None."""
+        """Return the warning for a log entry, or None."""
         figures = _LoggedFigures.of(logs)
         if figures is None:
             return None

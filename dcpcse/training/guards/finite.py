@@ -18,21 +18,21 @@ from dcpcse.utils.run_files import last_checkpoint
 from dcpcse.utils.safetensors_io import listed
 
 NON_FINITE = "non-finite"
-"""Folder in a run folder for the batches of non-finite steps."""
+"""Name of the folder, in the folder of a run, for the batches of non-finite steps."""
 
 STEP, BATCH = "step.json", "batch.jsonl"
-"""Files of such a step: its losses with the non-finite tensors, and one line per example."""
+"""Files for a non-finite step: its losses with the names of non-finite tensors, and one line per example."""
 
 Trained = Mapping[str, nn.Parameter]
 """The trained parameters by name."""
 
 Locate = Callable[[Sequence[int]], Sequence[Mapping[str, Any]]]
-"""Row numbers of the training data → location in the file and sentences of each row."""
+"""Function: row numbers of the training data → for each row, its location in the file and its sentences."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Inputs of a forward and backward pass, and its unweighted terms.
+    """Inputs of a forward and backward pass, and the unweighted loss terms that it computed.
 
     rows: row numbers of the examples in the training data; empty if unknown.
     """
@@ -43,7 +43,7 @@ class Pass:
 
 
 class _PendingCheck:
-    """Checks, without waiting for the device, whether the values (n,) of all processes are finite."""
+    """A check whether the values (n,) are finite in all processes; only reading its result waits for the device."""
 
     def __init__(self, values: Tensor) -> None:
         bad = (~values.isfinite()).any().long()
@@ -61,7 +61,7 @@ class _PendingCheck:
 
 @dataclass(frozen=True)
 class _Step:
-    """A step before its optimiser update; norms: (n,), the gradient norms of the parameters in `names`."""
+    """The state of a step before its optimiser update. norms: gradient norms (n,) of the parameters in `names`."""
 
     number: int
     settings: Mapping[str, Any]
@@ -71,7 +71,7 @@ class _Step:
     check: _PendingCheck
 
     def bad_terms(self) -> list[str]:
-        """Return the names of terms that are not finite in one of the passes of this process."""
+        """Return the names of terms that are not finite in any pass of this process."""
         return sorted({name for one in self.passes for name, term in one.terms.items() if not term.isfinite()})
 
     def bad_gradients(self) -> list[str]:
@@ -83,9 +83,9 @@ class _Step:
 class FiniteCheck:
     """Checks every step after its backward pass, before gradients are clipped and used by the optimiser.
 
-    On a CPU, training stops at this step. On a GPU, waiting for the result would be slow: it is read during the next
-    step, and in any case before logging, evaluation and saving, so a bad step only affects weights in memory. folder:
-    of the run. ignore_losses: check gradients only.
+    On a CPU, training stops at a bad step. On a GPU, waiting for the result would be slow. The result is therefore
+    read during the next step, or earlier if the run logs, evaluates or saves; a bad step affects only the weights in
+    memory. folder: folder of the run. ignore_losses: check gradients only.
     """
 
     trained: Trained
@@ -102,8 +102,8 @@ class FiniteCheck:
     def require(self, number: int, settings: Mapping[str, Any], *, scaled: bool = False) -> None:
         """Raise UserError if this step, or on a GPU the previous one, is not finite.
 
-        settings: further values to save. scaled: whether fp16 scaling applies to the gradients; its scaler skips steps
-        that overflow, so gradients are not checked.
+        settings: further values to save. scaled: whether the gradients are scaled for fp16; the scaler skips steps
+        that overflow, so gradients are then not checked.
         """
         passes, self._passes = self._passes, []
         step = self._step(number, settings, passes, scaled)
@@ -116,7 +116,7 @@ class FiniteCheck:
             self._stop_if_bad(previous)
 
     def flush(self) -> None:
-        """Raise UserError if the last step was not finite; waits for the device."""
+        """Wait for the device, and raise UserError if the last step was not finite."""
         step, self._pending = self._pending, None
         if step is not None:
             self._stop_if_bad(step)
@@ -126,7 +126,7 @@ class FiniteCheck:
         losses = [] if self.ignore_losses else [term for one in passes for term in one.terms.values()]
         if not gradients and not losses:
             return None
-        # A norm that overflows is an error as well: clipping by it would set gradients to zero.
+        # A norm that overflows is also an error: clipping by this norm would set gradients to zero.
         norms = [norm.float() for norm in torch._foreach_norm([*gradients.values()])] if gradients else []
         check = _PendingCheck(torch.stack([*(loss.detach().float() for loss in losses), *norms]))
         return _Step(number, settings, passes, torch.stack(norms) if norms else torch.zeros(0), [*gradients], check)
@@ -134,7 +134,7 @@ class FiniteCheck:
     def _stop_if_bad(self, step: _Step) -> None:
         if step.check.is_bad():
             saved = self._save(step)
-            # Raised after saving: the first process that ends terminates the others.
+            # The error is raised after saving, because the first process that ends terminates the others.
             raise UserError(self._message(step, saved, _of_all_processes(step.bad_terms())))
 
     def _message(self, step: _Step, saved: str, terms: Sequence[Sequence[str]]) -> str:
@@ -175,7 +175,7 @@ def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _number(value: float) -> float | str:
-    """Return a finite value as it is, and any other as a string, since JSON cannot represent it."""
+    """Return the value if it is finite, otherwise its string, since JSON cannot represent it as a number."""
     return value if math.isfinite(value) else str(value)
 
 
@@ -189,7 +189,7 @@ def _of_all_processes(value: Any) -> list[Any]:
 
 
 def require_finite_weights(tensors: Mapping[str, Tensor], step: int) -> None:
-    """Raise UserError if trained weights are not finite; called before they are saved."""
+    """Raise UserError if a trained weight is not finite. Called before weights are saved."""
     if bad := _not_finite(tensors):
         raise UserError(
             f"the trained weights {listed(bad)} are not finite after step {step} and are not saved; try a lower "

@@ -1,4 +1,7 @@
-"""Check that training does not change frozen weights, since a model folder refers to its encoder by fingerprint."""
+"""Check that training does not change frozen weights.
+
+A model folder identifies its frozen encoder by a fingerprint of the original weights.
+"""
 
 from typing import Any
 
@@ -24,7 +27,7 @@ class FrozenWeightsCheck(TrainerCallback):
         self.before = frozen_digests(self.module)
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        """Raise UserError if a frozen weight has changed; called before the result is written."""
+        """Raise UserError if a frozen weight has changed. Called before the result is written."""
         after = frozen_digests(self.module)
         changed = [name for name, digest in self.before.items() if after.get(name) != digest]
         if changed:
@@ -35,7 +38,7 @@ class FrozenWeightsCheck(TrainerCallback):
 
 
 def frozen_digests(module: nn.Module) -> dict[str, bytes]:
-    """Return a digest of each frozen weight by name; for a sharded weight, of this process's part."""
+    """Return name → digest of all frozen weights; for sharded weights, the digest of this process's part."""
     frozen = ((name, weight) for name, weight in module.named_parameters() if not weight.requires_grad)
     return {name: weight_digest(_own_part(weight)) for name, weight in frozen}
 

@@ -1,4 +1,4 @@
-"""Check once that the gradient reaches all trained parameters, at the first step with finite gradients."""
+"""Check that the gradient reaches all trained parameters, once, at the first step with finite gradients."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_io import listed
 
 PATIENCE = 10
-"""Number of steps in which all gradients may be zero (as for a loss of zero) before this is an error."""
+"""Number of first steps in which all gradients may be zero, for example if the loss is zero, without an error."""
 
 CAUSES = (
     "check whether the encoder's attention ignores the prompts, activation checkpointing is reentrant, a tensor is "
@@ -21,10 +21,10 @@ CAUSES = (
 
 @dataclass(frozen=True)
 class _Group:
-    """A group of trained parameters, by the prefixes of their names.
+    """A group of trained parameters, selected by the prefixes of their names.
 
-    present: `all` if each parameter needs a gradient, `any` if one suffices. alive: `all` if each of these gradients
-    must be nonzero, `any` if one suffices, None if all may be zero.
+    present: `all` if every parameter must have a gradient, `any` if one parameter suffices. alive: `all` if every
+    gradient must be nonzero, `any` if one nonzero gradient suffices, None if all may be zero.
     """
 
     name: str
@@ -36,23 +36,23 @@ class _Group:
 GROUPS = (
     # Every prompt of every layer is visible to, or part of, every sentence.
     _Group("prompts", ("model.encoder.prompt.", "model.encoder.shallow.", "model.encoder.cls_prompt."), all, all),
-    # Single gradients may be zero: denoising cancels the bias of a LayerNorm.
+    # Some gradients may be zero: denoising cancels the bias of a LayerNorm.
     _Group("head", ("model.head.",), all, any),
     # Architectures contain weights that their forward pass does not use, and the gradient of a key's bias is zero.
     _Group("encoder", ("model.encoder.backbone.",), any, any),
-    # Gradients are zero if a term has the weight 0, or a batch has no masked token.
+    # Gradients are zero if a term has the weight 0 or a batch has no masked token.
     _Group("objectives", ("losses.",), any, None),
 )
 
 Sizes = dict[str, float | None]
-"""Name of a parameter (and layer) → largest absolute value of its gradient; None if it has none."""
+"""Name of a parameter (and layer) → largest absolute value of its gradient, or None without a gradient."""
 
 
 class GradientFlowCheck:
     """Checks at the first step with finite gradients that they reach all trained parameters."""
 
     def __init__(self, module: nn.Module) -> None:
-        """module: the training step, whose parameter names `GROUPS` refers to."""
+        """Create the check. module: the training step; `GROUPS` refers to the names of its parameters."""
         self.trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         self.tables = {
             f"{name}.weight": part for name, part in module.named_modules() if isinstance(part, PromptTable)
@@ -60,12 +60,12 @@ class GradientFlowCheck:
         self.waiting = PATIENCE
 
     def require_graph(self, loss: Tensor) -> None:
-        """Raise UserError if the loss depends on no trained parameter."""
+        """Raise UserError if the loss does not depend on any trained parameter."""
         if not loss.requires_grad:
             raise UserError(f"the loss depends on none of the trained parameters {listed(self.trained)}: {CAUSES}")
 
     def require(self) -> None:
-        """Raise UserError, with likely causes, if parameters get no gradient; called before gradients are clipped.
+        """Raise UserError, with likely causes, if parameters get no gradient. Called before gradients are clipped.
 
         Steps with non-finite gradients (the first ones of fp16, while its scale is too large) are skipped.
         """
@@ -92,7 +92,7 @@ class GradientFlowCheck:
 
 
 def _missing(group: _Group, sizes: Sizes, *, zeros: bool) -> list[str]:
-    """Describe the missing gradients of a group; zeros: whether zero gradients count as missing."""
+    """Describe the missing gradients of a group. zeros: whether zero gradients count as missing."""
     own = {name: size for name, size in sizes.items() if name.startswith(group.starts)}
     if not own:
         return []
