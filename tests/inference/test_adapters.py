@@ -254,7 +254,7 @@ def test_no_sentences_give_no_vectors(folders):
         (["a", "b"], ["SCPCSE", "D3CSE"], "no adapter 'D3CSE'; did you mean 'D2CSE'? loaded: 8 (one prompt, four"),
         (["a", "b"], ["SCPCSE", ["D2CSE"]], "name 1 is a list (['D2CSE']); give the name of an adapter"),
         (["a"], None, "a list of names, not a NoneType"),
-        ("a", ["SCPCSE"], "got one string"),
+        ("a", ["SCPCSE"], "got a single string"),
         (["a", 5], ["SCPCSE", "D2CSE"], "sentence 1 is a int"),
     ],
 )

@@ -65,10 +65,10 @@ def load(place: str | Path, corpus: list[str], file: Path, **options) -> models.
 def test_a_later_start_encodes_nothing_again(tiny, corpus, file, tmp_path, caplog):
     options = {"pooler_type": "avg", "cache_dir": str(tmp_path)}
     first = load(tiny("bert"), corpus, file, **options)
-    assert "read back" not in caplog.text
+    assert "read from the cache" not in caplog.text
     with caplog.at_level("INFO", logger="dcpcse"):
         second = load(tiny("bert"), corpus, file, **options)
-    assert f"{len(corpus)} embeddings were read back" in caplog.text
+    assert f"{len(corpus)} embeddings were read from the cache" in caplog.text
     np.testing.assert_array_equal(first.directions, second.directions)
 
 
@@ -93,7 +93,7 @@ REFUSED = {
     "same label": (["a=MODEL", "a=RESULT", "--sentences", "FILE"], "have the same label 'a'"),
     "base": (["MODEL", "--sentences", "FILE", "--base", "MODEL"], "applies to output folders of train.py"),
     "pooler": (["RESULT", "--sentences", "FILE", "--pooler", "avg"], "--pooler avg: does not apply to output folders"),
-    "no file": (["MODEL", "--sentences", "nowhere.txt"], "--sentences nowhere.txt: cannot read it"),
+    "no file": (["MODEL", "--sentences", "nowhere.txt"], "--sentences nowhere.txt: cannot read the file"),
     "cache": (["MODEL", "--sentences", "FILE", "--cache_dir", "FILE"], "--cache_dir"),
 }
 

@@ -71,7 +71,7 @@ def test_the_page_shows_what_the_models_give(page, unsupervised, supervised, sts
 def test_models_that_cannot_be_had_are_told_and_the_rest_is_there(page):
     for name in ("similarities", "neighbours"):
         gone, begun = page.notes(name)
-        assert gone.startswith("moved is left out: the frozen encoder of ") and "gone" in gone
+        assert gone.startswith("moved is left out: cannot load the frozen encoder of ") and "gone" in gone
         assert begun.startswith("begun is left out: ") and "contains no trained model" in begun
     assert len(list(page.section("similarities").all("img"))) == 2
     assert [row[0] for row in page.texts("Progress of the runs")[1:]][2:] == ["moved", "begun"]

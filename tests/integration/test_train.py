@@ -732,7 +732,7 @@ def test_a_frozen_encoder_in_bf16_trains_prompts_in_float32(kind, options, tiny,
 def test_bf16_weights_are_refused_where_the_encoder_is_trained(tiny, train, train_txt, tool, tmp_path):
     options = {"method": "simcse", "encoder_dtype": "bfloat16"}
     outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
-    assert outcome.code == 2 and "--encoder_dtype bfloat16 is of frozen encoders" in outcome.err
+    assert outcome.code == 2 and "--encoder_dtype bfloat16 needs a frozen encoder" in outcome.err
 
 
 def test_free_memory_is_given_back_after_every_few_steps(tiny, train, train_txt, monkeypatch):

@@ -509,7 +509,7 @@ def put(name: str, *shape: int):
 
 
 SIMCSE = {
-    "nan": (nan, "NaN or infinite numbers in 'mlp.dense.bias'"),
+    "nan": (nan, "NaN or infinite values in 'mlp.dense.bias'"),
     "missing in the encoder": (drop("{root}.encoder.layer.0.output.dense.bias"), "the encoder lacks"),
     "missing in the head": (drop("mlp.dense.bias"), "fit no supported head"),
     "wrong shape in the encoder": (put("bert.encoder.layer.0.output.dense.bias", 5), "has shape (5,); (32,) is"),
@@ -588,7 +588,7 @@ def test_a_frozen_encoder_must_be_given_and_the_right_one(checkpoint, tiny, tmp_
     refused(folder, tmp_path, "differs by up to", base=tiny("bert", masked_lm=False, seed=9))
     refused(folder, tmp_path, "with model_type bert", base=tiny("roberta", masked_lm=False))
     refused(folder, tmp_path, "with num_attention_heads 4", base=tiny("bert", num_attention_heads=2))
-    refused(folder, tmp_path, "there is no such folder", base=str(tmp_path / "nowhere"))
+    refused(folder, tmp_path, "the folder does not exist", base=str(tmp_path / "nowhere"))
 
 
 def test_folders_without_a_checkpoint_are_refused(checkpoint, tiny, tmp_path):
