@@ -60,8 +60,9 @@ def two_way_nt_xent(
 
     def one_way(anchors: Tensor, others: Tensor, same: Tensor) -> Tensor:
         self_pairs = F.one_hot(own, num_classes=len(same)).bool()
-        same_cosines = cosines(anchors, same).masked_fill(self_pairs, -math.inf)
-        logits = torch.cat([cosines(anchors, others), same_cosines], dim=1)
+        logits = torch.cat(
+            [cosines(anchors, others), cosines(anchors, same).masked_fill(self_pairs, -math.inf)], dim=1
+        )
         return F.cross_entropy(logits / temperature, own)
 
     return (one_way(first, all_second, all_first) + one_way(second, all_first, all_second)) / 2
