@@ -117,5 +117,5 @@ def test_what_does_not_fit_together_is_refused(tiny):
     with pytest.raises(UserError, match="denoising"):
         plain_encoder(backbone, "avg", BERT_TEMPLATE, denoise=True)
     model: SentenceEncoder = plain_encoder(backbone, "mask", BERT_TEMPLATE)
-    with pytest.raises(UserError, match="max_length 9"):
+    with pytest.raises(UserError, match="maximum of 9"):
         model.encode(["a"], max_length=9)

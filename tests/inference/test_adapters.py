@@ -267,7 +267,9 @@ def test_sentences_and_names_that_do_not_go_together_are_refused(sentences, name
 
 def test_a_length_without_room_names_the_adapter(folders):
     adapters = Adapters.load(folders("bert"), device="cpu")
-    with pytest.raises(UserError, match=r"adapter 'sixteen again': max_length 90 is out of range; .* takes 3 to 80"):
+    with pytest.raises(
+        UserError, match=r"adapter 'sixteen again': a maximum of 90 tokens is invalid; .* takes 3 to 80"
+    ):
         adapters.encode(["a", "b"], ["one prompt", "sixteen again"], max_length=90)
     with pytest.raises(UserError, match="batch_size 0"):
         adapters.encode(["a", "b"], ["one prompt", "sixteen again"], 0)

@@ -358,7 +358,7 @@ BAD = {  # what is given → what the error names; further cases are in bad_inpu
     "no such pooler": ({"options": ["--pooler", "max"]}, ["pooler"]),
     "a base for a plain encoder": ({"options": ["--base", "x"]}, ["--base"]),
     "no chunk": ({"options": ["--chunk_size", "0"]}, ["--chunk_size 0"]),
-    "too short a length": ({"options": ["--max_seq_length", "1"]}, ["max_length 1"]),
+    "too short a length": ({"options": ["--max_seq_length", "1"]}, ["maximum of 1 tokens"]),
     "no such device": ({"options": ["--device", "cuda:99"]}, ["cuda:99"]),
 }
 

@@ -181,7 +181,7 @@ REFUSED = {
     "clustering in dev mode": (["--task_set", "clustering", "--mode", "dev"], "no task of the set clustering"),
     "a task that is not there": (["--task_set", "na", "--tasks", "SNLI"], "unknown task 'SNLI'"),
     "pairs that are not there": (["--pairs", "nowhere.tsv"], "nowhere.tsv"),
-    "pairs without a score": (["--pairs", "{two}"], "two.tsv:1: 2 tab-separated columns"),
+    "pairs without a score": (["--pairs", "{two}"], "two.tsv:1: expected 3 tab-separated columns but found 2"),
     "pairs with a header": (["--pairs", "{header}"], "header.tsv:1: gold score 'score'"),
     "a cache that cannot be written": (["--cache_dir", "setup.py/x"], "--cache_dir"),
 }

@@ -232,7 +232,7 @@ def test_what_people_do_with_a_sentence_transformer_works(saved, sentences, tmp_
     assert other.encode(sentences[0]).shape == (32,)
     other.max_seq_length = 30
     np.testing.assert_allclose(other.encode(sentences), model.encode(sentences, max_length=30), atol=1e-5)
-    with pytest.raises(UserError, match="max_length 5 is out of range"):
+    with pytest.raises(UserError, match="maximum of 5 tokens is invalid"):
         other.max_seq_length = 5
     prefixed = other.encode(sentences, prompt="query: ")
     other.max_seq_length = model.encoder.max_tokens

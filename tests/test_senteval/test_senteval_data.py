@@ -77,11 +77,15 @@ def test_a_missing_column_is_refused(read_sts, read_benchmark, read_sick_rows):
 
 
 def test_a_missing_column_is_refused_even_where_there_is_no_score(read_sts):
-    assert "input.txt:2: 1 tab-separated" in refusal(read_sts, "a\tb\nc d\ne\tf\n", "1\n\n2\n")
+    assert "input.txt:2: expected 2 tab-separated columns but found 1" in refusal(
+        read_sts, "a\tb\nc d\ne\tf\n", "1\n\n2\n"
+    )
 
 
 def test_a_third_column_in_an_sts_input_is_refused(read_sts):
-    assert "input.txt:1: 3 tab-separated columns" in refusal(read_sts, "a\tb\tc\nd\te\n", "1\n2\n")
+    assert "input.txt:1: expected 2 tab-separated columns but found 3" in refusal(
+        read_sts, "a\tb\tc\nd\te\n", "1\n2\n"
+    )
 
 
 def test_columns_after_the_seventh_are_allowed_in_stsbenchmark(read_benchmark):
@@ -150,7 +154,9 @@ def test_fewer_than_two_pairs_are_refused(read_sts, read_sick_rows):
     assert "gs.txt: 1 scored pairs found, at least 2" in refusal(read_sts, "a\tb\nc\td\n", "1\n\n")
     assert "gs.txt: 0 scored pairs found" in refusal(read_sts, "", "")
     assert "sick.txt: 0 scored pairs found" in refusal(read_sick_rows, SICK_HEADER)
-    assert "sick.txt:1: 1 tab-separated" in refusal(read_sick_rows, "")
+    assert "sick.txt:1: expected at least 4 tab-separated columns but found an empty line" in refusal(
+        read_sick_rows, ""
+    )
 
 
 def test_scores_that_are_all_the_same_are_refused(read_sts):
