@@ -99,7 +99,7 @@ class RunArguments(TrainingArguments):
         "Resume from a checkpoint-N folder, or with True from the newest complete checkpoint in --output_dir, which "
         "must exist.",
     )
-    overwrite_output_dir: bool = option(False, "Replace an earlier run in --output_dir.")
+    overwrite_output_dir: bool = option(False, "Delete an earlier run in --output_dir when training starts.")
     logging_dir: str | None = option(None, "Folder for TensorBoard files (with --report_to tensorboard).")
     # The transformers version of the papers had no fused optimiser and did not hide NaN losses.
     optim: str = option("adamw_torch", "Optimiser: one of transformers' OptimizerNames.")

@@ -38,9 +38,11 @@ def check_output(run: RunArguments, encoder: str | None) -> None:
     if not run.do_train or _resumes_in(folder, run):
         return
     if any(not atomic_save.is_temporary(path) for path in folder.iterdir()) and not run.overwrite_output_dir:
+        if run.resume:
+            raise UserError(f"--output_dir {folder} contains files that are not from a run; give another folder")
         raise UserError(
             f"--output_dir {folder} is not empty; give another folder, or add --overwrite_output_dir to replace its "
-            "contents or --resume to continue from its last checkpoint"
+            "run or --resume to continue from its last checkpoint"
         )
     if model_folder.holds_another_encoder(folder) and not (folder / RUN_FILE).is_file():
         raise UserError(

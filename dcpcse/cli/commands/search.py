@@ -109,7 +109,8 @@ def _require_files(args: SearchArguments) -> None:
     if args.sentences:
         TextFile.read(args.sentences, QUERY_CHUNK)
     elif not is_index_folder(args.index):
-        raise UserError(f"--index {args.index} contains no index; add --sentences FILE to build it")
+        remedy = "give the folder of an index" if Path(args.index).exists() else "add --sentences FILE to build it"
+        raise UserError(f"--index {args.index} contains no index; {remedy}")
 
 
 def _index(model: "SentenceEncoder", args: SearchArguments, batch_size: int) -> "SentenceIndex":
