@@ -242,7 +242,7 @@ def test_resume_refuses_a_folder_of_something_else(attempt, tmp_path):
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     ended = attempt(tmp_path, **EVERY_TWO, resume=True)
     assert ended.code == 2
-    assert "is not empty" in ended.err
+    assert "contains files that are not from a run" in ended.err
 
 
 def spoil(name: str) -> Callable[[Path], None]:
