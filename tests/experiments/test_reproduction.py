@@ -10,42 +10,60 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
-from senteval import TASK_SETS
+from senteval.names import FAMILY_OF
 
-from dcpcse.cli.commands.reproduce import plan_table
+from dcpcse.cli.commands import reproduce
+from dcpcse.cli.commands.plot import plot_parser
+from dcpcse.cli.commands.predict import predict_parser
+from dcpcse.cli.commands.reproduce import picture_words, plan_table
+from dcpcse.cli.commands.similarity import similarity_parser
 from dcpcse.cli.parse import parse_evaluation, parse_training
+from dcpcse.encoders.templates import Template
 from dcpcse.experiments.reproduction import result_tables
 from dcpcse.experiments.reproduction import run_unit as work
 from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, all_rows, find_rows
-from dcpcse.experiments.reproduction.results import Cell, RowResult, collect_result, gain_over_baseline, read_figures
+from dcpcse.experiments.reproduction.results import (
+    GEOMETRY,
+    Cell,
+    RowResult,
+    collect_result,
+    gain_over_baseline,
+    read_figures,
+)
 from dcpcse.experiments.reproduction.run_unit import UnitFailedError, is_finished, run_unit
 from dcpcse.experiments.reproduction.units import (
     REPLACEABLE_FILES,
     ReproductionConfig,
+    command_of,
     obstacle,
     parse_seeds,
     plan,
     relevant_options,
 )
-from dcpcse.methods import fill_defaults
 from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
 
 ROWS = all_rows()
 HERE = ReproductionConfig(Path("SentEval/data"), base="some-encoder")
-GEOMETRY = ("alignment", "uniformity")
+OTHER_COLUMNS = {AVERAGE_COLUMN, *GEOMETRY, "rank", *(f"recall@{cutoff}" for cutoff in (1, 3, 5))}
+OTHER_COLUMNS |= {f"without {count}" for count in (0, 1, 2, 5, 10, 20, 50, 100)}
+"""Columns of tables that are not the score of a task."""
 PRINTED_SO = {81.65: -0.014, 82.21: -0.079, 74.89: 0.03, 78.54: 0.017, 84.94: -0.014, 81.81: 0.146, 82.86: -0.074}
 """Averages that the papers print → by how much these differ from the mean of the seven figures beside them."""
 
 
-@pytest.fixture
-def setting(tmp_path) -> ReproductionConfig:
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory) -> ReproductionConfig:
     """Somebody who has everything."""
-    (tmp_path / "wiki.txt").write_text("One sentence.\nAnother sentence here.\n" * 300, encoding="utf-8")
-    (tmp_path / "nli.csv").write_text("sent0,sent1,hard_neg\na b,a c,d e\nf g,f h,i j\n", encoding="utf-8")
-    (tmp_path / "glove.txt").write_text("cat 1 2\ndog 3 4\n", encoding="utf-8")
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "wiki.txt").write_text("One sentence.\nAnother sentence here.\n" * 300, encoding="utf-8")
+    (folder / "nli.csv").write_text("sent0,sent1,hard_neg\na b,a c,d e\nf g,f h,i j\n", encoding="utf-8")
+    (folder / "glove.txt").write_text("cat 1 2\ndog 3 4\n", encoding="utf-8")
+    (folder / "allnli.csv").write_text("sent0,sent1,label\na b,a c,neutral\nf g,f h,entailment\n", encoding="utf-8")
+    (folder / "stsb.csv").write_text("sent0,sent1,score\na b,a c,1.5\nf g,f h,5\n", encoding="utf-8")
     files = {"unsup_file": "wiki.txt", "sup_file": "nli.csv", "vectors": "glove.txt"}
-    return ReproductionConfig(Path("SentEval/data"), **{name: str(tmp_path / file) for name, file in files.items()})
+    files |= {"nli_file": "allnli.csv", "stsb_file": "stsb.csv", "sts_texts_file": "wiki.txt"}
+    return ReproductionConfig(Path("SentEval/data"), **{name: str(folder / file) for name, file in files.items()})
 
 
 # Rows
@@ -56,17 +74,19 @@ def test_every_row_can_be_got_in_one_way_and_its_columns_are_measured(name):
     row = ROWS[name]
     ways = [row.preset, row.plain, row.glove, row.cited]
     assert sum(map(bool, ways)) == 1
-    assert set(row.columns) <= {*row.measured, AVERAGE_COLUMN, *GEOMETRY}
+    assert set(row.columns) <= {*row.measured, *OTHER_COLUMNS, *row.similarity, *row.predict}
     assert set(row.published) in (set(), set(row.columns))
-    assert set(row.tasks) <= set(TASK_SETS)
-    assert not row.deviation or set(row.deviation) == set(row.columns)
+    assert set(row.measured) <= set(FAMILY_OF)
+    for figures in (row.deviation, row.best, row.worst):
+        assert not figures or set(figures) == set(row.columns)
+    assert row.reported in ("mean", "best") and row.mode in ("test", "dev")
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if AVERAGE_COLUMN in row.published])
 def test_published_averages_are_those_of_their_columns(name):
     """To what rounding leaves, but for rows that are printed so."""
     row = ROWS[name]
-    columns = [row.published[task] for task in row.columns if task not in (AVERAGE_COLUMN, *GEOMETRY)]
+    columns = [row.published[task] for task in row.columns if task in row.measured]
     if columns:
         printed = row.published[AVERAGE_COLUMN]
         assert printed == pytest.approx(np.mean(columns) + PRINTED_SO.get(printed, 0), abs=0.0101)
@@ -95,8 +115,8 @@ def test_names_tables_papers_and_patterns_find_rows_and_others_the_nearest():
         ("promptbert/table6/unsupervised/IS-BERT-base", "cited only"),
         ("promptbert/table6/supervised/InferSent-GloVe", "cited only"),
         ("promptbert/table13/supervised/Universal-Sentence-Encoder", "cited only"),
-        ("conpvp/table3/BERT-large/PromptBERT", "cited only: the paper gives no settings"),
-        ("dcpcse/table1/supervised/SBERT-base-flow", "NLI classification (preset sbert/nli-bert-base)"),
+        ("promptbert/table12/static-untied", "needs an encoder pre-trained for 125,000 steps"),
+        ("sbert/table1/SBERT-NLI-base", "data/allnli.csv does not exist"),
         ("d2cse/table1/GloVe-embeddings-avg", "--vectors"),
         ("dcpcse/table1/unsupervised/DCPCSE-BERT-base", "data/wiki1m_for_simcse.txt does not exist"),
         ("dcpcse/table1/unsupervised/BERT-base-flow", "data/nli_for_simcse.csv does not exist"),
@@ -110,61 +130,100 @@ def test_what_cannot_be_run_says_why(name, reason, monkeypatch, tmp_path):
 # Plans
 
 
-def with_its_data(row, setting: ReproductionConfig) -> ReproductionConfig:
-    """The setting of somebody who has the row's own kind of training data, too."""
-    own = (
-        row.preset in presets.names()
-        and presets.load_preset(row.preset).options["train_file"] not in REPLACEABLE_FILES
-    )
-    return replace(setting, changes={"train_file": setting.sup_file}) if own else setting
-
-
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if not row.cited])
-def test_every_row_that_can_be_run_becomes_commands_that_are_understood(name, setting):
+def test_every_row_with_a_recipe_becomes_commands_that_are_understood(name, setting):
+    """The options of all trainings and measurements are settled by the code of the commands themselves."""
     row = ROWS[name]
-    setting = with_its_data(row, replace(setting, base="some-encoder") if row.needs else setting)
-    if obstacle(row, setting):
-        assert row.preset not in presets.names()
-        return
+    setting = replace(setting, base="some-encoder") if row.needs else setting
     (unit,) = plan([row], [3], setting, Path("out"))
-    args, _ = parse_evaluation(unit.evaluate)
-    assert args.chosen_tasks() == row.measured
-    if unit.train:
-        (model, data, run), _ = parse_training(unit.train)
-        assert run.seed == 3 and data.train_file in (setting.unsup_file, setting.sup_file)
-        columns = ["anchor", "positive", "negative"] if "/sup-" in row.preset else ["anchor"]
-        fill_defaults(model, columns)
-        assert args.model_name_or_path == run.output_dir
+    steps, examples = reproduce._planned_size(unit)
+    assert (steps > 0) == (examples > 0) == (row.preset is not None)
+    trainings = {step: parse_training(words)[0] for step, words in unit.steps.items() if command_of(step) == "train"}
+    assert all(run.seed == 3 for _, _, run in trainings.values())
+    if "start" in trainings:
+        assert trainings["train"][0].model_name_or_path == trainings["start"][2].output_dir
+    if row.measured:
+        args, _ = parse_evaluation(unit.steps["evaluate"])
+        assert args.chosen_tasks() == row.measured and args.mode == row.mode
+        assert not trainings or args.model_name_or_path == trainings["train"][2].output_dir
+    if row.similarity:
+        similarity_parser().parse(list(unit.steps["similarity"]), "sentence")
+    if row.predict:
+        predict_parser().parse_args(list(unit.steps["predict"]))
+
+
+PAPER_TEMPLATES = {
+    "[X] [MASK] .",
+    "[X] is [MASK] .",
+    "[X] mean [MASK] .",
+    "[X] means [MASK] .",
+    "This [X] means [MASK] .",
+    "This sentence of [X] means [MASK] .",
+    'This sentence of "[X]" means [MASK] .',
+    'This sentence : "[X]" means [MASK] .',
+    "Also called [MASK]. [X]",
+    "This sentence : '[X]' means [MASK] .",
+    "The sentence : '[X]' means [MASK] .",
+    'This sentence : "[X]" means [MASK]',
+    "[X] [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK] .",
+}
+"""PromptBERT, section 4.2, Tables 4 and 14; DCPCSE, section 3.3; ConPVP, section 3, with the full stop of its code."""
+
+
+def as_printed(template: str) -> str:
+    """The template without blanks, which the papers print as they like around quotes and full stops."""
+    return str(Template.parse(template)).replace("{sentence}", "[X]").replace(" ", "")
+
+
+def test_templates_of_all_rows_are_those_of_the_papers(setting):
+    printed, found = {text.replace(" ", "") for text in PAPER_TEMPLATES}, {}
+    for name, row in ROWS.items():
+        if row.cited:
+            continue
+        (unit,) = plan([row], [0], replace(setting, base="some-encoder"), Path("out"))
+        for step, words in unit.steps.items():
+            if command_of(step) == "train":
+                (model, _, _), _ = parse_training(words)
+                found[name, step] = [text for text in (model.template, model.second_template) if text]
+            elif step == "evaluate":
+                args, _ = parse_evaluation(words)
+                found[name, step] = [args.template] if args.template else []
+    assert {as_printed(text) for texts in found.values() for text in texts} == printed
+    assert all({as_printed(text) for text in texts} <= printed for texts in found.values())
+    # The row of the same template in both views names one template twice, with the quotes of its encoder.
+    for encoder, quote in (("BERT", '"'), ("RoBERTa", "'")):
+        first, second = found[f"promptbert/table8/{encoder}-base/same-template-dropout", "train"]
+        assert first == second and first.count(quote) == 2
 
 
 def test_a_result_is_measured_in_the_way_of_its_row(setting):
     row = replace(ROWS["d2cse/table1/SimCSE-BERT-base"], evaluation={"pooler": "avg_top2"})
     (unit,) = plan([row], [3], setting, Path("out"))
-    args, _ = parse_evaluation(unit.evaluate)
+    args, _ = parse_evaluation(unit.steps["evaluate"])
     assert args.pooler_type == "avg_top2"
-    assert args.model_name_or_path == str(unit.model)
-    assert "avg_top2" not in unit.train
+    assert args.model_name_or_path == unit.model == str(unit.folder / "model")
+    assert "avg_top2" not in unit.steps["train"]
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if not row.cited])
 def test_an_option_that_a_row_looks_at_changes_its_commands_and_no_other_does(name, setting, tmp_path):
     row = ROWS[name]
-    if row.preset and row.preset not in presets.names():
-        return
-    setting = with_its_data(row, replace(setting, base="some-encoder"))
+    setting = replace(setting, base="some-encoder")
     other = tmp_path / "other"
     other.write_text("One sentence.\n", encoding="utf-8")
     given = {
         "base": "b",
         "generator": "g",
         "limit": 7,
-        **dict.fromkeys(("unsup_file", "sup_file", "vectors"), str(other)),
+        **dict.fromkeys((*REPLACEABLE_FILES.values(), "vectors"), str(other)),
     }
     changed = {name: replace(setting, **{name: value}) for name, value in given.items()}
     changed["set"] = replace(setting, changes={**setting.changes, "temp": "0.1"})
 
     def commands(setting, seed=0):
-        return plan([row], [seed], setting, tmp_path)[0].commands
+        (unit,) = plan([row], [seed], setting, tmp_path)
+        text = row.picture.get("text") and picture_words([unit], setting, tmp_path)
+        return unit.commands, text
 
     found = {name for name, other in changed.items() if commands(other) != commands(setting)}
     if commands(setting, 1) != commands(setting):
@@ -182,9 +241,9 @@ def test_a_preset_of_other_data_is_not_trained_on_the_files_of_those_that_share_
     assert relevant_options(row) == {"base", "limit", "set", "seeds"}
     other = replace(setting, changes={"train_file": setting.sup_file})
     (tmp_path / "labels.csv").write_text("sent0,sent1,label\n", encoding="utf-8")
-    for given, file in ((setting, "labels.csv"), (other, "nli.csv")):
+    for given, file in ((setting, str(tmp_path / "labels.csv")), (other, setting.sup_file)):
         (unit,) = plan([row], [0], given, Path("out"))
-        assert unit.train[unit.train.index("--train_file") + 1] == str(tmp_path / file)
+        assert unit.steps["train"][unit.steps["train"].index("--train_file") + 1] == file
 
 
 def test_a_row_without_chance_has_one_unit_and_a_trained_one_a_unit_a_seed(setting):
@@ -198,16 +257,32 @@ def test_a_row_without_chance_has_one_unit_and_a_trained_one_a_unit_a_seed(setti
 def test_a_limit_a_base_and_changes_reach_the_command_and_make_it_incomparable(setting):
     row = ROWS["d2cse/table1/D2CSE-BERT-base"]
     changed = replace(setting, base="b", generator="g", limit=10, changes={"learning_rate": "0.001"})
-    assert setting.comparable and not changed.comparable
-    (model, _, run), _ = parse_training(plan([row], [0], changed, Path("out"))[0].train)
+    assert setting.comparable(row) and not changed.comparable(row)
+    (model, _, run), _ = parse_training(plan([row], [0], changed, Path("out"))[0].steps["train"])
     assert (model.model_name_or_path, model.generator_name) == ("b", "g")
     assert (run.max_steps, run.eval_steps, run.save_steps, run.learning_rate) == (10, 5, 5, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "encoder"),
+    [
+        ("d2cse/table1/D2CSE-BERT-base", "bert-base-uncased"),
+        ("promptbert/table6/supervised/SRoBERTa-base-whitening", "sentence-transformers/roberta-base-nli-mean-tokens"),
+        ("consert/supervised/ConSERT-large-joint-unsup", "bert-large-uncased"),
+        ("sbert/table2/STSb/SRoBERTa-base", "roberta-base"),
+    ],
+)
+def test_the_published_encoder_leaves_figures_comparable_and_another_does_not(name, encoder, setting):
+    row, downloaded = ROWS[name], f"/cache/models--{encoder.replace('/', '--')}/snapshots/0a1b"
+    assert all(replace(setting, base=base).comparable(row) for base in (None, encoder, downloaded))
+    assert not replace(setting, base="my-encoder").comparable(row)
 
 
 def test_ablations_change_what_they_say(setting):
     def options(name: str) -> dict:
         (unit,) = plan([ROWS[name]], [0], setting, Path("out"))
-        return unit.options
+        (model, _, _), _ = parse_training(unit.steps["train"])
+        return vars(model)
 
     assert options("dcpcse/figure2/length-4")["pre_seq_len"] == 4
     assert options("dcpcse/table2/BERT-base-with-mlm")["do_mlm"] is True
@@ -228,12 +303,17 @@ def test_wrong_seeds(text):
 
 
 def test_a_plan_shows_steps_state_commands_and_what_is_missing(setting, tmp_path):
-    rows = find_rows(["dcpcse/table2", "d2cse/table1/DiffCSE-RoBERTa-base"])
-    text = plan_table(plan(rows, [0, 1], setting, tmp_path), {row.name: obstacle(row, setting) for row in rows})
+    rows = find_rows(
+        ["dcpcse/table2", "promptbert/table6/unsupervised/IS-BERT-base", "conpvp/table3/BERT-large/PromptBERT"]
+    )
+    units = plan(rows, [0, 1], setting, tmp_path)
+    sizes, refused = reproduce._settle(units)
+    text = plan_table(units, sizes, {row.name: obstacle(row, setting) for row in rows})
+    assert not refused and "assumed: settings of BERT-base" in text
     assert "dcpcse/table2/BERT-base-with-mlm, seed 1" in text
     assert "    3 |" in text  # 600 rows by 256
     assert "dcpcse train --preset dcpcse/unsup-bert-base --do_mlm True" in text
-    assert "DiffCSE-RoBERTa-base: cited only" in text
+    assert "IS-BERT-base: cited only" in text
 
 
 # Units
@@ -250,14 +330,16 @@ def commands(monkeypatch):
     """Stands in for processes: notes what is called, and writes what the real ones would."""
     called = []
 
-    def call(unit, words):
+    def call(unit, words, capture=False):
         called.append(words[0])
         if words[0] == "evaluate":
             (unit.folder / "scores.json").write_text('{"complete": true}', encoding="utf-8")
-        else:
-            unit.model.mkdir(exist_ok=True)
-            (unit.model / "dcpcse.json").write_text("{}", encoding="utf-8")
-            (unit.model / "checkpoint-5").mkdir()
+        elif words[0] == "train":
+            model = Path(words[words.index("--output_dir") + 1])
+            model.mkdir(exist_ok=True)
+            (model / "dcpcse.json").write_text("{}", encoding="utf-8")
+            (model / "checkpoint-5").mkdir()
+        return 'a line\n{"sentences": ["a", "b"], "score": 0.5}\n' if capture else ""
 
     monkeypatch.setattr(work, "_call", call)
     return called
@@ -267,7 +349,7 @@ def test_a_finished_unit_is_not_run_again_and_its_checkpoints_go(unit, commands)
     run_unit(unit)
     run_unit(unit)
     assert commands == ["train", "evaluate"]
-    assert is_finished(unit) and not list(unit.model.glob("checkpoint-*"))
+    assert is_finished(unit) and not list(Path(unit.model).glob("checkpoint-*"))
     record = json.loads((unit.folder / "unit.json").read_text(encoding="utf-8"))
     assert record["seed"] == 0 and record["environment"]["versions"]["torch"]
     assert record["commands"]["evaluate"][:2] == ["--model_name_or_path", "./model"]
@@ -291,7 +373,7 @@ def test_a_folder_of_other_options_is_refused_and_a_moved_one_is_not(unit, comma
 
 
 def test_two_processes_do_not_work_on_one_unit(unit, commands, monkeypatch):
-    def call(_, words):
+    def call(_, words, capture=False):
         with pytest.raises(UserError, match="is in use by another run, process"):
             run_unit(unit)
 
@@ -338,16 +420,87 @@ def test_cells_are_over_seeds_and_differ_from_what_was_published(setting, tmp_pa
     assert Cell((0.2, 0.1), None, lower_is_better=True).best == 0.1
 
 
-def test_geometry_stands_beside_the_average_of_the_first_tasks(tmp_path):
+def written(unit, content: dict) -> None:
+    """Write a scores file of a unit."""
+    unit.folder.mkdir(parents=True)
+    (unit.folder / "scores.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_geometry_stands_beside_the_average_of_the_first_tasks(setting, tmp_path):
     row = ROWS["d2cse/table5/unsupervised/D2CSE-BERT-base"]
+    (unit,) = plan([row], [0], setting, tmp_path)
     content = {"scores_x100": {}, "averages_x100": {"sts": 70.5}}
     content["tasks"] = {"STSBenchmark-geometry": {"alignment": 0.1, "uniformity": -1.5, "spearman": 80.0}}
-    (tmp_path / "s.json").write_text(json.dumps(content), encoding="utf-8")
-    assert read_figures(tmp_path / "s.json", row) == {"alignment": 0.1, "uniformity": -1.5, AVERAGE_COLUMN: 70.5}
-    answer = RowResult(
-        row, {name: Cell((0.1, 0.3), 0.2, lower_is_better=name in GEOMETRY) for name in row.columns}, (0, 1)
-    )
+    written(unit, content)
+    assert read_figures(unit) == {"alignment": 0.1, "uniformity": -1.5, AVERAGE_COLUMN: 70.5}
+    cells = {name: Cell((0.1, 0.3), 0.2, lower_is_better=name in GEOMETRY, digits=4) for name in row.columns}
+    answer = RowResult(row, cells, (0, 1))
     assert "0.2000 ± 0.1414" in result_tables.result_table([answer], None)
+
+
+def test_columns_of_retrieval_cosines_and_tokens_are_read_from_their_files(setting, tmp_path):
+    def unit_of(name: str):
+        return plan([ROWS[name]], [0], setting, tmp_path)[0]
+
+    table3, table4 = (unit_of(f"d2cse/{table}/D2CSE-BERT-base") for table in ("table3", "table4/unsupervised"))
+    ranks = [["you got it right.", "yes you got it.", 7], ["yes you got it.", "you got it right.", 2]]
+    retrieval = {"recall": {"1": 90.0, "3": 95.0, "5": 99.0}, "ranks": ranks}
+    content = {"scores_x100": {}, "averages_x100": {"sts": 79.0, "retrieval": 94.7}, "tasks": {"r": retrieval}}
+    written(table3, content)
+    written(table4, content)
+    assert read_figures(table3) == {"rank": 2}
+    assert read_figures(table4) == {"recall@1": 90.0, "recall@3": 95.0, "recall@5": 99.0, AVERAGE_COLUMN: 79.0}
+
+    table2 = unit_of("d2cse/table2/unsupervised/D2CSE-BERT-base")
+    written(table2, content)
+    query, *candidates = table2.row.similarity
+    lines = [{"sentences": [query, other], "score": 0.1 * i} for i, other in enumerate(candidates)]
+    (table2.folder / "cosines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert [read_figures(table2)[other] for other in candidates] == [0.0, 0.1, 0.2]
+    assert collect_result(table2.row, [table2], True).cells[candidates[0]].digits == 4
+
+    table7 = unit_of("promptbert/table7/i-am-sad")
+    table7.folder.mkdir(parents=True)
+    line = {"sentence": "i am sad.", "top": ["sad", "love", "x", "y", "z"], "denoised": ["tears", "b", "c", "d", "e"]}
+    (table7.folder / "tokens.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    result = collect_result(table7.row, [table7], True)
+    assert {name: cell.mean for name, cell in result.cells.items()} == {"top": 2, "denoised": 1}
+    assert "top: sad, love, x, y, z (published: sad, sadness, happy, love, happiness)" in result.notes[0]
+
+
+def test_a_best_run_is_compared_with_the_best_and_printed_extremes_stand_beside_ours(setting):
+    best = Cell((78.0, 79.0), 78.85, reported="best")
+    assert best.difference == pytest.approx(0.15)
+    row = ROWS["conpvp/table3/BERT-base/ConPVP"]
+    assert row.reported == "best" and ROWS["conpvp/table4/ConPVP"].reported == "mean"
+    row = ROWS["promptbert/table10/SimCSE-BERT-base"]
+    cell = Cell((75.0, 76.0), 75.42, published_best=row.best["avg"], published_worst=row.worst["avg"])
+    text = result_tables.result_table([RowResult(row, {"avg": cell}, (0, 1))], None)
+    assert "76.00 (published 76.64)" in text and "75.00 (published 73.5)" in text
+
+
+def test_a_unit_keeps_what_its_command_prints(setting, tmp_path, commands):
+    (unit,) = plan([ROWS["d2cse/table2/unsupervised/D2CSE-BERT-base"]], [0], setting, tmp_path / "out")
+    run_unit(unit)
+    assert commands == ["train", "evaluate", "similarity"] and is_finished(unit)
+    kept = (unit.folder / "cosines.jsonl").read_text(encoding="utf-8")
+    assert kept == '{"sentences": ["a", "b"], "score": 0.5}\n'
+    (unit.folder / "cosines.jsonl").unlink()
+    assert not is_finished(unit)
+
+
+def test_a_figure_is_drawn_from_the_models_of_its_rows(setting, tmp_path):
+    units = plan(find_rows(["conpvp/figure6"]), [4], setting, tmp_path)
+    kind, *words = picture_words(units, setting, tmp_path)
+    assert kind == "pairs" and words[:3] == [
+        "RoBERTa-large=roberta-large",
+        f"SimCSE={tmp_path}/conpvp/figure6/SimCSE/seed-4/model",
+        f"ConPVP={tmp_path}/conpvp/figure6/ConPVP/seed-4/model",
+    ]
+    for name in dict.fromkeys(row.table for row in ROWS.values() if row.picture):
+        rows = [row for row in find_rows([name]) if not row.needs]
+        if rows:
+            plot_parser().parse_args(picture_words(plan(rows, [0], setting, tmp_path), setting, tmp_path))
 
 
 def test_a_gain_over_a_baseline_averages_seeds(setting, tmp_path):

@@ -2,23 +2,32 @@
 
 import argparse
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prettytable import PrettyTable
 
+from dcpcse.cli.parse import parse_evaluation, parse_training
 from dcpcse.experiments.reproduction.published_rows import PublishedRow, all_rows, find_rows
 from dcpcse.experiments.reproduction.units import (
+    REPLACEABLE_FILES,
+    TRAININGS,
+    UNIT_SCORES,
+    UNLABELLED,
     ReproductionConfig,
     RunUnit,
+    command_of,
+    command_words,
     obstacle,
     parse_seeds,
     plan,
     relevant_options,
-    training_size,
 )
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
@@ -26,6 +35,7 @@ from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import require_writable, write_atomic
 
 if TYPE_CHECKING:
+    from dcpcse.data.labels import Columns
     from dcpcse.experiments.reproduction.results import RowResult
 
 DESCRIPTION = """Train and evaluate rows of the papers' tables and compare the results with the published figures.
@@ -43,7 +53,11 @@ def reproduce_command(argv: Sequence[str]) -> None:
 
         rows = find_rows(args.rows) if args.rows else list(all_rows().values())
         no_data = _no_data(config)
-        print(row_listing(rows, {row.name: obstacle(row, config) or no_data for row in rows}))
+        print(
+            row_listing(rows, {row.name: obstacle(row, config) or (no_data if row.measured else None) for row in rows})
+        )
+        recipes = sum(row.cited is None for row in rows)
+        print(f"{plural(len(rows), 'row')}: {recipes} with a recipe, {len(rows) - recipes} cited only")
         return
     rows = find_rows([*args.rows, *([args.baseline] if args.baseline else [])])
     if args.baseline and len(find_rows([args.baseline])) > 1:
@@ -54,15 +68,22 @@ def reproduce_command(argv: Sequence[str]) -> None:
     if not units:
         reasons = "; ".join(f"{row.name}: {obstacles[row.name]}" for row in rows)
         raise UserError(f"none of the rows can be run: {reasons}")
+    sizes, refused = _settle(units)
     if args.dry_run:
-        print(plan_table(units, obstacles))
+        print(plan_table(units, sizes, obstacles | refused))
         if no_data := _no_data(config):
             print(f"not ready: {no_data}")
+        _require_none_failed(refused, rows)
         return
     require_writable(args.output_dir, f"--output_dir {args.output_dir}")
     _require_data(units, config)
-    failures = _work(units, args.ray)
+    failures = refused | _work([unit for unit in units if unit.row.name not in refused], args.ray)
     _write_results(rows, units, obstacles | failures, config, args)
+    failures |= _draw_pictures(rows, units, config, args.output_dir)
+    _require_none_failed(failures, rows)
+
+
+def _require_none_failed(failures: Mapping[str, str], rows: Sequence[PublishedRow]) -> None:
     if failures:
         of = plural(len(rows), "row")
         raise UserError(f"{len(failures)} of {of} failed: {'; '.join(failures.values())}")
@@ -92,6 +113,11 @@ def reproduce_parser() -> CommandParser:
     parser.add_argument(
         "--sup_file", help="NLI triplets, also used for whitening and flow (default: data/nli_for_simcse.csv)"
     )
+    parser.add_argument("--nli_file", help="labelled NLI pairs (default: data/allnli.csv)")
+    parser.add_argument("--stsb_file", help="training pairs of STS-B with scores (default: data/stsb_train.csv)")
+    parser.add_argument(
+        "--sts_texts_file", help="sentences of the STS sets without labels (default: data/sts_texts.txt)"
+    )
     parser.add_argument("--vectors", help="text file of GloVe vectors, for the rows of word vectors")
     parser.add_argument(
         "--set", nargs=2, action="append", default=[], metavar=("OPTION", "VALUE"), help="option of train.py"
@@ -109,7 +135,8 @@ def reproduce_parser() -> CommandParser:
 def _config(args: argparse.Namespace) -> ReproductionConfig:
     # Paths must be absolute, since a unit may run on another machine and in another folder.
     args.output_dir, args.data_dir = args.output_dir.resolve(), args.data_dir.resolve()
-    for option in ("unsup_file", "sup_file", "vectors"):
+    files = (*REPLACEABLE_FILES.values(), "vectors")
+    for option in files:
         given = getattr(args, option)
         if given and not Path(given).is_file():
             raise UserError(f"--{option} {given} does not exist; check the path")
@@ -125,13 +152,13 @@ def _config(args: argparse.Namespace) -> ReproductionConfig:
         if name.lstrip("-") in taken:
             raise UserError(f"--set {name}: use {taken[name.lstrip('-')]} instead")
     changes = {name.lstrip("-"): value for name, value in args.set}
-    given = ("data_dir", "base", "generator", "unsup_file", "sup_file", "vectors", "limit", "custom_data")
+    given = ("data_dir", "base", "generator", *files, "limit", "custom_data")
     return ReproductionConfig(**{name: getattr(args, name) for name in given}, changes=changes)
 
 
 def _require_use(args: argparse.Namespace, rows: Sequence[PublishedRow]) -> None:
     """Raise UserError for an option that affects none of the rows. The message says why rows cannot be run."""
-    options = ("base", "generator", "unsup_file", "sup_file", "vectors", "limit", "set", "seeds")
+    options = ("base", "generator", *REPLACEABLE_FILES.values(), "vectors", "limit", "set", "seeds")
     used = set().union(*map(relevant_options, rows))
     unused = [name for name in options if getattr(args, name) and name not in used]
     if unused and used:
@@ -149,24 +176,91 @@ def _require_data(units: Sequence[RunUnit], config: ReproductionConfig) -> None:
     from senteval import load_suite, settings_of_mode
 
     official = not config.custom_data
-    tasks = dict.fromkeys(task for unit in units for task in unit.row.measured)
-    load_suite(list(tasks), config.data_dir, settings_of_mode("test", official=official))
-    if any(unit.train for unit in units):
-        load_suite(["STSBenchmark", "SICKRelatedness"], config.data_dir, settings_of_mode("dev", official=official))
+    modes: dict[str, list[str]] = {}
+    if any(_trainings(unit) for unit in units):
+        modes["dev"] = ["STSBenchmark", "SICKRelatedness"]
+    for row in (unit.row for unit in units if unit.row.measured):
+        modes.setdefault(row.mode, []).extend(row.measured)
+    for mode, tasks in modes.items():
+        load_suite(list(dict.fromkeys(tasks)), config.data_dir, settings_of_mode(mode, official=official))
 
 
-def plan_table(units: Sequence[RunUnit], obstacles: Mapping[str, str | None]) -> str:
-    """Return a table of planned units, the commands of each row's first unit, and why other rows cannot be run."""
+def _trainings(unit: RunUnit) -> list[tuple[str, ...]]:
+    """Return the arguments of each training of a unit."""
+    return [words for name, words in unit.steps.items() if name in TRAININGS]
+
+
+def _settle(units: Sequence[RunUnit]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+    """Settle the options of all units, exactly as their commands do before they load an encoder.
+
+    Returns unit → number of optimiser steps and of training examples, and row → why its options are refused.
+    """
+    sizes, refused = {}, {}
+    for unit in units:
+        try:
+            sizes[unit.name] = _planned_size(unit)
+        except UserError as error:
+            refused[unit.row.name] = f"{unit.row.name}: {error}"
+    return sizes, refused
+
+
+def _planned_size(unit: RunUnit) -> tuple[int, int]:
+    """Return the number of optimiser steps of a unit's trainings, and the number of training examples in them.
+
+    Raises UserError if a command of the unit would refuse its options.
+    """
+    if "evaluate" in unit.steps:
+        parse_evaluation(unit.steps["evaluate"])
+    if not (trainings := _trainings(unit)):
+        return 0, 0
+    # Imported here, because this takes seconds.
+    from dcpcse.methods import fill_defaults
+    from dcpcse.training.resolve_arguments import resolve_arguments
+
+    steps = examples = 0
+    for words in trainings:
+        (model, data, run), given = parse_training(words)
+        resolve_arguments(run, data, given)
+        rows, roles = _training_data(data.train_file)
+        fill_defaults(model, roles)
+        batch = run.per_device_train_batch_size
+        if run.max_steps > 0:
+            steps += run.max_steps
+            examples += run.max_steps * batch * run.gradient_accumulation_steps
+        else:
+            per_epoch = math.ceil(math.ceil(rows / batch) / run.gradient_accumulation_steps)
+            steps += math.ceil(per_epoch * run.num_train_epochs)
+            examples += math.ceil(rows * run.num_train_epochs)
+    return steps, examples
+
+
+@cache
+def _training_data(file: str) -> tuple[int, "Columns"]:
+    """Return the number of rows of a training file, and its columns."""
+    from dcpcse.data.training_file import load_training_file
+
+    data = load_training_file(file)
+    return len(data.dataset), data.roles
+
+
+def plan_table(
+    units: Sequence[RunUnit], sizes: Mapping[str, tuple[int, int]], obstacles: Mapping[str, str | None]
+) -> str:
+    """Return a table of planned units, the commands of each row's first unit, and why other rows cannot be run.
+
+    sizes: unit → number of optimiser steps and of training examples; units without them are left out.
+    """
     from dcpcse.experiments.reproduction.run_unit import is_finished
 
     table = PrettyTable(["unit", "steps", "training examples", "state"], align="r")
     table.align["unit"] = table.align["state"] = "l"
-    for unit in units:
-        counts = [f"{number:,}" for number in training_size(unit)] if unit.train else ["-", "-"]
+    for unit in (unit for unit in units if unit.name in sizes):
+        counts = [f"{number:,}" for number in sizes[unit.name]] if _trainings(unit) else ["-", "-"]
         table.add_row([unit.name, *counts, "done" if is_finished(unit) else "to do"])
     lines = [table.get_string()]
     for unit in {unit.row.name: unit for unit in reversed(units)}.values():
         lines += [f"{unit.name}:", *(f"  {line}" for _, line in _lines(unit))]
+        lines += [f"  assumed: {unit.row.assumed}"] if unit.row.assumed else []
     return "\n".join([*lines, *(f"{name}: {reason}" for name, reason in obstacles.items() if reason)])
 
 
@@ -219,7 +313,7 @@ def _result_of(
     """Return the result of a row's finished units, with its gain over the baseline."""
     from dcpcse.experiments.reproduction.results import collect_result, gain_over_baseline
 
-    result = replace(collect_result(row, done[row.name], config.comparable), obstacle=problem)
+    result = replace(collect_result(row, done[row.name], config.comparable(row)), obstacle=problem)
     if baseline in (None, row.name) or not (done[row.name] and done[baseline]):
         return result
     notify(f"{row.name}: resampling pairs for the gain over {baseline}")
@@ -229,6 +323,45 @@ def _result_of(
         return replace(result, obstacle=f"not compared with the baseline: {error}")
 
 
+def _draw_pictures(
+    rows: Sequence[PublishedRow], units: Sequence[RunUnit], config: ReproductionConfig, output: Path
+) -> dict[str, str]:
+    """Draw each selected figure from the first finished unit of its rows. Returns figure → why it was not drawn."""
+    from dcpcse.cli.commands.plot import plot_command
+    from dcpcse.experiments.reproduction.run_unit import is_finished
+
+    failures = {}
+    first = {unit.row.name: unit for unit in reversed(units) if is_finished(unit)}
+    for table, members in groupby(rows, key=lambda row: row.table):
+        done = [first[row.name] for row in members if row.picture and row.name in first]
+        if done:
+            try:
+                plot_command([*picture_words(done, config, output), "--output", str(output / table), "--overwrite"])
+            except UserError as error:
+                failures[table] = f"{table}: the picture was not drawn: {error}"
+    return failures
+
+
+def picture_words(units: Sequence[RunUnit], config: ReproductionConfig, output: Path) -> list[str]:
+    """Return the arguments of `dcpcse plot` for the figure of these units, without its output."""
+    picture = dict(units[0].row.picture)
+    kind, source = picture.pop("kind"), picture.pop("of")
+    sources = {
+        "models": [f"{unit.row.label}={unit.model}" for unit in units],
+        "scores": [f"{unit.row.label}={unit.folder / UNIT_SCORES}" for unit in units],
+        "answer": [str(output / "answer.json")],
+    }
+    if "text" in picture:
+        picture["text"] = config.unsup_file or UNLABELLED
+    elif source == "models":
+        picture["data_dir"] = config.data_dir
+        # Models that are trained keep their own representation.
+        if plain := [unit.row.plain for unit in units if unit.row.plain]:
+            picture["pooler"] = plain[0]["pooler"]
+    flags = ["--custom_data"] if "data_dir" in picture and config.custom_data else []
+    return [kind, *sources[source], *command_words(picture), *flags]
+
+
 def _lines(unit: RunUnit) -> list[tuple[str, str]]:
     """Return the commands of a unit as a user would type them in the unit's folder."""
-    return [(name, f"dcpcse {name} {shlex.join(words)}") for name, words in unit.commands.items()]
+    return [(name, f"dcpcse {command_of(name)} {shlex.join(words)}") for name, words in unit.commands.items()]

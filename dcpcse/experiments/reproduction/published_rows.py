@@ -20,16 +20,34 @@ AVERAGE_COLUMN = "avg"
 
 
 @dataclass(frozen=True)
-class PublishedRow:
-    """A row of a table.
+class Start:
+    """The model from which the training of a row starts, if it is itself trained: a preset and its changed options."""
 
-    published, deviation: column → figure, × 100 as printed; empty if none is printed.
-    shows: title of the table. tasks, columns: the task sets and the columns of the table.
+    preset: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """A row of a table or a model of a figure.
+
+    published, deviation, best, worst: column → figure, × 100 as printed; empty if none is printed. deviation: standard
+    deviation over runs. best, worst: maximum and minimum over runs. reported: what `published` is of the runs:
+    `mean` or `best`.
+    shows: title of the table. tasks: the task sets or tasks of the table. columns: the columns of the table. mode: the
+    mode of evaluation.py.
     One of four fields defines how the row is reproduced: preset, a preset of train.py, to which options are added;
     plain, the options of evaluation.py for an untrained encoder; glove, averages of word vectors from a file; cited,
     the reason why the row is not reproduced.
-    fitted: whitening or flow, fitted to the embeddings of a plain encoder. evaluation: options of evaluation.py for a
-    trained model, if the paper evaluates it differently. needs: what the user has to provide besides the preset.
+    start: the trained model from which the preset starts, if it is not a published encoder. fitted: whitening or flow,
+    fitted to the embeddings of a plain encoder. sentences: the option of evaluation.py that takes the unlabelled
+    training sentences. evaluation: options of evaluation.py for a trained model, if the paper evaluates it
+    differently. assumed: settings that the paper does not give, and what is used instead. needs: what the user has to
+    provide besides the preset.
+    answer: a query and its answer, whose rank is the column `rank`. similarity: a sentence and others, whose cosines
+    with it are the columns of that name. predict: a sentence and, per column, the published tokens at its [MASK]; the
+    figures are the numbers of these tokens that are predicted. picture: options of the figure that is drawn from all
+    rows of the table.
     """
 
     name: str
@@ -38,14 +56,25 @@ class PublishedRow:
     columns: tuple[str, ...]
     published: Mapping[str, float]
     deviation: Mapping[str, float] = field(default_factory=dict)
+    best: Mapping[str, float] = field(default_factory=dict)
+    worst: Mapping[str, float] = field(default_factory=dict)
+    reported: str = "mean"
+    mode: str = "test"
     preset: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    start: Start | None = None
     plain: Mapping[str, Any] | None = None
     fitted: str | None = None
+    sentences: str | None = None
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     glove: bool = False
+    assumed: str | None = None
     needs: str | None = None
     cited: str | None = None
+    answer: tuple[str, str] | None = None
+    similarity: tuple[str, ...] = ()
+    predict: Mapping[str, Any] = field(default_factory=dict)
+    picture: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def table(self) -> str:
@@ -53,9 +82,14 @@ class PublishedRow:
         return "/".join(self.name.split("/")[:2])
 
     @property
+    def label(self) -> str:
+        """Name of the row in its table."""
+        return self.name.removeprefix(f"{self.table}/")
+
+    @property
     def measured(self) -> tuple[str, ...]:
         """Names of all tasks that the table contains."""
-        return tuple(task for one in self.tasks for task in TASK_SETS[one])
+        return tuple(task for one in self.tasks for task in TASK_SETS.get(one, (one,)))
 
     @property
     def family(self) -> str:
@@ -79,14 +113,22 @@ def all_rows() -> Mapping[str, PublishedRow]:
     return rows
 
 
+FIGURES = ("published", "deviation", "best", "worst")
+"""The lists of a row that contain one figure per column."""
+
+
 def _rows_of(table: str, described: Mapping[str, Any]) -> list[PublishedRow]:
     columns = tuple(described["columns"])
-    shared = {"shows": described["shows"], "tasks": tuple(described["tasks"].split()), "columns": columns}
+    own = {"tasks": tuple(described["tasks"].split()), "columns": columns}
+    shared = {**{key: value for key, value in described.items() if key != "rows"}, **own}
     rows = []
     for name, given in described["rows"].items():
-        figures = {key: dict(zip(columns, given.get(key, []), strict=False)) for key in ("published", "deviation")}
-        others = {key: value for key, value in given.items() if key not in figures}
-        rows.append(PublishedRow(f"{table}/{name}", **shared, **figures, **others))
+        values = {**shared, **given}
+        values |= {key: dict(zip(columns, values.get(key, []), strict=False)) for key in FIGURES}
+        values |= {key: tuple(values[key]) for key in ("answer", "similarity") if key in values}
+        if "start" in values:
+            values["start"] = Start(**values["start"])
+        rows.append(PublishedRow(f"{table}/{name}", **values))
     return rows
 
 

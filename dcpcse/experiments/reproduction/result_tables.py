@@ -10,20 +10,37 @@ from prettytable import PrettyTable, TableStyle
 
 from dcpcse.experiments.reproduction.published_rows import PublishedRow
 from dcpcse.experiments.reproduction.results import Cell, RowResult
+from dcpcse.utils.errors import plural
 
 
 def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None]) -> str:
-    """Return a listing of rows by table, with the published figure of each row and whether the row can be run."""
+    """Return a listing of rows by table, with the published figure of each row and whether the row can be run.
+
+    The title of a table gives the number of its rows that have a recipe, and of those that are only cited.
+    """
     parts = []
     for table, members in groupby(rows, key=lambda row: row.table):
         members = list(members)
-        view = PrettyTable(["row", "published", "status"], align="l", title=f"{table}: {members[0].shows}")
+        cited = sum(row.cited is not None for row in members)
+        counts = f"{plural(len(members) - cited, 'row')} with a recipe, {cited} cited only"
+        title = f"{table}: {members[0].shows} ({counts})"
+        view = PrettyTable(["row", "published", "status"], align="l", title=title)
         for row in members:
-            last = row.columns[-1]
-            published = f"{row.published[last]:g} ({last})" if last in row.published else "-"
-            view.add_row([row.name.removeprefix(f"{table}/"), published, obstacles[row.name] or "runnable"])
+            view.add_row([row.label, _headline(row), obstacles[row.name] or _status(row)])
         parts.append(view.get_string())
     return "\n".join(parts)
+
+
+def _headline(row: PublishedRow) -> str:
+    last = row.columns[-1]
+    if last not in row.published:
+        return "-"
+    best = ", best run" if row.reported == "best" else ""
+    return f"{row.published[last]:g} ({last}{best})"
+
+
+def _status(row: PublishedRow) -> str:
+    return f"runnable; assumed: {row.assumed}" if row.assumed else "runnable"
 
 
 def result_table(results: Sequence[RowResult], baseline: str | None, style: TableStyle = TableStyle.DEFAULT) -> str:
@@ -43,11 +60,11 @@ def _one_table(name: str, results: Sequence[RowResult], baseline: str | None, st
     view.align["row"] = "l"
     view.set_style(style)
     for result in results:
-        short = result.row.name.removeprefix(f"{name}/")
-        view.add_row([short, *_words(result, last), *([_gain(result)] if compared else [])])
+        view.add_row([result.row.label, *_words(result, last), *([_gain(result)] if compared else [])])
     seeds = sorted({seed for result in results for seed in result.seeds if seed is not None})
     title = f"{name}: {results[0].row.shows}{'; seeds ' if seeds else ''}{', '.join(map(str, seeds))}"
     reasons = [f"{result.row.name}: {result.obstacle}" for result in results if result.obstacle]
+    reasons += [f"{result.row.name}: {note}" for result in results for note in result.notes]
     return "\n".join([title, "", view.get_string(), *([""] if reasons else []), *reasons])
 
 
@@ -58,8 +75,8 @@ def _words(result: RowResult, last: str) -> list[str]:
     return [
         str(len(total.values)),
         *(_with_deviation(result.cells[column]) for column in result.row.columns),
-        _number(total.best, total),
-        _number(total.worst, total),
+        _beside(total.best, total.published_best, total),
+        _beside(total.worst, total.published_worst, total),
         _published(total),
         "-" if total.difference is None else _number(total.difference, total, "+"),
     ]
@@ -70,14 +87,19 @@ def _with_deviation(cell: Cell) -> str:
     return _number(cell.mean, cell) + deviation
 
 
+def _beside(value: float, published: float | None, cell: Cell) -> str:
+    return _number(value, cell) + ("" if published is None else f" (published {published:g})")
+
+
 def _published(cell: Cell) -> str:
     if cell.published is None:
         return "-"
-    return f"{cell.published:g}{'' if cell.comparable else ', not comparable'}"
+    best = " (best run)" if cell.reported == "best" else ""
+    return f"{cell.published:g}{best}{'' if cell.comparable else ', not comparable'}"
 
 
 def _number(value: float, cell: Cell, sign: str = "") -> str:
-    return f"{value:{sign}.4f}" if cell.lower_is_better else f"{value:{sign}.2f}"
+    return f"{value:{sign}.{cell.digits}f}"
 
 
 def _gain(result: RowResult) -> str:
@@ -109,13 +131,14 @@ def as_csv(results: Sequence[RowResult]) -> str:
     """Return the results as CSV, one line per cell."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["row", "column", "n", "mean", "deviation", "best", "worst", "published", "difference", "seeds"])
+    names = ("n", "mean", "deviation", "best", "worst", "published", "reported", "published_best", "published_worst")
+    writer.writerow(["row", "column", *names, "difference", "seeds"])
     for result in results:
         seeds = " ".join("none" if seed is None else str(seed) for seed in result.seeds)
         for column, cell in result.cells.items():
             values = cell.as_dict()
-            names = ("n", "mean", "deviation", "best", "worst", "published", "difference")
-            writer.writerow([result.row.name, column, *("" if values[n] is None else values[n] for n in names), seeds])
+            figures = ["" if values[name] is None else values[name] for name in (*names, "difference")]
+            writer.writerow([result.row.name, column, *figures, seeds])
     return file.getvalue()
 
 
@@ -128,6 +151,7 @@ def as_json(results: Sequence[RowResult], baseline: str | None) -> list[dict[str
             "seeds": list(result.seeds),
             "cells": {column: cell.as_dict() for column, cell in result.cells.items()},
             "not_run": result.obstacle,
+            "notes": list(result.notes),
             "over_baseline": result.over_baseline and {"baseline": baseline, **vars(result.over_baseline)},
         }
         for result in results

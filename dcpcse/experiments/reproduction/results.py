@@ -3,29 +3,38 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from senteval.bootstrap import Gain, Scored, gain
 
 from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, PublishedRow
-from dcpcse.experiments.reproduction.units import UNIT_SCORES, UNIT_SIMILARITIES, RunUnit
+from dcpcse.experiments.reproduction.units import PRINTED, UNIT_SCORES, UNIT_SIMILARITIES, RunUnit
 
-LOWER_IS_BETTER = ("alignment", "uniformity")
+GEOMETRY = ("alignment", "uniformity", "anisotropy", "token_anisotropy")
+"""Columns of the geometry task, which are not scaled; lower is better."""
+
+LOWER_IS_BETTER = (*GEOMETRY, "rank")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The values of one column over all seeds, × 100 as printed (alignment and uniformity are unscaled).
+    """The values of one column over all seeds, × 100 as printed (measures of geometry, cosines, ranks are unscaled).
 
-    comparable: whether the published figure belongs to the same encoder, steps and settings.
+    published: the published figure, which is the `reported` one of several runs: their mean or their best.
+    published_best, published_worst: the published maximum and minimum over runs.
+    comparable: whether the published figures belong to the same encoder, steps and settings. digits: the number of
+    decimals with which the figures are printed.
     """
 
     values: tuple[float, ...]
     published: float | None
     comparable: bool = True
     lower_is_better: bool = False
+    reported: str = "mean"
+    published_best: float | None = None
+    published_worst: float | None = None
+    digits: int = 2
 
     @property
     def mean(self) -> float:
@@ -46,20 +55,23 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Mean minus published figure; None if there is no comparable figure."""
-        return None if self.published is None or not self.comparable else self.mean - self.published
+        """Mean (or best, if the best is published) minus published figure; None if there is no comparable figure."""
+        if self.published is None or not self.comparable:
+            return None
+        return (self.best if self.reported == "best" else self.mean) - self.published
 
     def as_dict(self) -> dict[str, Any]:
         """Return the cell as a JSON-serialisable dictionary."""
-        names = ("mean", "deviation", "best", "worst", "published", "comparable", "difference")
-        return {"values": list(self.values), "n": len(self.values), **{name: getattr(self, name) for name in names}}
+        names = ("mean", "deviation", "best", "worst", "published", "reported", "published_best", "published_worst")
+        own = {name: getattr(self, name) for name in (*names, "comparable", "difference")}
+        return {"values": list(self.values), "n": len(self.values), **own}
 
 
 @dataclass(frozen=True)
 class RowResult:
     """The result of a row: its cells by column, the seeds, and the gain over the baseline row.
 
-    obstacle: why the row was not run, finished or compared.
+    notes: lines that explain the figures. obstacle: why the row was not run, finished or compared.
     """
 
     row: PublishedRow
@@ -67,30 +79,71 @@ class RowResult:
     seeds: tuple[int | None, ...] = ()
     obstacle: str | None = None
     over_baseline: Gain | None = None
+    notes: tuple[str, ...] = ()
 
 
 def collect_result(row: PublishedRow, units: Sequence[RunUnit], comparable: bool) -> RowResult:
     """Return the result of a row from its finished units."""
-    found = [read_figures(unit.folder / UNIT_SCORES, row) for unit in units]
-    cells = {
-        column: Cell(
-            tuple(one[column] for one in found), row.published.get(column), comparable, column in LOWER_IS_BETTER
-        )
-        for column in row.columns
-        if found
-    }
-    return RowResult(row, cells, tuple(unit.seed for unit in units))
+    found = [read_figures(unit) for unit in units]
+    cells = {column: _cell(row, column, [one[column] for one in found], comparable) for column in row.columns if found}
+    notes = [f"assumed: {row.assumed}"] if row.assumed and found else []
+    if row.predict and found:
+        notes += _token_notes(row, _lines(units[0], "predict")[0])
+    return RowResult(row, cells, tuple(unit.seed for unit in units), notes=tuple(notes))
 
 
-def read_figures(path: Path, row: PublishedRow) -> dict[str, float]:
-    """Read the columns of a row from the scores of one unit. Raises KeyError if a column was not evaluated."""
-    scores = json.loads(path.read_text(encoding="utf-8"))
+def _cell(row: PublishedRow, column: str, values: Sequence[float], comparable: bool) -> Cell:
+    return Cell(
+        tuple(values),
+        row.published.get(column),
+        comparable,
+        column in LOWER_IS_BETTER,
+        row.reported,
+        row.best.get(column),
+        row.worst.get(column),
+        4 if column in (*GEOMETRY, *row.similarity) else 2,
+    )
+
+
+def read_figures(unit: RunUnit) -> dict[str, float]:
+    """Read the columns of a row from the files of one unit. Raises KeyError if a column was not measured."""
+    row = unit.row
+    values: dict[str, float] = _read_scores(unit) if "evaluate" in unit.steps else {}
+    if row.similarity:
+        values |= {line["sentences"][1]: line["score"] for line in _lines(unit, "similarity")}
+    if row.predict:
+        (line,) = _lines(unit, "predict")
+        values |= {column: len(set(line[column]) & set(row.predict[column])) for column in row.columns}
+    return {column: values[column] for column in row.columns}
+
+
+def _read_scores(unit: RunUnit) -> dict[str, float]:
+    """Return all figures of a scores file by the name of their column."""
+    row, scores = unit.row, json.loads((unit.folder / UNIT_SCORES).read_text(encoding="utf-8"))
     values: dict[str, float] = dict(scores["scores_x100"])
     for task in scores["tasks"].values():
-        values |= {name: task[name] for name in LOWER_IS_BETTER if name in task}
+        values |= {name: task[name] for name in GEOMETRY if name in task}
+        values |= {f"recall@{cutoff}": recall for cutoff, recall in task.get("recall", {}).items()}
+        values |= {f"without {count}": score for count, score in task.get("average_without", {}).items()}
+        ranks = {(query, answer): rank for query, answer, rank in task.get("ranks", ())}
+        if row.answer in ranks:
+            values["rank"] = ranks[row.answer]
     if row.family in scores["averages_x100"]:
         values[AVERAGE_COLUMN] = scores["averages_x100"][row.family]
-    return {column: values[column] for column in row.columns}
+    return values
+
+
+def _lines(unit: RunUnit, step: str) -> list[dict[str, Any]]:
+    text = (unit.folder / PRINTED[step]).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def _token_notes(row: PublishedRow, line: Mapping[str, Any]) -> list[str]:
+    """Return the predicted tokens beside the published ones, a line per column."""
+    return [
+        f"{row.predict['sentence']} {column}: {', '.join(line[column])} (published: {', '.join(row.predict[column])})"
+        for column in row.columns
+    ]
 
 
 def gain_over_baseline(units: Sequence[RunUnit], baseline: Sequence[RunUnit]) -> Gain:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from dcpcse.encoders.storage.manifest import is_model_folder
-from dcpcse.experiments.reproduction.units import UNIT_SCORES, RunUnit
+from dcpcse.experiments.reproduction.units import PRINTED, TRAININGS, UNIT_SCORES, RunUnit
 from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_atomic
@@ -39,15 +39,17 @@ class UnitFailedError(UserError):
 
 
 def is_finished(unit: RunUnit) -> bool:
-    """Whether the complete scores of a unit exist. Raises UserError if they were obtained with other options."""
+    """Whether all measurements of a unit exist. Raises UserError if they were obtained with other options."""
     record = _read(unit.folder / RECORD)
     if record and record["digest"] != unit.digest:
         raise UserError(
             f"{unit.folder} contains {unit.name} with other options, see {unit.folder / RECORD}; choose another "
             "--output_dir, or use the same options"
         )
-    scores = _read(unit.folder / UNIT_SCORES)
-    return bool(record and scores and scores["complete"])
+    if not record or not all((unit.folder / PRINTED[step]).is_file() for step in unit.steps if step in PRINTED):
+        return False
+    scores = _read(unit.folder / UNIT_SCORES) if "evaluate" in unit.steps else {"complete": True}
+    return bool(scores and scores["complete"])
 
 
 def run_unit(unit: RunUnit) -> None:
@@ -63,23 +65,46 @@ def run_unit(unit: RunUnit) -> None:
         facts["environment"] = system_info()
         _write(unit.folder / RECORD, facts)
         started = time.monotonic()
-        if unit.train and not is_model_folder(unit.model):
-            _call(unit, ["train", *unit.train, "--resume"])
-        _call(unit, ["evaluate", *unit.evaluate, "--overwrite"])  # replaces the output of an interrupted evaluation
-        for checkpoint in unit.model.glob("checkpoint-*"):  # a checkpoint takes gigabytes if the encoder is trained
-            shutil.rmtree(checkpoint)
+        for step, words in unit.steps.items():
+            if step in TRAININGS:
+                _train(unit, step, words)
+            elif step in PRINTED:
+                _keep_output(unit, step, words)
+            else:
+                _call(unit, [step, *words, "--overwrite"])  # replaces the output of an interrupted evaluation
         _write(unit.folder / RECORD, {**facts, "seconds_of_last_try": time.monotonic() - started})
 
 
-def _call(unit: RunUnit, words: Sequence[str]) -> None:
-    """Run a command of this package in a child process that ends when this process does."""
+def _train(unit: RunUnit, step: str, words: Sequence[str]) -> None:
+    """Train a model of a unit, or resume its training. The checkpoints of a finished model are deleted."""
+    model = unit.folder / TRAININGS[step]
+    if not is_model_folder(model):
+        _call(unit, ["train", *words, "--resume"])
+    for checkpoint in model.glob("checkpoint-*"):  # a checkpoint takes gigabytes if the encoder is trained
+        shutil.rmtree(checkpoint)
+
+
+def _keep_output(unit: RunUnit, step: str, words: Sequence[str]) -> None:
+    """Run a command and write the lines of JSON that it prints to a file of the unit."""
+    printed = _call(unit, [step, *words], capture=True)
+    lines = [line for line in printed.splitlines() if line.startswith("{")]
+    write_atomic(unit.folder / PRINTED[step], "".join(f"{line}\n" for line in lines))
+
+
+def _call(unit: RunUnit, words: Sequence[str], capture: bool = False) -> str:
+    """Run a command of this package in a child process that ends when this process does.
+
+    Its output is appended to the log of the unit; with `capture`, what it prints to stdout is returned instead.
+    """
     command = [sys.executable, "-m", "dcpcse.cli.child", str(os.getpid()), *words]
     with (unit.folder / LOG).open("a", encoding="utf-8") as log:
         log.write(f"$ python -m dcpcse {' '.join(words)}\n")
         log.flush()
-        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+        stdout = subprocess.PIPE if capture else log
+        done = subprocess.run(command, stdout=stdout, stderr=log, check=False, encoding="utf-8")
     if done.returncode:
         raise UnitFailedError(f"{unit.name}: {words[0]} ended with {done.returncode}: {_last_line(unit)}")
+    return done.stdout or ""
 
 
 def _last_line(unit: RunUnit) -> str:

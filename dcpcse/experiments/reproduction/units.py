@@ -1,9 +1,7 @@
 """Units of a reproduction: a unit is a row with one seed, its commands and its folder."""
 
-import functools
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,14 +12,19 @@ from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
 
 UNIT_SCORES, UNIT_SIMILARITIES = "scores.json", "similarities.npz"
+PRINTED = {"similarity": "cosines.jsonl", "predict": "tokens.jsonl"}
+"""Command that measures by printing lines of JSON → the file of its unit in which these lines are kept."""
+
+TRAININGS = {"start": "start", "train": "model"}
+"""Name of a training of a unit → its output folder. `start` trains the model from which `train` starts."""
 
 
 @dataclass(frozen=True)
 class ReproductionConfig:
     """The data and settings with which the user reproduces rows.
 
-    base: encoder that replaces those of the rows. unsup_file, sup_file: training data that replaces the presets'
-    paths.
+    base: encoder that replaces those of the rows. unsup_file, sup_file, nli_file, stsb_file, sts_texts_file: training
+    data that replaces the presets' paths.
     generator: generator of replaced tokens. vectors: file of word vectors. limit: maximum number of optimiser steps.
     changes: options of train.py that override all others. custom_data: the evaluation files are the user's own.
     """
@@ -31,52 +34,57 @@ class ReproductionConfig:
     generator: str | None = None
     unsup_file: str | None = None
     sup_file: str | None = None
+    nli_file: str | None = None
+    stsb_file: str | None = None
+    sts_texts_file: str | None = None
     vectors: str | None = None
     limit: int | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     custom_data: bool = False
 
-    @property
-    def comparable(self) -> bool:
-        """Whether the results can be compared with the published figures."""
-        return not (self.base or self.generator or self.limit or self.changes or self.custom_data)
+    def comparable(self, row: PublishedRow) -> bool:
+        """Return whether the results of a row can be compared with its published figures."""
+        if self.generator or self.limit or self.changes or self.custom_data:
+            return False
+        return self.base is None or _is_encoder(self.base, published_encoder(row))
 
 
 @dataclass(frozen=True)
 class RunUnit:
-    """A row with one seed: the arguments of its commands, and its folder.
+    """A row with one seed: its folder, and the arguments of its commands by name, in the order in which they run.
 
-    options: all options of its training, including those of the preset.
+    The names are those of `TRAININGS`, then `evaluate`, `similarity` and `predict`.
     """
 
     row: PublishedRow
     seed: int | None
     folder: Path
-    train: tuple[str, ...] | None
-    evaluate: tuple[str, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    steps: Mapping[str, tuple[str, ...]]
 
     @property
     def name(self) -> str:
         return self.row.name if self.seed is None else f"{self.row.name}, seed {self.seed}"
 
     @property
-    def model(self) -> Path:
-        """Folder of the trained model."""
-        return self.folder / "model"
+    def model(self) -> str:
+        """The trained model, or the encoder that is measured without training."""
+        evaluate = self.steps["evaluate"]
+        return evaluate[evaluate.index("--model_name_or_path") + 1]
 
     @property
     def commands(self) -> dict[str, list[str]]:
-        """The arguments of `train` and `evaluate`. The folder is written as a dot, since it may be moved."""
-        found = {"train": self.train, "evaluate": self.evaluate}
-        return {
-            name: [word.replace(str(self.folder), ".") for word in words] for name, words in found.items() if words
-        }
+        """The arguments by name. The folder is written as a dot, since it may be moved."""
+        return {name: [word.replace(str(self.folder), ".") for word in words] for name, words in self.steps.items()}
 
     @property
     def digest(self) -> str:
         """Digest of all options, by which a folder that was written with other options is recognised."""
         return hashlib.sha256(json.dumps(self.commands, sort_keys=True).encode()).hexdigest()
+
+
+def command_of(step: str) -> str:
+    """Return the command of dcpcse that runs a step of a unit."""
+    return "train" if step in TRAININGS else step
 
 
 def plan(rows: Sequence[PublishedRow], seeds: Sequence[int], config: ReproductionConfig, root: Path) -> list[RunUnit]:
@@ -97,11 +105,11 @@ def obstacle(row: PublishedRow, config: ReproductionConfig) -> str | None:
         return _missing(config.vectors, "word vectors (--vectors GloVe's file)")
     if row.needs and config.base is None:
         return f"needs {row.needs}"
-    if row.preset and row.preset not in presets.names():
-        return f"cited only: the paper gives no settings for it (no preset {row.preset})"
-    if row.preset or row.fitted:
-        where = f"--{option}" if (option := _text_option(row)) else "where its preset says"
-        return _missing(_text_of(row, config), f"training data ({where})")
+    for path in _texts(row):
+        option = REPLACEABLE_FILES.get(path)
+        where = f"--{option}" if option else "where its preset says"
+        if problem := _missing(_given_text(path, config), f"training data ({where})"):
+            return problem
     return None
 
 
@@ -111,16 +119,34 @@ def relevant_options(row: PublishedRow) -> set[str]:
         return set()
     if row.glove:
         return {"vectors"}
-    found = {"base"}
-    if (row.preset in presets.names() or row.fitted) and _text_option(row):
-        found.add(_text_option(row))
+    found = {"base", *(REPLACEABLE_FILES[path] for path in _texts(row) if path in REPLACEABLE_FILES)}
     if row.trained:
         found.add("seeds")
     if row.preset:
         found |= {"limit", "set"}
-    if row.preset in presets.names() and "generator_name" in presets.load_preset(row.preset).options:
+    if any("generator_name" in presets.load_preset(name).options for name in _presets(row)):
         found.add("generator")
     return found
+
+
+def published_encoder(row: PublishedRow) -> str | None:
+    """Return the hub id of the encoder with which a row was published; None for rows without one."""
+    if row.plain:
+        return row.plain.get("model")
+    if row.preset is None:
+        return None
+    options = row.start.options if row.start else row.options
+    return options.get("model_name_or_path") or presets.load_preset(_presets(row)[0]).options["model_name_or_path"]
+
+
+def _is_encoder(place: str, hub_id: str | None) -> bool:
+    """Return whether a place is this encoder: its hub id, or its folder in the cache of downloads."""
+    return hub_id is not None and (place == hub_id or f"models--{hub_id.replace('/', '--')}" in Path(place).parts)
+
+
+def _presets(row: PublishedRow) -> list[str]:
+    """Return the names of the presets that a row trains with, in the order of the trainings."""
+    return [name for name in (row.start and row.start.preset, row.preset) if name]
 
 
 def _missing(path: str | None, what: str) -> str | None:
@@ -129,55 +155,91 @@ def _missing(path: str | None, what: str) -> str | None:
     return None if Path(path).is_file() else f"needs your {what}; {path} does not exist"
 
 
-REPLACEABLE_FILES = {"data/wiki1m_for_simcse.txt": "unsup_file", "data/nli_for_simcse.csv": "sup_file"}
-"""Training files of presets that an option can replace; other presets keep their files."""
+UNLABELLED, NLI_TRIPLETS = "data/wiki1m_for_simcse.txt", "data/nli_for_simcse.csv"
+REPLACEABLE_FILES = {
+    UNLABELLED: "unsup_file",
+    NLI_TRIPLETS: "sup_file",
+    "data/allnli.csv": "nli_file",
+    "data/stsb_train.csv": "stsb_file",
+    "data/sts_texts.txt": "sts_texts_file",
+}
+"""Training files of presets → the option that replaces them; presets of other files keep theirs."""
 
 
-def _text_of(row: PublishedRow, config: ReproductionConfig) -> str:
-    """Return the path of the text file on which a row is trained or fitted."""
-    option = _text_option(row)
+def _texts(row: PublishedRow) -> list[str]:
+    """Return the paths of the texts on which a row is trained, fitted or measured, as the presets give them.
+
+    Whitening and flow are fitted to NLI sentences, as published.
+    """
+    found = [presets.load_preset(name).options["train_file"] for name in _presets(row)]
+    found += [NLI_TRIPLETS] if row.fitted else []
+    found += [UNLABELLED] if row.sentences or "text" in row.picture else []
+    return list(dict.fromkeys(found))
+
+
+def _given_text(path: str, config: ReproductionConfig) -> str:
+    """Return the file that the user gives in place of a preset's training file, or that file itself."""
+    option = REPLACEABLE_FILES.get(path)
     given = config.changes.get("train_file") if option is None else getattr(config, option)
-    return given or _named_text(row)
-
-
-def _text_option(row: PublishedRow) -> str | None:
-    return REPLACEABLE_FILES.get(_named_text(row))
-
-
-def _named_text(row: PublishedRow) -> str:
-    """Return the training file of the row's preset. Whitening and flow are fitted to NLI sentences, as published."""
-    return presets.load_preset(row.preset or "simcse/sup-bert-base").options["train_file"]
+    return given or path
 
 
 def _unit(row: PublishedRow, seed: int | None, config: ReproductionConfig, root: Path) -> RunUnit:
     folder = root / row.name / ("once" if seed is None else f"seed-{seed}")
-    evaluate = _evaluation(row, seed, config, folder)
-    if not row.preset:
-        return RunUnit(row, seed, folder, None, evaluate)
-    preset, own = presets.load_preset(row.preset), _training(row, seed, config, folder / "model")
-    train = ("--preset", row.preset, *command_words(own))
-    return RunUnit(row, seed, folder, train, evaluate, {**preset.options, **own})
+    base, steps = config.base, {}
+    if row.start:
+        output = folder / TRAININGS["start"]
+        steps["start"] = _training(row.start.preset, row.start.options, seed, config, base, output)
+        base = str(output)
+    if row.preset:
+        output = folder / TRAININGS["train"]
+        steps["train"] = _training(row.preset, row.options, seed, config, base, output)
+        model = {"model_name_or_path": output, **row.evaluation}
+    else:
+        model = _untrained(row, seed, config)
+    if row.measured:
+        steps["evaluate"] = _evaluation(row, model, config, folder)
+    places = [str(model.pop("model_name_or_path"))]
+    if row.similarity:
+        steps["similarity"] = (*places, *row.similarity, *command_words(model), "--json")
+    if row.predict:
+        steps["predict"] = (row.predict["sentence"], "--model_name_or_path", *places, "--json")
+    return RunUnit(row, seed, folder, steps)
 
 
-def _training(row: PublishedRow, seed: int, config: ReproductionConfig, output: Path) -> dict[str, Any]:
-    """Return the options of train.py that are added to those of the preset."""
-    options: dict[str, Any] = dict(row.options)
-    if config.base:
-        options["model_name_or_path"] = config.base
-    if config.generator and "generator_name" in presets.load_preset(row.preset).options:
+def _training(
+    preset: str,
+    changed: Mapping[str, Any],
+    seed: int,
+    config: ReproductionConfig,
+    base: str | None,
+    output: Path,
+) -> tuple[str, ...]:
+    """Return the arguments of train.py: the preset, and the options that are added to it."""
+    own = presets.load_preset(preset).options
+    options: dict[str, Any] = dict(changed)
+    if base:
+        options["model_name_or_path"] = base
+    if config.generator and "generator_name" in own:
         options["generator_name"] = config.generator
-    options |= {"train_file": Path(_text_of(row, config)).resolve(), "eval_data_dir": config.data_dir}
+    file = _given_text(own["train_file"], config)
+    options |= {"train_file": Path(file).resolve(), "eval_data_dir": config.data_dir}
     if config.custom_data:
         options["custom_eval_data"] = True
     if config.limit:
         options |= {"max_steps": config.limit, "eval_steps": max(1, config.limit // 2)}
-    return {**options, **config.changes, "seed": seed, "output_dir": output}
+    options = {**options, **config.changes, "seed": seed, "output_dir": output}
+    if "train_file" in config.changes:
+        options["train_file"] = Path(file).resolve()
+    return ("--preset", preset, *command_words(options))
 
 
-def _evaluation(row: PublishedRow, seed: int | None, config: ReproductionConfig, folder: Path) -> tuple[str, ...]:
-    trained = {"model_name_or_path": folder / "model", **row.evaluation}
-    options = trained if row.preset else _untrained(row, seed, config)
-    options |= {"mode": "test", "task_set": "na", "tasks": row.measured, "data_dir": config.data_dir}
+def _evaluation(
+    row: PublishedRow, model: Mapping[str, Any], config: ReproductionConfig, folder: Path
+) -> tuple[str, ...]:
+    options = {**model, "mode": row.mode, "task_set": "na", "tasks": row.measured, "data_dir": config.data_dir}
+    if row.sentences:
+        options[row.sentences] = Path(_given_text(UNLABELLED, config)).resolve()
     options["output_file"] = folder / UNIT_SCORES
     if config.custom_data:
         options["custom_data"] = True
@@ -192,7 +254,8 @@ def _untrained(row: PublishedRow, seed: int | None, config: ReproductionConfig) 
     options = {"model_name_or_path": config.base or row.plain["model"]}
     options |= {name: value for name, value in row.plain.items() if name != "model"}
     if row.fitted:
-        options |= {"postprocess": row.fitted, "fit_on": Path(_text_of(row, config)).resolve()}
+        file = _given_text(NLI_TRIPLETS, config)
+        options |= {"postprocess": row.fitted, "fit_on": Path(file).resolve()}
     if row.fitted == "flow":
         options["flow_seed"] = seed
     return options
@@ -205,28 +268,6 @@ def command_words(options: Mapping[str, Any]) -> list[str]:
         values = value if isinstance(value, (list, tuple)) else [value]
         line += [f"--{name}", *map(str, values)]
     return line
-
-
-def training_size(unit: RunUnit) -> tuple[int, int]:
-    """Return the number of optimiser steps of a unit's training, and the number of training examples in them."""
-    options = unit.options
-    batch, accumulation = (
-        int(options.get(name, default))
-        for name, default in (("per_device_train_batch_size", 8), ("gradient_accumulation_steps", 1))
-    )
-    if (steps := int(options.get("max_steps", 0))) > 0:
-        return steps, steps * batch * accumulation
-    rows, epochs = _count_rows(str(options["train_file"])), float(options.get("num_train_epochs", 3))
-    steps_per_epoch = math.ceil(math.ceil(rows / batch) / accumulation)
-    return math.ceil(steps_per_epoch * epochs), math.ceil(rows * epochs)
-
-
-@functools.cache
-def _count_rows(training_file: str) -> int:
-    # Imported here, so that a listing of the rows does not import torch and datasets.
-    from dcpcse.data.training_file import load_training_file
-
-    return len(load_training_file(training_file).dataset)
 
 
 MAX_SEEDS = 1_000
