@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from recorded import (
     FILES,
     Bench,
@@ -30,6 +31,9 @@ from recorded import (
     write_encoders,
 )
 from torch import Tensor
+from transformers import AutoModel
+
+from dcpcse.methods.shared.prototypes import PAPER
 
 TOLERANCE = 1e-6
 PAGE = Path(__file__).parents[2] / "docs/fidelity.md"
@@ -255,6 +259,77 @@ def test_optiprompt_trains_the_opening_quote_which_the_last_occurrence_of_its_to
     batch = step.collate([{"anchor": text} for text in texts])
     total_of(step, step(**batch), 0).backward()
     assert (step.model.encoder.shallow.weight.grad.norm(dim=1) > 0).all()
+
+
+# ConPVP: the place of [MASK]
+
+
+def naive_conpvp(bench: Bench, case: Case, batch: dict[str, Tensor], kept: Tensor, *, third_from_end: bool) -> float:
+    """ConPVP's loss in loops over a plain transformers model, one row at a time.
+
+    kept: where the debiasing pass attends. third_from_end: take that token for [MASK], as the release does; otherwise
+    the last mask token of the row.
+    """
+    plain = (
+        AutoModel.from_pretrained(bench.folders[case.encoder], attn_implementation="eager", add_pooling_layer=False)
+        .double()
+        .eval()
+    )
+    mask_id = bench.tokenizer(case.encoder).mask_token_id
+    weights = {name: torch.from_numpy(value).double() for name, value in case.group("weights").items()}
+    views: list[list[Tensor]] = [[] for _ in range(batch["input_ids"].shape[1])]
+    for example in range(len(batch["input_ids"])):
+        for view, vectors in enumerate(views):
+            length = int(batch["attention_mask"][example, view].sum())
+            ids = batch["input_ids"][example, view, :length]
+            place = length - 3 if third_from_end else int((ids == mask_id).nonzero().max())
+            embedded = plain.get_input_embeddings()(ids).clone()
+            if view == 0:
+                embedded[place - len(weights["endp"]) : place] = weights["endp"]
+            positions = {"position_ids": torch.arange(length)[None] + (2 if case.encoder == "roberta" else 0)}
+            hidden = [
+                plain(inputs_embeds=embedded[None], attention_mask=mask[None], **positions).last_hidden_state[0, place]
+                for mask in (torch.ones(length), kept[example, view, :length])
+            ]
+            vectors.append(
+                torch.tanh(weights["mlp.dense.weight"] @ (hidden[0] - hidden[1]) + weights["mlp.dense.bias"])
+            )
+    anchors, *others = views
+    losses = []
+    for i, anchor in enumerate(anchors):
+        scores = [F.cosine_similarity(anchor, other, dim=0) / 0.05 for vectors in others for other in vectors]
+        losses.append(torch.stack(scores).logsumexp(0) - scores[i])
+    return torch.stack(losses).mean().item()
+
+
+@pytest.mark.parametrize("case", [case for case in CONPVP if not case.supervised], ids=str)
+def test_the_naive_loop_with_the_third_token_from_the_end_is_the_release(case, bench):
+    batch, kept = batch_of(case), torch.from_numpy(case["given/prompt_mask"])
+    loss = naive_conpvp(bench, case, batch, kept, third_from_end=True)
+    assert loss == pytest.approx(float(case["public/loss"]), rel=1e-9)
+    assert naive_conpvp(bench, case, batch, kept, third_from_end=False) == pytest.approx(loss, rel=1e-12)
+
+
+ENDS_IN_MASK = '"{sentence}" which does not denote [MASK]'
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_template_that_ends_in_mask_is_read_at_its_mask(kind, bench):
+    """The release takes the third token from the end, here the word before [MASK]: its loss differs, ours is right."""
+    case = Case("conpvp", f"{kind}-1-column-s-their-words")
+    rows = [{"anchor": text} for text in case["texts/sentences"].tolist()]
+    assert ENDS_IN_MASK in PAPER["negative"]
+    for end, differs in (("", True), (" .", False)):
+        sets = {name: [text + end * (text == ENDS_IN_MASK) for text in texts] for name, texts in PAPER.items()}
+        step = bench.build(case, prototype_templates=bench.write(f"{kind}{differs}", sets))
+        texts = [str(template.template) for template in step.model.templates]
+        batch = step.collate(rows, seed=1)
+        odd = batch["slots_template"] == texts.index(ENDS_IN_MASK + end)
+        assert odd.sum() == 1 and odd[:, 2].sum() == 1, "the test needs one such negated prototype among others"
+        loss, kept = total_of(step, step(**batch), 0).item(), attended(step, batch)
+        assert naive_conpvp(bench, case, batch, kept, third_from_end=False) == pytest.approx(loss, rel=1e-12)
+        off = abs(naive_conpvp(bench, case, batch, kept, third_from_end=True) / loss - 1)
+        assert (1e-3 < off < 2e-2) if differs else off < 1e-12
 
 
 # docs/fidelity.md
