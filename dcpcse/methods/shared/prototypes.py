@@ -42,19 +42,35 @@ PAPER = {
 """The templates of Table 1 of ConPVP; quotation marks that are missing in print are restored."""
 
 CODE = {
-    "positive": (*PAPER["positive"], '"{sentence}" , is related to "[MASK]"'),
+    "positive": (
+        'Given " {sentence} " , we assume that " [MASK] "',
+        '" {sentence} " , Is this review positive ? [MASK] .',
+        '" {sentence} " is a [MASK] news',
+        '" {sentence} " is a [MASK] one',
+        '" {sentence} " . In summary : " [MASK] "',
+        'By " {sentence} " they mean [MASK] .',
+        'Article " {sentence} " belongs to a [MASK] topic',
+        'This sentence : " {sentence} " means [MASK] .',
+        '" {sentence} " , is related to " [MASK] "',
+    ),
     "negative": (
-        '"{sentence}", is this review negative ? [MASK] .',
-        'Without "{sentence}", they mean [MASK] .',
-        '"{sentence}" is inconsistent to "[MASK]"',
-        '"{sentence}" is totally different to : "[MASK]"',
-        '"{sentence}" which not denotes [MASK] .',
-        '"{sentence}" is not a [MASK] one',
-        'This sentence : "{sentence}" not means [MASK] .',
-        'Article "{sentence}" is definitely not about the [MASK] topic',
+        '" {sentence} " , Is this review negative ? [MASK] .',
+        'Without " {sentence} " they mean [MASK] .',
+        '" {sentence} " is inconsistent to " [MASK] "',
+        '" {sentence} " is totally different to : " [MASK] "',
+        '" {sentence} " which not denotes [MASK] .',
+        '" {sentence} " is not a [MASK] one',
+        'This sentence : " {sentence} " not means [MASK] .',
+        'Article " {sentence} " is definitely not about the [MASK] topic',
     ),
 }
-"""The nine positive and eight negative templates of the public code, as far as its differences are known."""
+"""The nine positive and eight negative templates of the public code, for all encoders.
+
+Blanks inside the quotes make a difference to byte-level tokenizers only (RoBERTa). There the public code tokenises the
+text before the sentence by itself, so that its last blank becomes a token and the sentence begins without a blank;
+here the blank belongs to the first word of the sentence, as in plain text. In every template of the public code
+exactly one token follows [MASK] before the end, because the code finds [MASK] by this distance.
+"""
 
 TEMPLATE_SETS: Mapping[str, Mapping[str, Sequence[str]]] = {"paper": PAPER, "code": CODE}
 
