@@ -169,7 +169,9 @@ class SentenceEncoder(nn.Module):
         alone = render_template_only(
             self.templates, *cases.unbind(1), self.tokenizer.pad_token_id, shifted=self.denoising.shifted
         )
-        return self._pool(alone.input_ids, alone.attention_mask, alone.slots, index=alone.index)[case_of]
+        # The encoder adds its first position to an index; without it, the positions begin at 0.
+        index = alone.index - self.encoder.positions.first if self.denoising.from_zero else alone.index
+        return self._pool(alone.input_ids, alone.attention_mask, alone.slots, index=index)[case_of]
 
     def _pool(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None, **options: Any) -> Tensor:
         return self.pooler(self._hidden(input_ids, attention_mask, slots, **options), attention_mask, slots)
@@ -249,7 +251,7 @@ class SentenceEncoder(nn.Module):
             return {"template": None, "denoising": None}
         text = self.template.template
         template = {"text": str(text), "continuous": text.continuous, "final_period": self.final_period}
-        return {"template": template, "denoising": asdict(self.denoising)}
+        return {"template": template, "denoising": self.denoising.record()}
 
     def save(self, folder: str | Path) -> None:
         """Write trained weights, record and tokenizer, but no frozen backbone, to a folder (`storage.model_folder`).

@@ -5,7 +5,8 @@ ConPVP's code encodes the full input again, with attention restricted to the tem
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ class Denoising:
 
     training, inference: whether it is subtracted in train mode and in eval mode. by: one of `WAYS`. shifted: whether
     template tokens after the sentence keep their positions in the full input. freeze: whether the subtracted
-    vector is a constant, without gradients.
+    vector is a constant, without gradients. from_zero: whether the positions of the template alone are counted from 0
+    in encoders whose first position is a different one (RoBERTa in the public PromptBERT code).
     """
 
     training: bool = False
@@ -31,11 +33,21 @@ class Denoising:
     by: str = "template"
     shifted: bool = True
     freeze: bool = False
+    from_zero: bool = False
 
     @property
     def ever(self) -> bool:
         """Whether the template's vector is subtracted in any mode."""
         return self.training or self.inference
+
+    def record(self) -> dict[str, Any]:
+        """Return the settings as `dcpcse.json` contains them.
+
+        `from_zero` is included only if it is set, so that the identity of all other models, and their checkpoints, are
+        the same as before this setting existed.
+        """
+        settings = asdict(self)
+        return settings if self.from_zero else {name: settings[name] for name in settings if name != "from_zero"}
 
 
 NO_DENOISING = Denoising()

@@ -69,13 +69,17 @@ def _model(folder: Path) -> FolderFacts:
         "pooling": record["pooling"],
         "head": record["head"],
         "template": record["template"],
-        "denoising": denoising and {"inference": denoising["inference"], "by": denoising["by"]},
+        "denoising": denoising and _denoising(denoising),
         "prompt": record["prompt"],
         "shallow_prompt": record["shallow"],
         "cls_prompt": record.get("cls_prompt"),
         "position_offset": record["position_offset"],
         "dtype": record.get("dtype", "float32"),
     }
+
+
+def _denoising(record: Mapping[str, Any]) -> FolderFacts:
+    return {**{name: record[name] for name in ("inference", "by")}, "from_zero": record.get("from_zero", False)}
 
 
 def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:

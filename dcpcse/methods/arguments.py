@@ -165,6 +165,11 @@ class TemplateOptions:
         "Encode the template alone at consecutive positions, without a gap for the sentence. Default: off.",
         needs=(DENOISING, BY_TEMPLATE),
     )
+    denoise_from_zero: bool | None = flag(
+        "Count the positions of the template alone from 0 even if those of the encoder begin at 2, as the public "
+        "PromptBERT code does with RoBERTa. Default: off.",
+        needs=(DENOISING, BY_TEMPLATE),
+    )
     denoise_freeze: bool | None = flag(
         "Compute no gradient through the vector that is subtracted. Default: off.", needs=DENOISING
     )

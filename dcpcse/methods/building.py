@@ -104,23 +104,29 @@ def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequen
         head=_head(backbone, args),
         head_at_inference=args.pooler_type in POOLERS_WITH_HEAD and not args.mlp_only_train,
         templates=templates,
-        denoising=denoising_of(args),
+        denoising=denoising_of(backbone, args),
         final_period=args.final_period,
         method=args.method,
         arguments=args.record(),
     )
 
 
-def denoising_of(args: ModelArguments) -> Denoising:
+def denoising_of(backbone: Backbone, args: ModelArguments) -> Denoising:
     """Return the settings of template denoising: whether and how the template's own [MASK] vector is subtracted."""
     if args.template is None:
         return NO_DENOISING
+    first = positions_of(backbone.model).first
+    if args.denoise_from_zero and not first:
+        logger.warning(
+            "--denoise_from_zero has no effect on %s, whose positions begin at 0 anyway", backbone.source.model_type
+        )
     return Denoising(
         training=args.denoise,
         inference=args.denoise_at_inference,
         by=args.denoise_by or "template",
         shifted=not args.denoise_unshifted,
         freeze=bool(args.denoise_freeze),
+        from_zero=bool(args.denoise_from_zero and first),
     )
 
 

@@ -11,8 +11,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 import dcpcse
+from dcpcse.cli.commands.info import format_facts
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.utils.errors import UserError
 
@@ -165,6 +168,24 @@ def test_damage_is_named(saved, tiny):
         dcpcse.load(folder)
 
 
+def test_a_folder_records_denoising_from_position_0_only_where_it_is_set(saved, sentences):
+    """Other folders, their identities and their checkpoints remain as they were before there was this setting."""
+    older = {"training", "inference", "by", "shifted", "freeze"}
+    options = {"method": "promptbert", "mlp_only_train": False, "denoise_at_inference": True}
+    vectors = []
+    for given in (False, True):
+        folder, model = saved("roberta", **options, denoise_from_zero=given)
+        record = json.loads((folder / "dcpcse.json").read_text())["denoising"]
+        assert set(record) == (older | {"from_zero"} if given else older)
+        again = dcpcse.load(folder, device="cpu")
+        assert again.denoising == model.denoising
+        assert identity(again)["reading"]["denoising"] == record
+        assert ("at positions from 0" in format_facts(describe_folder(folder, print))) == given
+        vectors.append(again.encode(sentences))
+        assert np.array_equal(vectors[-1], model.encode(sentences))
+    assert abs(vectors[0] - vectors[1]).max() > 1e-4
+
+
 PLAINLY = dict.fromkeys(("training", "inference", "shifted", "freeze"), False)
 
 
@@ -174,6 +195,7 @@ PLAINLY = dict.fromkeys(("training", "inference", "shifted", "freeze"), False)
         ({"backbone": {"folder": "../elsewhere", "fingerprint": "x"}}, "backbone.folder is '../elsewhere'"),
         ({"template": {"text": "no slots", "continuous": False, "final_period": False}}, "slots for the sentence"),
         ({"denoising": {**PLAINLY, "by": "magic"}}, "denoising.by is 'magic'; expected one of"),
+        ({"denoising": {**PLAINLY, "by": "template", "from_zero": 1}}, "denoising.from_zero is 1; expected true or"),
         ({"template": {"text": "{sentence} [MASK]"}}, "dcpcse.json is damaged"),
         ({"template": None, "denoising": None}, "needs a template"),
     ],

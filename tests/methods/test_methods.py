@@ -50,13 +50,17 @@ class Naive:
         self.model.load_state_dict(step.model.encoder.backbone.state_dict(), strict=False)
         self.templates = step.model.templates
 
-    def mask_vector(self, template, content, *, full=True, places=None, attend=None):
-        """[MASK] of the template with (`full`) or without the content; places: positions from 0; attend: a mask."""
+    def mask_vector(self, template, content, *, full=True, places=None, attend=None, first=None):
+        """[MASK] of the template with (`full`) or without the content.
+
+        places: positions from 0; attend: a mask; first: the first position, if it is not that of the encoder.
+        """
+        first = FIRST_POSITION[self.kind] if first is None else first
         ids = [*template.before, *(content if full else []), *template.after]
         vectors = self.model.get_input_embeddings()(torch.tensor([ids]))[0].clone()
         for i, slot in enumerate(template.prompts(len(content) if full else 0)):
             vectors[slot] = self.step.model.encoder.shallow.weight[i]
-        positions = torch.tensor([places or list(range(len(ids)))]) + FIRST_POSITION[self.kind]
+        positions = torch.tensor([places or list(range(len(ids)))]) + first
         mask = None if attend is None else torch.tensor([attend])
         hidden = self.model(inputs_embeds=vectors[None], position_ids=positions, attention_mask=mask)
         slots = template.masks(len(content) if full else 0)
@@ -69,7 +73,8 @@ class Naive:
             return self.mask_vector(template, content, attend=attend)
         shift = gap if denoising.shifted else 0
         places = [*range(before), *range(before + shift, before + shift + after)]
-        return self.mask_vector(template, content, full=False, places=places)
+        first = 0 if denoising.from_zero else None
+        return self.mask_vector(template, content, full=False, places=places, first=first)
 
     def embedding(self, template, content):
         model = self.step.model
@@ -141,6 +146,7 @@ def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
         ({"method": "promptbert", "denoise": False, "denoise_by": "attention", "denoise_at_inference": False},
          "--denoise_by has no effect without --denoise"),
         ({"method": "promptbert", "denoise_by": "attention", "denoise_unshifted": True}, "--denoise_by template"),
+        ({"method": "conpvp", "denoise_by": "attention", "denoise_from_zero": True}, "--denoise_by template"),
         ({"method": "scpcse", "freeze_prompts": True}, "without --init_from"),
         ({"method": "dcpcse", "freeze_prompts": True, "init_from": "x"}, "without input vectors"),
         ({"method": "simcse", "denoise_in_dev": True}, "--denoise_in_dev has no effect without --denoise"),
@@ -205,6 +211,7 @@ def test_every_contrastive_loss_knows_the_gradient_that_is_asked_for(options, ti
 DENOISING = {
     "as the paper": {},
     "unshifted": {"denoise_unshifted": True},
+    "from zero": {"denoise_from_zero": True},
     "by attention": {"denoise_by": "attention"},
     "none": {"denoise": False},
     "two masks": {"template": '[MASK] is "{sentence}" , that is [MASK] .'},
@@ -224,6 +231,19 @@ def test_a_promptbert_step_is_the_loop_over_rows(kind, options, columns, tiny, s
     expected, terms = info_nce(views["anchor"], views["positive"], [views["negative"]] if "negative" in views else [])
     assert terms == 4 * (1 + ("negative" in views))
     torch.testing.assert_close(step(**batch)["contrastive"], expected, atol=2e-3, rtol=1e-4)
+
+
+def test_denoising_from_position_0_is_said_to_have_no_effect_where_positions_begin_there(tiny, caplog):
+    for kind, line in {
+        "bert": "--denoise_from_zero has no effect on bert, whose positions begin at 0",
+        "roberta": "",
+    }.items():
+        caplog.clear()
+        args = model_arguments(method="promptbert", denoise_from_zero=True)
+        model = build_method(load_backbone(tiny(kind)), args, ["anchor"]).model
+        assert model.denoising.from_zero == (kind == "roberta")
+        assert line in caplog.text
+        assert bool(line) == ("--denoise_from_zero" in caplog.text)
 
 
 def test_a_frozen_bias_gives_no_gradient_and_the_same_loss(tiny, sentences):

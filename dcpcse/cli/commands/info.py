@@ -69,6 +69,12 @@ def _prompt(prompt: Mapping[str, Any]) -> str:
     return f"{prompt['length']} deep prompts: {sizes}{projection}"
 
 
+def _denoising(denoising: Mapping[str, Any]) -> str:
+    if not denoising["inference"]:
+        return "not at inference"
+    return f"by {denoising['by']}{', at positions from 0' if denoising['from_zero'] else ''}"
+
+
 def _parameters(parameters: Mapping[str, Any]) -> str:
     if "in_all" in parameters:
         return f"{parameters['in_all']:,}"
@@ -83,7 +89,7 @@ _FORMATS = {
     "prompt": _prompt,
     "parameters": _parameters,
     "pooling": lambda name: f"{name}: {POOLERS[name].help}" if name in POOLERS else name,
-    "denoising": lambda given: f"by {given['by']}" if given["inference"] else "not at inference",
+    "denoising": _denoising,
 }
 """Fact → function that formats it, if its text is not simply the value."""
 

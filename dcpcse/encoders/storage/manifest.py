@@ -145,6 +145,7 @@ class _Denoising:
     shifted: bool
     freeze: bool
     by: str = _one_of(DENOISING_WAYS)
+    from_zero: bool = False
 
 
 @strict
