@@ -14,7 +14,7 @@ from dcpcse.data.labels import CLASSES, LABEL, SCORE
 from dcpcse.data.views import View, max_added_tokens
 from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing
-from dcpcse.encoders.templates import Slots, TokenTemplate, frame
+from dcpcse.encoders.templates import Slots, TokenTemplate, frame, sentence_ids
 from dcpcse.encoders.tokenization import pad, tokenize
 
 SLOTS_PREFIX = "slots_"
@@ -93,7 +93,9 @@ class ViewCollator:
     def _in_templates(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor | Packing]:
         texts = [example[view.column] for example in examples for view in self.views]
         indices = [view.template_for(example[view.column], self.seed) for example in examples for view in self.views]
-        contents, cuts = self._contents(texts, indices), []
+        blanks = [view.blank for _ in examples for view in self.views]
+        leads = [self.templates[index].lead if blank else "" for index, blank in zip(indices, blanks, strict=True)]
+        contents, cuts = self._contents(texts, leads), []
         if self.augmented:
             contents, cuts = self._augment(examples, contents)
         rows = [self.templates[index].wrap(content) for index, content in zip(indices, contents, strict=True)]
@@ -103,18 +105,17 @@ class ViewCollator:
         batch = self._stack([row.ids for row in rows], len(examples))
         return batch | placed | self._edits(cuts, [row.start for row in rows], batch["input_ids"].shape[2])
 
-    def _contents(self, texts: Sequence[str], indices: Sequence[int]) -> list[list[int]]:
-        """Return the token ids of the sentences.
+    def _contents(self, texts: Sequence[str], leads: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of the sentences, each with its leading space or none.
 
         A sentence is tokenised only once for all templates with the same leading space.
         """
-        keys = [(self.templates[index].lead, text) for text, index in zip(texts, indices, strict=True)]
+        keys = list(zip(leads, texts, strict=True))
         ids: dict[tuple[str, str], list[int]] = {}
-        for template in self.templates:
-            missing = [key for key in dict.fromkeys(keys) if key[0] == template.lead and key not in ids]
-            if missing:
-                contents, _ = template.contents([text for _, text in missing], self.max_length)
-                ids |= zip(missing, contents, strict=True)
+        for lead in dict.fromkeys(leads):
+            distinct = [key for key in dict.fromkeys(keys) if key[0] == lead]
+            contents, _ = sentence_ids(self.tokenizer, [text for _, text in distinct], self.max_length, lead)
+            ids |= zip(distinct, contents, strict=True)
         return [ids[key] for key in keys]
 
     def _augment(

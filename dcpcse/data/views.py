@@ -14,13 +14,16 @@ class View:
     """One view of an example: its role in the loss, the column it reads, its templates and its augmentation.
 
     templates: indices of the templates. If there are none, the sentence is encoded without a template; if there are
-    several, one of them is drawn for each text. augmentation: a random change of the sentence.
+    several, one of them is drawn for each text. augmentation: a random change of the sentence. blank: whether the
+    blank that a template has before the sentence belongs to the sentence's first word, as in plain text; otherwise it
+    is left out, as in the training of PromptBERT's public code.
     """
 
     name: str
     column: str
     templates: tuple[int, ...] = ()
     augmentation: Augmentation | None = None
+    blank: bool = True
 
     def template_for(self, text: str, seed: int) -> int:
         """Return the index of a text's template, drawn uniformly.

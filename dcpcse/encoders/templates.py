@@ -156,6 +156,12 @@ class TokenTemplate:
         self.lead = " " if template.before.endswith(" ") else ""
 
     @property
+    def lead_matters(self) -> bool:
+        """Whether there is a space before the sentence that changes its tokens (byte-level tokenizers, RoBERTa)."""
+        with_lead, without = (sentence_ids(self._tokenizer, ["a"], 2, lead) for lead in (self.lead, ""))
+        return with_lead != without
+
+    @property
     def length(self) -> int:
         """Number of tokens of the template, including special tokens."""
         return len(self.before) + len(self.after)
@@ -179,9 +185,7 @@ class TokenTemplate:
 
     def contents(self, sentences: Sequence[str], room: int) -> tuple[list[list[int]], int]:
         """Return the ids of the sentences, truncated to `room` tokens each, and the number of truncated sentences."""
-        texts = [self.lead + sentence.strip() for sentence in sentences]
-        ids = token_ids(self._tokenizer, texts, room + 1, special=False)
-        return [row[:room] for row in ids], sum(len(row) > room for row in ids)
+        return sentence_ids(self._tokenizer, sentences, room, self.lead)
 
     def wrap(self, content: Sequence[int]) -> Rendered:
         """Insert the ids of a sentence, without special tokens, into the template."""
@@ -193,6 +197,17 @@ def with_final_period(sentence: str) -> str:
     """Add a period to a sentence unless it ends in one of `SENTENCE_ENDS` (PromptBERT's evaluation)."""
     text = sentence.strip()
     return f"{text}." if text and text[-1] not in SENTENCE_ENDS else text
+
+
+def sentence_ids(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], room: int, lead: str
+) -> tuple[list[list[int]], int]:
+    """Return the ids of sentences without special tokens, and the number of truncated sentences.
+
+    room: the maximum number of tokens. lead: the text before each sentence, which belongs to its first word.
+    """
+    ids = token_ids(tokenizer, [lead + sentence.strip() for sentence in sentences], room + 1, special=False)
+    return [row[:room] for row in ids], sum(len(row) > room for row in ids)
 
 
 def token_ids(

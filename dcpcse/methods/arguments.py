@@ -134,6 +134,11 @@ class TemplateOptions:
         "Template of the positive and the hard negative. Default: depends on --method, otherwise --template.",
         needs=HAS_TEMPLATE,
     )
+    no_blank_in_training: bool | None = flag(
+        "In training, leave out the blank that a template has before the sentence, as the public PromptBERT code does "
+        "with RoBERTa. Dev sets and encode keep it. Default: off.",
+        needs=HAS_TEMPLATE,
+    )
     final_period: bool | None = flag(
         "After training, add a full stop to sentences that do not end with . ? \" or ' (PromptBERT's evaluation). "
         "Default: off.",

@@ -1,6 +1,7 @@
 """The registry of methods: functions that register a method, fill in default options and build the method."""
 
 import functools
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
@@ -22,6 +23,8 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.option_fields import require_effect
 from dcpcse.utils.safetensors_io import TORCH_DTYPES
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -274,6 +277,8 @@ def build_resolved(backbone: Backbone, args: ModelArguments, columns: Sequence[s
     columns = Columns.of(columns)
     method = METHODS[args.method].build(backbone, args, columns)
     _require_complete(method, args.method, columns)
+    if args.no_blank_in_training:
+        method = _without_blanks(method)
     if args.init_from:
         options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
         try:
@@ -285,6 +290,17 @@ def build_resolved(backbone: Backbone, args: ModelArguments, columns: Sequence[s
     for module in (method.model, *method.losses):
         set_frozen_dtype(module, TORCH_DTYPES[args.encoder_dtype])
     return method
+
+
+def _without_blanks(method: Method) -> Method:
+    """Return the method with views that leave out the blank before the sentence."""
+    if not any(template.lead_matters for template in method.model.templates):
+        logger.warning(
+            "--no_blank_in_training has no effect: the tokenizer of %s ignores the blank before the sentence, or the "
+            "templates have none",
+            method.model.source.model_type,
+        )
+    return replace(method, views=tuple(replace(view, blank=False) for view in method.views))
 
 
 def _require_complete(method: Any, name: str, columns: Sequence[str]) -> None:

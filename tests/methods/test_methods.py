@@ -143,6 +143,7 @@ def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
         ({"method": "simcse", "pooler_type": "avg", "mlp_only_train": True}, "has no effect without a head"),
         ({"method": "simcse", "pooler_type": "mask"}, "give --template"),
         ({"method": "dcpcse", "final_period": True}, "has no effect without a template"),
+        ({"method": "dcpcse", "no_blank_in_training": True}, "has no effect without a template"),
         ({"method": "promptbert", "denoise": False, "denoise_by": "attention", "denoise_at_inference": False},
          "--denoise_by has no effect without --denoise"),
         ({"method": "promptbert", "denoise_by": "attention", "denoise_unshifted": True}, "--denoise_by template"),

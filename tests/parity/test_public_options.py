@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 
+from dcpcse.data.collator import ViewCollator
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.encoders.tokenization import TokenizedTexts
@@ -124,3 +125,48 @@ def test_denoise_from_zero_is_the_release_and_its_absence_the_positions_of_trans
     assert loss == pytest.approx(float(recorded("promptbert")[f"{case}/public/loss"]), rel=1e-9)
     public = recorded("promptbert")[f"{case}/public/embeddings_dev"]
     np.testing.assert_allclose(dev_embeddings(step.model, case), public, rtol=0, atol=1e-9 * abs(public).max())
+
+
+# The blank before the sentence
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_no_blank_in_training_gives_the_token_ids_of_the_public_training(left_out, encoder):
+    """The public code joins the recorded ids of the template's parts with those of the bare sentence."""
+    file, case = recorded("promptbert"), RELEASE
+    meta = json.loads(str(file[f"{case}/meta"]))
+    options = {name: meta["our_options"][name] for name in ("method", "template", "second_template")}
+    args = model_arguments(**options, no_blank_in_training=left_out)
+    method = build_method(load_backbone(encoder("roberta")), args, ["anchor"])
+    sentences = file[f"{case}/texts/sentences"].tolist()
+    rows = [{"anchor": sentence} for sentence in sentences]
+    batch = ViewCollator(method.model.tokenizer, method.views, 32, templates=method.model.templates)(rows)
+    before, after = (meta["denoising_template_ids"][part] for part in ("bs", "es"))
+    for n, (ids, mask) in enumerate(
+        zip(file[f"{case}/texts/input_ids"], file[f"{case}/texts/attention_mask"], strict=True)
+    ):
+        bare = ids[1 : mask.sum() - 1][:32].tolist()
+        ours = batch["input_ids"][n, 0][batch["attention_mask"][n, 0] == 1].tolist()
+        assert (ours == [0, *before, *bare, *after, 2]) == left_out
+    whole = method.model.tokenize(sentences, None, ()).ids
+    with_template = file[f"{case}/texts/with_template/input_ids"]
+    for sentence, ours, public in zip(sentences, whole, with_template, strict=True):
+        if sentence.endswith("."):  # the recorded test texts have a full stop in any case
+            assert ours == public[public != 1].tolist()
+
+
+def test_the_blank_is_left_out_in_all_views_and_its_absence_is_said_to_change_nothing_for_bert(encoder, caplog):
+    for kind, number in {"roberta": 0, "bert": 1}.items():
+        caplog.clear()
+        args = model_arguments(method="conpvp", no_blank_in_training=True, prototype_templates="code")
+        method = build_method(load_backbone(encoder(kind)), args, ["anchor", "positive", "negative"])
+        assert caplog.text.count("--no_blank_in_training has no effect: the tokenizer of bert ignores") == number
+        assert "--no_blank_in_training" not in caplog.text or number
+        rows = [{"anchor": "It rained.", "positive": "A cat slept.", "negative": "Nobody sang."}]
+        collate = ViewCollator(method.model.tokenizer, method.views, 32, templates=method.model.templates)
+        batch = collate(rows)
+        for v, view in enumerate(method.views):
+            template = method.model.templates[batch["slots_template"][0, v]]
+            start, count = len(template.before), batch["slots_content"][0, v]
+            bare = method.model.tokenizer(rows[0][view.column], add_special_tokens=False)["input_ids"]
+            assert batch["input_ids"][0, v, start : start + count].tolist() == bare
