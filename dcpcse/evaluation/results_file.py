@@ -66,11 +66,15 @@ def averages(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 def describe_model(model: SentenceEncoder) -> dict[str, Any]:
-    """Return a record of the model: method, representation, base encoder, and digests that identify its vectors."""
+    """Return a record of the model: method, representation, base encoder, and digests that identify its vectors.
+
+    denoised: whether the template's own vector is subtracted.
+    """
     return {
         "method": model.method,
         "pooling": model.pooling,
         "head_at_inference": model.head_at_inference,
+        "denoised": model.denoising.inference,
         "base": asdict(model.source),
         "identity": identity(model),
     }

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from dcpcse.encoders.pooling import BIAS_NAMES, POOLERS, UNTRAINED, describe_poolers
 from dcpcse.encoders.templates import Template
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import option, require
+from dcpcse.utils.option_fields import flag, option, require
 
 
 @dataclass
@@ -27,8 +27,9 @@ class EncoderArguments:
         "Template for every sentence, such as 'This sentence of \"{sentence}\" means [MASK] .', or in the grammar of "
         "the public PromptBERT code. With --pooler mask its [MASK] is the representation.",
     )
-    denoise: bool = option(
-        False, "Subtract the [MASK] vector of the template alone, at the positions of the full input."
+    denoise: bool | None = flag(
+        "Subtract the [MASK] vector of the template alone, at the positions of the full input. Default: as recorded "
+        "in the model folder; not for other encoders."
     )
     final_period: bool = option(False, "Add a full stop to sentences that do not end with . ? \" or '.")
     top_k: int = option(200, "Number of tokens that --pooler top_k averages.")

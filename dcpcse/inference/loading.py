@@ -51,6 +51,7 @@ def _load(name: str, args: EncoderArguments, published: PublishedEvaluationArgum
     _require_agreement(model, published)
     _require_same_reading(model, given, args)
     _settle_representation(model, args.pooler_type, published.mlp_only_train)
+    _settle_denoising(model, given, args.denoise)
     return model
 
 
@@ -65,7 +66,7 @@ def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> Sente
     pooler = args.pooler_type or ("mask" if args.template else "cls")
     choice = Choice(
         template=Template.parse(args.template) if args.template else None,
-        denoise=args.denoise,
+        denoise=bool(args.denoise),
         final_period=args.final_period,
         remove=tuple(args.remove or ()),
         top_k=args.top_k,
@@ -106,17 +107,17 @@ def _require_same_reading(model: SentenceEncoder, folder: str, args: EncoderArgu
     found = model.template
     own = {
         "template": found and Template.parse(str(found.template)),
-        "denoise": model.denoising.inference,
         "final_period": model.final_period,
     }
-    asked = {"template": args.template and Template.parse(args.template)}
-    asked |= {name: getattr(args, name) for name in ("denoise", "final_period")}
+    asked = {"template": args.template and Template.parse(args.template), "final_period": args.final_period}
     for name, value in asked.items():
         if value and value != own[name]:
             was = f"with the template {found.template}" if found and name == "template" else "without it"
             raise UserError(f"--{name}: {folder} was trained {was}; leave it out")
-    if model.pooling != args.pooler_type == "mask" and found is None:
-        raise UserError(f"--pooler mask: {folder} was trained without a template; leave it out")
+    needing = {"--pooler mask": args.pooler_type == "mask", "--denoise": args.denoise is not None}
+    for name, given in needing.items():
+        if given and found is None:
+            raise UserError(f"{name}: {folder} was trained without a template; leave it out")
 
 
 def _refuse_unfinished(folder: Path) -> None:
@@ -143,6 +144,19 @@ def _settle_representation(model: SentenceEncoder, pooler: str | None, mlp_only_
         model.pooling, model.head_at_inference = pooler, False
         if not POOLERS[pooler].needs_template:  # there is no [MASK] vector to denoise
             model.denoising = replace(model.denoising, inference=False)
+
+
+def _settle_denoising(model: SentenceEncoder, folder: str, denoise: bool | None) -> None:
+    """Apply --denoise to a model with a template; None keeps the record of the folder."""
+    if denoise is None or denoise == model.denoising.inference:
+        return
+    if denoise and not POOLERS[model.pooling].needs_template:
+        raise UserError(
+            f"--denoise: {folder} is used with the pooler {model.pooling}, and denoising subtracts from the vector of "
+            "[MASK]; add --pooler mask, or leave --denoise out"
+        )
+    notify(f"template denoising: {'on' if denoise else 'off'} (--denoise) instead of the folder's setting")
+    model.denoising = replace(model.denoising, inference=denoise)
 
 
 def _require_agreement(model: SentenceEncoder, published: PublishedEvaluationArguments) -> None:

@@ -621,6 +621,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case("the mask without a template", "evaluate ... --pooler mask", "mask"),
         Case("no pooler in the checkpoint", "evaluate ... --pooler cls", "--pooler cls"),
+        Case(
+            "denoising of a folder without a template",
+            "evaluate --model_name_or_path trained --data_dir sts --custom_data --mode dev --denoise false",
+            "--denoise",
+        ),
         Case("denoising of no mask", "evaluate ... --denoise", "--denoise"),
         Case("a new head that predicts nothing", "evaluate ... --pooler top_k --lm_head new", "--lm_head new"),
         Case("another encoder for a plain one", "evaluate ... --base elsewhere", "--base"),
