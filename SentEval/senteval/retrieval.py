@@ -33,7 +33,11 @@ CUTOFFS = (1, 3, 5)
 
 @dataclass(frozen=True)
 class RetrievalResult:
-    """Recall × 100 by cutoff. identical_pairs: the number of top-scored pairs whose sentences are identical."""
+    """Recall × 100 by cutoff, and the rank of every answer.
+
+    identical_pairs: the number of top-scored pairs whose sentences are identical. ranks: query, answer and rank of the
+    answer, from 1, for each query; D2CSE's Table 3 is about one of them ("yes you got it .").
+    """
 
     task: str
     split: str
@@ -42,16 +46,18 @@ class RetrievalResult:
     candidates: int
     identical: str
     identical_pairs: int
+    ranks: tuple[tuple[str, str, int], ...]
     family = "retrieval"
 
     @property
     def points(self) -> float:
-        """The mean of the recalls, which the paper calls Avg."""
+        """The mean of the recalls. The paper does not report it: "Avg." in its Table 4 is that of the STS tasks."""
         return float(np.mean(list(self.recall.values())))
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""
-        return {**asdict(self), "recall": {str(cutoff): recall for cutoff, recall in self.recall.items()}}
+        recall = {str(cutoff): recall for cutoff, recall in self.recall.items()}
+        return {**asdict(self), "recall": recall, "ranks": [list(row) for row in self.ranks]}
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,9 @@ class LoadedRetrieval:
             candidates=len(texts) - 1,
             identical=settings.identical,
             identical_pairs=same,
+            ranks=tuple(
+                (texts[query], texts[answer], int(rank)) for (query, answer), rank in zip(queries, ranks, strict=True)
+            ),
         )
 
 

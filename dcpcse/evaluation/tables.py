@@ -91,7 +91,7 @@ def _retrieval(results: Sequence[Result], mode: str) -> str:
             f"{result.candidates} candidates, identical sentences: {result.identical}"
         )
         scores = [*result.recall.values(), result.points]
-        names = [*(f"recall@{cutoff}" for cutoff in result.recall), "Avg."]
+        names = [*(f"recall@{cutoff}" for cutoff in result.recall), "mean recall"]
         parts.append(_row(names, [f"{score:.2f}" for score in scores], title=title))
     return "\n".join(parts)
 

@@ -93,9 +93,9 @@ def test_clustering_shows_accuracy_and_nmi():
 
 def test_retrieval_says_what_it_did_with_identical_sentences():
     recall = {1: 90.0, 3: 95.0, 5: 97.0}
-    rows = shown(RetrievalResult("STSBenchmark-retrieval", "test", recall, 194, 2757, "keep", 12))
+    rows = shown(RetrievalResult("STSBenchmark-retrieval", "test", recall, 194, 2757, "keep", 12, ()))
     assert rows[0] == ["retrieval on STSBenchmark test: 194 queries, 2757 candidates, identical sentences: keep"]
-    assert rows[1:] == [["recall@1", "recall@3", "recall@5", "Avg."], ["90.00", "95.00", "97.00", "94.00"]]
+    assert rows[1:] == [["recall@1", "recall@3", "recall@5", "mean recall"], ["90.00", "95.00", "97.00", "94.00"]]
 
 
 def test_geometry_leaves_out_what_was_not_measured():

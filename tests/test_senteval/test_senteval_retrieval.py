@@ -1,5 +1,6 @@
 """Retrieval against naive loops over all candidates, and what identical sentences and ties do."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,15 +64,17 @@ def test_recall_is_that_of_sorting_all_other_sentences(different):
     embed = embeddings_of(different)
     sentences = different.first + different.second
     vectors = embed(sentences)
-    ranks = []
+    ranks, listed = [], set()
     for row in np.flatnonzero(different.gold == 5):
         for query, answer in ((row, row + 60), (row + 60, row)):
             ranks.append(naive_rank(query, answer, [other for other in range(120) if other != query], vectors))
+            listed.add((sentences[query], sentences[answer], ranks[-1]))
     result = LoadedRetrieval("Toy", different).score(embed, KEEP)
     assert result.recall == pytest.approx(recalls(ranks))
     assert 10 < result.recall[1] < result.recall[3] < result.recall[5] < 95
     assert result.points == pytest.approx(np.mean([result.recall[cutoff] for cutoff in (1, 3, 5)]))
     assert (result.queries, result.candidates, result.identical_pairs) == (48, 119, 0)
+    assert set(result.ranks) == listed and len(result.ranks) == 48
 
 
 def test_without_identical_sentences_merging_them_changes_nothing(different):
@@ -164,6 +167,7 @@ def test_identical_sentences_are_merged_into_one(repeated):
         ranks.append(naive_rank(sentences.index(query), sentences.index(answer), candidates, vectors))
     result = LoadedRetrieval("Toy", repeated).score(embed, MERGE)
     assert result.recall == pytest.approx(recalls(ranks))
+    assert set(result.ranks) == {(*query, rank) for query, rank in zip(queries, ranks, strict=True)}
     assert (result.queries, result.candidates, result.identical_pairs) == (8, len(sentences) - 1, 1)
 
 
@@ -185,7 +189,7 @@ def test_a_vector_without_direction_is_an_error(different, value, side):
 
 
 def test_results_are_json_ready():
-    result = RetrievalResult("Toy", "test", {1: 50.0, 3: 75.0, 5: 100.0}, 4, 9, "keep", 1)
+    result = RetrievalResult("Toy", "test", {1: 50.0, 3: 75.0, 5: 100.0}, 4, 9, "keep", 1, (("q", "a", 2),))
     assert result.as_dict() == {
         "task": "Toy",
         "split": "test",
@@ -194,7 +198,9 @@ def test_results_are_json_ready():
         "candidates": 9,
         "identical": "keep",
         "identical_pairs": 1,
+        "ranks": [["q", "a", 2]],
     }
+    json.dumps(result.as_dict())
 
 
 def test_the_real_test_split_has_the_papers_194_queries(real_data):
@@ -209,6 +215,8 @@ def test_the_real_test_split_has_the_papers_194_queries(real_data):
     both_ways = {(one, two) for one, two in top | {(two, one) for one, two in top} if one != two}
     assert (merged.queries, merged.candidates) == (len(both_ways), len(sentences) - 1)
     assert kept.identical_pairs == 97 - sum(one != two for one, two in top)
+    # D2CSE's Table 3, in the words of the data.
+    assert ("yes you got it .", "you got it right .") in {row[:2] for row in merged.ranks}
     # Random vectors find hardly anything but the identical sentences.
     assert kept.recall[1] == pytest.approx(100 * 2 * kept.identical_pairs / 194, abs=2)
     assert merged.recall[5] < 5
