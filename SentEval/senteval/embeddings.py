@@ -28,8 +28,8 @@ class Inside(Protocol):
         """Return the static embeddings (V, H) of all tokens."""
         ...
 
-    def encode_without_frequent(self, sentences: list[str], count: int) -> np.ndarray:
-        """Return embeddings (n, H) of the sentences after removing their `count` most frequent tokens."""
+    def encode_without_frequent(self, sentences: list[str], count: int, counted: list[str]) -> np.ndarray:
+        """Return embeddings (n, H) of n sentences without the `count` most frequent tokens of the texts `counted`."""
         ...
 
 

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from senteval.data import ScoredPairs
-from senteval.embeddings import Embeddings, Inside
+from senteval.embeddings import Embeddings
 from senteval.errors import DataError
+from senteval.frequent import spearman_without_frequent
 from senteval.labelled import require_lines
 from senteval.lines import Line, Located, single_blanks
-from senteval.scores import ROUNDING, correlate, similarities, unit_rows
+from senteval.scores import correlate, similarities, unit_rows
 from senteval.settings import Settings
 from senteval.sts import STS, StsTask
 
@@ -33,8 +34,6 @@ REMEDY = "give a text file with one sentence per line"
 
 BINS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)
 QUANTILES = (5, 25, 50, 75, 95)
-DROPPED = (1, 2, 5, 10, 20, 50, 100)
-"""The numbers of most frequent tokens that are removed (ConPVP, figure 5)."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,11 @@ class LoadedGeometry:
         else:
             sample = [single_blanks(line.text) for line in self.sample]
             source = str(self.sample[0].path)
-        tokens = embed.inside.token_embeddings() if embed.inside else None
+        tokens = without = None
+        if embed.inside:
+            tokens = embed.inside.token_embeddings()
+            counted = [*pairs.first, *pairs.second]
+            without = spearman_without_frequent({self.task: [pairs]}, counted, embed.inside)[self.task]
         return GeometryResult(
             task=self.task,
             split=settings.split,
@@ -157,22 +160,8 @@ class LoadedGeometry:
             spearman=measured.spearman,
             token_anisotropy=None if tokens is None else mean_cosine(tokens),
             tokens=None if tokens is None else len(tokens),
-            without_frequent=self._without_frequent(embed.inside) if embed.inside else None,
+            without_frequent=without,
         )
-
-    def _without_frequent(self, inside: Inside) -> dict[int, float]:
-        pairs = self.pairs
-        sentences = [*pairs.first, *pairs.second]
-        scores = {}
-        for count in DROPPED:
-            vectors = inside.encode_without_frequent(sentences, count)
-            first, second = vectors[: len(pairs)], vectors[len(pairs) :]
-            cosines = similarities(f"{self.task} without {count} tokens", pairs, first, second)
-            # In a small set no text may remain. This is not an error; the score is left out.
-            if np.ptp(cosines) <= ROUNDING:
-                break
-            scores[count] = 100 * correlate(self.task, cosines, pairs.gold).spearman
-        return scores
 
 
 def measure_pairs(task: str, pairs: ScoredPairs, first: np.ndarray, second: np.ndarray) -> PairGeometry:

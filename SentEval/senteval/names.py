@@ -26,6 +26,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     ),
     "retrieval": ("STSBenchmark-retrieval",),
     "geometry": ("STSBenchmark-geometry",),
+    "frequent": ("STS-frequent",),
 }
 """Family -> names of its tasks, in the order of `senteval.TASKS`."""
 
@@ -38,6 +39,7 @@ TASK_SETS: dict[str, tuple[str, ...]] = {
     **{family: FAMILIES[family] for family in ("fewshot", "clustering", "retrieval", "geometry")},
 }
 TASK_SETS["all"] = tuple(dict.fromkeys(name for names in TASK_SETS.values() for name in names))
+TASK_SETS["frequent"] = FAMILIES["frequent"]  # not in "all", since it encodes all STS sentences eight times
 
 DEV_TASKS = (
     *("STSBenchmark", "SICKRelatedness", *TRANSFER_TASKS),

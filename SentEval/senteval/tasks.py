@@ -13,6 +13,7 @@ from senteval.embeddings import Embeddings
 from senteval.errors import DataError
 from senteval.fewshot import FEWSHOT
 from senteval.finetune import FINETUNE
+from senteval.frequent import FREQUENT
 from senteval.geometry import GEOMETRY
 from senteval.lines import Located
 from senteval.names import find_by_name
@@ -61,7 +62,9 @@ class Task(Protocol):
         ...
 
 
-TASKS: dict[str, Task] = {**STS, **TRANSFER, **FINETUNE, **FEWSHOT, **CLUSTERING, **RETRIEVAL, **GEOMETRY}
+TASKS: dict[str, Task] = {
+    **STS, **TRANSFER, **FINETUNE, **FEWSHOT, **CLUSTERING, **RETRIEVAL, **GEOMETRY, **FREQUENT
+}  # fmt: skip
 
 
 def find_tasks(names: Sequence[str]) -> list[Task]:

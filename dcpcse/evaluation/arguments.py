@@ -50,7 +50,8 @@ class EvaluationArguments(EncoderArguments):
     task_set: str | None = option(
         None,
         "sts (default): the seven STS tasks; transfer: MR, CR, SUBJ, MPQA, SST2, TREC, MRPC; full: both; fewshot, "
-        "clustering, retrieval, geometry; all; na: the tasks of --tasks. In dev mode, the tasks that have a dev set.",
+        "clustering, retrieval, geometry; all: all of these; frequent: STS without the most frequent tokens; na: the "
+        "tasks of --tasks. In dev mode, the tasks that have a dev set.",
         choices=[*TASK_SETS, "na"],
     )
     tasks: list[str] | None = option(None, f"Tasks, with --task_set na: {', '.join(FAMILY_OF)}.")
@@ -188,6 +189,11 @@ class EvaluationArguments(EncoderArguments):
         require(rate > 0, "--flow_learning_rate", rate, "above 0")
         if self.fit_on and not self.postprocess:
             raise UserError("--fit_on has no effect without --postprocess; leave it out")
+        if self.postprocess and any(FAMILY_OF[task] == "frequent" for task in self.chosen_tasks()):
+            raise UserError(
+                f"--postprocess {self.postprocess} does not apply to STS-frequent, which needs the encoder itself; "
+                "leave one of them out"
+            )
         for name, owner in OPTIONS_OF_POSTPROCESS.items():
             if name in self.changed() and self.postprocess != owner:
                 raise UserError(f"--{name} has no effect without --postprocess {owner}; leave it out")

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import senteval
-from senteval import Evaluation, Result, Suite, load_suite, settings_of_mode
+from senteval import Evaluation, Progress, Result, Suite, load_suite, settings_of_mode
+from senteval.embeddings import CHUNK
 from tqdm import tqdm
 
 from dcpcse.encoders.fingerprint import identity
@@ -49,7 +50,7 @@ def evaluate_suite(
 
     def work(encode: EncodeFunction) -> Evaluation:
         with cached_encode(encode, model, cache_dir) as cached, _ProgressBars(show_progress) as bars:
-            inside = _ModelAccess(model, encode) if fitting is None else None
+            inside = _ModelAccess(model, encode, bars) if fitting is None else None
             finish = fitting.finish(cached) if fitting else None
             return suite.measure(cached, inside=inside, finish=finish, progress=bars, on_result=on_result)
 
@@ -103,22 +104,25 @@ def token_embeddings(model: SentenceEncoder) -> np.ndarray:
 
 
 class _ModelAccess:
-    """Access to the internals of a model, for senteval's geometry task (`senteval.Inside`)."""
+    """Access to the internals of a model, for the tasks geometry and frequent of senteval (`senteval.Inside`)."""
 
-    def __init__(self, model: SentenceEncoder, encode: EncodeFunction) -> None:
-        self.model, self.encode = model, encode
+    def __init__(self, model: SentenceEncoder, encode: EncodeFunction, progress: Progress) -> None:
+        self.model, self.encode, self.progress = model, encode, progress
 
     def token_embeddings(self) -> np.ndarray:
         return token_embeddings(self.model)
 
-    def encode_without_frequent(self, sentences: list[str], count: int) -> np.ndarray:
-        ids = self.model.tokenizer(sentences, add_special_tokens=False, verbose=False)["input_ids"]
+    def encode_without_frequent(self, sentences: list[str], count: int, counted: list[str]) -> np.ndarray:
+        ids = self.model.tokenizer(counted, add_special_tokens=False, verbose=False)["input_ids"]
         frequency = Counter(token for row in ids for token in row)
         # Equally frequent tokens are ordered by id; Counter would order them by first appearance.
         frequent = sorted(frequency, key=lambda token: (-frequency[token], token))[:count]
-        distinct = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
-        vectors = self.encode(list(distinct), without=frequent)
-        return vectors[[distinct[sentence] for sentence in sentences]]
+        activity, parts = f"encode without the {count} most frequent tokens", []
+        for start in range(0, len(sentences), CHUNK):
+            self.progress(activity, start, len(sentences))
+            parts.append(self.encode(sentences[start : start + CHUNK], without=frequent))
+        self.progress(activity, len(sentences), len(sentences))
+        return np.concatenate(parts)
 
 
 class _ProgressBars:

@@ -1,12 +1,13 @@
 """Text tables of results, one per family of tasks, in the format that the papers' scripts print."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from prettytable import PrettyTable
 from senteval import TASKS, Result
+from senteval.frequent import COUNTED_IN
 from senteval.geometry import POSITIVE_ABOVE, CosineBin
 
 BOX_PLOT_WIDTH = 41
@@ -27,6 +28,9 @@ def headline(result: Result) -> str:
     """Return the main figures of a result as a short text."""
     if result.family == "geometry":
         return f"alignment {result.alignment:.3f}, uniformity {result.uniformity:.3f}"
+    if result.family == "frequent":
+        scores = result.average_without
+        return f"average {scores[0]:.2f}, without the {max(scores)} most frequent tokens {scores[max(scores)]:.2f}"
     deviation = getattr(result, "deviation", None)
     return f"{result.points:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
 
@@ -124,6 +128,18 @@ def _geometry_parts(result: Result) -> list[str]:
     return parts
 
 
+def _frequent(results: Sequence[Result], mode: str) -> str:
+    return "\n".join(
+        _row(
+            ["tokens removed", *map(str, result.average_without)],
+            *([task, *_rounded(scores.values())] for task, scores in result.without.items()),
+            ["Avg.", *_rounded(result.average_without.values())],
+            title=f"Spearman x 100 without the k most frequent tokens of {COUNTED_IN}",
+        )
+        for result in results
+    )
+
+
 def _cosines(bins: Sequence[CosineBin]) -> str:
     """Return a table of cosines per bin of gold scores, with box plots of their 5, 25, 50, 75 and 95 % quantiles."""
     low = math.floor(10 * min(0.0, *(one.quantiles[5] for one in bins))) / 10
@@ -153,7 +169,11 @@ def box_plot(quantiles: Mapping[int, float], low: float, high: float, width: int
 
 
 def _with_average(name: str, scores: Sequence[float]) -> list[str]:
-    return [name, *(f"{score:.2f}" for score in [*scores, np.mean(scores)])]
+    return [name, *_rounded([*scores, np.mean(scores)])]
+
+
+def _rounded(scores: Iterable[float]) -> list[str]:
+    return [f"{score:.2f}" for score in scores]
 
 
 FAMILY_TABLES: Mapping[str, Callable[[Sequence[Result], str], str]] = {
@@ -165,5 +185,6 @@ FAMILY_TABLES: Mapping[str, Callable[[Sequence[Result], str], str]] = {
     "clustering": _clustering,
     "retrieval": _retrieval,
     "geometry": _geometry,
+    "frequent": _frequent,
     "mteb": _mteb,
 }

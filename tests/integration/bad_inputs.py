@@ -601,6 +601,12 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("tasks and a set of tasks", "evaluate ... --tasks STS12", "--tasks STS12"),
         Case("no tasks", "evaluate ... --task_set na", "--tasks"),
         Case("a task without a dev set", "evaluate ... --task_set na --tasks STS12", "STS12"),
+        Case("STS without frequent tokens in dev mode", "evaluate ... --task_set frequent", "frequent"),
+        Case(
+            "a map of embeddings of which some are left out",
+            "evaluate ... --mode test --task_set frequent --postprocess whitening",
+            "--postprocess whitening",
+        ),
         Case("a device that is not here", "evaluate ... --device tpu9", "tpu9"),
         Case("an empty batch", "evaluate ... --batch_size 0", "--batch_size 0"),
         Case("shots of no task", "evaluate ... --shots 8", "--shots"),

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from runs import launch, refused
 from scipy.stats import spearmanr
 from senteval import TASK_SETS, TASKS, load_pairs, load_suite, settings_of_mode
 from senteval_tiny import write_tiny_data
+from transformers import AutoModel, AutoTokenizer
 
 from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.train import train_command
@@ -97,6 +99,39 @@ def test_dev_mode_leaves_out_what_has_no_dev_set(words, tool, tmp_path):
     assert {"STSBenchmark", "MR", "TREC", "STSBenchmark-retrieval", "STSBenchmark-geometry"} <= set(tasks)
     assert not {"STS12", "AgNews", "MR-fewshot"} & set(tasks)
     assert "accuracy" not in tasks["TREC"]
+
+
+def test_scores_without_frequent_tokens_are_those_of_one_sentence_at_a_time(words, data, tiny, tool, tmp_path):
+    """The oracle counts ids in the sentences of STS-B, and gives transformers each sentence without the first ones."""
+    argv = [*words, "--task_set", "frequent", "--output_file", str(tmp_path / "s.json")]
+    outcome = tool(evaluate_command, argv)
+    assert outcome.code == 0, outcome.err
+    assert "encode without the 5 most frequent tokens" in outcome.err
+    assert "Spearman x 100 without the k most frequent tokens of STSBenchmark" in outcome.out
+    written = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    found = written["tasks"]["STS-frequent"]
+    assert written["scores_x100"] == {}
+    folder = tiny("bert")
+    encoder, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    splits = {task: load_pairs(task, data, "test", official=False) for task in TASK_SETS["sts"]}
+    (stsb,) = splits["STSBenchmark"]
+    ids = [token for text in stsb.first + stsb.second for token in tokenizer(text)["input_ids"][1:-1]]
+    frequent = sorted({*ids}, key=lambda token: (-ids.count(token), token))
+    for count in (0, 5):
+
+        @torch.no_grad()
+        def embed(text: str, removed=frozenset(frequent[:count]) - {*tokenizer.all_special_ids}) -> np.ndarray:
+            kept = [token for token in tokenizer(text)["input_ids"] if token not in removed]
+            return encoder(torch.tensor([kept])).last_hidden_state[0].mean(0).double().numpy()
+
+        scores = {}
+        for task, sets in splits.items():
+            rows = [row for one in sets for row in zip(one.first, one.second, one.gold, strict=True)]
+            pairs = [(embed(first), embed(second)) for first, second, _ in rows]
+            cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in pairs]
+            scores[task] = 100 * spearmanr(cosines, [gold for *_, gold in rows]).statistic
+        assert {task: of[str(count)] for task, of in found["without"].items()} == pytest.approx(scores, abs=1e-3)
+        assert found["average_without"][str(count)] == pytest.approx(np.mean(list(scores.values())), abs=1e-3)
 
 
 def test_tasks_outside_the_sets_are_measured_by_name(words, tool):

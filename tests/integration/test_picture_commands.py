@@ -115,8 +115,23 @@ def test_scores_are_read_from_the_files_of_evaluation(geometry, few):
     task = json.loads(geometry.read_text(encoding="utf-8"))["tasks"]["STSBenchmark-geometry"]
     expected = {0: task["spearman"], **{int(count): score for count, score in task["without_frequent"].items()}}
     assert len(expected) > 1
-    assert frequent_tokens.gather(parsed("frequent", geometry)) == {"geometry": expected}
+    assert frequent_tokens.gather(parsed("frequent", geometry)) == ({"geometry": expected}, "STSBenchmark test")
     assert fewshot.gather(parsed("fewshot", f"ours={few}")) == {"ours": {"MR": [60.0, 62.5]}}
+
+
+def test_the_average_over_the_tasks_is_drawn_where_it_is_in_the_file(geometry, tool, tmp_path):
+    average = {"0": 70.0, "1": 69.5}
+    frequent = {"family": "frequent", "task": "STS-frequent", "split": "test", "average_without": average}
+    tasks = dict.fromkeys(("STS12", "STS13"), average)
+    content = json.loads(geometry.read_text(encoding="utf-8"))
+    content["tasks"]["STS-frequent"] = {**frequent, "without": tasks}
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    found = frequent_tokens.gather(parsed("frequent", f"ours={path}"))
+    assert found == ({"ours": {0: 70.0, 1: 69.5}}, "mean of 2 STS tasks")
+    assert tool(plot_command, ["frequent", f"ours={path}", "--output", str(tmp_path / "out")]).code == 0
+    assert "Spearman × 100, mean of 2 STS tasks" in (tmp_path / "out.svg").read_text(encoding="utf-8")
+    refused(tool, plot_command, ["frequent", str(path), str(geometry)], "different data", "mean of 2 STS tasks")
 
 
 def test_curves_are_the_lines_of_the_run(unsupervised):
@@ -185,7 +200,7 @@ MISTAKES = {
     "folder": (["frequent", "{geometry}", "--output", "{tmp}"], ["is a folder", "give a file name in it"]),
     "file as a folder": (["frequent", "{geometry}", "--output", "{text}/x"], ["text"]),
     "damaged curve": (["curves", "{damaged}"], ["metrics.jsonl, line 1 is damaged"]),
-    "two splits": (["frequent", "{geometry}", "{dev}"], ["different splits", "dev.json dev"]),
+    "two splits": (["frequent", "{geometry}", "{dev}"], ["different data", "dev.json STSBenchmark dev"]),
 }
 
 

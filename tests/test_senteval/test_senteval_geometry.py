@@ -20,6 +20,7 @@ from senteval.geometry import (
     uniformity,
 )
 from senteval.lines import Line
+from senteval_tiny import hashed_embedding
 
 SETTINGS = Settings()
 
@@ -187,13 +188,13 @@ class FakeInside:
     def token_embeddings(self):
         return self.tokens
 
-    def encode_without_frequent(self, sentences, count):
-        self.asked.append((sentences, count))
-        return self.vectors(len(sentences), count) * (count < self.empty_from)
+    def encode_without_frequent(self, sentences, count, counted):
+        self.asked.append((sentences, count, counted))
+        return np.stack([self.vector(text, count) for text in sentences]) * (count < self.empty_from)
 
     @staticmethod
-    def vectors(rows, count):
-        return np.random.default_rng(count).standard_normal((rows, 4))
+    def vector(text, count):
+        return hashed_embedding(f"{text} without {count}")
 
 
 def score_with(inside, loaded, embed):
@@ -205,10 +206,11 @@ def test_an_encoder_at_hand_is_asked_for_tokens_and_for_sentences_without_freque
     result = score_with(inside, loaded, embed)
     assert result.token_anisotropy == pytest.approx(naive_mean_cosine(inside.tokens))
     assert result.tokens == 9
-    assert inside.asked == [(loaded.pairs.first + loaded.pairs.second, count) for count in (1, 2, 5, 10, 20, 50, 100)]
+    counted = loaded.pairs.first + loaded.pairs.second
+    assert inside.asked == [(sentences_of(loaded), count, counted) for count in (1, 2, 5, 10, 20, 50, 100)]
     assert list(result.without_frequent) == [1, 2, 5, 10, 20, 50, 100]
     for count, found in result.without_frequent.items():
-        vectors = FakeInside.vectors(16, count)
+        vectors = [FakeInside.vector(text, count) for text in counted]
         cosines = [cosine(vectors[row], vectors[row + 8]) for row in range(8)]
         assert found == pytest.approx(100 * spearmanr(cosines, GOLD)[0])
 

@@ -58,17 +58,19 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} is not JSON ({error})") from error
 
 
-def read_family(path: Path, family: str) -> list[dict[str, Any]]:
+def read_family(path: Path, family: str, *others: str) -> list[dict[str, Any]]:
     """Return the results of a task family from a file written by `evaluation.py --output_file`.
 
-    Raises UserError if the file contains no results of this family.
+    others: families that are read if the file contains no results of the first one. Raises UserError if the file
+    contains no results of any of them.
     """
     content = read_json(path)
     tasks = content.get("tasks") if isinstance(content, dict) else None
     if not isinstance(tasks, dict):
         raise UserError(f"{path} contains no scores; give a file of evaluation.py --output_file")
-    found = [task for task in tasks.values() if task["family"] == family]
-    if not found:
+    of_families = ([task for task in tasks.values() if task["family"] == one] for one in (family, *others))
+    found = next(filter(None, of_families), None)
+    if found is None:
         families = ", ".join(sorted({task["family"] for task in tasks.values()})) or "none"
         raise UserError(f"{path}: no {family} tasks (only: {families}); evaluate with --task_set {family}")
     if not content.get("complete", True):
