@@ -25,6 +25,7 @@ from dcpcse.analysis.plots import (
     frequent_tokens,
     inputs,
     pair_projection,
+    projection,
     prompt_length,
     style,
     token_projection,
@@ -48,7 +49,8 @@ POINTS = [
 ]
 PROJECTED = {
     "cls": pair_projection.ProjectedPairs(
-        RANDOM.normal(size=(9, 2)), RANDOM.normal(size=(9, 2)), np.arange(9) < 4, ("component 1", "component 2")
+        {name: tuple(RANDOM.normal(size=(2, n, 2))) for name, n in (("gold 0", 5), ("gold 3", 4), ("gold 5", 6))},
+        ("component 1", "component 2"),
     )
 }
 TOKENS = token_projection.Tokens(
@@ -77,7 +79,7 @@ PLOTS = {
         lambda: alignment_uniformity.draw(POINTS),
         {"base (60.00)", "unknown", "run (70.00)", "step 0", "step 10", "uniformity (lower is better)"},
     ),
-    "pairs": (lambda: pair_projection.draw(PROJECTED), {"cls", "gold above 4 (n = 4)", "gold at most 1 (n = 5)"}),
+    "pairs": (lambda: pair_projection.draw(PROJECTED), {"cls", "gold 0 (n = 5)", "gold 3 (n = 4)", "gold 5 (n = 6)"}),
     "tokens": (
         lambda: token_projection.draw(TOKENS),
         {"continues a word (7)", "with a capital letter (9)", "not in the text (1)", "frequency rank in wiki.txt"},
@@ -219,27 +221,47 @@ def test_a_run_is_a_path_in_the_order_of_its_steps():
     np.testing.assert_allclose(ways, [[-2, 0.3, -2.5, 0.25], [-2.5, 0.25, -3, 0.2]])
 
 
-def test_similar_pairs_are_joined_by_solid_lines_and_dissimilar_ones_by_dashed_ones():
-    paths = [node.get("style", "") for node in nodes(style.svg(pair_projection.draw(PROJECTED)), "path")]
-    drawn = [path for path in paths if "fill: none" in path and "stroke-width: 0.8" in path]
-    solid = [path for path in drawn if "#0072b2" in path and "dasharray" not in path]
-    dashed = [path for path in drawn if "#d55e00" in path and "dasharray" in path]
-    assert (len(solid), len(dashed)) == (4 + 1, 5 + 1)  # and one each in the legend
+def test_the_sentences_of_a_pair_are_joined_by_lines_that_differ_between_groups():
+    (axes,) = pair_projection.draw(PROJECTED).axes
+    lines = iter(axes.lines)
+    for first, second in PROJECTED["cls"].groups.values():
+        own = [next(lines) for _ in first]
+        np.testing.assert_allclose([line.get_xydata() for line in own], np.stack([first, second], axis=1))
+        assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in own}) == 1
+    assert next(lines, None) is None
+    looks = list(dict.fromkeys((line.get_color(), line.get_linestyle()) for line in axes.lines))
+    assert looks == [("#D55E00", "--"), ("#0072B2", "-"), ("#009E73", "-.")]  # 0 orange, 3 blue, 5 green (ConPVP)
 
 
-def test_pairs_of_both_kinds_and_of_no_other_are_sampled():
+def test_pairs_of_the_groups_and_of_no_other_are_sampled():
     gold = np.array([0.5, 1.0, 2.0, 4.0, 4.1, 5.0, 0.0, 3.0])
-    assert pair_projection.sample_pairs(gold, 10, seed=0).tolist() == [0, 1, 4, 5, 6]
-    rows = pair_projection.sample_pairs(np.tile(gold, 50), 20, seed=0)
-    assert Counter(np.tile(gold, 50)[rows] > 4) == {True: 20, False: 20}
-    assert len(set(rows)) == 40
-    with pytest.raises(UserError, match="no pair has a gold score above 4"):
-        pair_projection.sample_pairs(np.array([1.0, 2.0]), 10, seed=0)
+    sampled = pair_projection.sample_pairs(pair_projection.grouped(gold), 10, seed=0)
+    assert {name: rows.tolist() for name, rows in sampled.items()} == {
+        "gold at most 1": [0, 1, 6],
+        "gold above 4": [4, 5],
+    }
+    many = np.tile(gold, 50)
+    rows = pair_projection.sample_pairs(pair_projection.grouped(many, [5, 0, 3]), 10, seed=0)
+    assert {name: Counter(many[own]) for name, own in rows.items()} == {
+        "gold 0": {0: 10},
+        "gold 3": {3: 10},
+        "gold 5": {5: 10},
+    }
+    assert all(len(set(own)) == 10 for own in rows.values())
+    again, other = (
+        pair_projection.sample_pairs(pair_projection.grouped(many, [0, 3, 5]), 10, seed) for seed in (0, 1)
+    )
+    assert all(np.array_equal(rows[name], again[name]) for name in rows)
+    assert not any(np.array_equal(rows[name], other[name]) for name in rows)
+    with pytest.raises(UserError, match=r"no pair with gold above 4; .* --task or --split"):
+        pair_projection.grouped(np.array([1.0, 2.0]))
+    with pytest.raises(UserError, match=r"no pair with gold 2\.5; choose other --scores"):
+        pair_projection.grouped(gold, [3, 2.5])
 
 
 def test_pca_gives_the_two_main_directions():
     vectors = RANDOM.normal(size=(40, 6)) * [5, 3, 1, 1, 1, 1]
-    places, names = pair_projection.project(vectors, "pca", seed=0)
+    places, names = projection.project(vectors, "pca", seed=0)
     left, sizes, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
     np.testing.assert_allclose(abs(places), abs(left[:, :2] * sizes[:2]), atol=1e-8)
     assert names[0] == f"component 1 ({sizes[0] ** 2 / sum(sizes**2):.1%} of variance)"
@@ -248,8 +270,8 @@ def test_pca_gives_the_two_main_directions():
 def test_t_sne_keeps_clusters_together_and_repeats_itself():
     centres = np.repeat(np.eye(3) * 9, 8, axis=0)
     vectors = centres + RANDOM.normal(0, 0.1, centres.shape)
-    places, _ = pair_projection.project(vectors, "tsne", seed=3)
-    np.testing.assert_array_equal(places, pair_projection.project(vectors, "tsne", seed=3)[0])
+    places, _ = projection.project(vectors, "tsne", seed=3)
+    np.testing.assert_array_equal(places, projection.project(vectors, "tsne", seed=3)[0])
     apart = np.linalg.norm(places[:, None] - places[None], axis=-1) + np.diag(np.full(24, np.inf))
     assert (apart.argmin(1) // 8).tolist() == np.repeat([0, 1, 2], 8).tolist()
 

@@ -85,15 +85,25 @@ def test_a_run_is_evaluated_at_all_its_checkpoints(unsupervised, sts_data):
     assert all(point.spearman is not None for point in points)
 
 
-def test_a_projection_has_both_sentences_of_every_sampled_pair(tiny, sts_data):
-    common = ["--data_dir", sts_data, "--custom_data", "--pooler", "avg", "--count", "2"]
-    (projected,) = pair_projection.gather(parsed("pairs", tiny("bert"), *common)).values()
-    assert projected.first.shape == projected.second.shape == (4, 2)
-    assert projected.similar.sum() == 2
+@pytest.mark.parametrize("scores", [[], [4.58, 0, 2.5]])
+def test_a_projection_has_both_sentences_of_every_sampled_pair(scores, tiny, sts_data, caplog):
+    file = Path(sts_data) / "downstream/STS/STSBenchmark/sts-test.csv"
+    gold = np.array([float(line.split("\t")[4]) for line in file.read_text(encoding="utf-8").splitlines()])
+    # The groups go from low to high scores, however these are given.
+    present = {f"gold {score:g}": sum(gold == score) for score in sorted(scores)}
+    present = present or {"gold at most 1": sum(gold <= 1), "gold above 4": sum(gold > 4)}
+    common = ["--data_dir", sts_data, "--custom_data", "--pooler", "avg", "--count", "3"]
+    given = ["--scores", *scores] if scores else []
+    (projected,) = pair_projection.gather(parsed("pairs", tiny("bert"), *common, *given)).values()
+    shapes = {name: [half.shape for half in halves] for name, halves in projected.groups.items()}
+    assert shapes == {name: [(n, 2), (n, 2)] for name, n in present.items()}
+    assert list(projected.groups) == list(present)
     # Projections of unit vectors: centred, and at most 2 apart.
-    both = np.concatenate([projected.first, projected.second])
+    both = np.concatenate([half for halves in projected.groups.values() for half in halves])
     np.testing.assert_allclose(both.mean(0), 0, atol=1e-6)
     assert np.linalg.norm(both[:, None] - both[None], axis=-1).max() <= 2
+    for name, n in present.items():
+        assert (f"{name}: STSBenchmark test has only {n} such pair" in caplog.text) == (n < 3)
 
 
 def test_token_classes_are_those_of_the_vocabulary(tiny, train_txt):
@@ -173,6 +183,7 @@ def test_lengths_are_drawn_from_an_answer(tool, tmp_path):
     assert "published" not in (tmp_path / "out.svg").read_text(encoding="utf-8")
 
 
+STS = ["--data_dir", "{data}", "--custom_data"]
 MISTAKES = {
     "no kind": ([], ["give a kind of plot: cosines"]),
     "unknown kind": (["curve"], ["plot curve is unknown", "did you mean 'curves'?"]),
@@ -191,11 +202,13 @@ MISTAKES = {
     "same label": (["plane", "{geometry}", "--over_training", "geometry={run}"], ["same label 'geometry'", "LABEL="]),
     "no data": (["cosines", "{model}", "--data_dir", "{tmp}/none"], ["STSBenchmark"]),
     "unknown task": (["cosines", "{model}", "--task", "stsb"], ["did you mean STSBenchmark?"]),
-    "no encoder": (["cosines", "{tmp}/none", "--data_dir", "{data}", "--custom_data"], ["none"]),
+    "no encoder": (["cosines", "{tmp}/none", *STS], ["none"]),
     "no text": (["tokens", "{model}", "--text", "{tmp}/none"], ["--text: cannot read"]),
     "text without text": (["tokens", "{model}", "--text", "{empty}"], ["contains no text"]),
     "no lines": (["tokens", "{model}", "--text", "{text}", "--lines", "0"], ["--lines 0", "at least 1"]),
     "one pair": (["pairs", "{model}", "--count", "1"], ["--count 1", "at least 2"]),
+    "same score": (["pairs", "{model}", "--scores", "3", "0", "3"], ["--scores 3 0 3", "each score once"]),
+    "other score": (["pairs", "{model}", "--scores", "0.7", *STS], ["no pair with gold 0.7", "choose other --scores"]),
     "other form": (["frequent", "{geometry}", "--output", "{tmp}/x.pdf"], ["OUT.png and OUT.svg", "omit .pdf"]),
     "folder": (["frequent", "{geometry}", "--output", "{tmp}"], ["is a folder", "give a file name in it"]),
     "file as a folder": (["frequent", "{geometry}", "--output", "{text}/x"], ["text"]),

@@ -1,14 +1,18 @@
-"""Plot labelled pairs in two dimensions: similar pairs (solid) should be close, dissimilar ones (dashed) far apart."""
+"""Plot labelled pairs in two dimensions, with the two sentences of a pair joined by a line.
+
+The pairs are similar (solid) and dissimilar ones (dashed), or have the given gold scores (ConPVP, figure 6).
+"""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
-from dcpcse.utils.errors import UserError
+from dcpcse.analysis.plots.projection import add_projection, name_axes, project
+from dcpcse.utils.errors import UserError, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,23 +21,24 @@ if TYPE_CHECKING:
 DISSIMILAR_UP_TO = 1.0
 """Highest gold score of dissimilar pairs; those above senteval.geometry.POSITIVE_ABOVE are similar."""
 
+LOOKS = (1, 0)
+"""Styles of the first two groups; with them, 0, 3 and 5 are orange, blue and green, as in figure 6 of ConPVP."""
+
 
 @dataclass(frozen=True, eq=False)
 class ProjectedPairs:
-    """Coordinates (N, 2) of the first and second sentence of each pair, and which pairs are similar (N,).
+    """Coordinates of a model's pairs by group: name → coordinates (n, 2) of the first and of the second sentences.
 
     axes: names of the two dimensions.
     """
 
-    first: np.ndarray
-    second: np.ndarray
-    similar: np.ndarray
+    groups: Mapping[str, tuple[np.ndarray, np.ndarray]]
     axes: tuple[str, str]
 
 
 @style.styled
 def draw(models: Mapping[str, ProjectedPairs]) -> "Figure":
-    """Draw one panel per model."""
+    """Draw one panel per model; all models have the same groups."""
     figure, axes = style.panel_grid(len(models), 2.3)
     handles: dict[str, object] = {}
     for panel, (label, projected) in zip(axes[0], models.items(), strict=True):
@@ -44,59 +49,42 @@ def draw(models: Mapping[str, ProjectedPairs]) -> "Figure":
 
 
 def _draw_panel(axes: "Axes", projected: ProjectedPairs) -> dict[str, object]:
-    looks = {
-        f"gold above {_similar_above():g}": (projected.similar, style.COLOURS[0], "o", "-"),
-        f"gold at most {DISSIMILAR_UP_TO:g}": (~projected.similar, style.COLOURS[1], "^", "--"),
-    }
     handles = {}
-    for name, (rows, color, marker, linestyle) in looks.items():
-        ends = np.stack([projected.first[rows], projected.second[rows]])  # (2, n, 2)
-        options = {"color": color, "marker": marker, "linestyle": linestyle, "markersize": 3, "linewidth": 0.8}
-        lines = axes.plot(ends[..., 0], ends[..., 1], markeredgewidth=0, **options)
-        handles[f"{name} (n = {int(rows.sum())})"] = lines[0]
-    axes.set_xlabel(projected.axes[0])
-    axes.set_ylabel(projected.axes[1])
-    axes.tick_params(labelbottom=False, labelleft=False, length=0)
+    for i, (name, (first, second)) in enumerate(projected.groups.items()):
+        look = style.series_style(LOOKS[i] if i < len(LOOKS) else i)
+        ends = np.stack([first, second])  # (2, n, 2)
+        lines = axes.plot(ends[..., 0], ends[..., 1], markersize=3, linewidth=0.8, markeredgewidth=0, **look.line())
+        handles[f"{name} (n = {len(first)})"] = lines[0]
+    name_axes(axes, projected.axes)
     return handles
 
 
-def _similar_above() -> float:
+def grouped(gold: np.ndarray, scores: Sequence[float] | None = None) -> dict[str, np.ndarray]:
+    """Return group → whether each pair (N,) belongs to it, from low to high gold scores (N,).
+
+    scores: one group for each of these scores; None: dissimilar and similar pairs. Raises UserError if a group is
+    empty.
+    """
     from senteval.geometry import POSITIVE_ABOVE
 
-    return POSITIVE_ABOVE
-
-
-def sample_pairs(gold: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Return the sorted rows of at most `count` similar and at most `count` dissimilar pairs, drawn at random."""
-    random = np.random.default_rng(seed)
-    kinds = {
-        f"above {_similar_above():g}": gold > _similar_above(),
-        f"up to {DISSIMILAR_UP_TO:g}": gold <= DISSIMILAR_UP_TO,
-    }
-    chosen = []
-    for name, rows in kinds.items():
+    if scores is None:
+        groups = {
+            f"gold at most {DISSIMILAR_UP_TO:g}": gold <= DISSIMILAR_UP_TO,
+            f"gold above {POSITIVE_ABOVE:g}": gold > POSITIVE_ABOVE,
+        }
+    else:
+        groups = {f"gold {score:g}": gold == score for score in sorted(scores)}
+    for name, rows in groups.items():
         if not rows.any():
-            raise UserError(f"no pair has a gold score {name}; choose a different --task or --split")
-        found = np.flatnonzero(rows)
-        chosen.append(random.choice(found, min(count, len(found)), replace=False))
-    return np.sort(np.concatenate(chosen))
+            raise UserError(f"there is no pair with {name}; choose other --scores, or a different --task or --split")
+    return groups
 
 
-def project(vectors: np.ndarray, how: str, seed: int) -> tuple[np.ndarray, tuple[str, str]]:
-    """Project unit vectors (N, H) by `pca` or `tsne`; return coordinates (N, 2) and the names of the dimensions."""
-    if how == "pca":
-        from sklearn.decomposition import PCA
-
-        pca = PCA(2, svd_solver="full").fit(vectors)
-        first, second = (f"component {i + 1} ({pca.explained_variance_ratio_[i]:.1%} of variance)" for i in range(2))
-        return pca.transform(vectors), (first, second)
-    from sklearn.manifold import TSNE
-
-    # Use scikit-learn's default perplexity, or the highest one that is possible with few points. The vectors have
-    # unit length, so their distances follow from their cosines. One thread is used, so that sums keep their order.
-    perplexity = min(30.0, (len(vectors) - 1) / 3)
-    tsne = TSNE(2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed, n_jobs=1)
-    return tsne.fit_transform(vectors), ("t-SNE 1", "t-SNE 2")
+def sample_pairs(groups: Mapping[str, np.ndarray], count: int, seed: int) -> dict[str, np.ndarray]:
+    """Return the sorted rows of at most `count` pairs of each group, drawn at random."""
+    random = np.random.default_rng(seed)
+    found = {name: np.flatnonzero(rows) for name, rows in groups.items()}
+    return {name: np.sort(random.choice(rows, min(count, len(rows)), replace=False)) for name, rows in found.items()}
 
 
 def gather(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
@@ -105,26 +93,35 @@ def gather(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
 
     if args.count < 2:
         raise UserError(f"--count {args.count}: must be at least 2")
+    if args.scores and len(set(args.scores)) < len(args.scores):
+        raise UserError(f"--scores {' '.join(f'{score:g}' for score in args.scores)}: give each score once")
     places = inputs.labelled(args.models)
     task, sets = inputs.load_sets(args)
-    rows = sample_pairs(np.concatenate([pairs.gold for pairs in sets]), args.count, args.seed)
+    sample = sample_pairs(grouped(np.concatenate([pairs.gold for pairs in sets]), args.scores), args.count, args.seed)
+    for name, rows in sample.items():
+        if len(rows) < args.count:
+            inputs.notify(f"{name}: {task} {args.split} has only {plural(len(rows), 'such pair')}; all are drawn")
+    rows = np.concatenate(list(sample.values()))
+    ends = np.cumsum([len(own) for own in sample.values()])[:-1]
     projected = {}
     for label, encoded in inputs.encode_by_each(places, args, task, sets):
         both = unit_rows(np.concatenate([encoded.first[rows], encoded.second[rows]]))
         coordinates, names = project(both, args.projection, args.seed)
-        similar = encoded.gold[rows] > _similar_above()
-        projected[label] = ProjectedPairs(coordinates[: len(rows)], coordinates[len(rows) :], similar, names)
-        inputs.notify(f"{label}: {len(rows)} sampled pairs, {similar.sum()} of them similar; {args.projection}")
+        first, second = (np.split(half, ends) for half in np.split(coordinates, 2))
+        projected[label] = ProjectedPairs(dict(zip(sample, zip(first, second, strict=True), strict=True)), names)
+        drawn = ", ".join(f"{len(own)} with {name}" for name, own in sample.items())
+        inputs.notify(f"{label}: {len(rows)} sampled pairs ({drawn}); {args.projection}")
     return projected
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_models(parser)
     inputs.add_data(parser)
-    help = "Default: %(default)s"
-    parser.add_argument("--projection", choices=["pca", "tsne"], default="pca", help=help)
-    parser.add_argument("--count", type=int, default=30, help=f"Number of pairs sampled of each kind. {help}")
-    parser.add_argument("--seed", type=int, default=0, help=f"Seed of the sample and of t-SNE. {help}")
+    help = f"Gold scores, each a group of pairs (default: two groups, up to {DISSIMILAR_UP_TO:g} and above 4)."
+    parser.add_argument("--scores", nargs="+", type=float, metavar="SCORE", help=help)
+    help = "Number of pairs sampled of each group (default: %(default)s)."
+    parser.add_argument("--count", type=int, default=30, help=help)
+    add_projection(parser)
 
 
 KIND = style.PlotKind(
