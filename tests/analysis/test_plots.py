@@ -75,6 +75,10 @@ PLOTS = {
         lambda: cosine_by_score.draw(SCORED),
         {"one", "Spearman × 100 = 81.23", "gold score", "gold score bin; pairs (n = 200)"},
     ),
+    "cosines_only": (
+        lambda: cosine_by_score.draw(SCORED, bins=False),
+        {"two", "Spearman × 100 = 81.23", "gold score", "cosine similarity"},
+    ),
     "plane": (
         lambda: alignment_uniformity.draw(POINTS),
         {"base (60.00)", "unknown", "run (70.00)", "step 0", "step 10", "uniformity (lower is better)"},
@@ -203,6 +207,17 @@ def test_the_hexagons_count_every_pair_once_and_bins_say_how_many():
     assert [shown.get_array().sum() for shown in hexagons] == [200, 200, 200]
     naive = Counter(min(int(gold), 4) for gold in GOLD)
     assert {*map(str, naive.values()), "0–1", "4–5"} <= texts(style.svg(figure))
+
+
+def test_without_bins_a_model_has_one_panel_with_the_same_hexagons():
+    panels = [axes for axes in cosine_by_score.draw(SCORED, bins=False).axes if axes.collections and axes.get_title()]
+    both = [axes for axes in cosine_by_score.draw(SCORED).axes if axes.get_title()]
+    assert len(panels) == len(both) == len(SCORED)
+    for panel, full in zip(panels, both, strict=True):
+        ((alone,), (beside,)) = panel.collections, full.collections
+        np.testing.assert_array_equal(alone.get_array(), beside.get_array())
+        np.testing.assert_array_equal(alone.get_offsets(), beside.get_offsets())
+    assert not any("bin" in text for text in texts(style.svg(cosine_by_score.draw(SCORED, bins=False))))
 
 
 def test_points_of_the_plane_are_at_their_coordinates():

@@ -153,7 +153,7 @@ def test_curves_are_the_lines_of_the_run(unsupervised):
 def test_plots_are_saved_as_png_and_svg(tool, unsupervised, geometry, few, tiny, sts_data, train_txt, tmp_path):
     pairs = ["--pooler", "avg", "--data_dir", sts_data, "--custom_data"]
     calls = {
-        "cosines": [tiny("bert"), *pairs],
+        "cosines": [tiny("bert"), *pairs, "--no_bins"],
         "plane": [str(geometry)],
         "pairs": [tiny("bert"), *pairs, "--projection", "tsne", "--count", "3"],
         "tokens": [tiny("bert"), "--text", train_txt],

@@ -1,4 +1,7 @@
-"""Plot the cosines of pairs against their gold scores: the joint density, and the distribution per bin of scores."""
+"""Plot the cosines of pairs against their gold scores: the joint density, and the distribution per bin of scores.
+
+The joint density alone is figure 4 of ConPVP.
+"""
 
 import argparse
 from collections.abc import Mapping
@@ -25,14 +28,15 @@ class PairScores:
 
 
 @style.styled
-def draw(models: Mapping[str, PairScores]) -> "Figure":
-    """Draw two panels per model, one above the other: a hexagonal histogram, and one violin per bin of gold scores.
+def draw(models: Mapping[str, PairScores], bins: bool = True) -> "Figure":
+    """Draw a hexagonal histogram per model, and below it one violin per bin of gold scores.
 
-    All panels have the same scales, so that models can be compared.
+    bins: whether the panels with the violins are drawn. All panels have the same scales, so that models can be
+    compared.
     """
     from matplotlib.colors import LogNorm
 
-    figure, axes = style.panel_grid(len(models), 1.9, rows_each=2, sharey=True)
+    figure, axes = style.panel_grid(len(models), 1.9, rows_each=2 if bins else 1, sharey=True)
     columns = min(len(models), style.PANELS_PER_ROW)
     gold = np.concatenate([scored.gold for scored in models.values()])
     low = min(float(scored.cosine.min()) for scored in models.values())
@@ -47,10 +51,11 @@ def draw(models: Mapping[str, PairScores]) -> "Figure":
                 linewidths=0.1, label="pairs",
             )
         )  # fmt: skip
-        _violins(axes[1, i], scored, extent)
+        if bins:
+            _violins(axes[1, i], scored, extent)
         if i % columns == 0:
-            axes[0, i].set_ylabel("cosine similarity")
-            axes[1, i].set_ylabel("cosine similarity")
+            for panel in axes[:, i]:
+                panel.set_ylabel("cosine similarity")
     norm = LogNorm(1, max(2, *(shown.get_array().max() for shown in hexagons)))
     for shown in hexagons:
         shown.set_norm(norm)
@@ -95,8 +100,13 @@ def gather(args: argparse.Namespace) -> dict[str, PairScores]:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_models(parser)
     inputs.add_data(parser)
+    help = "Draw one panel per model, without the distribution per bin of gold scores."
+    parser.add_argument("--no_bins", dest="bins", action="store_false", help=help)
 
 
 KIND = style.PlotKind(
-    "Cosine of each pair against its gold score.", _add_options, lambda args: draw(gather(args)), of_encoders=True
+    "Cosine of each pair against its gold score.",
+    _add_options,
+    lambda args: draw(gather(args), args.bins),
+    of_encoders=True,
 )
