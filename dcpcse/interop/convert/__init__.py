@@ -42,9 +42,10 @@ def import_checkpoint(
     """
     # Imported here because it imports torch.
     from dcpcse.interop.convert.build import EncoderPlace, load_checkpoint, require_room_for, write_model_folder
+    from dcpcse.interop.convert.read import read_checkpoint
 
     path, output = Path(path), Path(output)
     require_room_for(path, output, overwrite)
-    model, imported = load_checkpoint(path, EncoderPlace(base, tokenizer, options), layout, choices)
+    model, imported = load_checkpoint(read_checkpoint(path), EncoderPlace(base, tokenizer, options), layout, choices)
     write_model_folder(model, output)
     return imported

@@ -17,9 +17,9 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
-from dcpcse.interop.convert.choices import Choices, ResolvedChoices, resolve_choices
+from dcpcse.interop.convert.choices import Choices, PublishedSettings, ResolvedChoices, resolve_choices
 from dcpcse.interop.convert.layouts import LAYOUTS, Imported, Layout, find_layout
-from dcpcse.interop.convert.read import ForeignCheckpoint, is_sentence_transformer, read_checkpoint
+from dcpcse.interop.convert.read import ForeignCheckpoint, is_sentence_transformer
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import atomic_folder, require_writable
@@ -46,20 +46,24 @@ class EncoderPlace:
 
 
 def load_checkpoint(
-    path: Path, place: EncoderPlace, layout: str | None, choices: Choices
+    checkpoint: ForeignCheckpoint,
+    place: EncoderPlace,
+    layout: str | None,
+    choices: Choices,
+    published: PublishedSettings | None = None,
 ) -> tuple[SentenceEncoder, Imported]:
     """Return the model of a checkpoint in eval mode, and a report on its tensors.
 
-    layout and choices are arguments of `import_checkpoint`."""
-    checkpoint = read_checkpoint(path)
+    layout and choices are arguments of `import_checkpoint`, published one of `resolve_choices`.
+    """
     name = find_layout(
         sorted(checkpoint.tensors), layout, adapter=checkpoint.adapter is not None, where=checkpoint.file
     )
     kind = LAYOUTS[name]
-    if kind.ambiguous and layout is None and is_sentence_transformer(path):
+    if kind.ambiguous and layout is None and is_sentence_transformer(checkpoint.folder):
         raise UserError(
-            f"{path} is a sentence-transformers folder, whose encoder evaluation.py loads as it is; if it is a "
-            f"{kind.title} checkpoint nevertheless, give --layout {name}"
+            f"{checkpoint.folder} is a sentence-transformers folder, whose encoder evaluation.py loads as it is; if "
+            f"it is a {kind.title} checkpoint nevertheless, give --layout {name}"
         )
     try:
         used, left_out = kind.sort(checkpoint.tensors)
@@ -67,7 +71,7 @@ def load_checkpoint(
         raise UserError(f"{checkpoint.file}: {error}") from error
     parts = _parts(checkpoint.tensors, used)
     backbone = (_frozen if kind.frozen else _trained)(checkpoint, kind, parts["encoder"], place)
-    model, resolved = _build(checkpoint, name, parts, backbone, choices)
+    model, resolved = _build(checkpoint, name, parts, backbone, choices, published)
     # These lines are logged at the end, so that they do not hide an error.
     notify(
         f"{checkpoint.file}: a {kind.title} checkpoint, {plural(len(used), 'tensor')} used, {len(left_out)} left out"
@@ -194,7 +198,12 @@ def _require_same_encoder(
 
 
 def _build(
-    checkpoint: ForeignCheckpoint, name: str, parts: Parts, backbone: Backbone, choices: Choices
+    checkpoint: ForeignCheckpoint,
+    name: str,
+    parts: Parts,
+    backbone: Backbone,
+    choices: Choices,
+    published: PublishedSettings | None,
 ) -> tuple[SentenceEncoder, ResolvedChoices]:
     layout, config = LAYOUTS[name], backbone.model.config
     head = _head(checkpoint, parts["head"], config)
@@ -206,6 +215,7 @@ def _build(
         config.model_type,
         head=head is not None,
         prompt_length=None if prompt is None else prompt.shape.length,
+        published=published,
     )
     read = resolved.choices
     template = Template.parse(read.template, continuous=bool(parts["shallow"])) if layout.templated else None

@@ -5,11 +5,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcpcse.encoders.pooling import POOLERS, describe_poolers
+from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.templates import Template
-from dcpcse.interop.convert.layouts import Layout
+from dcpcse.interop.convert.layouts import LAYOUTS, Layout
 from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, flag, option, require
+
+
+@dataclass(frozen=True)
+class CheckpointSource:
+    """The format of a checkpoint, and where the parts come from that it does not contain."""
+
+    base: str | None = option(None, "The frozen encoder: Hugging Face folder or Hub id.", metavar="ENCODER")
+    tokenizer: str | None = option(
+        None, "Folder or Hub id. Default: that of the checkpoint, or else of --base.", metavar="LOCATION"
+    )
+    layout: str | None = option(None, "Default: recognised from the names of the tensors.", choices=[*LAYOUTS])
+    cache_dir: str | None = option(None, "Folder for downloads.")
+    model_revision: str = option("main", "Branch, tag or commit on the Hub.")
+    use_auth_token: bool = option(False, "Use the stored token of the Hub.")
+
+    @property
+    def load_options(self) -> LoadOptions:
+        """Revision, cache and token for the Hub."""
+        return LoadOptions.from_args(self.cache_dir, self.use_auth_token, self.model_revision)
 
 
 @dataclass(frozen=True)
@@ -43,6 +63,14 @@ class Choices:
 
 
 @dataclass(frozen=True)
+class PublishedSettings:
+    """Settings of a published run. options: options of train.py by name; source: a phrase that names the run."""
+
+    options: Mapping[str, Any]
+    source: str
+
+
+@dataclass(frozen=True)
 class ResolvedChoices:
     """Choices without None. assumed: the settings that were filled in; source: where each setting comes from."""
 
@@ -52,16 +80,25 @@ class ResolvedChoices:
 
 
 def resolve_choices(
-    choices: Choices, layout: Layout, path: str, model_type: str, *, head: bool, prompt_length: int | None
+    choices: Choices,
+    layout: Layout,
+    path: str,
+    model_type: str,
+    *,
+    head: bool,
+    prompt_length: int | None,
+    published: PublishedSettings | None = None,
 ) -> ResolvedChoices:
     """Fill in the settings that are not given; raise UserError for a setting that has no effect on this checkpoint.
 
     path: location of the checkpoint as given by the user; if it contains `unsup`, the checkpoint is taken to be
     unsupervised, as in the published tools. head: whether the checkpoint has a head. prompt_length: number of its
-    deep prompts, or None.
+    deep prompts, or None. published: the run whose settings are used; by default it is derived from layout, path and
+    model_type.
     """
-    published, source = _published(layout, path, model_type)
-    pooling = choices.pooler_type or published["pooler_type"]
+    run = published or _published(layout, path, model_type)
+    settings = _usual(layout) | {key: value for key, value in run.options.items() if key in _SETTINGS}
+    pooling = choices.pooler_type or settings["pooler_type"]
     open_to = {
         "pooler_type": None,
         "mlp_only_train": _no_head(head, pooling),
@@ -77,29 +114,33 @@ def resolve_choices(
             raise UserError(f"--{name} has no effect on this {layout.title} checkpoint: {obstacle}; leave it out")
         if obstacle:
             continue
-        values[name] = (published | {"position_offset": prompt_length})[name] if given is None else given
+        values[name] = (settings | {"position_offset": prompt_length})[name] if given is None else given
         if given is None:
             assumed[name] = values[name]
-    sources = dict.fromkeys(assumed, source) | {"position_offset": "the prompt length, as in the public code"}
+    sources = dict.fromkeys(assumed, run.source) | {"position_offset": "the prompt length, as in the public code"}
     return ResolvedChoices(Choices(**values), assumed, sources)
 
 
-def _published(layout: Layout, path: str, model_type: str) -> tuple[dict[str, Any], str]:
-    """Return the options of the published runs, and a phrase that names their source."""
-    defaults = {
-        "pooler_type": "mask" if layout.templated else "cls",
-        **dict.fromkeys(("mlp_only_train", "final_period", "denoise_at_inference"), False),
-    }
+_SETTINGS = ("pooler_type", "mlp_only_train", "final_period", "denoise_at_inference", "template")
+"""Options of train.py that decide how a checkpoint is read."""
+
+
+def _usual(layout: Layout) -> dict[str, Any]:
+    """Return the settings of a run that does not set them."""
+    flags = ("mlp_only_train", "final_period", "denoise_at_inference")
+    return {"pooler_type": "mask" if layout.templated else "cls", **dict.fromkeys(flags, False)}
+
+
+def _published(layout: Layout, path: str, model_type: str) -> PublishedSettings:
+    """Return the published run from which a checkpoint of this layout and at this path is taken to be."""
     if layout.preset is None:
-        return defaults, f"the usual use of {layout.title}"
+        return PublishedSettings({}, f"the usual use of {layout.title}")
     supervision = "unsup" if "unsup" in path else "sup"
     encoder = "roberta" if "roberta" in model_type else "bert"
     name = layout.preset.format(supervision=supervision, encoder=encoder)
     by_name = "{supervision}" in layout.preset
     why = f"; {path} {'contains' if supervision == 'unsup' else 'does not contain'} 'unsup'" if by_name else ""
-    options = presets.load_preset(name).options
-    known = {*defaults, "template"}
-    return defaults | {key: value for key, value in options.items() if key in known}, f"preset {name}{why}"
+    return PublishedSettings(presets.load_preset(name).options, f"preset {name}{why}")
 
 
 def _no_head(head: bool, pooling: str) -> str | None:
