@@ -10,6 +10,7 @@ COMMANDS = {
     "train": ("train", "train a method (as train.py)"),
     "evaluate": ("evaluate", "evaluate an encoder (as evaluation.py)"),
     "reproduce": ("reproduce", "reproduce rows of the papers' tables over several seeds"),
+    "verify": ("verify", "compare a published checkpoint's scores with the figures of its paper"),
     "doctor": ("doctor", "check data, models, runs and the environment for problems"),
     "runs": ("runs", "list and compare training runs"),
     "report": ("report", "write an HTML report of one or several runs"),

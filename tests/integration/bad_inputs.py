@@ -162,6 +162,7 @@ STSB = "--task_set na --tasks STSBenchmark"
 CORRUPT = "corrupt --model_name_or_path bert --generator_name {} --train_file train.txt --output_dir out"
 TRY = "search-hyperparameters --search dcpcse --output_dir out"
 ROW = "reproduce dcpcse/table1/unsupervised/SimCSE-BERT-base --unsup_file train.txt --base bert --output_dir out"
+VERIFIED = "dcpcse/table1/unsupervised/SimCSE-BERT-base"
 DEV = f"evaluate ... --data_dir data {STSB}"
 MODEL = f"evaluate ... --model_name_or_path copy {STSB}"
 TRAINED = "evaluate --data_dir sts --custom_data --mode dev --device cpu --model_name_or_path"
@@ -847,6 +848,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "reproduce dcpcse --seeds 0..99999999999 --dry_run",
             "--seeds 0..99999999999",
         ),
+        Case("verify: no such row", "verify trained --row dcpcse/table9/x", "dcpcse/table9/x"),
+        Case("verify: a table", "verify trained --row dcpcse/table1", "dcpcse/table1"),
+        Case("verify: another method's row", f"verify trained --row {VERIFIED}", "trained"),
+        Case("verify: no figures", "verify trained --row dcpcse/figure2/length-1", "length-1"),
+        Case("verify: no checkpoint", f"verify nowhere/at/all --row {VERIFIED}", "nowhere/at/all"),
         Case(
             "search: more than there can be",
             "search bert A --sentences corpus.txt --top_k 99999999999999999999",

@@ -3,14 +3,22 @@
 import contextlib
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import HfApi, ModelInfo, errors, hf_hub_download, snapshot_download
 
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, file_names, read_record
+from dcpcse.encoders.storage.manifest import (
+    CONFIG,
+    MODEL_FOLDER_FILE,
+    MODULES,
+    PEFT_CONFIG,
+    TOKENIZER_FILES,
+    file_names,
+    read_record,
+)
 from dcpcse.utils.errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
@@ -106,6 +114,23 @@ def find_model_folder(name: str, options: LoadOptions, more: Collection[str] = (
         wanted = [*file_names(read_record(folder)), *more]
         snapshot_download(name, allow_patterns=wanted, local_files_only=offline, **commit.kwargs())
     return folder
+
+
+def download_checkpoint(name: str, weights: Sequence[str], options: LoadOptions) -> Path:
+    """Return the local copy of an encoder or of a checkpoint of other code on the Hub.
+
+    Only the configuration, the tokenizer and one file of weights are downloaded. weights: possible names of this file;
+    the first that exists is taken. If the Hub cannot be reached, the copy in its cache is returned. Raises UserError
+    if the repository or revision is unknown.
+    """
+    try:
+        found = {file.rfilename for file in model_info(name, options).siblings or ()}
+        offline = False
+    except UnreachableError:
+        found, offline = set(), True
+    wanted = [CONFIG, PEFT_CONFIG, MODULES, *TOKENIZER_FILES, *[one for one in weights if one in found][:1]]
+    with explain_hub_errors(name):
+        return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=offline, **options.kwargs()))
 
 
 def model_info(name: str, options: LoadOptions) -> ModelInfo:

@@ -1,0 +1,165 @@
+"""The row of a subject: which rows fit it, and the settings with which the row's paper reads and evaluates it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dcpcse.experiments.reproduction.published_rows import PublishedRow, all_rows, find_rows
+from dcpcse.experiments.verification.subject import Subject
+from dcpcse.interop.convert.choices import PublishedSettings
+from dcpcse.interop.convert.layouts import LAYOUTS
+from dcpcse.utils import presets
+from dcpcse.utils.errors import UserError
+
+LISTED = 5
+"""Maximum number of rows that a message lists."""
+
+_ENCODERS = {
+    **{"bert-base-uncased": ("bert", 768), "bert-large-uncased": ("bert", 1024)},
+    **{"roberta-base": ("roberta", 768), "roberta-large": ("roberta", 1024)},
+    "sentence-transformers/bert-base-nli-mean-tokens": ("bert", 768),
+}
+"""Encoder that the rows name → its model type and hidden size."""
+
+
+def choose_row(subject: Subject, name: str | None) -> PublishedRow:
+    """Return the row of this name, or without a name the only row that fits.
+
+    Raises UserError if the name is not that of one row, if the row does not fit, or if not exactly one row fits.
+    """
+    if name is None:
+        return _only_candidate(subject)
+    rows = find_rows([name])
+    if len(rows) > 1:
+        raise UserError(f"--row {name} selects {len(rows)} rows; choose one of them: {_listed(rows)}")
+    if why := _misfit(subject, rows[0]):
+        raise UserError(f"--row {name}: {why}; choose another row (dcpcse reproduce --list shows them)")
+    return rows[0]
+
+
+def _only_candidate(subject: Subject) -> PublishedRow:
+    rows = _candidates(subject)
+    if not rows:
+        raise UserError(
+            f"{subject.location} is {subject.title}; no published row fits it alone; name one with --row (dcpcse "
+            "reproduce --list shows them)"
+        )
+    if len(rows) > 1:
+        raise UserError(
+            f"{subject.location} is {subject.title}, which fits {len(rows)} rows; choose one with --row: "
+            f"{_listed(rows)}"
+        )
+    return rows[0]
+
+
+def _listed(rows: Sequence[PublishedRow]) -> str:
+    more = f" and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
+    return ", ".join(row.name for row in rows[:LISTED]) + more
+
+
+def _candidates(subject: Subject) -> list[PublishedRow]:
+    """Return the rows that fit, those of the method's own paper first.
+
+    A row that changes options of its preset, and a row that only quotes the figures of another one, are left out.
+    """
+    rows = [row for row in all_rows().values() if not (row.cited or row.options) and _suggested(subject, row)]
+    own = [row for row in rows if row.name.startswith(f"{subject.method}/")]
+    distinct: list[PublishedRow] = []
+    for row in [*own, *(row for row in rows if row not in own)]:
+        if not any(_same_figures(row, other) for other in distinct):
+            distinct.append(row)
+    return distinct
+
+
+def _same_figures(row: PublishedRow, other: PublishedRow) -> bool:
+    return (row.preset, row.plain, row.published) == (other.preset, other.plain, other.published)
+
+
+def _suggested(subject: Subject, row: PublishedRow) -> bool:
+    if row.preset:
+        unsupervised = row.preset.partition("/")[2].startswith("unsup")
+        if subject.supervised is unsupervised or _settings(row).get("method") != subject.method:
+            return False
+    return _misfit(subject, row) is None
+
+
+def _misfit(subject: Subject, row: PublishedRow) -> str | None:
+    """Return why a row's figures are not those of the subject, or None."""
+    if not row.published:
+        return "the row has no published figures"
+    if row.fitted:
+        return f"its {row.fitted} is fitted to training sentences, which dcpcse reproduce does"
+    if row.glove != subject.word_vectors:
+        return f"it is a row of {'word vectors' if row.glove else 'an encoder'}, but {_description(subject)}"
+    settings = _settings(row)
+    if row.plain is not None and not subject.may_be_plain:
+        return f"it is a row of a plain encoder, but {_description(subject)}"
+    if row.preset and not _may_be_of(subject, settings):
+        return f"it is a row of {settings['method']}, but {_description(subject)}"
+    wanted = _ENCODERS.get(settings.get("model_name_or_path"), (None, None))
+    if any(theirs and ours and theirs != ours for theirs, ours in zip(wanted, subject.encoder, strict=True)):
+        return f"it is a row of {settings['model_name_or_path']}, but {_description(subject)}"
+    return None
+
+
+def _description(subject: Subject) -> str:
+    return f"{subject.location} is {subject.title}"
+
+
+def _settings(row: PublishedRow) -> Mapping[str, Any]:
+    """Return the options of train.py with which a row was trained, or those of evaluation.py for a plain encoder."""
+    if row.preset in presets.names():
+        return {**presets.load_preset(row.preset).options, **row.options}
+    if row.preset:  # the paper gives no settings
+        encoder = next((name for name in _ENCODERS if row.preset.endswith(f"-{name.removesuffix('-uncased')}")), None)
+        return {"method": row.preset.partition("/")[0], "model_name_or_path": encoder}
+    return {"model_name_or_path": row.plain.get("model")} if row.plain else {}
+
+
+def _may_be_of(subject: Subject, settings: Mapping[str, Any]) -> bool:
+    """Whether a method may have trained the subject.
+
+    Some formats name no method. In SimCSE's, other code writes the encoders that it trains as a whole.
+    """
+    if subject.method in (None, settings["method"]):
+        return True
+    if subject.format is None or not subject.format.ambiguous:
+        return False
+    from dcpcse.methods import METHODS, model_arguments
+
+    method = settings["method"]
+    if method in {layout.method for layout in LAYOUTS.values()} or "template" in settings:
+        return False
+    usual = METHODS[method].defaults(model_arguments(method=method), ["anchor"])
+    return {**usual, **settings}.get("tuning") == "full"
+
+
+def conversion_settings(row: PublishedRow) -> PublishedSettings | None:
+    """Return the settings with which a row's checkpoint is read; None if the row has no preset."""
+    if row.preset not in presets.names():
+        return None
+    changed = ", changed as in the row" if row.options else ""
+    return PublishedSettings(_settings(row), f"preset {row.preset} of {row.name}{changed}")
+
+
+def needed_base(subject: Subject, row: PublishedRow) -> str | None:
+    """Return the encoder on which the row's prompts were trained; None if the subject contains or names its own."""
+    found = subject.format
+    return None if found is None or not found.frozen or found.adapter else _settings(row).get("model_name_or_path")
+
+
+def is_converted(subject: Subject, row: PublishedRow, layout: str | None) -> bool:
+    """Whether the subject must be converted to a model folder before it is evaluated as the row says.
+
+    layout: the format that the user gave.
+    """
+    if subject.trained or subject.word_vectors or row.plain is not None:
+        return False
+    return row.preset is not None or layout is not None or not subject.may_be_plain
+
+
+def evaluation_options(row: PublishedRow, encoder: Path) -> dict[str, Any]:
+    """Return the options of evaluation.py that the row's evaluation needs. encoder: what is evaluated."""
+    own = row.evaluation if row.plain is None else {key: value for key, value in row.plain.items() if key != "model"}
+    fixed = {"mode": "test", "task_set": "na", "tasks": list(row.measured)}
+    return {"model_name_or_path": str(encoder), **own, **fixed}

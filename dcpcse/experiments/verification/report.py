@@ -1,0 +1,186 @@
+"""The report of a verification: published and measured figures side by side, and the verdict.
+
+The rule: every published column of a row, and its average if it is published, differs from the measured figure by at
+most 0.05 points. Both figures are compared as they are printed, × 100 with two decimals. Alignment and uniformity are
+not × 100: they are compared with four decimals, and may differ by 0.0005.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from prettytable import PrettyTable, TableStyle
+
+from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, PublishedRow
+from dcpcse.experiments.verification.subject import Subject
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_output, write_atomic, write_json_atomic
+from dcpcse.utils.parsing import parse_json
+
+RULE = (
+    "passes if each published figure, the average included, differs by at most 0.05 points from the measured one, "
+    "both rounded to two decimals (alignment and uniformity: 0.0005, four decimals)"
+)
+UNSCALED = ("alignment", "uniformity")
+"""Columns that are not multiplied by 100."""
+
+REPORT_JSON, REPORT_PAGE = "verification.json", "verification.md"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A column of a row: its published and its measured figure, rounded as printed."""
+
+    column: str
+    published: Decimal
+    measured: Decimal
+
+    @property
+    def difference(self) -> Decimal:
+        """Measured minus published."""
+        return self.measured - self.published
+
+    @property
+    def within(self) -> bool:
+        """Whether the two figures agree."""
+        return abs(self.difference) <= (Decimal("0.0005") if self.column in UNSCALED else Decimal("0.05"))
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A verified row. facts: what else the report contains, by name."""
+
+    row: PublishedRow
+    subject: Subject
+    columns: tuple[Comparison, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def passes(self) -> bool:
+        """Whether all published columns agree."""
+        return all(one.within for one in self.columns)
+
+    @property
+    def verdict(self) -> str:
+        return "passes" if self.passes else "differs"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report in a form that can be written to JSON."""
+        columns = {
+            one.column: {
+                "published": float(one.published),
+                "measured": float(one.measured),
+                "difference": float(one.difference),
+                "within": one.within,
+            }
+            for one in self.columns
+        }
+        found = self.subject
+        subject: dict[str, Any] = {"location": found.location, "revision": found.revision, "kind": found.title}
+        head = {"row": self.row.name, "shows": self.row.shows, "verdict": self.verdict, "rule": RULE}
+        subject["weights_sha256"] = dict(found.weights)
+        return {**head, "columns": columns, "checkpoint": subject, **self.facts}
+
+    def table(self, style: TableStyle = TableStyle.DEFAULT) -> str:
+        """Return the figures as a table."""
+        view = PrettyTable(["column", "published", "measured", "difference", "within"], align="r")
+        view.align["column"] = "l"
+        view.set_style(style)
+        for one in self.columns:
+            within = "yes" if one.within else "no"
+            view.add_row([one.column, one.published, one.measured, f"{one.difference:+f}", within])
+        return view.get_string()
+
+    def summary(self) -> str:
+        """Return the verdict in one line."""
+        outside = [one.column for one in self.columns if not one.within]
+        why = f": {', '.join(outside)}" if outside else ""
+        return f"{self.row.name} {self.verdict}{why} (a row {RULE})"
+
+
+def compare(row: PublishedRow, scores: Mapping[str, Any]) -> tuple[Comparison, ...]:
+    """Compare the published columns of a row with the content of a file of evaluation.py (--output_file)."""
+    found = dict(scores["scores_x100"])
+    for task in scores["tasks"].values():
+        found |= {name: task[name] for name in UNSCALED if name in task}
+    if row.tasks[0] in scores["averages_x100"]:
+        found[AVERAGE_COLUMN] = scores["averages_x100"][row.tasks[0]]
+    return tuple(
+        Comparison(column, *(_rounded(column, value) for value in (row.published[column], found[column])))
+        for column in row.columns
+        if column in row.published
+    )
+
+
+def _rounded(column: str, value: float) -> Decimal:
+    return Decimal(f"{value:.{4 if column in UNSCALED else 2}f}")
+
+
+def require_report_room(folder: Path, subject: Subject, row: PublishedRow, overwrite: bool) -> None:
+    """Raise UserError if the report cannot be written, or would replace one on another row or other weights."""
+    path = folder / REPORT_JSON
+    if path.is_file() and not overwrite:
+        try:
+            earlier = parse_json(path.read_text(encoding="utf-8"))
+            about = (earlier["row"], earlier["checkpoint"]["weights_sha256"])
+        except (ValueError, KeyError, TypeError):
+            about = None
+        if about != (row.name, dict(subject.weights)):
+            what = f"is the report on {'other weights' if about and about[0] == row.name else 'another row'}"
+            raise UserError(
+                f"{path} {what if about else 'is no report of this command'}; give another --output_dir, or add "
+                "--overwrite to replace it"
+            )
+    for name in (REPORT_JSON, REPORT_PAGE):
+        require_output(folder / name, "--output_dir:", overwrite or path.is_file())
+
+
+def write_report(folder: Path, verification: Verification) -> None:
+    """Write the report as JSON and as a page in Markdown."""
+    write_json_atomic(folder / REPORT_JSON, verification.as_dict())
+    write_atomic(folder / REPORT_PAGE, page(verification))
+
+
+def page(verification: Verification) -> str:
+    """Return the report as Markdown."""
+    content = verification.as_dict()
+    checkpoint, evaluation = content["checkpoint"], content["evaluation"]
+    environment, identity = content["environment"], evaluation["model"]["identity"]
+    versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
+    unknown = [name for name, facts in evaluation["data"].items() if not facts["known"]]
+    settings = [f"- `--{name} {value}`, not in the checkpoint" for name, value in content["assumed"].items()]
+    revision = f" at {checkpoint['revision']}" if checkpoint["revision"] else ""
+    lines = [
+        f"# {content['row']}: {content['verdict']}",
+        "",
+        f"{content['shows']}. A row {RULE}.",
+        "",
+        verification.table(TableStyle.MARKDOWN),
+        "",
+        "## Checkpoint",
+        "",
+        f"- `{checkpoint['location']}`{revision}: {checkpoint['kind']}",
+        *(f"- sha256 of `{name}`: `{digest}`" for name, digest in checkpoint["weights_sha256"].items()),
+        *settings,
+        *(f"- {name}: `{identity[name]}`" for name in ("pooling", "base", "trained", "tokenizer")),
+        "",
+        "## Data",
+        "",
+        *(["The evaluation data are not the official sets (`--custom_data`).", ""] if content["custom_data"] else []),
+        *([f"{len(unknown)} of {len(evaluation['data'])} files differ from the known ones.", ""] if unknown else []),
+        "| file | sha256 |",
+        "|---|---|",
+        *(f"| {name} | `{facts['sha256']}` |" for name, facts in evaluation["data"].items()),
+        "",
+        "## Environment",
+        "",
+        f"{versions}; commit {environment['commit'] or 'unknown'}; {environment['platform']}",
+        "",
+        "```bash",
+        content["command"],
+        "```",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,108 @@
+"""What is verified: a model folder, a checkpoint of other code, a plain encoder or a file of word vectors."""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dcpcse.encoders.storage import hub, manifest
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.interop.convert.layouts import LAYOUTS, Layout, find_layout, recognise_layout
+from dcpcse.utils.files import file_sha256
+
+if TYPE_CHECKING:
+    from dcpcse.interop.convert.read import ForeignCheckpoint
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is verified.
+
+    location: as the user gave it; place: the local folder, or the file of word vectors. weights: name → sha256 of the
+    files with weights. trained: whether it is a model folder. layout: the format of a checkpoint of other code, None
+    if it is unknown. headed: whether a checkpoint contains a method's head, which no plain encoder has. method: the
+    method that trained it, if known. encoder: model type and hidden size, None where unknown. revision: the commit on
+    the Hub.
+    """
+
+    location: str
+    place: Path
+    weights: Mapping[str, str]
+    trained: bool = False
+    layout: str | None = None
+    headed: bool = False
+    method: str | None = None
+    encoder: tuple[str | None, int | None] = (None, None)
+    revision: str | None = None
+
+    @property
+    def format(self) -> Layout | None:
+        """The format of a checkpoint."""
+        return LAYOUTS[self.layout] if self.layout else None
+
+    @property
+    def word_vectors(self) -> bool:
+        """Whether it is a file of word vectors."""
+        return self.place.is_file()
+
+    @property
+    def may_be_plain(self) -> bool:
+        """Whether the files may be those of an encoder that no method of this program trained."""
+        if self.trained or self.word_vectors or self.headed:
+            return False
+        return self.format is None or self.format.ambiguous
+
+    @property
+    def title(self) -> str:
+        """A phrase for messages."""
+        if self.word_vectors:
+            return "a file of word vectors"
+        kinds = [f"a model folder of {self.method or 'no known method'}"] if self.trained else []
+        kinds += ["a plain encoder"] if self.may_be_plain else []
+        kinds += [f"a {self.format.title} checkpoint"] if self.format else []
+        model_type, size = self.encoder
+        return " or ".join(kinds) + (f", {model_type} of hidden size {size}" if model_type and size else "")
+
+    @property
+    def supervised(self) -> bool | None:
+        """Whether it was trained with labels, as its name tells; None if it does not."""
+        return False if "unsup" in self.location else True if "sup" in self.location else None
+
+
+def find_subject(
+    location: str, layout: str | None, options: LoadOptions
+) -> "tuple[Subject, ForeignCheckpoint | None]":
+    """Return what a location contains, and the files of a folder that is no model folder.
+
+    location: folder, Hub id or file of word vectors. layout: the format of a checkpoint, if its tensors do not tell.
+    Raises UserError if there is nothing at the location, or if it is damaged.
+    """
+    from dcpcse.interop.convert.read import WEIGHT_FILES, read_checkpoint
+
+    place, revision = Path(location), None
+    if place.is_file():
+        return Subject(location, place, {place.name: file_sha256(place)}), None
+    if hub.is_hub_id(location):
+        weights = [name for names in WEIGHT_FILES.values() for name in names]
+        with contextlib.suppress(hub.UnreachableError):  # the cache may contain a checkpoint of other code
+            place = hub.find_model_folder(location, options) or place
+        if place == Path(location):
+            place = hub.download_checkpoint(location, weights, options)
+        revision = place.name
+    if manifest.is_model_folder(place):
+        record = manifest.read_record(place)
+        names = sorted(name for name in manifest.file_names(record) if (place / name).is_file())
+        weights = {name: file_sha256(place / name) for name in names if name.endswith(".safetensors")}
+        encoder = (record["base"]["model_type"], record["base"]["hidden_size"])
+        return Subject(location, place, weights, True, None, False, record["method"], encoder, revision), None
+    checkpoint = read_checkpoint(place)
+    names, adapter = sorted(checkpoint.tensors), checkpoint.adapter is not None
+    found = recognise_layout(names, adapter=adapter)
+    if layout:
+        found = find_layout(names, layout, adapter=adapter, where=checkpoint.file)
+    headed = any(name.startswith("mlp.") for name in names)
+    encoder = (checkpoint.config.get("model_type"), checkpoint.config.get("hidden_size"))
+    weights = {checkpoint.file.name: file_sha256(checkpoint.file)}
+    method = LAYOUTS[found].method if found else None
+    return Subject(location, place, weights, False, found, headed, method, encoder, revision), checkpoint

@@ -1,0 +1,382 @@
+"""`dcpcse verify` on checkpoints as other code writes them, against evaluation.py on the imported folder."""
+
+import json
+import shutil
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import torch
+from public_checkpoints import Checkpoint
+from senteval_tiny import write_tiny_data
+
+from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.verify import verify_command
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.experiments.reproduction import published_rows
+from dcpcse.experiments.reproduction.published_rows import PublishedRow
+from dcpcse.experiments.verification import fitting_rows
+from dcpcse.experiments.verification.report import compare
+from dcpcse.experiments.verification.subject import Subject
+from dcpcse.interop.convert import import_checkpoint
+from dcpcse.methods import build_method, model_arguments
+from dcpcse.utils.files import file_sha256
+
+STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
+ROW = "paper/table1/row"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> list[str]:
+    """The options for small evaluation data."""
+    return ["--data_dir", str(write_tiny_data(tmp_path_factory.mktemp("tiny-data"))), "--custom_data"]
+
+
+@pytest.fixture
+def made(tiny):
+    """made(kind, trained=...) → a checkpoint of other code on a tiny encoder."""
+
+    def make(kind: str = "bert", *, trained: bool = False) -> Checkpoint:
+        return Checkpoint(tiny(kind, masked_lm=False), trained=trained)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def tiny_is_base(monkeypatch):
+    """The rows' encoders have the size of tiny ones."""
+    sizes = {"bert-base-uncased": ("bert", 32), "roberta-base": ("roberta", 32), "bert-large-uncased": ("bert", 64)}
+    monkeypatch.setattr(fitting_rows, "_ENCODERS", sizes)
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """rows(row, ...) makes these the only rows that there are."""
+
+    def only(*some: PublishedRow) -> None:
+        for module in (published_rows, fitting_rows):
+            monkeypatch.setattr(module, "all_rows", lambda: {row.name: row for row in some})
+
+    return only
+
+
+def a_row(figures: dict[str, float] | None = None, **changes) -> PublishedRow:
+    return PublishedRow(
+        ROW, "a table", ("sts",), (*STS, "avg"), figures or dict.fromkeys((*STS, "avg"), 50.0), **changes
+    )
+
+
+def evaluated(tool, encoder: Path | str, data: list[str], tmp_path: Path, *options: str) -> dict[str, float]:
+    """The figures of evaluation.py as it prints them."""
+    output = tmp_path / "evaluated.json"
+    words = ["--model_name_or_path", str(encoder), "--output_file", str(output), "--device", "cpu", *options]
+    outcome = tool(evaluate_command, [*words, *data, "--overwrite"])
+    assert outcome.code == 0, outcome.err
+    scores = json.loads(output.read_text(encoding="utf-8"))
+    found = {**scores["scores_x100"], "avg": scores["averages_x100"]["sts"]}
+    return {column: float(f"{value:.2f}") for column, value in found.items()}
+
+
+def verified(tool, checkpoint: Path | str, data: list[str], tmp_path: Path, *options: str):
+    """The outcome of the command, and its report."""
+    words = [str(checkpoint), "--output_dir", str(tmp_path / "report"), "--device", "cpu", *data, *options]
+    outcome = tool(verify_command, words)
+    path = tmp_path / "report/verification.json"
+    return outcome, json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def dcpcse(made) -> Checkpoint:
+    one = made()
+    one.with_prefix(False)
+    one.with_mlp()
+    return one
+
+
+def simcse(made) -> Checkpoint:
+    one = made("roberta", trained=True)
+    one.with_mlp()
+    one.with_lm_head()
+    return one
+
+
+def diffcse(made) -> Checkpoint:
+    one = made(trained=True)
+    for place, size in ((1, 2 * one.hidden), (4, one.hidden)):
+        one.put(f"mlp.net.{place}.running_mean", size)
+        one.tensors[f"mlp.net.{place}.running_var"] = one.normal(size).abs() + 0.5
+        one.tensors[f"mlp.net.{place}.num_batches_tracked"] = torch.tensor(7)
+    one.put("mlp.net.0.weight", 2 * one.hidden, one.hidden)
+    one.put("mlp.net.1.weight", 2 * one.hidden)
+    one.put("mlp.net.1.bias", 2 * one.hidden)
+    one.put("mlp.net.3.weight", one.hidden, 2 * one.hidden)
+    one.put("electra_head.bias", 2)
+    return one
+
+
+def promptbert(made) -> Checkpoint:
+    one = made(trained=True)
+    one.with_pooler()
+    one.with_mlp()
+    return one
+
+
+FORMATS = {
+    "dcpcse": (dcpcse, "dcpcse/unsup-bert-base"),
+    "simcse": (simcse, "simcse/unsup-roberta-base"),
+    "diffcse": (diffcse, "diffcse/unsup-bert-base"),
+    "promptbert": (promptbert, "promptbert/unsup-bert-base"),
+}
+
+
+@pytest.mark.parametrize("pickled", [True, False], ids=["bin", "safetensors"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_figures_are_those_of_evaluation_on_the_imported_folder(kind, pickled, made, rows, data, tool, tmp_path):
+    make, preset = FORMATS[kind]
+    one = make(made)
+    folder = one.write(tmp_path / f"unsup-{kind}", pickled)
+    base = one.base if kind == "dcpcse" else None
+    import_checkpoint(folder, tmp_path / "imported", base)
+    expected = evaluated(tool, tmp_path / "imported", data, tmp_path)
+    assert len(set(expected.values())) > 4
+    rows(a_row(expected, preset=preset))
+    given = ["--base", base] if base else []
+    outcome, report = verified(tool, folder, data, tmp_path, "--row", ROW, *given)
+    assert outcome.code == 0, outcome.err
+    assert f"{ROW} passes (a row passes if each published figure" in outcome.out
+    assert {name: column["measured"] for name, column in report["columns"].items()} == expected
+    assert report["verdict"] == "passes" and report["custom_data"] is True
+    (weights,) = folder.glob("*.safetensors" if not pickled else "*.bin")
+    assert report["checkpoint"]["weights_sha256"] == {weights.name: file_sha256(weights)}
+    assert report["evaluation"]["data"]["downstream/STS/STSBenchmark/sts-test.csv"]["sha256"]
+    assert report["evaluation"]["model"]["identity"]["trained"]
+    assert report["command"].startswith(f"dcpcse verify {folder}")
+    text = (tmp_path / "report/verification.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {ROW}: passes\n") and file_sha256(weights) in text
+    assert "not the official sets" in text and report["command"] in text
+
+
+@pytest.mark.parametrize(("change", "code"), [(0.06, 1), (-0.06, 1), (0.05, 0), (-0.05, 0), (0.04, 0)])
+@pytest.mark.parametrize("column", ["STS14", "avg"])
+def test_a_row_passes_within_a_twentieth_of_a_point_and_differs_beyond(
+    column, change, code, tiny, rows, data, tool, tmp_path
+):
+    expected = evaluated(tool, tiny("bert"), data, tmp_path, "--pooler", "avg")
+    published = expected | {column: float(Decimal(str(expected[column])) + Decimal(str(change)))}
+    rows(a_row(published, plain={"model": "bert-base-uncased", "pooler": "avg"}))
+    outcome, report = verified(tool, tiny("bert"), data, tmp_path, "--row", ROW)
+    assert outcome.code == code, outcome.err
+    outside = [name for name, one in report["columns"].items() if not one["within"]]
+    assert outside == ([column] if code else [])
+    assert report["columns"][column]["difference"] == pytest.approx(-change, abs=1e-9)
+    assert (f"{ROW} differs: {column} (" in outcome.out) == bool(code)
+
+
+def test_figures_are_compared_as_printed():
+    row = replace(
+        a_row({"STS12": 68.4, "alignment": 0.177, "uniformity": -2.313}), columns=("STS12", "alignment", "uniformity")
+    )
+    scores = {"scores_x100": {"STS12": 68.4549}, "averages_x100": {}}
+    scores["tasks"] = {"geometry": {"alignment": 0.17754, "uniformity": -2.31244}}
+    found = {one.column: (str(one.measured), one.within) for one in compare(row, scores)}
+    assert found == {"STS12": ("68.45", True), "alignment": ("0.1775", True), "uniformity": ("-2.3124", False)}
+    higher = compare(row, scores | {"scores_x100": {"STS12": 68.4551}})[0]
+    assert (str(higher.difference), higher.within) == ("0.06", False)
+
+
+def test_the_settings_of_a_checkpoint_are_those_of_the_row_whatever_its_name(made, rows, data, tool, tmp_path):
+    one = dcpcse(made)
+    folder = one.write(tmp_path / "model")  # without unsup in the name, the head would be used
+    shutil.copytree(folder, tmp_path / "unsup")
+    import_checkpoint(tmp_path / "unsup", tmp_path / "imported", one.base)
+    expected = evaluated(tool, tmp_path / "imported", data, tmp_path)
+    rows(a_row(expected, preset="dcpcse/unsup-bert-base"))
+    outcome, report = verified(tool, folder, data, tmp_path, "--base", one.base)
+    assert outcome.code == 0, outcome.err
+    assert f"{ROW} is the only row that fits" in outcome.said
+    assert report["assumed"] == {"pooler_type": "cls", "mlp_only_train": True, "position_offset": 3}
+    assert "taken from preset dcpcse/unsup-bert-base of paper/table1/row" in outcome.said
+    assert "`--mlp_only_train True`, not in the checkpoint" in (tmp_path / "report/verification.md").read_text()
+    with_head = ["--base", one.base, "--mlp_only_train", "False", "--keep", str(tmp_path / "kept")]
+    outcome, report = verified(tool, folder, data, tmp_path, *with_head)
+    kept = evaluated(tool, tmp_path / "kept", data, tmp_path)
+    assert {name: column["measured"] for name, column in report["columns"].items()} == kept != expected
+
+
+def test_the_encoder_of_the_row_is_the_base_by_default(made, rows, data, tool, tmp_path, monkeypatch):
+    one = dcpcse(made)
+    folder = one.write(tmp_path / "unsup")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bert-base-uncased").symlink_to(one.base)
+    rows(a_row(preset="dcpcse/unsup-bert-base"))
+    outcome = tool(verify_command, [str(folder), "--device", "cpu", *data])
+    assert outcome.code == 1, outcome.err
+    assert f"--base bert-base-uncased: not given; taken from {ROW}" in outcome.said
+    assert sorted(path.name for path in (tmp_path / "result/verify" / ROW).iterdir()) == [
+        "verification.json",
+        "verification.md",
+    ]
+
+
+def test_a_model_folder_of_train_is_evaluated_as_it_is(tiny, rows, data, tool, tmp_path):
+    args = model_arguments(method="consert")
+    build_method(load_backbone(tiny("bert", masked_lm=False)), args, ["anchor"]).model.save(tmp_path / "ours")
+    expected = evaluated(tool, tmp_path / "ours", data, tmp_path, "--pooler", "avg_top2")
+    assert expected != evaluated(tool, tmp_path / "ours", data, tmp_path)
+    rows(a_row(expected, preset="consert/unsup-bert-base", evaluation={"pooler": "avg_top2"}))
+    outcome, report = verified(tool, tmp_path / "ours", data, tmp_path, "--row", ROW)
+    assert outcome.code == 0, outcome.err
+    assert set(report["checkpoint"]["weights_sha256"]) >= {"model.safetensors"}
+    outcome, _ = verified(tool, tmp_path / "ours", data, tmp_path, "--row", ROW, "--template", "{sentence} [MASK]")
+    assert outcome.code == 2 and "--template has no effect on" in outcome.err
+
+
+def test_a_file_of_word_vectors_is_evaluated_as_glove(rows, data, tool, tmp_path):
+    vectors = tmp_path / "glove.txt"
+    words = ["set", "sentence", "first", "second", "red", "not", "sat", *map(str, range(9)), *STS]
+    words += [f"thing{number}" for number in range(20)]
+    lines = [" ".join([word.lower(), *(f"{(i * j) % 7 - 3}" for j in range(1, 6))]) for i, word in enumerate(words, 1)]
+    vectors.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    expected = evaluated(tool, vectors, data, tmp_path)
+    rows(a_row(expected, glove=True), replace(a_row(plain={"model": "bert-base-uncased"}), name="paper/table1/other"))
+    outcome, report = verified(tool, vectors, data, tmp_path)
+    assert outcome.code == 0, outcome.err
+    assert report["checkpoint"]["kind"] == "a file of word vectors"
+    outcome, _ = verified(tool, vectors, data, tmp_path, "--row", "paper/table1/other")
+    assert outcome.code == 2 and "it is a row of an encoder" in outcome.err
+
+
+def test_a_cited_row_can_be_verified(made, rows, data, tool, tmp_path):
+    one = dcpcse(made)
+    folder = one.write(tmp_path / "sup")
+    import_checkpoint(folder, tmp_path / "imported", one.base)
+    rows(a_row(evaluated(tool, tmp_path / "imported", data, tmp_path), cited="of others"))
+    assert verified(tool, folder, data, tmp_path, "--row", ROW, "--base", one.base)[0].code == 0
+
+
+def test_a_report_is_replaced_only_by_one_on_the_same_row_and_weights(made, rows, data, tool, tmp_path):
+    first, second = simcse(made), simcse(made)
+    second.put("mlp.dense.bias", second.hidden)
+    folders = [one.write(tmp_path / f"unsup-{i}") for i, one in enumerate((first, second))]
+    other = replace(a_row(preset="simcse/unsup-roberta-base"), name="paper/table1/other")
+    rows(a_row(preset="simcse/unsup-roberta-base"), other)
+    assert verified(tool, folders[0], data, tmp_path, "--row", ROW)[0].code == 1
+    before = (tmp_path / "report/verification.json").read_bytes()
+    assert verified(tool, folders[0], data, tmp_path, "--row", ROW)[0].code == 1
+    for folder, row, why in ((folders[1], ROW, "other weights"), (folders[0], other.name, "another row")):
+        before = (tmp_path / "report/verification.json").read_bytes()
+        outcome, _ = verified(tool, folder, data, tmp_path, "--row", row)
+        assert outcome.code == 2 and f"is the report on {why}; give another --output_dir" in outcome.err
+        assert (tmp_path / "report/verification.json").read_bytes() == before
+    assert verified(tool, folders[1], data, tmp_path, "--row", other.name, "--overwrite")[1]["row"] == other.name
+    (tmp_path / "report/verification.json").write_text("{}", encoding="utf-8")
+    outcome, _ = verified(tool, folders[1], data, tmp_path, "--row", ROW)
+    assert outcome.code == 2 and "is no report of this command" in outcome.err
+
+
+def test_a_checkpoint_on_the_hub_is_downloaded_without_its_other_files(server, made, rows, data, tool, tmp_path):
+    folder = simcse(made).write(tmp_path / "safe", pickled=False)
+    commit = server.put("someone/unsup-simcse", folder, **{"pytorch_model.bin": b"x", "optimizer.pt": b"x"})
+    import_checkpoint(shutil.copytree(folder, tmp_path / "unsup"), tmp_path / "imported")
+    expected = evaluated(tool, tmp_path / "imported", data, tmp_path)
+    rows(a_row(expected, preset="simcse/unsup-roberta-base"))
+    outcome, report = verified(tool, "someone/unsup-simcse", data, tmp_path)
+    assert outcome.code == 0, outcome.err
+    assert report["checkpoint"]["revision"] == commit
+    assert "model.safetensors" in server.downloads()
+    assert not {"pytorch_model.bin", "optimizer.pt"} & server.downloads()
+    server.failing = True
+    assert verified(tool, "someone/unsup-simcse", data, tmp_path)[0].code == 0
+    outcome, _ = verified(tool, "someone/else", data, tmp_path)
+    assert outcome.code == 2 and "the Hub" in outcome.err
+
+
+# The row that fits
+
+
+def found_for(method: str, *, sup: str, encoder: tuple[str, int], **facts) -> list[PublishedRow]:
+    return fitting_rows._candidates(Subject(f"my-{sup}", Path(), {}, method=method, encoder=encoder, **facts))
+
+
+def test_the_rows_of_a_method_come_first_and_quotes_and_ablations_are_left_out(monkeypatch):
+    monkeypatch.undo()
+    base, large = ("bert", 768), ("bert", 1024)
+    (only,) = found_for("scpcse", sup="unsup", encoder=base, trained=True)
+    assert only.name == "dcpcse/table1/unsupervised/SCPCSE-BERT-base"
+    deep = found_for("dcpcse", sup="unsup", encoder=base, layout="dcpcse", headed=True)
+    assert deep[0].name == "dcpcse/table1/unsupervised/DCPCSE-BERT-base"
+    assert "d2cse/table1/DCPCSE-BERT-base" not in [row.name for row in deep]
+    assert all("unsup" in row.preset and not row.options and row.published for row in deep)
+    found = found_for("dcpcse", sup="unsup", encoder=large, layout="dcpcse", headed=True)
+    assert [row.name for row in found] == ["dcpcse/table1/unsupervised/DCPCSE-BERT-large"]
+    assert not found_for("dcpcse", sup="unsup", encoder=("roberta", 512), layout="dcpcse", headed=True)
+
+
+@pytest.mark.parametrize(
+    ("preset", "fits"),
+    [
+        *((f"{name}-bert-base", True) for name in ("simcse/sup", "esimcse/unsup", "sbert/nli", "consert/unsup")),
+        *((f"{name}-bert-base", False) for name in ("dcpcse/sup", "d2cse/sup", "promptbert/sup", "conpvp/unsup")),
+        ("scpcse/unsup-bert-base", False),
+    ],
+)
+def test_a_checkpoint_in_simcses_format_may_be_of_any_method_that_trains_the_encoder_alone(preset, fits):
+    subject = Subject("x", Path(), {}, layout="simcse", headed=True, method="simcse")
+    assert (fitting_rows._misfit(subject, a_row(preset=preset)) is None) == fits
+    other = Subject("x", Path(), {}, layout="diffcse", headed=True, method="diffcse")
+    assert fitting_rows._misfit(other, a_row(preset=preset))
+
+
+# Wrong input
+
+
+def test_wrong_rows_and_checkpoints_end_in_one_line(made, rows, data, tool, tmp_path):
+    one = dcpcse(made)
+    folder = one.write(tmp_path / "unsup")
+    deep = a_row(preset="dcpcse/unsup-bert-base")
+    others = {
+        "simcse": {"preset": "simcse/unsup-bert-base"},
+        "large": {"preset": "dcpcse/unsup-bert-large"},
+        "plain": {"plain": {"model": "bert-base-uncased"}},
+        "flow": {"plain": {"model": "bert-base-uncased"}, "fitted": "flow"},
+        "glove": {"glove": True},
+    }
+    more = [replace(a_row(**change), name=f"paper/table2/{name}") for name, change in others.items()]
+    empty = replace(deep, name="paper/figure1/length-1", published={})
+    rows(deep, replace(deep, name="paper/table3/quoted", published={"avg": 1.0}), empty, *more)
+    wrong = {
+        (str(folder), "paper/table9/row"): "no published row is called paper/table9/row",
+        (str(folder), "paper/table2"): "--row paper/table2 selects 5 rows; choose one of them: paper/table2/simcse, ",
+        (str(folder), "paper/figure1/length-1"): "the row has no published figures",
+        (str(folder), "paper/table2/simcse"): "it is a row of simcse, but",
+        (str(folder), "paper/table2/large"): "it is a row of bert-large-uncased, but",
+        (str(folder), "paper/table2/plain"): "it is a row of a plain encoder, but",
+        (str(folder), "paper/table2/flow"): "its flow is fitted to training sentences",
+        (str(folder), "paper/table2/glove"): "it is a row of word vectors, but",
+        (str(tmp_path / "nowhere"), ROW): "nowhere does not exist",
+        (str(folder), None): f"a DCPCSE or PromCSE checkpoint, bert of hidden size 32, which fits 2 rows; choose one "
+        f"with --row: {ROW}, paper/table3/quoted",
+    }
+    before = sorted(tmp_path.rglob("*"))
+    for (checkpoint, row), message in wrong.items():
+        outcome, report = verified(tool, checkpoint, data, tmp_path, *(["--row", row] if row else []))
+        assert outcome.code == 2 and message in outcome.err, (row, outcome.err)
+        assert outcome.err.count("error: ") == 1 and report is None
+    for options, message in (
+        (["--data_dir", str(tmp_path / "no data")], "no data"),
+        (["--batch_size", "0"], "--batch_size 0"),
+        (["--layout", "simcse"], "it is a row of dcpcse"),
+        (["--template", "{sentence} [MASK]", "--base", one.base], "DCPCSE or PromCSE has no template"),
+        (["--keep", str(folder)], "--keep"),
+    ):
+        outcome, report = verified(tool, folder, data, tmp_path, "--row", ROW, *options)
+        assert outcome.code == 2 and message in outcome.err, (options, outcome.err)
+        assert report is None
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_checkpoint_that_fits_no_row_names_the_option(made, rows, data, tool, tmp_path):
+    rows(a_row(preset="promptbert/unsup-bert-base"))
+    folder = simcse(made).write(tmp_path / "unsup")
+    outcome, _ = verified(tool, folder, data, tmp_path)
+    assert outcome.code == 2 and "no published row fits it alone; name one with --row" in outcome.err
