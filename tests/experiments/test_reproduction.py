@@ -146,10 +146,6 @@ def test_every_row_with_a_recipe_becomes_commands_that_are_understood(name, sett
         args, _ = parse_evaluation(unit.steps["evaluate"])
         assert args.chosen_tasks() == row.measured and args.mode == row.mode
         assert not trainings or args.model_name_or_path == trainings["train"][2].output_dir
-    if row.similarity:
-        similarity_parser().parse(list(unit.steps["similarity"]), "sentence")
-    if row.predict:
-        predict_parser().parse_args(list(unit.steps["predict"]))
 
 
 PAPER_TEMPLATES = {

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import math
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from prettytable import PrettyTable
 
+from dcpcse.cli.commands.predict import predict_parser
+from dcpcse.cli.commands.similarity import similarity_parser
 from dcpcse.cli.parse import parse_evaluation, parse_training
 from dcpcse.experiments.reproduction.published_rows import PublishedRow, all_rows, find_rows
 from dcpcse.experiments.reproduction.units import (
@@ -196,11 +199,15 @@ def _settle(units: Sequence[RunUnit]) -> tuple[dict[str, tuple[int, int]], dict[
     Returns unit → number of optimiser steps and of training examples, and row → why its options are refused.
     """
     sizes, refused = {}, {}
-    for unit in units:
-        try:
-            sizes[unit.name] = _planned_size(unit)
-        except UserError as error:
-            refused[unit.row.name] = f"{unit.row.name}: {error}"
+    logging.disable(logging.INFO)  # the commands repeat these lines, such as the notes of presets, in the units' logs
+    try:
+        for unit in units:
+            try:
+                sizes[unit.name] = _planned_size(unit)
+            except UserError as error:
+                refused[unit.row.name] = f"{unit.row.name}: {error}"
+    finally:
+        logging.disable(logging.NOTSET)
     return sizes, refused
 
 
@@ -209,8 +216,13 @@ def _planned_size(unit: RunUnit) -> tuple[int, int]:
 
     Raises UserError if a command of the unit would refuse its options.
     """
-    if "evaluate" in unit.steps:
-        parse_evaluation(unit.steps["evaluate"])
+    parsers = {
+        "evaluate": parse_evaluation,
+        "similarity": lambda words: similarity_parser().parse(words, "sentence"),
+        "predict": predict_parser().parse_args,
+    }
+    for step in filter(unit.steps.__contains__, parsers):
+        parsers[step](list(unit.steps[step]))
     if not (trainings := _trainings(unit)):
         return 0, 0
     # Imported here, because this takes seconds.
