@@ -34,7 +34,10 @@ class EncoderArguments:
     final_period: bool = option(False, "Add a full stop to sentences that do not end with . ? \" or '.")
     top_k: int = option(200, "Number of tokens that --pooler top_k averages.")
     remove: list[str] | None = option(
-        None, f"Kinds of tokens that the static poolers leave out: {', '.join(BIAS_NAMES)}.", choices=list(BIAS_NAMES)
+        None,
+        f"Kinds of tokens that the static poolers leave out: {', '.join(BIAS_NAMES)}. For case, sentences are "
+        "converted to lower case.",
+        choices=list(BIAS_NAMES),
     )
     lm_head: str = option(
         "checkpoint",

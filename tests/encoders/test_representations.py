@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from dcpcse.cli.commands.predict import predict_command
 from dcpcse.cli.runner import run
@@ -44,7 +46,9 @@ def test_the_average_of_the_heads_rows_takes_an_untied_head(tiny, sentences):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("remove", [("subword",), ("punctuation",), ("frequency", "subword", "case", "punctuation")])
+@pytest.mark.parametrize(
+    "remove", [("subword",), ("punctuation",), ("case",), ("frequency", "subword", "case", "punctuation")]
+)
 def test_removed_tokens_do_not_count_and_special_ones_neither(kind, remove, tiny, sentences):
     folder = tiny(kind)
     model = build_representation("static", load_backbone(folder), Choice(remove=remove))
@@ -57,16 +61,36 @@ def test_removed_tokens_do_not_count_and_special_ones_neither(kind, remove, tiny
         goes = {
             "frequency": token in frequent,
             "subword": "##" in token if kind == "bert" else not token.startswith("Ġ"),
-            "case": bare != bare.lower(),
+            "case": False,  # the sentence is lower-cased instead
             "punctuation": bare != "" and not any(letter.isalnum() or ord(letter) > 127 for letter in bare),
         }
         return not any(goes[name] for name in remove)
 
-    for sentence in sentences:
-        tokens = tokenizer.tokenize(sentence if kind == "bert" else f" {sentence}")
+    for sentence in [*sentences, "Été à Zürich, NAÏVE", "THE DOGS"]:
+        read = sentence.lower() if "case" in remove else sentence
+        tokens = tokenizer.tokenize(read if kind == "bert" else f" {read}")
         kept = [token for token in tokens if stays(token)] or [tokenizer.pad_token]
         expected = weight[tokenizer.convert_tokens_to_ids(kept)].mean(0).numpy()
         np.testing.assert_allclose(model.encode([sentence])[0], expected, atol=1e-6, err_msg=sentence)
+
+
+def byte_token(text: str) -> str:
+    """A text as the byte-level alphabet writes it: printable bytes of Latin-1 as they are, the others from 256 on."""
+    printable = [byte for byte in range(256) if 33 <= byte <= 126 or (161 <= byte <= 255 and byte != 173)]
+    shifted = {byte: 256 + i for i, byte in enumerate(byte for byte in range(256) if byte not in printable)}
+    return "".join(chr(shifted.get(byte, byte)) for byte in text.encode())
+
+
+def test_a_byte_level_token_is_capital_only_if_its_text_is():
+    capital = ["A", " A", "mA", "É", " Éa", "Ω", "ÃB"]
+    other = ["a", " a", "é", " é", "naï", "…", "ã", "漢", "ß", "9", "."]
+    texts = {byte_token(text): text in capital for text in [*capital, *other]}
+    halves = [byte_token("É")[:1], byte_token("é")[:1], byte_token("É")[1:]]  # no text by themselves
+    assert halves[0] == halves[1] == "Ã"  # which is an upper-case letter, but stands for the byte C3
+    tokens = list(dict.fromkeys([*texts, *halves, "Ġ"]))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({t: i for i, t in enumerate(tokens)})))
+    found = {tokens[i] for i in biased_tokens(tokenizer, ["case"])}
+    assert found == {token for token, is_capital in texts.items() if is_capital}
 
 
 def test_a_text_with_nothing_left_takes_the_padding_vector_and_says_so(tiny, caplog):

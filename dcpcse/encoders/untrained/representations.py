@@ -16,8 +16,8 @@ from dcpcse.utils.errors import UserError
 class Choice:
     """The settings of a representation, without its name.
 
-    template, denoise, final_period: see `SentenceEncoder`. remove: names of biases whose tokens are left out of static
-    embeddings (`static.BIASES`). top_k: number of tokens to average.
+    template, denoise, final_period: see `SentenceEncoder`. remove: names of biases that are removed from static
+    embeddings (`static.static_encoder`). top_k: number of tokens to average.
     """
 
     template: Template | None = None

@@ -6,6 +6,7 @@ import string
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from tokenizers import decoders
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -60,18 +61,26 @@ class TokenTable(nn.Module):
 class StaticEncoder(SentenceEncoder):
     """A model whose embedding is the mean of the tokens' rows of an embedding matrix; some tokens may be excluded."""
 
-    def __init__(self, backbone: Backbone, weight: Tensor, removed: Collection[int] = ()) -> None:
-        """Create the model. removed: token ids to exclude; if there are any, special tokens are excluded as well."""
+    def __init__(
+        self, backbone: Backbone, weight: Tensor, removed: Collection[int] = (), *, lowercase: bool = False
+    ) -> None:
+        """Create the model.
+
+        removed: token ids to exclude. lowercase: convert sentences to lower case. With either, special tokens are
+        excluded as well.
+        """
         super().__init__(
             TokenTable(backbone.model, weight), backbone.tokenizer, backbone.source, pooling="avg", method=None
         )
-        self.removed = frozenset(removed)
+        self.removed, self.lowercase = frozenset(removed), lowercase
+        self._words_only = bool(self.removed) or lowercase
         # Without a space, a byte-level tokenizer would read the first word as the continuation of another word.
-        self._lead = " " if self.removed and _byte_level(backbone.tokenizer.get_vocab()) else ""
+        self._lead = " " if self._words_only and _byte_level(backbone.tokenizer.get_vocab()) else ""
 
     def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
-        texts = super().tokenize([self._lead + sentence for sentence in sentences], max_length, without)
-        if not self.removed:
+        sentences = [self._lead + (sentence.lower() if self.lowercase else sentence) for sentence in sentences]
+        texts = super().tokenize(sentences, max_length, without)
+        if not self._words_only:
             return texts
         left_out = self.removed | set(self.tokenizer.all_special_ids)
         ids = [[token for token in row if token not in left_out] for row in texts.ids]
@@ -83,16 +92,19 @@ class StaticEncoder(SentenceEncoder):
 
     def preprocessing_record(self) -> dict[str, Any]:
         matrix = hashlib.sha256(self.encoder.weight.cpu().float().numpy().tobytes()).hexdigest()
-        return {"static": matrix, "removed": sorted(self.removed)}
+        return {"static": matrix, "removed": sorted(self.removed), "lowercase": self.lowercase}
 
 
 def static_encoder(backbone: Backbone, matrix: nn.Module, remove: Iterable[str] = ()) -> SentenceEncoder:
     """Build a `StaticEncoder` from an embedding matrix or output matrix.
 
-    remove: names in `BIASES`, whose tokens are excluded (PromptBERT, Table 3).
+    remove: names in `BIASES`, whose tokens are excluded (PromptBERT, Table 3). For "case", sentences are converted to
+    lower case instead, so that no word is lost (appendix A.1).
     """
-    removed = biased_tokens(backbone.tokenizer, remove)
-    return StaticEncoder(backbone, matrix.weight.detach(), removed).requires_grad_(False).eval()
+    names = set(remove)
+    removed = biased_tokens(backbone.tokenizer, names - {"case"})
+    model = StaticEncoder(backbone, matrix.weight.detach(), removed, lowercase="case" in names)
+    return model.requires_grad_(False).eval()
 
 
 def biased_tokens(tokenizer: PreTrainedTokenizerBase, remove: Iterable[str]) -> set[int]:
@@ -115,7 +127,9 @@ def _is_subword(token: str, vocabulary: Mapping[str, int]) -> bool:
 
 
 def _has_capital(token: str, vocabulary: Mapping[str, int]) -> bool:
-    return any(letter.isupper() for letter in token.removeprefix(WORD_START))
+    # In a byte-level vocabulary, letters such as Ã stand for bytes of any character.
+    text = decoders.ByteLevel().decode([token]) if _byte_level(vocabulary) else token
+    return any(letter.isupper() for letter in text)
 
 
 def _is_punctuation(token: str, vocabulary: Mapping[str, int]) -> bool:
