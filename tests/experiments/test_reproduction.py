@@ -14,9 +14,7 @@ from senteval.names import FAMILY_OF
 
 from dcpcse.cli.commands import reproduce
 from dcpcse.cli.commands.plot import plot_parser
-from dcpcse.cli.commands.predict import predict_parser
 from dcpcse.cli.commands.reproduce import picture_words, plan_table
-from dcpcse.cli.commands.similarity import similarity_parser
 from dcpcse.cli.parse import parse_evaluation, parse_training
 from dcpcse.encoders.templates import Template
 from dcpcse.experiments.reproduction import result_tables
