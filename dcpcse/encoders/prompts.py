@@ -149,7 +149,7 @@ class MixedPrefix(Mapping[int, tuple[Tensor, Tensor]]):
 class ShallowPrompt(nn.Module):
     """Trained vectors that replace word embeddings of the input, before position embeddings and LayerNorm.
 
-    Used by OptiPrompt (PromptBERT, section 4.2), SCPCSE (DCPCSE, section 3.4) and the anchor's prompt of ConPVP.
+    Used by OptiPrompt (PromptBERT, section 4.2), SCPCSE (DCPCSE, section 3.3) and the anchor's prompt of ConPVP.
     """
 
     def __init__(self, vectors: Tensor) -> None:

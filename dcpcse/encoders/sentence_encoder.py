@@ -161,8 +161,8 @@ class SentenceEncoder(nn.Module):
         """Return the pooled vectors (N, H) of templates without a sentence.
 
         content: (N,), the number of tokens of each sentence. template: (N,), the index of each sentence's template, 0
-        by default. In train mode, sentences with the same length and template share one draw of dropout (PromptBERT,
-        section 4.2 and code).
+        by default. See PromptBERT, section 4.3. In train mode, sentences with the same length and template share one
+        draw of dropout, as in its public code.
         """
         which = torch.zeros_like(content) if template is None else template
         cases, case_of = torch.stack([which, content], 1).unique(dim=0, return_inverse=True)

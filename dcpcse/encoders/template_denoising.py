@@ -1,6 +1,6 @@
 """Template denoising: subtract the template's own contribution from the vector at [MASK].
 
-PromptBERT (section 4.2) encodes the template without a sentence, but with the template's positions in the full input.
+PromptBERT (section 4.3) encodes the template without a sentence, but with the template's positions in the full input.
 ConPVP's code encodes the full input again, with attention restricted to the template's tokens.
 """
 

@@ -1,4 +1,4 @@
-"""SCPCSE (Jiang and Wang 2022, section 3.4), which trains only the input vectors of a template's tokens."""
+"""SCPCSE (DCPCSE, section 3.3 and appendix A), which trains only the input vectors of a template's tokens."""
 
 from collections.abc import Sequence
 
