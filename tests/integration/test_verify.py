@@ -47,7 +47,8 @@ def made(tiny):
 def tiny_is_base(monkeypatch):
     """The rows' encoders have the size of tiny ones."""
     sizes = {"bert-base-uncased": ("bert", 32), "roberta-base": ("roberta", 32), "bert-large-uncased": ("bert", 64)}
-    monkeypatch.setattr(fitting_rows, "_ENCODERS", sizes)
+    sizes["bert-base-cased"] = ("bert", 32, 28_996)
+    monkeypatch.setattr(fitting_rows, "_ENCODERS", {name: (*size, None)[:3] for name, size in sizes.items()})
 
 
 @pytest.fixture
@@ -218,6 +219,28 @@ def test_the_encoder_of_the_row_is_the_base_by_default(made, rows, data, tool, t
     ]
 
 
+def test_the_mode_and_the_columns_are_those_of_the_row(tiny, rows, data, tool, tmp_path):
+    output = tmp_path / "evaluated.json"
+    words = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--device", "cpu", "--task_set", "na", *data]
+    for mode, tasks, columns in (
+        ("dev", ("STSBenchmark",), ("STSBenchmark",)),
+        ("test", ("retrieval", "geometry"), ("recall@1", "recall@5", "alignment", "uniformity")),
+    ):
+        row = a_row({}, plain={"model": "bert-base-uncased", "pooler": "avg"})
+        row = replace(row, mode=mode, tasks=tasks, columns=columns)
+        given = ["--mode", mode, "--tasks", *row.measured, "--output_file", str(output), "--overwrite"]
+        assert tool(evaluate_command, [*words, *given]).code == 0
+        scores = json.loads(output.read_text(encoding="utf-8"))
+        found = dict(scores["scores_x100"])
+        for task in scores["tasks"].values():
+            found |= {name: task[name] for name in ("alignment", "uniformity") if name in task}
+            found |= {f"recall@{cutoff}": recall for cutoff, recall in task.get("recall", {}).items()}
+        rows(replace(row, published={name: found[name] for name in columns}))
+        outcome, report = verified(tool, tiny("bert"), data, tmp_path, "--overwrite")
+        assert outcome.code == 0, outcome.err
+        assert set(report["columns"]) == set(columns) and report["evaluation"]["mode"] == mode
+
+
 def test_a_model_folder_of_train_is_evaluated_as_it_is(tiny, rows, data, tool, tmp_path):
     args = model_arguments(method="consert")
     build_method(load_backbone(tiny("bert", masked_lm=False)), args, ["anchor"]).model.save(tmp_path / "ours")
@@ -294,13 +317,13 @@ def test_a_checkpoint_on_the_hub_is_downloaded_without_its_other_files(server, m
 # The row that fits
 
 
-def found_for(method: str, *, sup: str, encoder: tuple[str, int], **facts) -> list[PublishedRow]:
+def found_for(method: str, *, sup: str, encoder: tuple, **facts) -> list[PublishedRow]:
     return fitting_rows._candidates(Subject(f"my-{sup}", Path(), {}, method=method, encoder=encoder, **facts))
 
 
 def test_the_rows_of_a_method_come_first_and_quotes_and_ablations_are_left_out(monkeypatch):
     monkeypatch.undo()
-    base, large = ("bert", 768), ("bert", 1024)
+    base, large = ("bert", 768, None), ("bert", 1024, 30_522)
     (only,) = found_for("scpcse", sup="unsup", encoder=base, trained=True)
     assert only.name == "dcpcse/table1/unsupervised/SCPCSE-BERT-base"
     deep = found_for("dcpcse", sup="unsup", encoder=base, layout="dcpcse", headed=True)
@@ -309,7 +332,7 @@ def test_the_rows_of_a_method_come_first_and_quotes_and_ablations_are_left_out(m
     assert all("unsup" in row.preset and not row.options and row.published for row in deep)
     found = found_for("dcpcse", sup="unsup", encoder=large, layout="dcpcse", headed=True)
     assert [row.name for row in found] == ["dcpcse/table1/unsupervised/DCPCSE-BERT-large"]
-    assert not found_for("dcpcse", sup="unsup", encoder=("roberta", 512), layout="dcpcse", headed=True)
+    assert not found_for("dcpcse", sup="unsup", encoder=("roberta", 512, None), layout="dcpcse", headed=True)
 
 
 @pytest.mark.parametrize(
@@ -339,6 +362,8 @@ def test_wrong_rows_and_checkpoints_end_in_one_line(made, rows, data, tool, tmp_
         "large": {"preset": "dcpcse/unsup-bert-large"},
         "plain": {"plain": {"model": "bert-base-uncased"}},
         "flow": {"plain": {"model": "bert-base-uncased"}, "fitted": "flow"},
+        "cosines": {"preset": "dcpcse/unsup-bert-base", "similarity": ("a", "b")},
+        "cased": {"plain": {"model": "bert-base-cased"}},
         "glove": {"glove": True},
     }
     more = [replace(a_row(**change), name=f"paper/table2/{name}") for name, change in others.items()]
@@ -346,12 +371,14 @@ def test_wrong_rows_and_checkpoints_end_in_one_line(made, rows, data, tool, tmp_
     rows(deep, replace(deep, name="paper/table3/quoted", published={"avg": 1.0}), empty, *more)
     wrong = {
         (str(folder), "paper/table9/row"): "no published row is called paper/table9/row",
-        (str(folder), "paper/table2"): "--row paper/table2 selects 5 rows; choose one of them: paper/table2/simcse, ",
+        (str(folder), "paper/table2"): "--row paper/table2 selects 7 rows; choose one of them: paper/table2/simcse, ",
         (str(folder), "paper/figure1/length-1"): "the row has no published figures",
         (str(folder), "paper/table2/simcse"): "it is a row of simcse, but",
         (str(folder), "paper/table2/large"): "it is a row of bert-large-uncased, but",
         (str(folder), "paper/table2/plain"): "it is a row of a plain encoder, but",
-        (str(folder), "paper/table2/flow"): "its flow is fitted to training sentences",
+        (str(folder), "paper/table2/flow"): "it needs training sentences; dcpcse reproduce evaluates it",
+        (str(folder), "paper/table2/cosines"): "its figures are not scores of evaluation.py",
+        (str(one.base), "paper/table2/cased"): "it is a row of bert-base-cased, but",
         (str(folder), "paper/table2/glove"): "it is a row of word vectors, but",
         (str(tmp_path / "nowhere"), ROW): "nowhere does not exist",
         (str(folder), None): f"a DCPCSE or PromCSE checkpoint, bert of hidden size 32, which fits 2 rows; choose one "

@@ -109,7 +109,7 @@ def _require_data(row: "PublishedRow", args: argparse.Namespace) -> None:
     """Raise DataError if evaluation data of a row are missing, before a model is loaded."""
     from senteval import load_suite, settings_of_mode
 
-    load_suite(list(row.measured), args.data_dir, settings_of_mode("test", official=not args.custom_data))
+    load_suite(list(row.measured), args.data_dir, settings_of_mode(row.mode, official=not args.custom_data))
 
 
 def _convert(

@@ -108,7 +108,9 @@ def _cell(row: PublishedRow, column: str, values: Sequence[float], comparable: b
 def read_figures(unit: RunUnit) -> dict[str, float]:
     """Read the columns of a row from the files of one unit. Raises KeyError if a column was not measured."""
     row = unit.row
-    values: dict[str, float] = _read_scores(unit) if "evaluate" in unit.steps else {}
+    values: dict[str, float] = {}
+    if "evaluate" in unit.steps:
+        values = figures_of(row, json.loads((unit.folder / UNIT_SCORES).read_text(encoding="utf-8")))
     if row.similarity:
         values |= {line["sentences"][1]: line["score"] for line in _lines(unit, "similarity")}
     if row.predict:
@@ -117,9 +119,8 @@ def read_figures(unit: RunUnit) -> dict[str, float]:
     return {column: values[column] for column in row.columns}
 
 
-def _read_scores(unit: RunUnit) -> dict[str, float]:
-    """Return all figures of a scores file by the name of their column."""
-    row, scores = unit.row, json.loads((unit.folder / UNIT_SCORES).read_text(encoding="utf-8"))
+def figures_of(row: PublishedRow, scores: Mapping[str, Any]) -> dict[str, float]:
+    """Return all figures of a row in the content of a scores file of evaluation.py, by the name of their column."""
     values: dict[str, float] = dict(scores["scores_x100"])
     for task in scores["tasks"].values():
         values |= {name: task[name] for name in GEOMETRY if name in task}

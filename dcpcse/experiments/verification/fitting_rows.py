@@ -15,11 +15,14 @@ LISTED = 5
 """Maximum number of rows that a message lists."""
 
 _ENCODERS = {
-    **{"bert-base-uncased": ("bert", 768), "bert-large-uncased": ("bert", 1024)},
-    **{"roberta-base": ("roberta", 768), "roberta-large": ("roberta", 1024)},
-    "sentence-transformers/bert-base-nli-mean-tokens": ("bert", 768),
+    "bert-base-uncased": ("bert", 768, 30_522),
+    "bert-base-cased": ("bert", 768, 28_996),
+    "bert-large-uncased": ("bert", 1024, 30_522),
+    "roberta-base": ("roberta", 768, 50_265),
+    "roberta-large": ("roberta", 1024, 50_265),
+    "sentence-transformers/bert-base-nli-mean-tokens": ("bert", 768, 30_522),
 }
-"""Encoder that the rows name → its model type and hidden size."""
+"""Encoder that the rows name → its model type, hidden size and vocabulary size."""
 
 
 def choose_row(subject: Subject, name: str | None) -> PublishedRow:
@@ -87,8 +90,10 @@ def _misfit(subject: Subject, row: PublishedRow) -> str | None:
     """Return why a row's figures are not those of the subject, or None."""
     if not row.published:
         return "the row has no published figures"
-    if row.fitted:
-        return f"its {row.fitted} is fitted to training sentences, which dcpcse reproduce does"
+    if row.fitted or row.sentences:
+        return "it needs training sentences; dcpcse reproduce evaluates it"
+    if row.similarity or row.predict:
+        return "its figures are not scores of evaluation.py; dcpcse reproduce measures them"
     if row.glove != subject.word_vectors:
         return f"it is a row of {'word vectors' if row.glove else 'an encoder'}, but {_description(subject)}"
     settings = _settings(row)
@@ -96,7 +101,7 @@ def _misfit(subject: Subject, row: PublishedRow) -> str | None:
         return f"it is a row of a plain encoder, but {_description(subject)}"
     if row.preset and not _may_be_of(subject, settings):
         return f"it is a row of {settings['method']}, but {_description(subject)}"
-    wanted = _ENCODERS.get(settings.get("model_name_or_path"), (None, None))
+    wanted = _ENCODERS.get(settings.get("model_name_or_path"), (None, None, None))
     if any(theirs and ours and theirs != ours for theirs, ours in zip(wanted, subject.encoder, strict=True)):
         return f"it is a row of {settings['model_name_or_path']}, but {_description(subject)}"
     return None
@@ -161,5 +166,5 @@ def is_converted(subject: Subject, row: PublishedRow, layout: str | None) -> boo
 def evaluation_options(row: PublishedRow, encoder: Path) -> dict[str, Any]:
     """Return the options of evaluation.py that the row's evaluation needs. encoder: what is evaluated."""
     own = row.evaluation if row.plain is None else {key: value for key, value in row.plain.items() if key != "model"}
-    fixed = {"mode": "test", "task_set": "na", "tasks": list(row.measured)}
+    fixed = {"mode": row.mode, "task_set": "na", "tasks": list(row.measured)}
     return {"model_name_or_path": str(encoder), **own, **fixed}

@@ -1,8 +1,8 @@
 """The report of a verification: published and measured figures side by side, and the verdict.
 
 The rule: every published column of a row, and its average if it is published, differs from the measured figure by at
-most 0.05 points. Both figures are compared as they are printed, × 100 with two decimals. Alignment and uniformity are
-not × 100: they are compared with four decimals, and may differ by 0.0005.
+most 0.05 points. Both figures are compared as they are printed, × 100 with two decimals. Alignment, uniformity and
+anisotropy are not × 100: they are compared with four decimals, and may differ by 0.0005.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ from typing import Any
 
 from prettytable import PrettyTable, TableStyle
 
-from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, PublishedRow
+from dcpcse.experiments.reproduction.published_rows import PublishedRow
+from dcpcse.experiments.reproduction.results import GEOMETRY, figures_of
 from dcpcse.experiments.verification.subject import Subject
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output, write_atomic, write_json_atomic
@@ -21,11 +22,8 @@ from dcpcse.utils.parsing import parse_json
 
 RULE = (
     "passes if each published figure, the average included, differs by at most 0.05 points from the measured one, "
-    "both rounded to two decimals (alignment and uniformity: 0.0005, four decimals)"
+    "both rounded to two decimals (alignment, uniformity and anisotropy: 0.0005, four decimals)"
 )
-UNSCALED = ("alignment", "uniformity")
-"""Columns that are not multiplied by 100."""
-
 REPORT_JSON, REPORT_PAGE = "verification.json", "verification.md"
 
 
@@ -45,7 +43,7 @@ class Comparison:
     @property
     def within(self) -> bool:
         """Whether the two figures agree."""
-        return abs(self.difference) <= (Decimal("0.0005") if self.column in UNSCALED else Decimal("0.05"))
+        return abs(self.difference) <= (Decimal("0.0005") if self.column in GEOMETRY else Decimal("0.05"))
 
 
 @dataclass(frozen=True)
@@ -102,11 +100,7 @@ class Verification:
 
 def compare(row: PublishedRow, scores: Mapping[str, Any]) -> tuple[Comparison, ...]:
     """Compare the published columns of a row with the content of a file of evaluation.py (--output_file)."""
-    found = dict(scores["scores_x100"])
-    for task in scores["tasks"].values():
-        found |= {name: task[name] for name in UNSCALED if name in task}
-    if row.tasks[0] in scores["averages_x100"]:
-        found[AVERAGE_COLUMN] = scores["averages_x100"][row.tasks[0]]
+    found = figures_of(row, scores)
     return tuple(
         Comparison(column, *(_rounded(column, value) for value in (row.published[column], found[column])))
         for column in row.columns
@@ -115,7 +109,7 @@ def compare(row: PublishedRow, scores: Mapping[str, Any]) -> tuple[Comparison, .
 
 
 def _rounded(column: str, value: float) -> Decimal:
-    return Decimal(f"{value:.{4 if column in UNSCALED else 2}f}")
+    return Decimal(f"{value:.{4 if column in GEOMETRY else 2}f}")
 
 
 def require_report_room(folder: Path, subject: Subject, row: PublishedRow, overwrite: bool) -> None:

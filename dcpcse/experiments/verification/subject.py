@@ -22,8 +22,8 @@ class Subject:
     location: as the user gave it; place: the local folder, or the file of word vectors. weights: name → sha256 of the
     files with weights. trained: whether it is a model folder. layout: the format of a checkpoint of other code, None
     if it is unknown. headed: whether a checkpoint contains a method's head, which no plain encoder has. method: the
-    method that trained it, if known. encoder: model type and hidden size, None where unknown. revision: the commit on
-    the Hub.
+    method that trained it, if known. encoder: model type, hidden size and vocabulary size, None where unknown.
+    revision: the commit on the Hub.
     """
 
     location: str
@@ -33,7 +33,7 @@ class Subject:
     layout: str | None = None
     headed: bool = False
     method: str | None = None
-    encoder: tuple[str | None, int | None] = (None, None)
+    encoder: tuple[str | None, int | None, int | None] = (None, None, None)
     revision: str | None = None
 
     @property
@@ -61,7 +61,7 @@ class Subject:
         kinds = [f"a model folder of {self.method or 'no known method'}"] if self.trained else []
         kinds += ["a plain encoder"] if self.may_be_plain else []
         kinds += [f"a {self.format.title} checkpoint"] if self.format else []
-        model_type, size = self.encoder
+        model_type, size, _ = self.encoder
         return " or ".join(kinds) + (f", {model_type} of hidden size {size}" if model_type and size else "")
 
     @property
@@ -94,7 +94,7 @@ def find_subject(
         record = manifest.read_record(place)
         names = sorted(name for name in manifest.file_names(record) if (place / name).is_file())
         weights = {name: file_sha256(place / name) for name in names if name.endswith(".safetensors")}
-        encoder = (record["base"]["model_type"], record["base"]["hidden_size"])
+        encoder = (record["base"]["model_type"], record["base"]["hidden_size"], None)
         return Subject(location, place, weights, True, None, False, record["method"], encoder, revision), None
     checkpoint = read_checkpoint(place)
     names, adapter = sorted(checkpoint.tensors), checkpoint.adapter is not None
@@ -102,7 +102,7 @@ def find_subject(
     if layout:
         found = find_layout(names, layout, adapter=adapter, where=checkpoint.file)
     headed = any(name.startswith("mlp.") for name in names)
-    encoder = (checkpoint.config.get("model_type"), checkpoint.config.get("hidden_size"))
+    encoder = tuple(checkpoint.config.get(name) for name in ("model_type", "hidden_size", "vocab_size"))
     weights = {checkpoint.file.name: file_sha256(checkpoint.file)}
     method = LAYOUTS[found].method if found else None
     return Subject(location, place, weights, False, found, headed, method, encoder, revision), checkpoint
