@@ -14,7 +14,9 @@ from senteval.names import FAMILY_OF
 
 from dcpcse.cli.commands import reproduce
 from dcpcse.cli.commands.plot import plot_parser
+from dcpcse.cli.commands.predict import predict_parser
 from dcpcse.cli.commands.reproduce import picture_words, plan_table
+from dcpcse.cli.commands.similarity import similarity_parser
 from dcpcse.cli.parse import parse_evaluation, parse_training
 from dcpcse.encoders.templates import Template
 from dcpcse.experiments.reproduction import result_tables
@@ -144,6 +146,10 @@ def test_every_row_with_a_recipe_becomes_commands_that_are_understood(name, sett
         args, _ = parse_evaluation(unit.steps["evaluate"])
         assert args.chosen_tasks() == row.measured and args.mode == row.mode
         assert not trainings or args.model_name_or_path == trainings["train"][2].output_dir
+    if row.similarity:
+        similarity_parser().parse(list(unit.steps["similarity"]), "sentence")
+    if row.predict:
+        predict_parser().parse_args(list(unit.steps["predict"]))
 
 
 PAPER_TEMPLATES = {

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 from prettytable import PrettyTable
 
-from dcpcse.cli.commands.predict import predict_parser
-from dcpcse.cli.commands.similarity import similarity_parser
 from dcpcse.cli.parse import parse_evaluation, parse_training
 from dcpcse.experiments.reproduction.published_rows import PublishedRow, all_rows, find_rows
 from dcpcse.experiments.reproduction.units import (
@@ -216,13 +214,8 @@ def _planned_size(unit: RunUnit) -> tuple[int, int]:
 
     Raises UserError if a command of the unit would refuse its options.
     """
-    parsers = {
-        "evaluate": parse_evaluation,
-        "similarity": lambda words: similarity_parser().parse(words, "sentence"),
-        "predict": predict_parser().parse_args,
-    }
-    for step in filter(unit.steps.__contains__, parsers):
-        parsers[step](list(unit.steps[step]))
+    if "evaluate" in unit.steps:
+        parse_evaluation(unit.steps["evaluate"])
     if not (trainings := _trainings(unit)):
         return 0, 0
     # Imported here, because this takes seconds.
@@ -339,7 +332,7 @@ def _draw_pictures(
     rows: Sequence[PublishedRow], units: Sequence[RunUnit], config: ReproductionConfig, output: Path
 ) -> dict[str, str]:
     """Draw each selected figure from the first finished unit of its rows. Returns figure → why it was not drawn."""
-    from dcpcse.cli.commands.plot import plot_command
+    from dcpcse.cli.main import find_command
     from dcpcse.experiments.reproduction.run_unit import is_finished
 
     failures = {}
@@ -348,7 +341,9 @@ def _draw_pictures(
         done = [first[row.name] for row in members if row.picture and row.name in first]
         if done:
             try:
-                plot_command([*picture_words(done, config, output), "--output", str(output / table), "--overwrite"])
+                find_command("plot")(
+                    [*picture_words(done, config, output), "--output", str(output / table), "--overwrite"]
+                )
             except UserError as error:
                 failures[table] = f"{table}: the picture was not drawn: {error}"
     return failures
