@@ -1,5 +1,7 @@
 """Representations without training: static averages, top-k, predicted words; each against a plain computation."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -161,12 +163,21 @@ def test_predicted_words_are_the_heads_most_probable_ones(tiny, capsys, sentence
     rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if sentences[4] in line]
     shown = [[word.strip() for word in cell.split(", ")] for cell in rows[0][2:4]]
     plain, tokenizer = AutoModelForMaskedLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    ids = tokenizer(f'This sentence of "{sentences[4]}" means [MASK] .', return_tensors="pt")
+    ids = tokenizer(f'This sentence : "{sentences[4]}" means [MASK] .', return_tensors="pt")
     place = (ids["input_ids"][0] == tokenizer.mask_token_id).nonzero().item()
     with torch.no_grad():
         top = plain(**ids).logits[0, place].topk(3).indices
     assert shown[0] == tokenizer.convert_ids_to_tokens(top.tolist())
-    assert len(shown[1]) == 3
+    manual = Template.parse('This sentence : "{sentence}" means [MASK] .')
+    vector = build_representation("mask", load_backbone(folder), Choice(manual, denoise=True)).encode([sentences[4]])
+    with torch.no_grad():
+        denoised = plain.cls(torch.from_numpy(vector))[0].topk(3).indices
+    assert shown[1] == tokenizer.convert_ids_to_tokens(denoised.tolist())
+    argv = ["--model_name_or_path", folder, "--top_k", "3", sentences[4], "Été.", "--json"]
+    assert run(predict_command, argv) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == {"sentence": sentences[4], "top": shown[0], "denoised": shown[1]}
+    assert [line["sentence"] for line in lines] == [sentences[4], "Été."]
 
 
 @pytest.mark.parametrize(

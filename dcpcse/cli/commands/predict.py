@@ -3,7 +3,8 @@
 The output has the form of PromptBERT's Table 7.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prettytable import PrettyTable
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from dcpcse.encoders.backbones import LMHead
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
 
-DEFAULT_TEMPLATE = 'This sentence of "{sentence}" means [MASK] .'
+DEFAULT_TEMPLATE = 'This sentence : "{sentence}" means [MASK] .'
+"""The best template for an encoder without training (PromptBERT, Table 4)."""
 
 
 def predict_command(argv: Sequence[str]) -> None:
@@ -40,20 +42,28 @@ def predict_command(argv: Sequence[str]) -> None:
     if args.top_k > backbone.lm_head.vocab_size:
         raise UserError(f"--top_k {args.top_k} exceeds the {backbone.lm_head.vocab_size} tokens of the vocabulary")
     model = plain_encoder(backbone, "mask", template)
-    print_result(format_predictions(model, backbone.lm_head, args.sentences, args.top_k))
+    lines = predictions(model, backbone.lm_head, args.sentences, args.top_k)
+    print_result("\n".join(json.dumps(line, ensure_ascii=False) for line in lines) if args.json else as_table(lines))
 
 
-def format_predictions(model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], k: int) -> str:
-    """Return a table of the k most probable tokens for each sentence, without and with denoising."""
+def predictions(
+    model: "SentenceEncoder", lm_head: "LMHead", sentences: Sequence[str], k: int
+) -> list[dict[str, str | list[str]]]:
+    """Return each sentence with its k most probable tokens, without (`top`) and with denoising (`denoised`)."""
     from dcpcse.encoders.untrained.top_k import predict_tokens
 
-    columns = {}
-    for name, denoise in {"top tokens": False, "denoised": True}.items():
+    lines: list[dict[str, str | list[str]]] = [{"sentence": sentence} for sentence in sentences]
+    for name, denoise in {"top": False, "denoised": True}.items():
         with model.denoised(denoise):
-            columns[name] = predict_tokens(model, lm_head, sentences, k)
-    table = PrettyTable(["sentence", *columns], align="l")
-    for i, sentence in enumerate(sentences):
-        table.add_row([sentence, *(", ".join(predicted[i].tokens) for predicted in columns.values())])
+            for line, predicted in zip(lines, predict_tokens(model, lm_head, sentences, k), strict=True):
+                line[name] = predicted.tokens
+    return lines
+
+
+def as_table(lines: Sequence[Mapping[str, str | list[str]]]) -> str:
+    """Return predictions as a table."""
+    table = PrettyTable(["sentence", "top tokens", "denoised"], align="l")
+    table.add_rows([[line["sentence"], ", ".join(line["top"]), ", ".join(line["denoised"])] for line in lines])
     return str(table)
 
 
@@ -62,7 +72,10 @@ def predict_parser() -> CommandParser:
     parser = CommandParser(prog="dcpcse predict", description="Predict tokens at the [MASK] of a template.")
     parser.add_argument("sentences", nargs="+", metavar="SENTENCE", help="Sentences to put into the template.")
     parser.add_argument("--model_name_or_path", required=True, help="Hugging Face folder or hub id (required)")
-    parser.add_argument("--template", default=DEFAULT_TEMPLATE, help="Template with {sentence} and [MASK].")
+    parser.add_argument(
+        "--template", default=DEFAULT_TEMPLATE, help="Template with {sentence} and [MASK] (default: %(default)s)."
+    )
     parser.add_argument("--lm_head", default="checkpoint", help="Masked-LM head: checkpoint, or a folder or hub id.")
     parser.add_argument("--top_k", type=int, default=5, help="Number of tokens to show.")
+    parser.add_argument("--json", action="store_true", help="Print a line of JSON for each sentence.")
     return parser
