@@ -49,7 +49,7 @@ DEV_TASK = "STSBenchmark"
 class TemplateScores:
     """Scores by template, stored in a file from which a later call can resume.
 
-    Raises UserError if the file contains scores of a different model or of different data.
+    Raises UserError if the file contains scores of a different model, of different data or with different settings.
     """
 
     def __init__(self, folder: Path, owner: Mapping[str, Any]) -> None:
@@ -62,7 +62,8 @@ class TemplateScores:
         head, *rows = self._read()
         if head.get("measured") != dict(owner):
             raise UserError(
-                f"{self.path} contains scores of another encoder or of other data; choose another --output_dir"
+                f"{self.path} contains scores of another encoder, of other data, or with other settings of --denoise "
+                "and --final_period; choose another --output_dir"
             )
         self.by_template = {row["template"]: row["score"] for row in rows}
 
@@ -105,8 +106,8 @@ def search_templates(args: argparse.Namespace, relationships: Sequence[str], pre
     require_writable(Path(args.output_dir), f"--output_dir {args.output_dir}")
     suite = load_suite([DEV_TASK], args.data_dir, settings_of_mode("dev", official=not args.custom_data))
     generated = _generate(args, examples)
-    model = plain_encoder(load_backbone(args.model_name_or_path), "mask", Template.parse(f"{SENTENCE} {MASK} ."))
-    model.to(pick_device(args.device))
+    first, backbone = Template.parse(f"{SENTENCE} {MASK} ."), load_backbone(args.model_name_or_path)
+    model = plain_encoder(backbone, "mask", first, args.denoise, args.final_period).to(pick_device(args.device))
     scores = TemplateScores(Path(args.output_dir), _owner(model, suite))
 
     def score(templates: Iterable[str]) -> str:
@@ -186,4 +187,5 @@ def _owner(model: "SentenceEncoder", suite: "Suite") -> dict[str, Any]:
 
     facts = identity(model)
     data = [file["sha256"] for file in suite.files.values()]
-    return {"base": facts["base"], "tokenizer": facts["tokenizer"], "data": data}
+    settings = {"denoise": model.denoising.inference, "final_period": model.final_period}
+    return {"base": facts["base"], "tokenizer": facts["tokenizer"], "data": data, **settings}

@@ -1,6 +1,7 @@
 """The template search: greedy as Table 4, scored on STS-B dev, and resumable."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +49,32 @@ def test_the_search_is_greedy_and_its_scores_are_those_of_a_plain_loop(words, ti
     kept = (tmp_path / "out/best.txt").read_text(encoding="utf-8").splitlines()
     assert kept == sorted(found, key=lambda text: -found[text])[:5]
     assert kept[0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [["--denoise"], ["--final_period"], ["--denoise", "--final_period"]])
+def test_templates_are_scored_with_denoising_and_a_final_period_on_request(options, words, tiny, tmp_path, capsys):
+    """The first sentences of the pairs have no full stop here."""
+    folder = tmp_path / "data/downstream/STS/STSBenchmark"
+    given = Path(words[words.index("--data_dir") + 1]) / "downstream/STS/STSBenchmark/sts-dev.csv"
+    folder.mkdir(parents=True)
+    (folder / "sts-dev.csv").write_text(given.read_text(encoding="utf-8").replace(".\t", "\t"), encoding="utf-8")
+    words[words.index("--data_dir") + 1] = str(tmp_path / "data")
+    assert run(search_templates_command, [*words, *options]) == 0
+    (pairs,) = load_pairs("STSBenchmark", tmp_path / "data", "dev", official=False)
+    assert not any(text.endswith(".") for text in pairs.first)
+    denoise, ending = "--denoise" in options, "." if "--final_period" in options else ""
+    for text, score in scores(tmp_path).items():
+        model = plain_encoder(load_backbone(tiny("bert")), "mask", Template.parse(text), denoise)
+        ended = (
+            [text if text.endswith(".") else text + ending for text in side] for side in (pairs.first, pairs.second)
+        )
+        one, other = (model.encode(side).astype(float) for side in ended)
+        cosine = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(one, other, strict=True)]
+        assert score == pytest.approx(100 * spearmanr(cosine, pairs.gold).statistic, abs=1e-3)
+    capsys.readouterr()
+    assert run(search_templates_command, [*words, *options]) == 0
+    assert run(search_templates_command, words) == 2
+    assert "other settings of --denoise and --final_period" in capsys.readouterr().err
 
 
 def test_a_search_that_was_cut_off_goes_on_and_measures_nothing_twice(words, tmp_path, monkeypatch):

@@ -38,7 +38,13 @@ def search_templates_parser() -> CommandParser:
         "--definitions", help="File of word<TAB>definition lines from which the T5 generates templates."
     )
     parser.add_argument(
-        "--generate", type=int, default=100, help="Number of templates to generate. The paper uses 500."
+        "--generate", type=int, default=500, help="Number of templates to generate (default: 500, as in the paper)."
+    )
+    parser.add_argument(
+        "--denoise", action="store_true", help="Score with template denoising: subtract the template's [MASK] vector."
+    )
+    parser.add_argument(
+        "--final_period", action="store_true", help="Add a full stop to sentences that do not end with . ? \" or '."
     )
     parser.add_argument("--data_dir", default="SentEval/data", help="Folder that contains downstream/.")
     parser.add_argument(
