@@ -9,6 +9,7 @@ from collections import Counter
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, stdev
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import matplotlib
@@ -21,6 +22,8 @@ from transformers import AutoTokenizer
 from dcpcse.analysis.plots import (
     alignment_uniformity,
     cosine_by_score,
+    cosine_density,
+    embedding_projection,
     fewshot,
     frequent_tokens,
     inputs,
@@ -53,6 +56,9 @@ PROJECTED = {
         ("component 1", "component 2"),
     )
 }
+MODELS = embedding_projection.ProjectedModels(
+    {name: RANDOM.normal(size=(30, 2)) + i for i, name in enumerate(("one", "two", "three"))}, ("t-SNE 1", "t-SNE 2")
+)
 TOKENS = token_projection.Tokens(
     "bert", RANDOM.normal(size=(50, 2)), np.arange(50), np.arange(50) < 7, np.arange(50) < 9, (0.25, 0.125), "wiki.txt"
 )
@@ -79,6 +85,11 @@ PLOTS = {
         lambda: cosine_by_score.draw(SCORED, bins=False),
         {"two", "Spearman × 100 = 81.23", "gold score", "cosine similarity"},
     ),
+    "densities": (
+        lambda: cosine_density.draw(SCORED),
+        {"one", "a trained one", "two", "density", "cosine similarity"},
+    ),
+    "embeddings": (lambda: embedding_projection.draw(MODELS), {"one", "two", "three", "t-SNE 1"}),
     "plane": (
         lambda: alignment_uniformity.draw(POINTS),
         {"base (60.00)", "unknown", "run (70.00)", "step 0", "step 10", "uniformity (lower is better)"},
@@ -218,6 +229,40 @@ def test_without_bins_a_model_has_one_panel_with_the_same_hexagons():
         np.testing.assert_array_equal(alone.get_array(), beside.get_array())
         np.testing.assert_array_equal(alone.get_offsets(), beside.get_offsets())
     assert not any("bin" in text for text in texts(style.svg(cosine_by_score.draw(SCORED, bins=False))))
+
+
+def test_the_curve_of_each_model_is_the_sum_of_a_gaussian_kernel_at_every_cosine():
+    curves = cosine_density.draw(SCORED).axes[0].lines
+    assert len(curves) == len(SCORED)
+    for curve, scored in zip(curves, SCORED.values(), strict=True):
+        x, height = curve.get_xdata(), curve.get_ydata()
+        cosines = scored.cosine.tolist()
+        width = stdev(cosines) * len(cosines) ** (-1 / 5)  # Scott's rule
+        naive = [mean(np.exp(-((at - one) ** 2) / (2 * width**2)) for one in cosines) for at in x]
+        np.testing.assert_allclose(height, np.array(naive) / (width * np.sqrt(2 * np.pi)), rtol=1e-9)
+        assert np.trapezoid(height, x) == pytest.approx(1, abs=1e-4)
+    assert len({(curve.get_color(), curve.get_linestyle(), curve.get_marker()) for curve in curves}) == len(SCORED)
+
+
+def test_models_share_a_plane_with_one_scale_and_differ_in_colour_and_marker():
+    (axes,) = embedding_projection.draw(MODELS).axes
+    for dots, places in zip(axes.collections, MODELS.places.values(), strict=True):
+        np.testing.assert_array_equal(dots.get_offsets(), places)
+    assert axes.get_aspect() == 1
+    assert len({str(dots.get_facecolor()) for dots in axes.collections}) == 3
+    assert len({dots.get_paths()[0].vertices.shape for dots in axes.collections}) == 3
+
+
+def test_every_distinct_sentence_is_sampled_once():
+    texts = [f"sentence {i}" for i in range(8)]
+    sets = [SimpleNamespace(first=texts[:3], second=[texts[0], texts[3], texts[1]])]
+    sets += [SimpleNamespace(first=texts[4:6], second=[texts[2], texts[6]])]
+    order = [text for pairs in sets for text in pairs.first] + [text for pairs in sets for text in pairs.second]
+    rows = embedding_projection.sample_sentences(sets, 10, seed=0)
+    assert [order[row] for row in rows] == list(dict.fromkeys(order))
+    some = [embedding_projection.sample_sentences(sets, 3, seed).tolist() for seed in (0, 0, 1)]
+    assert some[0] == some[1] != some[2]
+    assert set(some[0]) < set(rows)
 
 
 def test_points_of_the_plane_are_at_their_coordinates():

@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 from dcpcse.analysis.plots import (
     alignment_uniformity,
     cosine_by_score,
+    embedding_projection,
     fewshot,
     frequent_tokens,
     pair_projection,
@@ -22,6 +23,8 @@ from dcpcse.analysis.plots import (
 )
 from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.plot import plot_command, plot_parser
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.inference.loading import load_model
 from dcpcse.utils.run_files import METRICS, read_metrics
 
 
@@ -106,6 +109,27 @@ def test_a_projection_has_both_sentences_of_every_sampled_pair(scores, tiny, sts
         assert (f"{name}: STSBenchmark test has only {n} such pair" in caplog.text) == (n < 3)
 
 
+def test_models_are_projected_together(tiny, sts_data, unsupervised):
+    places = [f"bert={tiny('bert')}", f"again={tiny('bert')}", f"ours={unsupervised.folder}"]
+    common = ["--data_dir", sts_data, "--custom_data", "--pooler", "avg", "--count", "7"]
+    projected = embedding_projection.gather(parsed("embeddings", *places, *common))
+    assert {label: rows.shape for label, rows in projected.places.items()} == dict.fromkeys(
+        ("bert", "again", "ours"), (7, 2)
+    )
+    np.testing.assert_allclose(projected.places["bert"], projected.places["again"], atol=1e-6)
+    # The first component of an independent decomposition of all vectors, centred together.
+    file = Path(sts_data) / "downstream/STS/STSBenchmark/sts-test.csv"
+    rows = [line.split("\t")[5:7] for line in file.read_text(encoding="utf-8").splitlines()]
+    known = list(dict.fromkeys([first for first, _ in rows] + [second for _, second in rows]))
+    full = embedding_projection.gather(parsed("embeddings", *places[::2], *common[:-1], "99"))
+    models = [load_model(place.split("=")[1], EncoderArguments(pooler_type="avg")) for place in places[::2]]
+    vectors = np.concatenate([model.encode(known) for model in models]).astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    left, sizes, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    found = np.concatenate([full.places["bert"], full.places["ours"]])
+    np.testing.assert_allclose(abs(found), abs(left[:, :2] * sizes[:2]), atol=1e-4)
+
+
 def test_token_classes_are_those_of_the_vocabulary(tiny, train_txt):
     for kind in ("bert", "roberta"):
         tokens = token_projection.gather(parsed("tokens", tiny(kind), "--text", train_txt))
@@ -153,8 +177,10 @@ def test_plots_are_saved_as_png_and_svg(tool, unsupervised, geometry, few, tiny,
     pairs = ["--pooler", "avg", "--data_dir", sts_data, "--custom_data"]
     calls = {
         "cosines": [tiny("bert"), *pairs, "--no_bins"],
+        "densities": [tiny("bert"), *pairs],
         "plane": [str(geometry)],
         "pairs": [tiny("bert"), *pairs, "--projection", "tsne", "--count", "3"],
+        "embeddings": [tiny("bert"), str(unsupervised.folder), *pairs, "--projection", "tsne"],
         "tokens": [tiny("bert"), "--text", train_txt],
         "fewshot": [str(few)],
         "frequent": [str(geometry)],
@@ -208,6 +234,11 @@ MISTAKES = {
     "one pair": (["pairs", "{model}", "--count", "1"], ["--count 1", "at least 2"]),
     "same score": (["pairs", "{model}", "--scores", "3", "0", "3"], ["--scores 3 0 3", "each score once"]),
     "other score": (["pairs", "{model}", "--scores", "0.7", *STS], ["no pair with gold 0.7", "choose other --scores"]),
+    "one sentence": (["embeddings", "{model}", "--count", "1"], ["--count 1", "at least 2"]),
+    "two sizes": (
+        ["embeddings", "{model}", "wide={wide}", "--pooler", "avg", *STS],
+        ["have 32 dimensions and those of wide 64", "embeddings of one size"],
+    ),
     "other form": (["frequent", "{geometry}", "--output", "{tmp}/x.pdf"], ["OUT.png and OUT.svg", "omit .pdf"]),
     "folder": (["frequent", "{geometry}", "--output", "{tmp}"], ["is a folder", "give a file name in it"]),
     "file as a folder": (["frequent", "{geometry}", "--output", "{text}/x"], ["text"]),
@@ -226,6 +257,7 @@ def test_a_mistake_gives_one_line_and_leaves_nothing(tool, name, geometry, tiny,
     for file, content in files.items():
         (given / file).write_text(content, encoding="utf-8")
     places = {"tmp": tmp_path, "geometry": geometry, "model": tiny("bert"), "data": sts_data}
+    places |= {"wide": tiny("bert", hidden_size=64)} if "{wide}" in " ".join(MISTAKES[name][0]) else {}
     places |= {"run": unsupervised.folder, "damaged": given, "dev": given / "dev.json"}
     places |= {file: given / file for file in ("text", "list", "empty")}
     argv, expected = MISTAKES[name]

@@ -9,6 +9,8 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from dcpcse.analysis.plots import (
     alignment_uniformity,
     cosine_by_score,
+    cosine_density,
+    embedding_projection,
     fewshot,
     frequent_tokens,
     pair_projection,
@@ -25,8 +27,10 @@ from dcpcse.utils.files import require_output
 
 PLOTS: Mapping[str, style.PlotKind] = {
     "cosines": cosine_by_score.KIND,
+    "densities": cosine_density.KIND,
     "plane": alignment_uniformity.KIND,
     "pairs": pair_projection.KIND,
+    "embeddings": embedding_projection.KIND,
     "tokens": token_projection.KIND,
     "prompt-length": prompt_length.KIND,
     "fewshot": fewshot.KIND,
