@@ -59,9 +59,15 @@ PROJECTED = {
 MODELS = embedding_projection.ProjectedModels(
     {name: RANDOM.normal(size=(30, 2)) + i for i, name in enumerate(("one", "two", "three"))}, ("t-SNE 1", "t-SNE 2")
 )
-TOKENS = token_projection.Tokens(
-    "bert", RANDOM.normal(size=(50, 2)), np.arange(50), np.arange(50) < 7, np.arange(50) < 9, (0.25, 0.125), "wiki.txt"
-)
+TOKENS = [
+    token_projection.Tokens(
+        label, matrix, RANDOM.normal(size=(size, 2)), np.arange(size), np.arange(size) < 7, np.arange(size) % 5 < 2,
+        ("component 1 (25.0%)", "component 2 (12.5%)"),
+    )
+    for label, matrix, size in (
+        ("untied", "input embeddings", 50), ("untied", "MLM head", 50), ("tied", "input embeddings = MLM head", 2000),
+    )
+]  # fmt: skip
 LENGTHS = {8: [77.0, 78.0, 78.5], 4: [75.5], 16: [78.0, 79.0]}
 DRAWS = {"ours": {"MR": [60.0, 62.5, 61.0], "CR": [70.0, 71.0]}, "theirs": {"MR": [55.0, 55.0]}}
 LEFT_OUT = {"avg": {0: 82.0, 1: 81.0, 10: 75.5}, "cls": {0: 60.0, 1: 61.0}}
@@ -96,8 +102,12 @@ PLOTS = {
     ),
     "pairs": (lambda: pair_projection.draw(PROJECTED), {"cls", "gold 0 (n = 5)", "gold 3 (n = 4)", "gold 5 (n = 6)"}),
     "tokens": (
-        lambda: token_projection.draw(TOKENS),
-        {"continues a word (7)", "with a capital letter (9)", "not in the text (1)", "frequency rank in wiki.txt"},
+        lambda: token_projection.draw(TOKENS[:1], "wiki.txt"),
+        {"untied", "input embeddings", "continues a word", "starts a word, with a capital letter", "not in the text"},
+    ),
+    "matrices": (
+        lambda: token_projection.draw(TOKENS, "wiki1m_for_simcse.txt"),
+        {"tied", "MLM head", "input embeddings = MLM head", "component 1 (25.0%)", "frequency rank in", "10k"},
     ),
     "prompt_length": (
         lambda: prompt_length.draw(LENGTHS, {8: 78.49}),
@@ -324,7 +334,7 @@ def test_pca_gives_the_two_main_directions():
     places, names = projection.project(vectors, "pca", seed=0)
     left, sizes, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
     np.testing.assert_allclose(abs(places), abs(left[:, :2] * sizes[:2]), atol=1e-8)
-    assert names[0] == f"component 1 ({sizes[0] ** 2 / sum(sizes**2):.1%} of variance)"
+    assert names[0] == f"component 1 ({sizes[0] ** 2 / sum(sizes**2):.1%})"
 
 
 def test_t_sne_keeps_clusters_together_and_repeats_itself():
@@ -334,6 +344,41 @@ def test_t_sne_keeps_clusters_together_and_repeats_itself():
     np.testing.assert_array_equal(places, projection.project(vectors, "tsne", seed=3)[0])
     apart = np.linalg.norm(places[:, None] - places[None], axis=-1) + np.diag(np.full(24, np.inf))
     assert (apart.argmin(1) // 8).tolist() == np.repeat([0, 1, 2], 8).tolist()
+
+
+def test_each_matrix_has_a_panel_by_rank_and_one_by_class():
+    figure = token_projection.draw(TOKENS, "wiki.txt")
+    panels = figure.axes[: 2 * len(TOKENS)]
+    norms = set()
+    for tokens, by_rank, by_class in zip(TOKENS, panels[:3], panels[3:], strict=True):
+        absent, seen = by_rank.collections
+        np.testing.assert_array_equal(absent.get_offsets(), tokens.places[tokens.rank == 0])
+        # The most frequent token is drawn last, and the ranks belong to their tokens.
+        np.testing.assert_array_equal(seen.get_array(), sorted(tokens.rank[tokens.rank > 0], reverse=True))
+        np.testing.assert_array_equal(seen.get_offsets(), tokens.places[1:][::-1])
+        norms.add(seen.norm)
+        of_colour = {}
+        for dots in by_class.collections:
+            color = matplotlib.colors.to_hex(dots.get_facecolor()).upper()
+            of_colour[color] = {tuple(place) for place in dots.get_offsets()}
+        kinds = {
+            "#0072B2": (False, False),
+            "#D55E00": (False, True),
+            "#E69F00": (True, False),
+            "#CC79A7": (True, True),
+        }
+        assert of_colour == {
+            color: {
+                tuple(place)
+                for place, subword, capital in zip(tokens.places, tokens.subword, tokens.capital, strict=True)
+                if (subword, capital) == kind
+            }
+            for color, kind in kinds.items()
+        }
+        # The smallest class is on top.
+        order = sorted(by_class.collections, key=lambda dots: dots.get_zorder())
+        assert [len(dots.get_offsets()) for dots in order] == sorted(map(len, of_colour.values()), reverse=True)
+    assert len(norms) == 1  # one scale for all panels
 
 
 def test_ranks_count_every_token_of_a_text(tiny, sentences):

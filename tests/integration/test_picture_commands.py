@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from runs import refused, words
 from scipy.stats import spearmanr
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from dcpcse.analysis.plots import (
     alignment_uniformity,
@@ -132,7 +132,7 @@ def test_models_are_projected_together(tiny, sts_data, unsupervised):
 
 def test_token_classes_are_those_of_the_vocabulary(tiny, train_txt):
     for kind in ("bert", "roberta"):
-        tokens = token_projection.gather(parsed("tokens", tiny(kind), "--text", train_txt))
+        (tokens,) = token_projection.gather(parsed("tokens", tiny(kind), "--text", train_txt))
         tokenizer = AutoTokenizer.from_pretrained(tiny(kind))
         special = set(tokenizer.all_special_ids)
         vocabulary = sorted((i, token) for token, i in tokenizer.get_vocab().items() if i not in special)
@@ -142,6 +142,46 @@ def test_token_classes_are_those_of_the_vocabulary(tiny, train_txt):
         assert tokens.capital.tolist() == [any("A" <= letter <= "Z" for letter in token) for _, token in vocabulary]
         assert tokens.places.shape == (len(vocabulary), 2)
         assert sorted(tokens.rank[tokens.rank > 0])[0] == 1
+
+
+def test_the_matrices_of_an_encoder_are_those_of_its_masked_language_model(tiny, train_txt):
+    untied = tiny("bert", tie_word_embeddings=False)
+    panels = token_projection.gather(
+        parsed(
+            "tokens", f"untied={untied}", f"tied={tiny('bert')}", "--matrix", "mlm_head", "input", "--text", train_txt
+        )
+    )
+    assert [(tokens.label, tokens.matrix) for tokens in panels] == [
+        ("untied", "input embeddings"),
+        ("untied", "MLM head"),
+        ("tied", "input embeddings = MLM head"),
+    ]
+    model, tied = (AutoModelForMaskedLM.from_pretrained(folder) for folder in (untied, tiny("bert")))
+    weights = [model.get_input_embeddings().weight, model.get_output_embeddings().weight]
+    weights.append(tied.get_output_embeddings().weight)
+    tokenizer = AutoTokenizer.from_pretrained(untied)
+    ordinary = [i for i in range(len(tokenizer)) if i not in tokenizer.all_special_ids]
+    for tokens, weight in zip(panels, weights, strict=True):
+        rows = weight.detach().numpy().astype(np.float64)[ordinary]
+        left, sizes, _ = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
+        np.testing.assert_allclose(abs(tokens.places), abs(left[:, :2] * sizes[:2]), atol=1e-4)
+    assert not np.allclose(panels[0].places, panels[1].places, atol=0.01)
+
+
+def test_for_tied_weights_both_matrices_give_the_same_picture(tiny, train_txt):
+    for kind in ("bert", "roberta"):
+        (head,) = token_projection.gather(parsed("tokens", tiny(kind), "--matrix", "mlm_head", "--text", train_txt))
+        (own,) = token_projection.gather(parsed("tokens", tiny(kind), "--text", train_txt))
+        assert (head.matrix, own.matrix) == ("MLM head", "input embeddings")
+        np.testing.assert_array_equal(head.places, own.places)
+
+
+def test_the_matrix_of_another_head_is_that_of_its_checkpoint(tiny, train_txt):
+    other = tiny("bert", seed=3)
+    common = ["--matrix", "mlm_head", "--text", train_txt]
+    (lent,) = token_projection.gather(parsed("tokens", tiny("bert"), "--lm_head", other, *common))
+    (own,) = token_projection.gather(parsed("tokens", other, *common))
+    np.testing.assert_array_equal(lent.places, own.places)
 
 
 def test_scores_are_read_from_the_files_of_evaluation(geometry, few):
@@ -231,6 +271,15 @@ MISTAKES = {
     "no text": (["tokens", "{model}", "--text", "{tmp}/none"], ["--text: cannot read"]),
     "text without text": (["tokens", "{model}", "--text", "{empty}"], ["contains no text"]),
     "no lines": (["tokens", "{model}", "--text", "{text}", "--lines", "0"], ["--lines 0", "at least 1"]),
+    "head without its matrix": (
+        ["tokens", "{model}", "--text", "{text}", "--lm_head", "{model}"],
+        ["--lm_head has no effect without --matrix mlm_head"],
+    ),
+    "head of an output folder": (
+        ["tokens", "{tmp}/none", "{run}", "--text", "{text}", "--matrix", "mlm_head"],
+        ["--matrix mlm_head applies only to plain encoders"],
+    ),
+    "unknown matrix": (["tokens", "{model}", "--text", "{text}", "--matrix", "output"], ["--matrix", "mlm_head"]),
     "one pair": (["pairs", "{model}", "--count", "1"], ["--count 1", "at least 2"]),
     "same score": (["pairs", "{model}", "--scores", "3", "0", "3"], ["--scores 3 0 3", "each score once"]),
     "other score": (["pairs", "{model}", "--scores", "0.7", *STS], ["no pair with gold 0.7", "choose other --scores"]),

@@ -132,10 +132,10 @@ def encoder_arguments(args: argparse.Namespace) -> EncoderArguments:
     return EncoderArguments(**{field.name: getattr(args, field.name) for field in fields(EncoderArguments)})
 
 
-def add_models(parser: argparse.ArgumentParser, many: bool = True) -> None:
+def add_models(parser: argparse.ArgumentParser) -> None:
     """Add the argument for one or several encoders."""
     help = "Output folder of train.py, Hugging Face folder or hub id; LABEL=FOLDER sets the label."
-    parser.add_argument("models" if many else "model", nargs="+" if many else None, metavar="MODEL", help=help)
+    parser.add_argument("models", nargs="+", metavar="MODEL", help=help)
 
 
 def add_data(parser: argparse.ArgumentParser, task: bool = True) -> None:

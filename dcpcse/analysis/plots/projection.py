@@ -12,13 +12,16 @@ PROJECTIONS = ("pca", "tsne")
 
 
 def project(vectors: np.ndarray, how: str, seed: int) -> tuple[np.ndarray, tuple[str, str]]:
-    """Project vectors (N, H) by `pca` or `tsne`; return coordinates (N, 2) and the names of the dimensions."""
+    """Project vectors (N, H) by `pca` or `tsne`; return coordinates (N, 2) and the names of the dimensions.
+
+    The name of a component of PCA contains its share of the variance.
+    """
     if how == "pca":
         from sklearn.decomposition import PCA
 
         # The solver is exact, and fast for the many rows of an embedding matrix.
         pca = PCA(2, svd_solver="covariance_eigh").fit(vectors)
-        first, second = (f"component {i + 1} ({pca.explained_variance_ratio_[i]:.1%} of variance)" for i in range(2))
+        first, second = (f"component {i + 1} ({pca.explained_variance_ratio_[i]:.1%})" for i in range(2))
         return pca.transform(vectors), (first, second)
     from sklearn.manifold import TSNE
 

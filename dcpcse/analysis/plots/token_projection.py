@@ -1,11 +1,11 @@
-"""Plot token embeddings in two dimensions, coloured by frequency, subword and case.
+"""Plot token embeddings in two dimensions by frequency, subword and case (PromptBERT, figures 1 and 2).
 
 These three properties bias the embeddings (PromptBERT, section 3).
 """
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcpcse.analysis.plots import inputs, style
+from dcpcse.analysis.plots.projection import name_axes, project
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.text_lines import decode_line
@@ -23,79 +24,96 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import PreTrainedTokenizerBase
 
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+
+ABSENT = "#bbbbbb"
+"""Colour of the tokens that do not occur in the text."""
 LINES_AT_ONCE = 4096
 """Number of lines tokenized at a time."""
 DOT_OPTIONS = {"s": 1.6, "linewidths": 0, "rasterized": True, "antialiased": False}
 """The many thousand dots are stored as an image in the SVG; without smooth edges, this image is far smaller."""
 
 
+MATRICES = {"input": "input embeddings", "mlm_head": "MLM head"}
+"""Value of --matrix → name of the matrix in titles."""
+CLASSES = {
+    (False, False): ("starts a word", 0),
+    (False, True): ("starts a word, with a capital letter", 1),
+    (True, False): ("continues a word", 3),
+    (True, True): ("continues a word, with a capital letter", 4),
+}
+"""(subword, capital) → name of the class and index of its style; capitals are red and subwords yellow in the paper."""
+
+
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Coordinates (V, 2) of tokens, their frequency ranks (V,) from 1 (0 if absent), and their classes (V,).
+    """Coordinates (V, 2) of tokens, their frequency ranks (V,) from 1 (0 if absent), and their properties (V,).
 
-    explained: share of the variance in each dimension. text: name of the file in which tokens were counted.
+    label: name of the encoder. matrix: name of the matrix. axes: names of the two dimensions.
     """
 
     label: str
+    matrix: str
     places: np.ndarray
     rank: np.ndarray
     subword: np.ndarray
     capital: np.ndarray
-    explained: tuple[float, float]
-    text: str
+    axes: tuple[str, str]
 
 
 @style.styled
-def draw(tokens: Tokens) -> "Figure":
-    """Draw three panels of the same coordinates: by frequency rank, by subword and by case."""
-    figure = style.figure(style.PAGE, 3.2)
-    axes = figure.subplots(2, 3, height_ratios=[1, 0.42])
-    figure.suptitle(style.plain(f"{tokens.label}: {len(tokens.rank):,} token embeddings", 90), fontsize=8)
-    _by_rank(figure, axes[0, 0], axes[1, 0], tokens)
-    _by_class(*axes[:, 1], tokens.places, tokens.subword, ("starts a word", "continues a word"))
-    _by_class(*axes[:, 2], tokens.places, tokens.capital, ("no capital letter", "with a capital letter"))
-    axes[0, 0].set_ylabel(f"component 2 ({tokens.explained[1]:.1%})")
-    for panel, title in zip(axes[0], ("frequency", "subword", "case"), strict=True):
-        panel.set_title(title)
-        panel.set_xlabel(f"component 1 ({tokens.explained[0]:.1%})")
-        panel.grid(False)
+def draw(panels: Sequence[Tokens], text: str) -> "Figure":
+    """Draw two panels of the same coordinates for each item, one above the other: by frequency rank, and by class.
+
+    text: name of the file in which tokens were counted.
+    """
+    from matplotlib.colors import BoundaryNorm
+    from matplotlib.lines import Line2D
+
+    figure, axes = style.panel_grid(len(panels), 2.2, rows_each=2)
+    columns = min(len(panels), style.PANELS_PER_ROW)
+    # Powers of ten, since only few colours can be told apart among so many dots.
+    most = max(tokens.rank.max(initial=1) for tokens in panels)
+    ends = [10**power for power in range(len(str(most)) + 1)]
+    norm = BoundaryNorm(ends, 256)
+    for i, tokens in enumerate(panels):
+        style.title(axes[0, i], tokens.label, columns, below=tokens.matrix)
+        shown = _by_rank(axes[0, i], tokens, norm)
+        _by_class(axes[1, i], tokens)
+        for panel in axes[:, i]:
+            name_axes(panel, tokens.axes)
+            panel.grid(False)
+    bar = figure.colorbar(shown, ax=list(axes[0]), pad=0.01, aspect=25)
+    bar.set_ticks(ends, labels=[f"{end // 1000}k" if end >= 1000 else str(end) for end in ends])
+    bar.outline.set_linewidth(0.5)
+    bar.set_label(style.plain(f"frequency rank in {text}", 30))
+    handles = {"not in the text": Line2D([], [], linestyle="none", marker="x", color=ABSENT)}
+    for key, (name, look) in CLASSES.items():
+        if any(members(tokens, *key).any() for tokens in panels):
+            handles[name] = Line2D([], [], linestyle="none", marker="o", color=style.series_style(look).color)
+    style.legend_below(figure, list(handles.values()), list(handles))
     return figure
 
 
-def _by_rank(figure: "Figure", axes: "Axes", below: "Axes", tokens: Tokens) -> None:
-    """Colour tokens by powers of ten of their rank, since only few colours can be told apart among so many dots."""
-    from matplotlib.colors import BoundaryNorm
+def members(tokens: Tokens, subword: bool, capital: bool) -> np.ndarray:
+    """Return which tokens (V,) have both of these properties."""
+    return (tokens.subword == subword) & (tokens.capital == capital)
 
+
+def _by_rank(axes: "Axes", tokens: Tokens, norm: Any) -> Any:
     seen = tokens.rank > 0
-    absent = axes.scatter(*tokens.places[~seen].T, color="#cccccc", marker="x", **{**DOT_OPTIONS, "linewidths": 0.3})
+    axes.scatter(*tokens.places[~seen].T, color=ABSENT, marker="x", **{**DOT_OPTIONS, "linewidths": 0.3})
     order = np.argsort(-tokens.rank[seen], kind="stable")  # frequent tokens are drawn last, on top
     places, rank = tokens.places[seen][order], tokens.rank[seen][order]
-    ends = [10**power for power in range(len(str(rank.max(initial=1))) + 1)]
-    norm = BoundaryNorm(ends, 256)
-    shown = axes.scatter(*places.T, c=rank, cmap=style.SEQUENTIAL, norm=norm, **DOT_OPTIONS)
-    _legend(below, {f"not in the text ({(~seen).sum():,})": absent}, "lower center")
-    bar = figure.colorbar(shown, cax=below.inset_axes([0.0, 0.88, 1.0, 0.12]), orientation="horizontal")
-    bar.set_ticks(ends, labels=[f"{end // 1000}k" if end >= 1000 else str(end) for end in ends])
-    bar.outline.set_linewidth(0.5)
-    bar.set_label(f"frequency rank in {style.plain(tokens.text)}")
+    return axes.scatter(*places.T, c=rank, cmap=style.SEQUENTIAL, norm=norm, **DOT_OPTIONS)
 
 
-def _by_class(axes: "Axes", below: "Axes", places: np.ndarray, member: np.ndarray, names: tuple[str, str]) -> None:
-    """Colour the tokens by class, with the smaller class on top."""
-    looks = ((~member, style.COLOURS[0], "o"), (member, style.COLOURS[1], "^"))
-    handles = {}
-    for name, (rows, color, marker) in zip(names, looks, strict=True):
-        handles[f"{name} ({rows.sum():,})"] = axes.scatter(
-            *places[rows].T, color=color, marker=marker, zorder=2 - rows.mean(), **DOT_OPTIONS
-        )
-    _legend(below, handles, "upper center")
-
-
-def _legend(below: "Axes", handles: dict[str, Any], location: str) -> None:
-    below.set_axis_off()
-    legend = below.legend(list(handles.values()), list(handles), loc=location, handletextpad=0.1)
-    for handle in legend.legend_handles:
-        handle.set_sizes([14])
+def _by_class(axes: "Axes", tokens: Tokens) -> None:
+    """Colour the tokens by class, with smaller classes on top."""
+    for key, (_, look) in CLASSES.items():
+        rows = members(tokens, *key)
+        color = style.series_style(look).color
+        axes.scatter(*tokens.places[rows].T, color=color, zorder=2 - rows.mean(), **DOT_OPTIONS)
 
 
 def frequency_ranks(tokenizer: "PreTrainedTokenizerBase", lines: Iterable[str], size: int) -> np.ndarray:
@@ -124,51 +142,88 @@ def read_lines(path: Path, most: int) -> list[str]:
     return found
 
 
-def gather(args: argparse.Namespace) -> Tokens:
-    """Count the tokens of a text, and project the embedding matrix without special tokens."""
-    from sklearn.decomposition import PCA
+def gather(args: argparse.Namespace) -> list[Tokens]:
+    """Count the tokens of a text, and project the matrices of each encoder without special tokens.
 
+    If both matrices of an encoder are equal, as with tied weights, they are one item.
+    """
     from dcpcse.encoders.untrained.static import biased_tokens
-    from dcpcse.evaluation.evaluator import token_embeddings
-    from dcpcse.inference.loading import is_trained, load_model
+    from dcpcse.inference.loading import load_model
 
     if args.lines < 1:
         raise UserError(f"--lines {args.lines}: must be at least 1")
+    if args.lm_head != "checkpoint" and "mlm_head" not in args.matrix:
+        raise UserError("--lm_head has no effect without --matrix mlm_head; leave it out")
     text = Path(args.text)
     lines = read_lines(text, args.lines)
-    ((label, place),) = inputs.labelled([args.model]).items()
-    # The embedding matrix does not depend on the pooling, and cls_before_pooler works for any encoder.
-    encoder = EncoderArguments(base=args.base, cache_dir=args.cache_dir)
-    pooler = None if is_trained(place, encoder) else "cls_before_pooler"
-    model = load_model(place, replace(encoder, pooler_type=pooler))
-    matrix = token_embeddings(model)
-    ranks = frequency_ranks(model.tokenizer, lines, len(matrix))
-    # Rows beyond the vocabulary only pad the matrix.
-    kept = sorted(set(model.tokenizer.get_vocab().values()) - set(model.tokenizer.all_special_ids))
-    pca = PCA(2, svd_solver="covariance_eigh").fit(matrix[kept])
-    classes = {name: np.zeros(len(matrix), dtype=bool) for name in ("subword", "case")}
-    for name, member in classes.items():
-        member[list(biased_tokens(model.tokenizer, [name]))] = True
-    inputs.notify(
-        f"{label}: {len(kept):,} tokens of {place}; {(ranks > 0).sum():,} occur in {len(lines):,} lines of {text}"
-    )
-    return Tokens(
-        label,
-        pca.transform(matrix[kept]),
-        ranks[kept],
-        classes["subword"][kept],
-        classes["case"][kept],
-        tuple(pca.explained_variance_ratio_.tolist()),
-        text.name,
-    )
+    places = inputs.labelled(args.models)
+    encoders = _encoders(places.values(), args)
+    panels = []
+    for label, place in places.items():
+        model = load_model(place, encoders[place])
+        tokenizer, matrices = model.tokenizer, _matrices(model, args.matrix)
+        size = len(next(iter(matrices.values())))
+        ranks = frequency_ranks(tokenizer, lines, size)
+        # Rows beyond the vocabulary only pad the matrix.
+        kept = sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids))
+        classes = {name: np.zeros(size, dtype=bool) for name in ("subword", "case")}
+        for name, member in classes.items():
+            member[list(biased_tokens(tokenizer, [name]))] = True
+        for matrix, weight in matrices.items():
+            coordinates, names = project(weight[kept], "pca", seed=0)
+            columns = (ranks[kept], classes["subword"][kept], classes["case"][kept])
+            panels.append(Tokens(label, matrix, coordinates, *columns, names))
+            counts = "; ".join(f"{name}: {members(panels[-1], *key).sum():,}" for key, (name, _) in CLASSES.items())
+            inputs.notify(f"{label}, {matrix}: {len(kept):,} tokens of {place} ({counts})")
+        inputs.notify(f"{label}: {(ranks > 0).sum():,} tokens occur in {len(lines):,} lines of {text}")
+    return panels
+
+
+def _encoders(places: Iterable[str], args: argparse.Namespace) -> dict[str, EncoderArguments]:
+    """Return place → the options that load the encoder with the matrices; checks all places before any is loaded."""
+    from dcpcse.inference.loading import is_trained
+
+    options = EncoderArguments(base=args.base, cache_dir=args.cache_dir, lm_head=args.lm_head)
+    # The input embeddings do not depend on the pooling, and cls_before_pooler works for any encoder.
+    plain = "static_lm_head" if "mlm_head" in args.matrix else "cls_before_pooler"
+    encoders = {}
+    for place in places:
+        trained = is_trained(place, options)
+        if trained and "mlm_head" in args.matrix:
+            raise UserError(
+                f"--matrix mlm_head applies only to plain encoders, but {place} is an output folder; leave it out"
+            )
+        encoders[place] = replace(options, pooler_type=None if trained else plain)
+    return encoders
+
+
+def _matrices(model: "SentenceEncoder", chosen: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the chosen matrices (V, H) of an encoder by their names in titles; equal ones are under one name."""
+    from dcpcse.evaluation.evaluator import token_embeddings
+
+    found = {"input": token_embeddings(model)}
+    if "mlm_head" in chosen:
+        found["mlm_head"] = model.encoder.weight.float().cpu().numpy()
+    named = {MATRICES[name]: found[name] for name in MATRICES if name in chosen}
+    if len(named) > 1 and np.array_equal(*named.values()):
+        return {" = ".join(named): found["input"]}
+    return named
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    inputs.add_models(parser, many=False)
+    inputs.add_models(parser)
     parser.add_argument("--text", required=True, metavar="FILE", help="UTF-8 text file to count tokens in (required).")
     parser.add_argument("--lines", type=int, default=100_000, help="Number of lines to read (default: %(default)s).")
+    help = "Matrices to draw: the input embeddings, the output matrix of the masked-LM head, or both (default: input)."
+    parser.add_argument("--matrix", nargs="+", choices=list(MATRICES), default=["input"], help=help)
+    help = "Masked-LM head of --matrix mlm_head: checkpoint (the encoder's own), or a folder or hub id."
+    parser.add_argument("--lm_head", default="checkpoint", help=help)
     parser.add_argument("--base", help="Current location of the frozen encoder of the output folder.")
     parser.add_argument("--cache_dir", help="Folder for downloads.")
 
 
-KIND = style.PlotKind("Token embeddings by frequency, subword, case.", _add_options, lambda args: draw(gather(args)))
+KIND = style.PlotKind(
+    "Token embeddings by frequency, subword, case.",
+    _add_options,
+    lambda args: draw(gather(args), Path(args.text).name),
+)
