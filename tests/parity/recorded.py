@@ -18,7 +18,7 @@ import yaml
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase
 
-from dcpcse.data.collator import ViewCollator, slots_of
+from dcpcse.data.collator import slots_of
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.template_denoising import template_tokens
 from dcpcse.encoders.templates import MASK, SENTENCE
@@ -130,9 +130,6 @@ class Step(TrainingStep):
         super().__init__(method)
         self.views = method.views
 
-    def collate(self, rows: list[dict[str, str]], seed: int = 0) -> dict[str, Any]:
-        return ViewCollator(self.model.tokenizer, self.views, 32, templates=self.model.templates, seed=seed)(rows)
-
 
 @dataclass(frozen=True)
 class Bench:
@@ -158,9 +155,8 @@ class Bench:
         backbone = load_backbone(self.folders[case.encoder], lm_head=lm_head)
         method = build_method(backbone, model_arguments(**options), case.columns)
         step = Step(method).double()
-        with torch.no_grad():
-            for name, value in case.group("weights").items() if weights else ():
-                parameter_of(step, name).copy_(torch.from_numpy(value))
+        if weights:
+            load_weights(step, case)
         return step.train()
 
     def sets_of(self, case: Case) -> dict[str, list[str]]:
@@ -237,6 +233,13 @@ def parameter_of(step: TrainingStep, public: str) -> nn.Parameter:
 
 def trained(step: TrainingStep) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, weight) for name, weight in step.named_parameters() if weight.requires_grad)
+
+
+@torch.no_grad()
+def load_weights(step: TrainingStep, case: Case) -> None:
+    """Put the recorded weights into the trained parts outside the encoder."""
+    for name, value in case.group("weights").items():
+        parameter_of(step, name).copy_(torch.from_numpy(value))
 
 
 class Given(nn.Module):

@@ -9,11 +9,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from method_models import Collator
 from recorded import (
     FILES,
     Bench,
@@ -22,7 +24,11 @@ from recorded import (
     batch_of,
     cases,
     differences,
+    give_draws,
     in_dev,
+    load_weights,
+    number,
+    parameter_of,
     public_ids,
     run,
     templates_of,
@@ -238,7 +244,7 @@ def test_conpvps_hard_negatives_have_prompts_here_and_none_in_the_release(bench)
     prompts = batch["slots_prompts"]
     assert (prompts[:, 0] >= 0).all() and (prompts[:, 3] == -1).all()
     texts = case["texts/sentences"].tolist()
-    ours = step.collate([{column: texts[i + k] for k, column in enumerate(case.columns)} for i in range(4)])
+    ours = Collator.of(step, 32)([{column: texts[i + k] for k, column in enumerate(case.columns)} for i in range(4)])
     assert (ours["slots_prompts"][:, 3] >= 0).all() and (ours["slots_prompts"][:, 1:3] == -1).all()
     batch["slots_prompts"] = prompts.clone()
     batch["slots_prompts"][:, 3] = batch["slots_masks"][:, 3] - torch.arange(4, 0, -1)
@@ -256,9 +262,67 @@ def test_optiprompt_trains_the_opening_quote_which_the_last_occurrence_of_its_to
     assert opening not in last and last.count(closing) == 2
     assert len(set(row.prompts)) == len(template.prompt_ids) == 7
     texts = case["texts/sentences"].tolist()
-    batch = step.collate([{"anchor": text} for text in texts])
+    batch = Collator.of(step, 32)([{"anchor": text} for text in texts])
     total_of(step, step(**batch), 0).backward()
     assert (step.model.encoder.shallow.weight.grad.norm(dim=1) > 0).all()
+
+
+def test_consert_moves_special_tokens_in_the_release_only(bench):
+    """The release shuffles [CLS] and [SEP] with the second copy, and cuts features off theirs in the first."""
+    case = Case("consert", "unsup-feature-cutoff-shuffle")
+    step, released = bench.build(case), batch_of(case)
+    found = Collator.of(step, 64)([{"anchor": text} for text in case["texts/sentences"].tolist()])
+    first, last = step.model.tokenizer.cls_token_id, step.model.tokenizer.sep_token_id
+    for batch, moves in ((released, True), (found, False)):
+        ends = batch["attention_mask"][:, 1].sum(1) - 1
+        rows, shuffled = torch.arange(len(ends)), batch["input_ids"][:, 1]
+        stays = (shuffled[:, 0] == first) & (shuffled[rows, ends] == last)
+        cut = batch["altered_zeroed"][:, 0]
+        assert not stays.all() if moves else stays.all()
+        assert cut[:, 0].any() == cut[rows, ends].any() == moves and cut[:, 1].any()
+
+
+OUR_WAYS: dict[str, tuple[Case, dict[str, Any], set[str]]] = {
+    "avg_first_last": (
+        Case("simcse", "bert-unsup-avg-layer1-last"),
+        {"pooler_type": "avg_first_last"},
+        {"loss", "embeddings"},
+    ),
+    "weight 0.15": (Case("consert", "joint-token-cutoff-max-square"), {"contrastive_weight": 0.15}, {"loss"}),
+    "plain at test": (Case("promptbert", "bert-sup-denoised"), {"denoise_at_inference": False}, {"embeddings"}),
+    "no full stop": (Case("promptbert", "bert-sup-denoised"), {"final_period": False}, {"embeddings"}),
+    "by template": (Case("conpvp", "bert-1-column-s-their-words"), {"denoise_by": "template"}, {"loss"}),
+    "sum over tokens": (Case("diffcse", "bert-unsup-72-pads"), {"crtd_reduction": "sum"}, {"loss", "loss.detection"}),
+}
+"""Our defaults where an option gives the way of the public code: case, option, what differs besides gradients."""
+
+
+@pytest.mark.parametrize("way", OUR_WAYS)
+def test_without_the_option_that_gives_the_public_way_the_numbers_differ(way, bench):
+    case, changes, differs = OUR_WAYS[way]
+    assert changes.items() - case.meta["our_options"].items(), "the option of the record is the public one"
+    found = differences(run(bench.build(case, **changes), case), case.public)
+    numbers = {name: value for name, value in found.items() if not name.startswith("gradients")}
+    assert {name for name, value in numbers.items() if value > 1e-3} == differs, numbers
+    require_equal({name: value for name, value in numbers.items() if name not in differs} | {"none": 0.0})
+
+
+def test_dcpcse_leaves_the_lm_head_as_it_is_unless_it_is_to_be_trained(bench):
+    """The loss is the same, and so are all other gradients."""
+    case = Case("dcpcse", "bert-unsup-mlm-at-step-250")
+    step = bench.build(case, train_lm_head=False, weights=False)
+    assert not any(weight.requires_grad for weight in step.losses["mlm"].parameters())
+    step.losses["mlm"].lm_head.untie()  # the recorded head is not that of the encoder
+    step.losses["mlm"].requires_grad_(False)
+    load_weights(step, case)
+    give_draws(step, case)
+    total = total_of(step, step(**batch_of(case)), case.meta["global_step"])
+    total.backward()
+    found = {f"gradients/{name}": parameter_of(step, name).grad for name in case.group("public/gradients")}
+    kept = {name: number(gradient) for name, gradient in found.items() if gradient is not None}
+    assert len(found) - len(kept) == 6
+    public = {name: case.public[name] for name in ("loss", *kept)}
+    require_equal(differences({"loss": number(total), **kept}, public))
 
 
 # ConPVP: the place of [MASK]
@@ -323,7 +387,7 @@ def test_a_template_that_ends_in_mask_is_read_at_its_mask(kind, bench):
         sets = {name: [text + end * (text == ENDS_IN_MASK) for text in texts] for name, texts in PAPER.items()}
         step = bench.build(case, prototype_templates=bench.write(f"{kind}{differs}", sets))
         texts = [str(template.template) for template in step.model.templates]
-        batch = step.collate(rows, seed=1)
+        batch = Collator.of(step, 32, seed=1)(rows)
         odd = batch["slots_template"] == texts.index(ENDS_IN_MASK + end)
         assert odd.sum() == 1 and odd[:, 2].sum() == 1, "the test needs one such negated prototype among others"
         loss, kept = total_of(step, step(**batch), 0).item(), attended(step, batch)
