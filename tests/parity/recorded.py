@@ -352,10 +352,13 @@ def embed(step: TrainingStep, texts: TokenizedTexts) -> np.ndarray:
         return number(step.model(ids, mask, slots))
 
 
-def in_dev(step: TrainingStep, case: Case) -> TokenizedTexts:
-    """The texts as the public PromptBERT tokenises them in training: template and sentence apart, no full stop."""
+def in_dev(step: TrainingStep, case: Case, room: int | None = None) -> TokenizedTexts:
+    """The texts as the public PromptBERT tokenises them outside the test: template and sentence apart, no full stop.
+
+    room: the largest number of a sentence's tokens, as in training.
+    """
     template, rows = step.model.template, zip(case["texts/input_ids"], case["texts/attention_mask"], strict=True)
-    rendered = [template.wrap(ids[1 : mask.sum() - 1].tolist()) for ids, mask in rows]
+    rendered = [template.wrap(ids[1 : mask.sum() - 1].tolist()[:room]) for ids, mask in rows]
     return TokenizedTexts([row.ids for row in rendered], 0, rendered)
 
 

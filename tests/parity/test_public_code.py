@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from recorded import (
     templates_of,
     tokens_of,
     total_of,
-    write_encoders,
 )
 from torch import Tensor
 from transformers import AutoModel
@@ -52,12 +51,6 @@ BY_DESIGN = {
 """Case of the release as it is → what differs there by design; tests below say why."""
 LIKE_OURS = [case for case in CASES if str(case) not in BY_DESIGN]
 CONPVP = cases("conpvp")
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory) -> Bench:
-    desk = tmp_path_factory.mktemp("public-code")
-    return Bench(write_encoders(desk), desk)
 
 
 @dataclass(frozen=True)
@@ -222,10 +215,17 @@ def test_what_differs_by_design_differs_and_nothing_else(case, ours):
 def test_promptbert_with_denoising_positions_from_0_is_the_release(bench):
     """RoBERTa's real tokens have positions from 2 in transformers; the release counts its template's from 0."""
     case = Case("promptbert", "roberta-unsup-two-templates-denoised")
-    step = bench.build(case)
-    # TODO(option): with an option for these positions, build with it instead of replacing the count.
-    step.model.encoder.positions = replace(step.model.encoder.positions, first=0)
-    require_equal(differences(run(step, case), case.public))
+    require_equal(differences(run(bench.build(case, denoise_from_zero=True), case), case.public))
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_promptbert_without_the_blank_trains_on_the_tokens_of_the_release(left_out, bench):
+    """The release joins the tokens of the template's parts with those of the bare sentence."""
+    case = Case("promptbert", "roberta-unsup-two-templates-denoised")
+    step = bench.build(case, no_blank_in_training=left_out)
+    batch = Collator.of(step, 32)([{"anchor": text} for text in case["texts/sentences"].tolist()])
+    first = zip(batch["input_ids"][:, 0], batch["attention_mask"][:, 0], in_dev(step, case, 32).ids, strict=True)
+    assert all((ids[mask.bool()].tolist() == public) == left_out for ids, mask, public in first)
 
 
 def test_diffcse_with_pads_turned_into_the_first_token_is_the_release(bench):
