@@ -1,10 +1,12 @@
 """Translate option names of the papers' public scripts to the names of this program."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dcpcse.encoders.pooling import BIAS_NAMES
+from dcpcse.encoders.templates import MASK, PROMPT, SENTENCE
+from dcpcse.utils.option_fields import MAX_PROMPT_SIZE
 
 
 @dataclass(frozen=True)
@@ -12,12 +14,13 @@ class LegacyNames:
     """The old option names of one tool.
 
     renamed: old name → new name; the value is kept. meaning: old switch → arguments that replace it. gone: option that
-    is left out with its values → reason.
+    is left out with its values → reason. overruled: old switch → options that are left out beside it, as `gone`.
     """
 
     renamed: Mapping[str, str]
     meaning: Mapping[str, tuple[str, ...]]
     gone: Mapping[str, str]
+    overruled: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 TRAINING_NAMES = LegacyNames(
@@ -55,6 +58,7 @@ TRAINING_NAMES = LegacyNames(
 """Options of train.py in the public SimCSE, DCPCSE, PromCSE and PromptBERT code (transformers 4.2)."""
 
 _IN_FOLDER = "a model folder records its own"
+_MEASURES_MASK = "with --mask_embedding_sentence, [MASK] is the representation"
 EVALUATION_NAMES = LegacyNames(
     renamed={"mask_embedding_sentence_template": "template", "mask_embedding_sentence_delta": "denoise"},
     meaning={
@@ -68,6 +72,8 @@ EVALUATION_NAMES = LegacyNames(
         "mask_embedding_sentence_autoprompt": _IN_FOLDER,
         "mask_embedding_sentence_org_mlp": _IN_FOLDER,
     },
+    # The published command lines give --pooler avg, which the public code ignores beside the switch.
+    overruled={"mask_embedding_sentence": dict.fromkeys(("pooler", "pooler_type"), _MEASURES_MASK)},
 )
 """Options of evaluation.py in the public PromptBERT code."""
 
@@ -77,6 +83,10 @@ def translate(argv: Sequence[str], notify: Callable[[str], None], names: LegacyN
     out: list[str] = []
     seen: set[str] = set()
     skipping = False
+    given = {name for name, *_ in map(_split, argv)}
+    gone = dict(names.gone)
+    for switch in given & set(names.overruled):
+        gone |= names.overruled[switch]
     for word in argv:
         name, equals, value = _split(word)
         if name is None:
@@ -85,8 +95,8 @@ def translate(argv: Sequence[str], notify: Callable[[str], None], names: LegacyN
             continue
         skipping = False
         seen.add(name)
-        if name in names.gone:
-            notify(f"--{name} is left out: {names.gone[name]}")
+        if name in gone:
+            notify(f"--{name} is left out: {gone[name]}")
             skipping = not equals
         elif name in names.renamed:
             notify(f"--{name} is now --{names.renamed[name]}")
@@ -116,17 +126,30 @@ def _promptbert(seen: Collection[str], notify: Callable[[str], None]) -> list[st
     return implied
 
 
-_CONPVP = {"denoise_by": "attention", "prototype_templates": "code", "prompt_init": "uniform"}
-_DIFFCSE = {
-    **{"generation": "argmax", "generate_at": "all", "generator_train_mode": True, "crtd_reduction": "mean_all"},
-    **{"lambda_weight": 0.1, "masking_ratio": 0.15, "batchnorm": False, "mlp_only_train": False},
+def _conpvp(prompt_len: int) -> dict[str, Any]:
+    """Return the settings of the public ConPVP code, in which a full stop follows [MASK]."""
+    prompts = [PROMPT] * min(prompt_len, MAX_PROMPT_SIZE)  # a length out of range is reported later
+    return {
+        "template": " ".join([SENTENCE, *prompts, MASK, "."]),
+        **{"denoise_by": "attention", "prototype_templates": "code", "prompt_init": "uniform"},
+    }
+
+
+def _diffcse(value: Any) -> dict[str, Any]:
+    """Return the settings of the public DiffCSE code, which do not depend on the value of the option."""
+    return {
+        **{"generation": "argmax", "generate_at": "all", "generator_train_mode": True, "crtd_reduction": "mean_all"},
+        **{"lambda_weight": 0.1, "masking_ratio": 0.15, "batchnorm": False, "mlp_only_train": False},
+    }
+
+
+TELLING_OPTIONS: Mapping[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
+    "prompt_len": ("conpvp", _conpvp),
+    "generator_name": ("diffcse", _diffcse),
+    "lambda_weight": ("diffcse", _diffcse),
 }
-TELLING_OPTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "prompt_len": ("conpvp", _CONPVP),
-    "generator_name": ("diffcse", _DIFFCSE),
-    "lambda_weight": ("diffcse", _DIFFCSE),
-}
-"""Option that identifies a public code without a method option → the method, and the settings of that code."""
+"""Option that identifies a public code without a method option → the method, and a function that returns the settings
+of that code for a value of the option."""
 
 
 def implied_method(given: Mapping[str, Any], notify: Callable[[str], None]) -> dict[str, Any]:
@@ -138,7 +161,8 @@ def implied_method(given: Mapping[str, Any], notify: Callable[[str], None]) -> d
     if telling is None or "method" in given:
         return {}
     method, settings = TELLING_OPTIONS[telling]
-    implied = {"method": method, **{name: value for name, value in settings.items() if name not in given}}
+    implied = {name: value for name, value in settings(given[telling]).items() if name not in given}
+    implied = {"method": method, **implied}
     words = " ".join(f"--{name} {value}" for name, value in implied.items())
     notify(f"--{telling} is an option of the public {method} code: {words}")
     return implied

@@ -110,6 +110,29 @@ def test_a_file_of_options_of_evaluation_may_have_the_names_of_the_public_prompt
     assert parse_evaluation([str(file)])[0].pooler_type == "static"
 
 
+PUBLIC_TEMPLATE = '*cls*_This_sentence_of_"*sent_0*"_means*mask*.*sep+*'
+
+
+@pytest.mark.parametrize("pooler", ["--pooler avg", "--pooler=avg", "--pooler_type avg"])
+def test_the_public_promptbert_evaluation_measures_the_mask_whatever_pooler_it_names(pooler, tmp_path):
+    """The evaluation line of run.sh in the public PromptBERT code; its own code ignores the pooler there."""
+    switch = ["--mask_embedding_sentence", "--mask_embedding_sentence_template", PUBLIC_TEMPLATE]
+    words = ["--model_name_or_path", "x", "--mode", "test"]
+    for line in ([*words, *pooler.split(), *switch], [*words, *switch, *pooler.split()]):
+        args = parse_evaluation(line)[0]
+        assert (args.pooler_type, args.template, args.final_period) == (None, PUBLIC_TEMPLATE, True)
+    said = []
+    translate([*words, *switch, *pooler.split()], said.append, EVALUATION_NAMES)
+    name = pooler.replace("=", " ").split()[0]
+    assert f"{name} is left out: with --mask_embedding_sentence, [MASK] is the representation" in said
+    file = tmp_path / "options.yaml"
+    file.write_text(
+        "model_name_or_path: x\npooler: avg\nmask_embedding_sentence: true\ntemplate: '{sentence} [MASK]'\n"
+    )
+    assert parse_evaluation([str(file)])[0].pooler_type is None
+    assert parse_evaluation([*words, *pooler.split(), "--template", PUBLIC_TEMPLATE])[0].pooler_type == "avg"
+
+
 def parsed(*words):
     return parse_training([*words, "--output_dir", "out"])[0][0]
 
@@ -133,3 +156,20 @@ def test_an_option_of_a_public_code_in_a_file_gives_way_to_a_method_on_the_comma
     assert parsed(str(file), "--method", "d2cse").generation is None
     public = parsed(str(file))
     assert (public.method, public.generation, public.lambda_weight) == ("diffcse", "argmax", 0.01)
+
+
+def test_the_public_conpvp_command_line_has_the_full_stop_of_its_code():
+    """Its anchor ends in "[MASK] ."; the method's own default is the paper's, without the full stop."""
+    public = parsed("--prompt_len", "4", "--pooler_type", "mask")
+    assert public.method == "conpvp"
+    assert public.template == "{sentence} [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK] ."
+    assert parsed("--prompt_len", "2").template == "{sentence} [PROMPT] [PROMPT] [MASK] ."
+    assert (
+        parsed("--prompt_len", "1", "--template", "[PROMPT] {sentence} [MASK]").template
+        == "[PROMPT] {sentence} [MASK]"
+    )
+    assert parsed("--prompt_len", "4", "--method", "conpvp").template is None
+    assert parsed("--preset", "conpvp/unsup-bert-base", "--prompt_len", "4").template is None
+    for length in ("0", "-1", "1000000000"):
+        with pytest.raises(UserError, match=f"^--prompt_len {length}: must be in 1 .. 10,000"):
+            parsed("--prompt_len", length)

@@ -260,18 +260,24 @@ def test_a_public_promptbert_script_trains_and_its_result_is_evaluated(
     in_dev = delta and "mask_embedding_sentence_delta_no_delta_eval" not in options
     assert run["denoise_in_dev"] == in_dev
     words = ["--model_name_or_path", str(tmp_path / "out"), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
-    measured = tool(evaluate_command, [*words, "--mask_embedding_sentence", *asked])
+    measured = tool(evaluate_command, [*words, "--pooler", "avg", "--mask_embedding_sentence", *asked])
     assert measured.code == 0, measured.err
+    assert "as trained" in measured.said
 
 
 def test_a_public_conpvp_command_is_known_by_its_prompt_length(train, tiny, train_txt, tool, tmp_path):
     options = {"prompt_len": 4, "pooler_type": "mask", "mlp_only_train": True, "temp": 0.05, "max_steps": 1}
     outcome = tool(train_command, train.argv(tiny("bert"), train_txt, tmp_path / "out", **options))
     assert outcome.code == 0, outcome.err
-    assert "--method conpvp --denoise_by attention --prototype_templates code --prompt_init uniform" in outcome.said
+    assert (
+        "--method conpvp --template {sentence} [PROMPT] [PROMPT] [PROMPT] [PROMPT] [MASK] . --denoise_by attention"
+        in (outcome.said)
+    )
+    assert "--prototype_templates code --prompt_init uniform" in outcome.said
     model = dcpcse.load(tmp_path / "out")
     assert (model.method, model.encoder.shallow.weight.shape[0]) == ("conpvp", 4)
     assert model.denoising.by == "attention"
+    assert str(model.template.template).endswith("[MASK] .")
 
 
 def test_the_public_diffcse_command_trains_diffcse(train, tiny, train_txt, tool, tmp_path):
