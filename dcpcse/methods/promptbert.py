@@ -19,7 +19,11 @@ SECOND_TEMPLATE = 'This sentence : "{sentence}" means [MASK].'
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
-    """Return the paper's settings for single sentences and for pairs (section 5 and appendix C)."""
+    """Return the paper's settings for single sentences and for pairs (section 5 and appendix C).
+
+    One setting is that of the public code: models of pairs denoise after training, too. The paper uses denoising "only
+    in our contrastive training objective" (section 6.1).
+    """
     optiprompt = args.tuning == "shallow"
     supervised = "positive" in columns
     two = args.template is None and not supervised and not optiprompt
@@ -30,7 +34,8 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         "template": SECOND_TEMPLATE if optiprompt else FIRST_TEMPLATE,
         "second_template": SECOND_TEMPLATE if two else None,
         "denoise": denoised,
-        # At inference, unsupervised models use the plain [MASK] vector; supervised models denoise it after the head.
+        # After training, unsupervised models use the plain [MASK] vector (appendix C); supervised models denoise
+        # it before the head, as in the public code.
         "denoise_at_inference": denoised and supervised and args.denoise is not False,
         "mlp_only_train": not supervised and args.pooler_type in (None, *POOLERS_WITH_HEAD),
     }
