@@ -171,12 +171,14 @@ TEMPLATES = {
 }
 
 
-def prompted_vectors(made: Checkpoint, sentences: list[str], transform=None, head=None, denoise=False) -> torch.Tensor:
+def prompted_vectors(
+    made: Checkpoint, sentences: list[str], transform=None, head=None, denoise=False, from_zero=False
+) -> torch.Tensor:
     """[MASK] of every sentence in the published template, as the public evaluation writes it out; denoised or not."""
     kind, words = made.root, AutoTokenizer.from_pretrained(made.base)
     whole, before, after = TEMPLATES[kind]
     transform = transform or (lambda vector: vector)
-    first = 0 if kind == "bert" else made.config.pad_token_id + 1
+    first = 0 if kind == "bert" or from_zero else made.config.pad_token_id + 1
     rows = []
     for text in sentences:
         text = text if text[-1] in ".?\"'" else text + "."
@@ -207,6 +209,19 @@ def test_promptbert_with_its_published_template(kind, supervision, checkpoint, t
     model = imported(tmp_path / f"{supervision}-promptbert", tmp_path)
     assert_same(model.encode(texts), expected)
     assert (model.method, model.pooling) == ("promptbert", "mask")
+
+
+def test_promptbert_on_roberta_denoises_from_position_0_as_its_code_does_if_asked(checkpoint, tmp_path, sentences):
+    made = checkpoint("roberta", trained=True)
+    made.with_pooler()
+    made.with_mlp()
+    made.write(tmp_path / "sup-promptbert")
+    choices = Choices(denoise_from_zero=True, denoise_at_inference=False)
+    refused(tmp_path / "sup-promptbert", tmp_path, "it needs --denoise_at_inference", choices=choices)
+    expected = prompted_vectors(made, sentences, head=made.mlp, denoise=True, from_zero=True)
+    model = imported(tmp_path / "sup-promptbert", tmp_path, choices=Choices(denoise_from_zero=True))
+    assert_same(model.encode(sentences), expected)
+    assert model.denoising.from_zero
 
 
 @pytest.mark.parametrize("converted", [False, True], ids=["as trained", "converted"])
@@ -467,6 +482,7 @@ def test_choices_without_an_effect_are_refused(checkpoint, tmp_path):
         (Choices(template="{sentence} [MASK]"), "SimCSE has no template; for a PromptBERT checkpoint, give --layout"),
         (Choices(final_period=True), "has no template"),
         (Choices(denoise_at_inference=True), "has no template"),
+        (Choices(denoise_from_zero=True), "has no template"),
         (Choices(position_offset=3), "it has no deep prompts"),
         (Choices(pooler_type="avg", mlp_only_train=False), "requires --pooler_type cls or mask, not avg"),
         (Choices(pooler_type="mask"), "needs a template"),

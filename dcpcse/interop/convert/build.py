@@ -15,7 +15,7 @@ from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import is_model_folder
-from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising
+from dcpcse.encoders.template_denoising import Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.interop.convert.choices import Choices, PublishedSettings, ResolvedChoices, resolve_choices
 from dcpcse.interop.convert.layouts import LAYOUTS, Imported, Layout, find_layout
@@ -233,7 +233,7 @@ def _build(
         head=head,
         head_at_inference=head is not None and read.pooler_type in POOLERS_WITH_HEAD and not read.mlp_only_train,
         templates=[] if template is None else [template],
-        denoising=Denoising(inference=read.denoise_at_inference) if read.denoise_at_inference else NO_DENOISING,
+        denoising=Denoising(inference=bool(read.denoise_at_inference), from_zero=bool(read.denoise_from_zero)),
         final_period=bool(read.final_period),
         method=layout.method,
         arguments={"imported_from": layout.title},

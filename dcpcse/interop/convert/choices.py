@@ -50,6 +50,9 @@ class Choices:
     )
     final_period: bool | None = flag("Add a full stop to sentences that do not end in . ? \" '.")
     denoise_at_inference: bool | None = flag("Subtract the template's own [MASK] vector.")
+    denoise_from_zero: bool | None = flag(
+        "Count the positions of the template alone from 0, as the public code does with RoBERTa."
+    )
     position_offset: int | None = option(
         None, "Position of the first text token (default: the prompt length, as in the public code)."
     )
@@ -99,12 +102,15 @@ def resolve_choices(
     run = published or _published(layout, path, model_type)
     settings = _usual(layout) | {key: value for key, value in run.options.items() if key in _SETTINGS}
     pooling = choices.pooler_type or settings["pooler_type"]
+    denoised = choices.denoise_at_inference
+    denoised = settings["denoise_at_inference"] if denoised is None else denoised
     open_to = {
         "pooler_type": None,
         "mlp_only_train": _no_head(head, pooling),
         "template": None if layout.templated else _not_templated(layout),
         "final_period": None if layout.templated else _not_templated(layout),
         "denoise_at_inference": _not_denoised(layout, pooling),
+        "denoise_from_zero": _not_denoised(layout, pooling) or _not_from_zero(denoised, model_type),
         "position_offset": None if prompt_length is not None else "it has no deep prompts",
     }
     values, assumed = {}, {}
@@ -121,13 +127,13 @@ def resolve_choices(
     return ResolvedChoices(Choices(**values), assumed, sources)
 
 
-_SETTINGS = ("pooler_type", "mlp_only_train", "final_period", "denoise_at_inference", "template")
+_SETTINGS = ("pooler_type", "mlp_only_train", "final_period", "denoise_at_inference", "denoise_from_zero", "template")
 """Options of train.py that decide how a checkpoint is read."""
 
 
 def _usual(layout: Layout) -> dict[str, Any]:
     """Return the settings of a run that does not set them."""
-    flags = ("mlp_only_train", "final_period", "denoise_at_inference")
+    flags = ("mlp_only_train", "final_period", "denoise_at_inference", "denoise_from_zero")
     return {"pooler_type": "mask" if layout.templated else "cls", **dict.fromkeys(flags, False)}
 
 
@@ -157,3 +163,9 @@ def _not_denoised(layout: Layout, pooling: str) -> str | None:
     if not layout.templated:
         return _not_templated(layout)
     return None if POOLERS[pooling].needs_template else f"--pooler_type {pooling} has no [MASK] vector"
+
+
+def _not_from_zero(denoised: bool, model_type: str) -> str | None:
+    if not denoised:
+        return "it needs --denoise_at_inference"
+    return None if "roberta" in model_type else f"the positions of {model_type} begin at 0 anyway"
