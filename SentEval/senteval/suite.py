@@ -99,9 +99,9 @@ def evaluate(
 
     encode: called with every distinct sentence of all tasks once, in chunks, longest first, after the files of all
     tasks are checked. data_dir: the folder that contains downstream/ (and clustering/). settings: used instead of
-    those of the mode. inside: access to the encoder's internals, for the geometry task. progress: called during the
-    evaluation. on_result: called with each result as soon as it is computed. Raises DataError if a task or mode is
-    unknown, files are faulty or embeddings are unusable.
+    those of the mode. inside: access to the encoder's internals, for the tasks geometry and frequent. progress: called
+    during the evaluation. on_result: called with each result as soon as it is computed. Raises DataError if a task or
+    mode is unknown, files are faulty or embeddings are unusable.
     """
     suite = load_suite(tasks, data_dir, settings or settings_of_mode(mode))
     return suite.measure(encode, inside=inside, progress=progress, on_result=on_result)
