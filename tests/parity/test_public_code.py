@@ -38,6 +38,7 @@ from recorded import (
 from torch import Tensor
 from transformers import AutoModel
 
+from dcpcse.data.training_file import load_training_file
 from dcpcse.methods.shared.prototypes import PAPER
 
 TOLERANCE = 1e-6
@@ -280,6 +281,17 @@ def test_consert_moves_special_tokens_in_the_release_only(bench):
         cut = batch["altered_zeroed"][:, 0]
         assert not stays.all() if moves else stays.all()
         assert cut[:, 0].any() == cut[rows, ends].any() == moves and cut[:, 1].any()
+
+
+def test_blanks_around_a_sentence_in_a_file_are_removed_which_matters_to_roberta(bench, tmp_path):
+    """The releases tokenise a line as it is."""
+    lines = [" It rained. ", "The cat slept. "]
+    (tmp_path / "train.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    texts = load_training_file(tmp_path / "train.txt", tmp_path / "cache").dataset["anchor"]
+    for kind in ("bert", "roberta"):
+        tokenizer = bench.tokenizer(kind)
+        pairs = zip(tokenizer(list(texts))["input_ids"], tokenizer(lines)["input_ids"], strict=True)
+        assert all((ours == public) == (kind == "bert") for ours, public in pairs)
 
 
 OUR_WAYS: dict[str, tuple[Case, dict[str, Any], set[str]]] = {
