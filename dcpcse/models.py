@@ -7,6 +7,7 @@ from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.encoders.template_denoising import Denoising
+from dcpcse.encoders.vector_prompts import VectorPrompt
 
 __all__ = [
     "HEADS",
@@ -26,5 +27,6 @@ __all__ = [
     "SentenceEncoder",
     "ShallowPrompt",
     "TanhMLP",
+    "VectorPrompt",
     "plain_encoder",
 ]

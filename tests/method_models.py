@@ -14,6 +14,7 @@ RECIPES = {
     "dcpcse": ("bert", {"method": "dcpcse", "pre_seq_len": 3, "mlp_only_train": True}),
     "dcpcse, head at inference": ("roberta", {"method": "dcpcse", "pre_seq_len": 3, "mlp_only_train": False}),
     "dcpcse, projection": ("bert", {"method": "dcpcse", "pre_seq_len": 3, "prefix_projection": True}),
+    "dcpcse, vectors": ("roberta", {"method": "dcpcse", "pre_seq_len": 3, "prompt_form": "vectors"}),
     "scpcse": ("bert", {"method": "scpcse"}),
     "promptbert": ("roberta", {"method": "promptbert"}),
     "promptbert, deep": ("roberta", {"method": "promptbert", "tuning": "deep", "pre_seq_len": 3}),

@@ -17,6 +17,7 @@ from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
 from dcpcse.encoders.templates import Slots
+from dcpcse.encoders.vector_prompts import PROMPT_KINDS
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_io import set_dtype
 
@@ -81,7 +82,7 @@ class Encoder(nn.Module):
 
     def draw_prefix(self, rows: int) -> Prefix | None:
         """Return the prefix for `rows` sequences; in train mode, dropout is drawn separately for each row."""
-        return None if self.prompt is None else self.prompt(rows)
+        return None if self.prompt is None else self.prompt(rows, self.backbone)
 
     def forward(
         self,
@@ -356,4 +357,4 @@ def _build_shallow(record: Mapping[str, Any] | None) -> ShallowPrompt | None:
 
 def _build_prompt(record: Mapping[str, Any]) -> DeepPrompt:
     shape = PromptShape(record["length"], record["layers"], record["heads"], record["head_dim"])
-    return DeepPrompt(shape, dropout=record["dropout"], projection=record["projection"])
+    return PROMPT_KINDS[record["kind"]](shape, dropout=record["dropout"], projection=record["projection"])

@@ -1,12 +1,15 @@
-"""Continuous prompts: trainable keys and values for every layer (deep), or trainable input vectors (shallow)."""
+"""Continuous prompts: trainable keys and values for every layer (deep), or trainable input vectors (shallow).
+
+`dcpcse.encoders.vector_prompts` contains the other form of deep prompts, one trainable vector for every layer.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 
 from dcpcse.encoders.attention import Prefix
 
@@ -34,12 +37,12 @@ class PromptShape:
 
 
 class PromptTable(nn.Module):
-    """The prompts as one trained table (P, 2·layers·heads·head_dim), initialised from N(0, std)."""
+    """The prompts as one trained table (P, width), initialised from N(0, std)."""
 
-    def __init__(self, shape: PromptShape, std: float) -> None:
+    def __init__(self, shape: PromptShape, width: int, std: float) -> None:
         super().__init__()
         self.shape = shape
-        self.weight = nn.Parameter(torch.empty(shape.length, shape.width).normal_(std=std))
+        self.weight = nn.Parameter(torch.empty(shape.length, width).normal_(std=std))
 
     def forward(self) -> Tensor:
         return self.weight
@@ -51,11 +54,11 @@ class ProjectedTable(nn.Module):
     inner: size of the hidden layer of the MLP. All weights are initialised from N(0, std), biases with zeros.
     """
 
-    def __init__(self, shape: PromptShape, inner: int, std: float) -> None:
+    def __init__(self, shape: PromptShape, width: int, inner: int, std: float) -> None:
         super().__init__()
         hidden = shape.heads * shape.head_dim
         self.embedding = nn.Parameter(torch.empty(shape.length, hidden).normal_(std=std))
-        self.trans = nn.Sequential(nn.Linear(hidden, inner), nn.Tanh(), nn.Linear(inner, shape.width))
+        self.trans = nn.Sequential(nn.Linear(hidden, inner), nn.Tanh(), nn.Linear(inner, width))
         for linear in (self.trans[0], self.trans[2]):
             nn.init.normal_(linear.weight, std=std)
             nn.init.zeros_(linear.bias)
@@ -71,6 +74,11 @@ class DeepPrompt(nn.Module):
     This is the layout of P-tuning v2, of the published checkpoints and of peft. Weights start from N(0, std).
     """
 
+    kind: ClassVar[str] = "deep"
+    """Name of this form of prompts in `dcpcse.json`."""
+    parts: ClassVar[int] = 2
+    """Number of trained vectors of size heads·head_dim per prompt and layer: a key and a value."""
+
     def __init__(
         self, shape: PromptShape, *, dropout: float = 0.0, projection: int | None = None, std: float = 0.02
     ) -> None:
@@ -82,25 +90,42 @@ class DeepPrompt(nn.Module):
         super().__init__()
         self.shape = shape
         self.projection = projection
-        self.table = PromptTable(shape, std) if projection is None else ProjectedTable(shape, projection, std)
+        self.table = (
+            PromptTable(shape, self.width, std)
+            if projection is None
+            else ProjectedTable(shape, self.width, projection, std)
+        )
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, rows: int) -> Prefix:
-        """Return the prefix of `rows` sequences: layer → keys and values, each (rows, heads, P, head_dim)."""
+    @property
+    def width(self) -> int:
+        """Number of columns of the table: the trained numbers per prompt, in all layers."""
+        return self.parts * self.shape.layers * self.shape.heads * self.shape.head_dim
+
+    def forward(self, rows: int, backbone: PreTrainedModel | None = None) -> Prefix:
+        """Return the prefix of `rows` sequences: layer → keys and values, each (rows, heads, P, head_dim).
+
+        backbone: the encoder that takes the prefix; other forms of prompts need it.
+        """
+        return _by_layer(self._drawn(rows), self.shape)
+
+    def _drawn(self, rows: int) -> Tensor:
+        """Return the table with dropout for each row, (rows, P, width)."""
         # Dropout is drawn per row, as in the published code: the two views of a sentence see different prefixes.
-        return _by_layer(self.dropout(self.table().expand(rows, -1, -1)), self.shape)
+        return self.dropout(self.table().expand(rows, -1, -1))
 
     def record(self) -> dict[str, Any]:
         """Return the prompt's entry in `dcpcse.json`."""
-        return {"kind": "deep", **asdict(self.shape), "projection": self.projection, "dropout": self.dropout.p}
+        return {"kind": self.kind, **asdict(self.shape), "projection": self.projection, "dropout": self.dropout.p}
 
-    def without_projection(self) -> "DeepPrompt":
-        """Return the same prompts as a plain table, without the MLP that computes it."""
-        if self.projection is None:
-            return self
+    def as_keys_values(self, backbone: PreTrainedModel) -> "DeepPrompt":
+        """Return the same prompts as a plain table of keys and values, for inference; backbone: see `forward`."""
+        return self if self.projection is None else self._plain(self.table())
+
+    def _plain(self, table: Tensor) -> "DeepPrompt":
         plain = DeepPrompt(self.shape, dropout=self.dropout.p)
-        plain.table.weight = nn.Parameter(self.table().detach(), requires_grad=False)
-        return plain
+        plain.table.weight = nn.Parameter(table.detach(), requires_grad=False)
+        return plain.train(self.training)
 
 
 def _by_layer(tables: Tensor, shape: PromptShape) -> dict[int, tuple[Tensor, Tensor]]:
@@ -115,7 +140,8 @@ def _by_layer(tables: Tensor, shape: PromptShape) -> dict[int, tuple[Tensor, Ten
 class MixedPrefix(Mapping[int, tuple[Tensor, Tensor]]):
     """The prefix of a batch whose rows have different prompts; for eval mode, without dropout.
 
-    The keys and values of a layer are gathered into rows on access, since all layers together would be large.
+    The prompts are tables of keys and values (`DeepPrompt.as_keys_values`). The keys and values of a layer are
+    gathered into rows on access, since all layers together would be large.
     mask: boolean (N, P), whether a prompt belongs to a row; P is the length of the longest prompt.
     """
 

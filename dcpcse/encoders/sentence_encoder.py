@@ -23,6 +23,7 @@ from dcpcse.encoders.heads import MLMTransform, PretrainedPooler, TanhMLP, build
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompt_support import peft_config
+from dcpcse.encoders.prompts import DeepPrompt
 from dcpcse.encoders.recorded_backbone import load_recorded
 from dcpcse.encoders.storage import hub, manifest, model_folder
 from dcpcse.encoders.storage.backbone_folder import TunedBackbone, plain_obstacles, read_backbone
@@ -359,7 +360,7 @@ class SentenceEncoder(nn.Module):
         expected = self._other_trained()
         require_same_tensors(f"{folder}: {manifest.TRAINED}", expected, contents.trained)
         if prompt is not None:
-            wanted, shape = (prompt.shape.length, prompt.shape.width), tuple(contents.prompts.shape)
+            wanted, shape = (prompt.shape.length, prompt.width), tuple(contents.prompts.shape)
             if shape != wanted:
                 raise UserError(f"{folder}: expected prompts {wanted} but found {shape}; {SAME_CONFIGURATION}")
         own, found = self._own_backbone(folder, contents.record)
@@ -425,6 +426,8 @@ class SentenceEncoder(nn.Module):
         """Return peft's adapter_config.json if peft alone computes exactly the same [CLS] vectors, else None."""
         is_cls = POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
         if self.templates or self.head_at_inference or not is_cls or self.encoder.peft_obstacles():
+            return None
+        if self.encoder.prompt.kind != DeepPrompt.kind:  # `dcpcse export` converts them; this folder keeps them
             return None
         return peft_config(self.encoder.prompt.shape, self.source.name_or_path, self.source.revision)
 

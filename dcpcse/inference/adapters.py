@@ -288,5 +288,5 @@ def _for_inference(model: SentenceEncoder) -> SentenceEncoder:
     if not model.head_at_inference:
         model.head = None
     if model.encoder.prompt is not None:
-        model.encoder.prompt = model.encoder.prompt.without_projection()
+        model.encoder.prompt = model.encoder.prompt.as_keys_values(model.encoder.backbone)
     return model

@@ -15,6 +15,8 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Need, flag, option, require, require_choices, require_count
 
 TUNINGS = ("full", "deep", "shallow")
+PROMPT_FORMS = ("keys_values", "vectors")
+"""Keys of `dcpcse.encoders.vector_prompts.PROMPT_FORMS`, whose module imports transformers, which takes seconds."""
 PROMPT_INITS = ("template", "normal", "uniform")
 GRADIENTS = ("exact", "published")
 ENCODER_DTYPES = ("float32", "bfloat16")
@@ -203,8 +205,14 @@ class PromptOptions:
     freeze_prompts: bool | None = flag(
         "Do not train the input vectors that --init_from loads. Default: off.", needs=(INPUT_VECTORS, INIT_FROM)
     )
-    pre_seq_len: int | None = option(
-        None, "Prompt length: number of trained key-value pairs in every layer. Default: 10.", needs=DEEP
+    pre_seq_len: int | None = option(None, "Prompt length: number of prompts in every layer. Default: 10.", needs=DEEP)
+    prompt_form: str | None = option(
+        None,
+        "What is trained of a prompt in every layer: keys_values (its key and its value, as in the public code; the "
+        "default) or vectors (one vector, of which the frozen layer computes key and value, as the paper describes; "
+        "half as many parameters).",
+        choices=list(PROMPT_FORMS),
+        needs=DEEP,
     )
     prefix_projection: bool | None = flag(
         "Compute the prompts with a two-layer MLP instead of training them directly. Default: off.", needs=DEEP

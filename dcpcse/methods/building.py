@@ -13,10 +13,11 @@ from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import Encoder, set_dropout
 from dcpcse.encoders.heads import BatchNormMLP, MLMTransform, TanhMLP
 from dcpcse.encoders.positions import positions_of
-from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
+from dcpcse.encoders.prompts import PromptShape, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
+from dcpcse.encoders.vector_prompts import PROMPT_FORMS, layer_projections
 from dcpcse.losses import Contrastive, MaskedLM, Term
 from dcpcse.losses.masked_lm import exponential_decay
 from dcpcse.losses.token_masking import TokenMasking
@@ -153,7 +154,9 @@ def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Templ
         )
     if args.tuning != "deep":
         return Encoder(backbone.model, shallow=shallow, tuned=tuned)
-    prompt = DeepPrompt(
+    if args.prompt_form == "vectors":
+        layer_projections(backbone.model)  # raises UserError if there are none
+    prompt = PROMPT_FORMS[args.prompt_form or "keys_values"](
         PromptShape.fit(backbone.model.config, args.pre_seq_len),
         dropout=_prompt_dropout(backbone, args),
         projection=args.prefix_hidden_size if args.prefix_projection else None,

@@ -23,6 +23,7 @@ METHODS = {
     "simcse, head in training only": {"method": "simcse", "mlp_only_train": True},
     "dcpcse": {"method": "dcpcse", "pre_seq_len": 3},
     "dcpcse, projected": {"method": "dcpcse", "prefix_projection": True, "prefix_hidden_size": 6},
+    "dcpcse, vectors": {"method": "dcpcse", "prompt_form": "vectors", "pre_seq_len": 3},
     "scpcse": {"method": "scpcse"},
     "diffcse": {"method": "diffcse", "batchnorm": True},
     "d2cse": {"method": "d2cse", "cls_prompt": True, "batchnorm": True, "pre_seq_len": 2},

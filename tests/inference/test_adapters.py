@@ -17,10 +17,11 @@ from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.heads import BatchNormMLP, TanhMLP
-from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
+from dcpcse.encoders.prompts import PromptShape, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.template_denoising import Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
+from dcpcse.encoders.vector_prompts import PROMPT_FORMS
 from dcpcse.inference import adapters as adapters_module
 from dcpcse.inference.adapters import Adapters
 from dcpcse.utils.errors import UserError
@@ -32,13 +33,15 @@ OF_WORDS = Template.parse('The sentence "{sentence}" in a word : [MASK]', contin
 
 
 def saved(folder: Path, backbone: backbones.Backbone, seed: int, **parts) -> Path:
-    """A folder as training leaves one. length, projection: of deep prompts; cls: a [CLS] prompt; the rest is named."""
+    """A folder as training leaves one. length, projection, form: of deep prompts; cls: a [CLS] prompt."""
     torch.manual_seed(seed)
     size, length = backbone.source.hidden_size, parts.get("length")
     prompt = shallow = None
     if length:
         shape = PromptShape.fit(backbone.model.config, length)
-        prompt = DeepPrompt(shape, std=1.0, projection=parts.get("projection"), dropout=0.1)
+        prompt = PROMPT_FORMS[parts.get("form", "keys_values")](
+            shape, std=1.0, projection=parts.get("projection"), dropout=0.1
+        )
     if "shallow" in parts:
         shallow = ShallowPrompt(torch.randn(parts["shallow"], backbone.model.get_input_embeddings().embedding_dim))
     cls_prompt = ShallowPrompt(torch.randn(1, size)) if parts.get("cls") else None
@@ -63,6 +66,7 @@ PARTS = {
     "four, two layers": {"length": 4, "pooling": "avg_first_last", "offset": 0},
     "sixteen, projected, head": {"length": 16, "projection": 6, "head": TanhMLP, "at_inference": True},
     "sixteen again": {"length": 16},
+    "five vectors": {"length": 5, "form": "vectors"},
     "D2CSE": {"length": 4, "cls": True, "head": BatchNormMLP},
     "SCPCSE": {"shallow": 8, "template": OF_WORDS, "pooling": "mask"},
     "denoised": {"length": 4, "template": TEMPLATE, "pooling": "mask", "denoise": True, "final_period": True},
@@ -251,7 +255,7 @@ def test_no_sentences_give_no_vectors(folders):
         ([], ["SCPCSE"], "0 sentences and 1 adapter names"),
         (["a"], [], "1 sentences and 0 adapter names"),
         (["a"], "SCPSCE", "no adapter 'SCPSCE'; did you mean 'SCPCSE'?"),
-        (["a", "b"], ["SCPCSE", "D3CSE"], "no adapter 'D3CSE'; did you mean 'D2CSE'? loaded: 8 (one prompt, four"),
+        (["a", "b"], ["SCPCSE", "D3CSE"], "no adapter 'D3CSE'; did you mean 'D2CSE'? loaded: 9 (one prompt, four"),
         (["a", "b"], ["SCPCSE", ["D2CSE"]], "name 1 is a list (['D2CSE']); give the name of an adapter"),
         (["a"], None, "a list of names, not a NoneType"),
         ("a", ["SCPCSE"], "got a single string"),

@@ -373,6 +373,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case("prompts of a tuned encoder", "train ... --method simcse --pre_seq_len 10", "--pre_seq_len"),
         Case("projection without prompts", "train ... --tuning full --prefix_projection", "--prefix_projection"),
+        Case("a form of prompts without prompts", "train ... --tuning full --prompt_form vectors", "--prompt_form"),
         Case("inner size without a projection", "train ... --prefix_hidden_size 64", "--prefix_hidden_size"),
         Case("MLM numbers without MLM", "train ... --mlm_weight 0.5", "--mlm_weight"),
         Case("an LM head without MLM", "train ... --lm_head new", "--lm_head"),

@@ -19,6 +19,7 @@ RECIPES = {
     "unsupervised": {"mlp_only_train": True},
     "average": {"pooler_type": "avg"},
     "projection": {"prefix_projection": True, "prefix_hidden_size": 16},
+    "vectors": {"prompt_form": "vectors", "gradient_checkpointing": True},
     "mlm": {"do_mlm": True},
     "mlm-trained-head": {"do_mlm": True, "train_lm_head": True},
     "mlm-new-head": {"do_mlm": True, "lm_head": "new"},
@@ -258,6 +259,7 @@ def test_resuming_from_a_checkpoint_with_a_cut_off_file_is_refused(file, refused
         {"pre_seq_len": 3},
         {"pooler_type": "avg"},
         {"prefix_projection": True},
+        {"prompt_form": "vectors"},
         {"do_mlm": True, "train_lm_head": True},
     ],
 )

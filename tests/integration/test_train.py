@@ -468,10 +468,9 @@ def test_bf16_works_on_a_cpu_and_leaves_the_weights_in_float32(tiny, train, trai
     assert half.logged("loss")[0] == pytest.approx(full.logged("loss")[0], rel=0.05)
 
 
-@pytest.mark.parametrize("method", ["dcpcse", "simcse"])
-def test_a_compiled_step_is_one_graph_and_trains_the_same(method, tiny, train, train_txt):
-    options = {"max_steps": 2, "learning_rate": 1e-3, "max_seq_length": 16, "pad_to_max_length": True}
-    options["method"] = method
+@pytest.mark.parametrize("of", [{}, {"prompt_form": "vectors"}, {"method": "simcse"}], ids=str)
+def test_a_compiled_step_is_one_graph_and_trains_the_same(of, tiny, train, train_txt):
+    options = {"max_steps": 2, "learning_rate": 1e-3, "max_seq_length": 16, "pad_to_max_length": True, **of}
     plain = train(tiny("bert"), train_txt, **options)
     torch._dynamo.reset()
     try:

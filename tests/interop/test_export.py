@@ -36,6 +36,7 @@ PEFT = {
     "cls, head at inference": {**DEEP, **HEAD},
     "cls_before_pooler": {**DEEP, "pooler_type": "cls_before_pooler"},
     "avg": {**DEEP, "pooler_type": "avg"},
+    "vectors": {**DEEP, "mlp_only_train": True, "prompt_form": "vectors"},
     "projected": {**DEEP, "mlp_only_train": True, "prefix_projection": True, "prefix_hidden_size": 6},
 }
 NOT_PEFT = {
@@ -69,6 +70,7 @@ VARIANTS = {
 }
 GRAPHS = {
     "dcpcse": ("bert", {**DEEP, **HEAD, "position_offset": 1}),
+    "dcpcse, vectors": ("roberta", {**DEEP, "prompt_form": "vectors"}),
     "scpcse": ("roberta", {"method": "scpcse", "mlp_only_train": False}),
     "simcse and diffcse": ("roberta", {"method": "diffcse", "pooler_type": "avg_layer1_last"}),
     "promptbert": ("roberta", {"method": "promptbert", "final_period": True, **DENOISED}),

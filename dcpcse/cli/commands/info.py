@@ -66,7 +66,8 @@ def _template(template: Mapping[str, Any]) -> str:
 def _prompt(prompt: Mapping[str, Any]) -> str:
     projection = f", projected from an inner size of {prompt['projection']}" if prompt["projection"] else ""
     sizes = f"{prompt['layers']} layers, {prompt['heads']} heads of {prompt['head_dim']}"
-    return f"{prompt['length']} deep prompts: {sizes}{projection}"
+    form = ", one vector per layer" if prompt["kind"] == "deep_vectors" else ""
+    return f"{prompt['length']} deep prompts{form}: {sizes}{projection}"
 
 
 def _denoising(denoising: Mapping[str, Any]) -> str:

@@ -37,6 +37,8 @@ BACKBONE = "backbone"
 """File names of an encoder, and the folder that contains these files if AutoModel must not find them."""
 
 KNOWN_POOLINGS = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_layer1_last", "mask")
+PROMPT_PARTS = {"deep": 2, "deep_vectors": 1}
+"""Kind of deep prompts → number of trained vectors per prompt and layer: a key and a value, or one input vector."""
 HEAD_KINDS = ("tanh_mlp", "batchnorm_mlp", "mlm_transform")
 DENOISING_WAYS = ("template", "attention")
 DTYPE_NAMES = ("float32", "bfloat16", "float16", "float64")
@@ -113,7 +115,7 @@ class _Head:
 @strict
 @dataclass(kw_only=True)
 class _Prompt:
-    kind: str = _one_of(("deep",))
+    kind: str = _one_of(tuple(PROMPT_PARTS))
     length: int = _size()
     layers: int = _size()
     heads: int = _size()
@@ -279,7 +281,8 @@ def shapes(record: Mapping[str, Any]) -> Shapes:
     found: Shapes = {TRAINED: {}}
     if prompt := record["prompt"]:
         length, hidden = prompt["length"], prompt["heads"] * prompt["head_dim"]
-        width, inner = 2 * prompt["layers"] * hidden, prompt["projection"]
+        width = PROMPT_PARTS[prompt["kind"]] * prompt["layers"] * hidden
+        inner = prompt["projection"]
         found[record["prompts_file"]] = {PROMPT_KEY: (length, width)}
         if inner is not None:
             layers = {0: (inner, hidden), 2: (width, inner)}

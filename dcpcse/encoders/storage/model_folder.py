@@ -3,7 +3,8 @@
 A model folder contains these files:
 
 dcpcse.json            method, pooling, head, prompt, position offset, base and vocabulary with fingerprints
-prompts.safetensors    the prompts, as one tensor `prompt_embeddings` (P, 2·layers·hidden); or instead of this file:
+prompts.safetensors    the prompts, as one tensor `prompt_embeddings`: (P, 2·layers·hidden) for keys and values,
+                       (P, layers·hidden) for vectors; or instead of this file, for keys and values:
 adapter_model.safetensors + adapter_config.json
                        the same tensor, if PEFT alone returns the same [CLS] vectors; otherwise the name
                        prompts.safetensors prevents PEFT from opening an incomplete model

@@ -39,7 +39,7 @@ def obstacles(model: SentenceEncoder) -> list[str]:
 
 def write(model: SentenceEncoder, folder: Path) -> None:
     """Write the adapter, the tokenizer, a README and, if inference uses an MLP, this MLP as the pooler."""
-    source, prompt = model.source, model.encoder.prompt
+    source, prompt = model.source, model.encoder.prompt.as_keys_values(model.encoder.backbone)
     config, tensors = peft_config(prompt.shape, source.name_or_path, source.revision), {PROMPT_KEY: prompt.table()}
     if model.head_at_inference:
         config["modules_to_save"] = ["pooler"]

@@ -1,0 +1,121 @@
+"""Deep prompts with one trained vector for every layer, from which the frozen layer computes keys and values."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from dcpcse.encoders.prompts import DeepPrompt
+from dcpcse.utils.errors import UserError
+
+Projection = Callable[[Tensor], Sequence[Tensor]]
+"""Function from hidden states (N, P, H) at the input of a layer to the layer's keys and values, each (N, P, H)."""
+
+
+class VectorPrompt(DeepPrompt):
+    """Trained vectors that are the hidden states of the prompts at the input of every layer (DCPCSE, section 2.1).
+
+    The paper describes "trainable dense vectors" with the dimensions of the input embeddings, trained in every layer;
+    its code trains a key and a value (`DeepPrompt`). The keys and values are those that the frozen layer
+    computes from the vectors. The vectors are replaced in every layer, and the prompts have no queries, so the output
+    of a layer at the prompts is not used. A row of the table is layer-major: the vector of layer 0, of layer 1, and so
+    on. Dropout is applied to the vectors.
+    """
+
+    kind: ClassVar[str] = "deep_vectors"
+    parts: ClassVar[int] = 1
+
+    def forward(self, rows: int, backbone: PreTrainedModel | None = None) -> "VectorPrefix":
+        """Return the prefix of `rows` sequences for the backbone, whose layers compute it from the vectors.
+
+        Raises UserError if the keys and values of this kind of encoder are not known.
+        """
+        return self._projected(self._drawn(rows), backbone)
+
+    def as_keys_values(self, backbone: PreTrainedModel) -> DeepPrompt:
+        with torch.no_grad():
+            prefix = self._projected(self.table().unsqueeze(0), backbone)
+            parts = [part for layer in prefix for part in prefix[layer]]  # 2·layers of (1, heads, P, head_dim)
+        return self._plain(torch.cat([part[0].transpose(0, 1).flatten(1).float() for part in parts], dim=1))
+
+    def _projected(self, tables: Tensor, backbone: PreTrainedModel) -> "VectorPrefix":
+        vectors = tables.unflatten(2, (self.shape.layers, -1)).permute(2, 0, 1, 3).unbind()  # layers of (N, P, H)
+        return VectorPrefix(vectors, layer_projections(backbone), self.shape.heads)
+
+
+class VectorPrefix(Mapping[int, tuple[Tensor, Tensor]]):
+    """A prefix whose keys and values are computed from vectors when a layer uses them.
+
+    The layer is then in its forward pass, in which its weights are complete even if they are split over processes.
+    """
+
+    def __init__(self, vectors: Sequence[Tensor], projections: Sequence[Projection], heads: int) -> None:
+        """vectors: the vectors of each layer, each (N, P, H). projections: the function of each layer."""
+        self._vectors, self._projections, self._heads = vectors, projections, heads
+
+    def __getitem__(self, layer: int) -> tuple[Tensor, Tensor]:
+        if layer not in range(len(self)):
+            raise KeyError(layer)
+        vectors = self._vectors[layer]
+        # Without dropout all rows are equal: they are computed once, and flex attention stores them once.
+        own = vectors[:1] if vectors.stride(0) == 0 else vectors
+        keys, values = (
+            part.unflatten(2, (self._heads, -1)).transpose(1, 2).expand(vectors.shape[0], -1, -1, -1)
+            for part in self._projections[layer](own)
+        )
+        return keys, values
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+
+def layer_projections(backbone: PreTrainedModel) -> list[Projection]:
+    """Return, for each layer of a backbone, the function that computes its keys and values.
+
+    Raises UserError if this kind of encoder is not supported.
+    """
+    kind = backbone.config.model_type
+    if kind not in _PROJECTIONS:
+        raise UserError(
+            f"--prompt_form vectors does not support {kind} encoders; use --prompt_form keys_values, or one of: "
+            f"{', '.join(_PROJECTIONS)}"
+        )
+    return _PROJECTIONS[kind](backbone)
+
+
+def _of_bert(backbone: PreTrainedModel) -> list[Projection]:
+    return [partial(_bert_keys_values, layer.attention.self) for layer in backbone.encoder.layer]
+
+
+def _bert_keys_values(attention: nn.Module, hidden: Tensor) -> list[Tensor]:
+    hidden = hidden.to(attention.key.weight.dtype)
+    return [attention.key(hidden), attention.value(hidden)]
+
+
+def _of_modernbert(backbone: PreTrainedModel) -> list[Projection]:
+    return [partial(_modernbert_keys_values, layer) for layer in backbone.layers]
+
+
+def _modernbert_keys_values(layer: nn.Module, hidden: Tensor) -> Sequence[Tensor]:
+    """The layer normalises its input first. The keys of prompts are not rotated, since prompts have no positions."""
+    linear = layer.attn.Wqkv
+    return linear(layer.attn_norm(hidden.to(linear.weight.dtype))).chunk(3, dim=-1)[1:]
+
+
+_PROJECTIONS: Mapping[str, Callable[[PreTrainedModel], list[Projection]]] = {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), _of_bert),
+    "modernbert": _of_modernbert,
+}
+"""Model type → function that returns the projections of its layers."""
+
+PROMPT_FORMS: Mapping[str, type[DeepPrompt]] = {"keys_values": DeepPrompt, "vectors": VectorPrompt}
+"""Value of `--prompt_form` → class of the deep prompts."""
+
+PROMPT_KINDS: Mapping[str, type[DeepPrompt]] = {prompt.kind: prompt for prompt in PROMPT_FORMS.values()}
+"""Kind of deep prompts in `dcpcse.json` → their class."""

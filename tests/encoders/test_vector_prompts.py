@@ -1,0 +1,231 @@
+"""What `dcpcse.encoders.vector_prompts` promises: prompts that are hidden states at the input of frozen layers."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_encoder import LENGTH, batch, modernbert_by_hand
+from transformers import AutoModel, BertConfig, RobertaConfig
+
+from dcpcse.encoders import cpu_prepacking
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.encoders.encoder import set_dropout, set_packed
+from dcpcse.encoders.storage.manifest import PROMPT_PARTS
+from dcpcse.encoders.vector_prompts import PROMPT_FORMS, PROMPT_KINDS
+from dcpcse.methods import arguments, build_method, model_arguments
+from dcpcse.models import Encoder, PromptShape, SentenceEncoder, VectorPrompt
+from dcpcse.utils.errors import UserError
+
+BERT_LIKE = ("bert", "roberta", "xlm-roberta", "electra")
+KINDS = (*BERT_LIKE, "modernbert")
+BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+ROBERTA = {"vocab_size": 50_265, "max_position_embeddings": 514, "type_vocab_size": 1}
+
+
+def prompted(folder: str, offset: int = LENGTH, **options) -> Encoder:
+    backbone = load_backbone(folder).model.requires_grad_(False)
+    torch.manual_seed(1)
+    prompt = VectorPrompt(PromptShape.fit(backbone.config, LENGTH), **{"std": 1.0, **options})
+    return Encoder(backbone, prompt, offset).eval()
+
+
+def method(folder: str, name: str = "dcpcse", columns=("anchor",), **options):
+    args = model_arguments(method=name, tuning="deep", prompt_form="vectors", pre_seq_len=LENGTH, **options)
+    head = "checkpoint" if args.do_mlm else None
+    return build_method(load_backbone(folder, lm_head=head), args, list(columns))
+
+
+def in_every_layer(folder: str, encoder: Encoder, ids, mask, table) -> torch.Tensor:
+    """The layers of transformers, run one by one on [vectors of the layer; hidden states of the text].
+
+    What a layer returns at the prompts is dropped, so the queries and outputs of prompts have no effect.
+    """
+    plain = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    positions = encoder.positions.ids(ids, encoder.position_offset)
+    hidden = plain.embeddings(input_ids=ids, position_ids=positions)
+    hidden = plain.embeddings_project(hidden) if hasattr(plain, "embeddings_project") else hidden
+    whole = F.pad(mask, (LENGTH, 0), value=1)[:, None, None].float()
+    size = hidden.shape[2]
+    for index, layer in enumerate(plain.encoder.layer):
+        vectors = table[:, index * size : (index + 1) * size].expand(len(ids), -1, -1)
+        output = layer(torch.cat([vectors, hidden], 1), attention_mask=(1 - whole) * -1e9)
+        hidden = (output[0] if isinstance(output, tuple) else output)[:, LENGTH:]
+    return hidden
+
+
+# The hidden states
+
+
+@pytest.mark.parametrize("kind", BERT_LIKE)
+@pytest.mark.parametrize("offset", [0, LENGTH])
+def test_hidden_states_and_gradients_are_those_of_layers_run_with_the_vectors_in_their_input(tiny, kind, offset):
+    encoder = prompted(tiny(kind), offset)
+    ids, mask = batch(pad=encoder.backbone.config.pad_token_id)
+    found = encoder(ids, mask)[-1]
+    table = encoder.prompt.table.weight.detach().clone().requires_grad_()
+    expected = in_every_layer(tiny(kind), encoder, ids, mask, table)
+    real = mask.bool()
+    torch.testing.assert_close(found[real], expected[real], atol=2e-5, rtol=1e-4)
+    direction = torch.randn(found.shape[2])
+    (wanted,) = torch.autograd.grad((expected[real] @ direction).sum(), table)
+    (gradient,) = torch.autograd.grad((found[real] @ direction).sum(), encoder.prompt.table.weight)
+    torch.testing.assert_close(gradient, wanted, atol=1e-4, rtol=1e-3)
+    assert gradient.unflatten(1, (3, -1)).abs().amax((0, 2)).min() > 1e-4
+
+
+def test_modernbert_normalises_the_vectors_and_does_not_rotate_their_keys(tiny):
+    encoder = prompted(tiny("modernbert"))
+    ids, mask = batch(20)
+    model, prefix = encoder.backbone, {}
+    for index, layer in enumerate(model.layers):
+        vectors = encoder.prompt.table.weight[:, 32 * index : 32 * (index + 1)]
+        if index:
+            vectors = F.layer_norm(vectors, (32,), layer.attn_norm.weight, eps=model.config.norm_eps)
+        parts = [vectors @ layer.attn.Wqkv.weight[start : start + 32].T for start in (32, 64)]
+        prefix[index] = tuple(part.view(1, LENGTH, 4, 8).transpose(1, 2).expand(2, -1, -1, -1) for part in parts)
+    with torch.no_grad():
+        found = encoder(ids, mask)[-1]
+        double = {layer: tuple(part.double() for part in pair) for layer, pair in prefix.items()}
+        expected = modernbert_by_hand(copy.deepcopy(model).double(), ids, mask, double).float()
+    torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_packing_prepacking_and_checkpointing_change_nothing(tiny, kind, monkeypatch):
+    for name in ("LEAST_WEIGHTS", "LEAST_ROWS"):
+        monkeypatch.setattr(cpu_prepacking, name, 1)
+    encoder = prompted(tiny(kind))
+    set_dropout(encoder, 0.0)
+    ids, mask = batch(pad=encoder.backbone.config.pad_token_id)
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = encoder(ids, mask)[-1][mask.bool()]
+        return hidden.detach(), torch.autograd.grad(hidden.square().mean(), encoder.prompt.table.weight)[0]
+
+    expected = run()
+    set_packed(encoder, False)
+    padded = run()
+    set_packed(encoder, True)
+    with cpu_prepacking.prepacked(encoder) as layers:
+        assert layers
+        blocked = run()
+    encoder.backbone.gradient_checkpointing_enable({"use_reentrant": False})
+    encoder.train()
+    recomputed = run()
+    for found in (padded, blocked, recomputed):
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3)
+    encoder.eval()
+    with torch.no_grad():
+        alone = encoder(ids[:1, :-3], mask[:1, :-3])[-1][0]
+        torch.testing.assert_close(alone, expected[0][: len(alone)], atol=2e-5, rtol=1e-3)
+        set_packed(encoder, True, in_one_row=True)
+        assert encoder.draw_prefix(5)[0][0].stride(0) == 0, "flex attention stores shared prompts once"
+        flex = encoder(ids, mask)[-1][mask.bool()]
+    torch.testing.assert_close(flex, expected[0], atol=2e-5, rtol=1e-3)
+
+
+def test_a_bfloat16_encoder_takes_float32_vectors(tiny):
+    encoder = prompted(tiny("bert"))
+    ids, mask = batch()
+    with torch.no_grad():
+        exact = encoder(ids, mask)[-1]
+        encoder.backbone.to(torch.bfloat16)
+        rounded = encoder(ids, mask)[-1]
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - exact).abs().max() < 0.2
+
+
+def test_dropout_is_drawn_for_each_row_on_the_vectors(tiny):
+    encoder = prompted(tiny("bert"), dropout=0.5)
+    encoder.prompt.train()
+    vectors = torch.stack(list(encoder.draw_prefix(2)._vectors), 2).flatten(2)  # (2, P, layers · H)
+    kept = vectors != 0
+    assert 0.3 < kept.float().mean() < 0.7
+    assert not torch.equal(kept[0], kept[1])
+    torch.testing.assert_close(vectors[kept], (2 * encoder.prompt.table.weight).expand(2, -1, -1)[kept])
+
+
+# Methods
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "options"),
+    [
+        ("dcpcse", ("anchor", "positive", "negative"), {"do_mlm": True}),
+        ("dcpcse", ("anchor",), {"prefix_projection": True, "prefix_hidden_size": 7}),
+        ("d2cse", ("anchor", "positive"), {"corrupted_corpus": "unused"}),
+        ("promptbert", ("anchor",), {}),
+    ],
+)
+def test_methods_train_only_the_table_and_what_keys_and_values_train(tiny, name, columns, options):
+    built = method(tiny("bert"), name, columns, **options)
+    prompt = built.model.encoder.prompt
+    assert isinstance(prompt, VectorPrompt)
+    assert prompt.table().shape == (LENGTH, 3 * 32)
+    trained = {n for n, p in built.model.named_parameters() if p.requires_grad and not n.startswith("head.")}
+    tables = {f"encoder.prompt.{n}" for n, _ in prompt.named_parameters()}
+    assert trained == tables | ({"encoder.cls_prompt.weight"} if built.model.encoder.cls_prompt else set())
+
+
+@pytest.mark.parametrize("options", [{}, {"prefix_projection": True, "prefix_hidden_size": 7}])
+def test_a_saved_model_is_loaded_again_and_converts_to_equal_keys_and_values(tiny, sentences, tmp_path, options):
+    model = method(tiny("bert"), **options).model.eval()
+    with torch.no_grad():
+        for parameter in model.encoder.prompt.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    expected = model.encode(sentences)
+    model.save(tmp_path)
+    loaded = SentenceEncoder.load(tmp_path, device="cpu")
+    assert isinstance(loaded.encoder.prompt, VectorPrompt)
+    assert loaded.record() == model.record()
+    assert not (tmp_path / "adapter_config.json").exists()
+    torch.testing.assert_close(torch.tensor(loaded.encode(sentences)), torch.tensor(expected), atol=1e-6, rtol=0)
+    encoder = loaded.encoder
+    encoder.prompt = encoder.prompt.as_keys_values(encoder.backbone)
+    assert encoder.prompt.kind == "deep"
+    assert encoder.prompt.table().shape == (LENGTH, 2 * 3 * 32)
+    torch.testing.assert_close(torch.tensor(loaded.encode(sentences)), torch.tensor(expected), atol=1e-5, rtol=0)
+
+
+def test_a_folder_of_keys_and_values_does_not_start_vectors(tiny, tmp_path):
+    args = model_arguments(method="dcpcse", pre_seq_len=LENGTH)
+    build_method(load_backbone(tiny("bert")), args, ["anchor"]).model.save(tmp_path)
+    with pytest.raises(UserError, match=r"expected prompts \(4, 96\) but found \(4, 192\)"):
+        method(tiny("bert"), init_from=str(tmp_path))
+
+
+def test_encoders_whose_projections_are_unknown_are_refused(tiny):
+    with pytest.raises(UserError, match="--prompt_form vectors does not support distilbert encoders"):
+        method(tiny("distilbert"))
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("config", "length", "share"),
+    [
+        (BertConfig(**BASE), 16, 0.135),
+        (BertConfig(**BASE), 12, 0.102),
+        (BertConfig(**LARGE), 10, 0.074),
+        (RobertaConfig(**BASE, **ROBERTA), 14, 0.104),
+        (RobertaConfig(**LARGE, **ROBERTA), 10, 0.069),
+    ],
+    ids=["bert-base-16", "bert-base-12", "bert-large-10", "roberta-base-14", "roberta-large-10"],
+)
+def test_the_share_of_trained_parameters_is_around_that_of_the_paper(config, length, share):
+    """DCPCSE, abstract: "around 0.1% parameters"; on the meta device, so nothing is allocated."""
+    with torch.device("meta"):
+        prompt = VectorPrompt(PromptShape.fit(config, length))
+        backbone = AutoModel.from_config(config, add_pooling_layer=False)
+    prompts = sum(p.numel() for p in prompt.parameters())
+    assert prompts == length * config.num_hidden_layers * config.hidden_size
+    assert round(100 * prompts / backbone.num_parameters(), 3) == share
+
+
+def test_copies_of_the_names_of_forms_and_kinds_agree():
+    assert tuple(PROMPT_FORMS) == arguments.PROMPT_FORMS
+    assert {kind: prompt.parts for kind, prompt in PROMPT_KINDS.items()} == PROMPT_PARTS
