@@ -103,6 +103,11 @@ class RunArguments(TrainingArguments):
     logging_dir: str | None = option(None, "Folder for TensorBoard files (with --report_to tensorboard).")
     # The transformers version of the papers had no fused optimiser and did not hide NaN losses.
     optim: str = option("adamw_torch", "Optimiser: one of transformers' OptimizerNames.")
+    adam_bias_correction: bool = option(
+        True,
+        "Correct the averages of --optim adamw_torch for their start at zero. False computes AdamW of transformers 4 "
+        "with correct_bias=False, as in the public code of SBERT and ConSERT.",
+    )
     logging_nan_inf_filter: bool = option(
         False,
         "Leave losses that are not finite and do no harm out of the log. Without it, training stops at such a loss.",
@@ -202,6 +207,11 @@ class RunArguments(TrainingArguments):
         known = [optimizer.value for optimizer in OptimizerNames]
         if self.optim not in known:
             raise invalid_choice("--optim", self.optim, known)
+        if not self.adam_bias_correction and self.optim != OptimizerNames.ADAMW_TORCH:
+            raise UserError(
+                f"--adam_bias_correction False is not available with --optim {self.optim}; use --optim adamw_torch "
+                "or --adam_bias_correction True"
+            )
         if self.optim_args and not re.fullmatch(r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", self.optim_args):
             raise UserError(f"--optim_args {self.optim_args}: must be NAME=VALUE, several separated by commas")
         for name in JSON_OPTIONS:

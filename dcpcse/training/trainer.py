@@ -23,6 +23,7 @@ from dcpcse.methods import Method
 from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in_chunks
 from dcpcse.training.guards import Guards, Locate
+from dcpcse.training.optimizer import UncorrectedAdamW
 from dcpcse.training.output_folder import EVAL_RESULTS
 from dcpcse.training.run_recorder import MetricsFile
 from dcpcse.training.sharding import shard_layers, unsharded
@@ -59,6 +60,13 @@ class ContrastiveTrainer(Trainer):
         """
         # Processes draw different dropout masks (see below), but must agree on the order of the examples.
         args.data_seed = args.seed if args.data_seed is None else args.data_seed
+        if not args.adam_bias_correction:
+            settings = {
+                "lr": args.learning_rate,
+                "betas": (args.adam_beta1, args.adam_beta2),
+                "eps": args.adam_epsilon,
+            }
+            kwargs["optimizer_cls_and_kwargs"] = UncorrectedAdamW, settings
         # Trainer requires a dataset for evaluation. The dev sets are senteval's and are used in `evaluate`.
         super().__init__(TrainingStep(method), args, eval_dataset=[] if dev_scores else None, **kwargs)
         self.method = method

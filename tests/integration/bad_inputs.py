@@ -297,6 +297,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("replacing everything", "train ... --method d2cse --masking_ratio 1", "--masking_ratio 1"),
     ),
     "Training: words": (
+        Case(
+            "an optimiser without bias correction",
+            "train ... --optim sgd --adam_bias_correction False",
+            "--adam_bias_correction False",
+        ),
         Case("a compiler that there is not", "train ... --torch_compile_backend nope", "--torch_compile_backend nope"),
         Case("a value of blanks", "train ... --run_name ' '", "--run_name"),
         Case("no encoder", "train --train_file train.txt --output_dir out", "--model_name_or_path"),

@@ -20,6 +20,7 @@ RECIPES = {
     "average": {"pooler_type": "avg"},
     "projection": {"prefix_projection": True, "prefix_hidden_size": 16},
     "vectors": {"prompt_form": "vectors", "gradient_checkpointing": True},
+    "no bias correction": {"adam_bias_correction": False, "weight_decay": 0.01},
     "mlm": {"do_mlm": True},
     "mlm-trained-head": {"do_mlm": True, "train_lm_head": True},
     "mlm-new-head": {"do_mlm": True, "lm_head": "new"},

@@ -1,0 +1,97 @@
+"""AdamW without bias correction: against a loop over numbers, against torch's AdamW, and in the Trainer."""
+
+import math
+
+import pytest
+import torch
+
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.methods import build_method, model_arguments
+from dcpcse.training.arguments import RunArguments
+from dcpcse.training.optimizer import UncorrectedAdamW
+from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.utils.errors import UserError
+
+LR, BETAS, EPS, STEPS = 0.02, (0.8, 0.95), 1e-3, 7
+
+
+def gradients(size: int) -> torch.Tensor:
+    return torch.randn(STEPS, size, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_the_steps_are_those_of_a_loop_over_numbers(weight_decay):
+    weight = torch.nn.Parameter(torch.linspace(-1, 1, 5, dtype=torch.float64))
+    unused = torch.nn.Parameter(torch.ones(2))
+    wanted, m, v = weight.tolist(), [0.0] * 5, [0.0] * 5
+    optimizer = UncorrectedAdamW([weight, unused], LR, BETAS, EPS, weight_decay)
+    for step, row in enumerate(gradients(5)):
+        rate = optimizer.param_groups[0]["lr"] = LR * (1 - step / STEPS)
+        weight.grad = row.clone()
+        optimizer.step()
+        for i, g in enumerate(row.tolist()):
+            m[i] = BETAS[0] * m[i] + (1 - BETAS[0]) * g
+            v[i] = BETAS[1] * v[i] + (1 - BETAS[1]) * g * g
+            wanted[i] -= rate * m[i] / (math.sqrt(v[i]) + EPS)
+            wanted[i] -= rate * weight_decay * wanted[i]
+    torch.testing.assert_close(weight.detach(), torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-14)
+    assert torch.equal(unused, torch.ones(2)), "no gradient, no decay"
+
+
+def test_torch_s_adamw_makes_the_same_steps_if_its_correction_is_undone():
+    ours, theirs = (torch.nn.Parameter(torch.zeros(9, dtype=torch.float64)) for _ in range(2))
+    uncorrected = UncorrectedAdamW([ours], LR, BETAS, EPS)
+    corrected = torch.optim.AdamW([theirs], LR, BETAS, EPS, weight_decay=0.0)
+    for step, row in enumerate(gradients(9), start=1):
+        ours.grad, theirs.grad = row.clone(), row.clone()
+        scale = math.sqrt(1 - BETAS[1] ** step)
+        corrected.param_groups[0].update(lr=LR * (1 - BETAS[0] ** step) / scale, eps=EPS / scale)
+        uncorrected.step()
+        corrected.step()
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_its_state_is_saved_and_loaded():
+    runs = []
+    for reload in (False, True):
+        weight = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
+        optimizer = UncorrectedAdamW([weight], LR, BETAS, EPS)
+        for step, row in enumerate(gradients(4)):
+            if reload and step == 3:
+                state, optimizer = optimizer.state_dict(), UncorrectedAdamW([weight], 1.0)
+                optimizer.load_state_dict(state)
+            weight.grad = row.clone()
+            assert optimizer.step(lambda: torch.tensor(2.5)) == 2.5
+        runs.append(weight)
+    assert torch.equal(*runs)
+
+
+def trainer(tiny, tmp_path, kind="bert", **options) -> ContrastiveTrainer:
+    method = build_method(load_backbone(tiny(kind)), model_arguments(method="simcse"), ["anchor"])
+    return ContrastiveTrainer(method, RunArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], **options))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_the_trainer_uses_it_and_decays_what_the_public_code_decays(kind, tiny, tmp_path):
+    """sentence-transformers 0.3 leaves out every name with bias, LayerNorm.bias or LayerNorm.weight in it."""
+    settings = {"learning_rate": 0.1, "adam_beta1": 0.7, "adam_beta2": 0.9, "adam_epsilon": 1e-6, "weight_decay": 0.01}
+    made = trainer(tiny, tmp_path, kind, adam_bias_correction=False, **settings)
+    optimizer = made.create_optimizer()
+    assert isinstance(optimizer, UncorrectedAdamW)
+    decayed, others = optimizer.param_groups
+    assert [group["weight_decay"] for group in (decayed, others)] == [0.01, 0.0]
+    for group in (decayed, others):
+        assert (group["lr"], group["betas"], group["eps"]) == (0.1, (0.7, 0.9), 1e-6)
+    names = {id(weight): name for name, weight in made.step_module.named_parameters()}
+    left_out = {name for name in names.values() if any(part in name for part in ("bias", "LayerNorm"))}
+    assert {names[id(weight)] for weight in others["params"]} == left_out
+    assert {names[id(weight)] for weight in decayed["params"]} == set(names.values()) - left_out
+
+
+def test_the_default_is_torch_s(tiny, tmp_path):
+    assert type(trainer(tiny, tmp_path).create_optimizer()) is torch.optim.AdamW
+
+
+def test_other_optimisers_are_refused(tmp_path):
+    with pytest.raises(UserError, match="--adam_bias_correction False is not available with --optim sgd"):
+        RunArguments(output_dir=str(tmp_path), optim="sgd", adam_bias_correction=False)
