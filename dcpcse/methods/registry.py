@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from dcpcse.data.labels import Columns
 from dcpcse.data.views import View
@@ -42,13 +42,32 @@ class Adversary:
 
 
 @dataclass(frozen=True)
+class ParameterGroup:
+    """Trained parameters that have a learning rate or a warm-up of their own.
+
+    name: name of the group; the log contains its learning rate as `learning_rate_NAME`. learning_rate: the highest
+    one; None for --learning_rate. warmup_steps: number of steps of the linear warm-up, or if below 1 their share of
+    the run; the schedule of the run follows. None for --warmup_steps.
+    """
+
+    name: str
+    parameters: tuple[nn.Parameter, ...]
+    learning_rate: float | None = None
+    warmup_steps: float | None = None
+
+
+@dataclass(frozen=True)
 class Method:
-    """A training method: the model, the views of an example, and the weighted loss terms by name."""
+    """A training method: the model, the views of an example, and the weighted loss terms by name.
+
+    groups: the parameters that have a learning rate or a warm-up of their own.
+    """
 
     model: SentenceEncoder
     views: tuple[View, ...]
     terms: Mapping[str, Term]
     adversary: Adversary | None = None
+    groups: tuple[ParameterGroup, ...] = ()
 
     @property
     def losses(self) -> list[Loss]:

@@ -1,10 +1,18 @@
-"""The optimiser of older public code, which transformers no longer contains."""
+"""The optimiser of older public code, and groups of parameters with a learning rate or a warm-up of their own."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import SchedulerType, TrainingArguments, get_scheduler
+
+from dcpcse.methods import ParameterGroup
+
+WITHOUT_WARMUP = ("reduce_lr_on_plateau", "greedy")
+"""Schedules that depend on scores or losses, and cannot be combined with a warm-up."""
 
 
 class UncorrectedAdamW(torch.optim.Optimizer):
@@ -40,3 +48,39 @@ class UncorrectedAdamW(torch.optim.Optimizer):
                 weight.addcdiv_(mean, square.sqrt().add_(group["eps"]), value=-group["lr"])
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
         return loss
+
+
+def split_groups(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGroup]) -> None:
+    """Move the parameters of each group to groups of the optimiser of their own, with their learning rate."""
+    for own in groups:
+        members = {id(parameter) for parameter in own.parameters}
+        for group in list(optimizer.param_groups):  # one with weight decay, and one without
+            moved = [parameter for parameter in group["params"] if id(parameter) in members]
+            if not moved:
+                continue
+            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in members]
+            rate = group["lr"] if own.learning_rate is None else own.learning_rate
+            optimizer.add_param_group({**group, "params": moved, "lr": rate, "name": own.name})
+
+
+def own_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Return the present learning rates of the groups that `split_groups` has made, by the names in the log."""
+    return {f"learning_rate_{group['name']}": group["lr"] for group in optimizer.param_groups if "name" in group}
+
+
+def with_own_warmups(
+    schedule: LambdaLR, groups: Sequence[ParameterGroup], args: TrainingArguments, steps: int
+) -> LambdaLR:
+    """Return the schedule of a run of so many steps, in which these groups have a warm-up of their own."""
+    own = {group.name: _factor(args, group.warmup_steps, steps) for group in groups if group.warmup_steps is not None}
+    of_groups = zip(schedule.optimizer.param_groups, schedule.lr_lambdas, strict=True)
+    return LambdaLR(schedule.optimizer, [own.get(group.get("name"), factor) for group, factor in of_groups])
+
+
+def _factor(args: TrainingArguments, warmup: float, steps: int) -> Callable[[int], float]:
+    """Return the function step → learning rate / highest learning rate of the run's schedule with another warm-up."""
+    count = int(warmup) if warmup >= 1 else math.ceil(steps * warmup)  # as --warmup_steps is read
+    constant = args.lr_scheduler_type == SchedulerType.CONSTANT
+    kind = SchedulerType.CONSTANT_WITH_WARMUP if constant else args.lr_scheduler_type
+    any_optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+    return get_scheduler(kind, any_optimizer, count, steps, args.lr_scheduler_kwargs).lr_lambdas[0]

@@ -23,7 +23,7 @@ from dcpcse.methods import Method
 from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in_chunks
 from dcpcse.training.guards import Guards, Locate
-from dcpcse.training.optimizer import UncorrectedAdamW
+from dcpcse.training.optimizer import UncorrectedAdamW, own_rates, split_groups, with_own_warmups
 from dcpcse.training.output_folder import EVAL_RESULTS
 from dcpcse.training.run_recorder import MetricsFile
 from dcpcse.training.sharding import shard_layers, unsharded
@@ -93,6 +93,7 @@ class ContrastiveTrainer(Trainer):
             self.add_callback(callback)
         self._terms: dict[str, Tensor] = {}
         self._passes = 0
+        self._rates: dict[str, float] = {}
         # Otherwise every process would draw the same dropout masks.
         torch.manual_seed(self.args.seed + self.args.process_index)
 
@@ -123,6 +124,24 @@ class ContrastiveTrainer(Trainer):
             shard.batch_sampler, shard.batch_size = DistributedBatchSampler(shard.batch_sampler, world_size()), None
         return loader
 
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Create the optimiser as transformers does, and give the method's groups their learning rates."""
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(model)
+        if is_new:
+            split_groups(optimizer, self.method.groups)
+        return optimizer
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """Create the learning rate schedule as transformers does, with the warm-ups of the method's groups."""
+        is_new = self.lr_scheduler is None
+        schedule = super().create_scheduler(num_training_steps, optimizer)
+        if is_new and any(group.warmup_steps is not None for group in self.method.groups):
+            self.lr_scheduler = with_own_warmups(schedule, self.method.groups, self.args, num_training_steps)
+        return self.lr_scheduler
+
     def compute_loss(
         self,
         model: nn.Module,
@@ -151,6 +170,7 @@ class ContrastiveTrainer(Trainer):
         if self.accelerator.sync_gradients:
             settings = {"learning_rate": float(self.optimizer.param_groups[0]["lr"]), "weights": self._weights()}
             scaled = self.accelerator.scaler is not None
+            self._rates = own_rates(self.optimizer)
             self.guards.before_optimizer(self.state.global_step + 1, settings, scaled=scaled)
         return loss
 
@@ -207,7 +227,7 @@ class ContrastiveTrainer(Trainer):
         """Write a log entry. To an entry with `loss`, add mean terms, mean metrics and scheduled weights."""
         self.guards.flush()
         if "loss" in logs:
-            logs |= self._drain_terms() | self._drain_counts() | self._figures()
+            logs |= self._drain_terms() | self._drain_counts() | self._figures() | self._rates
             logs |= {f"weight_{n}": self._weights()[n] for n, t in self.step_module.terms.items() if t.schedule}
         super().log(logs, start_time)
 

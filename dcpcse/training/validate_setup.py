@@ -12,6 +12,7 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training import validate_arguments as first_checks
 from dcpcse.training.arguments import DataArguments, RunArguments
 from dcpcse.training.gradient_cache import require_cachable
+from dcpcse.training.optimizer import WITHOUT_WARMUP
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
 
@@ -99,6 +100,7 @@ def require_fitting(method: Method, data: DataArguments, run: RunArguments) -> N
     require_fits(method, data)
     require_fresh_workers(method, run)
     require_inner_gradient(method, run)
+    require_warmups(method, run)
     if run.do_train:
         require_negatives(method, run)
     if run.gradient_cache_chunk:
@@ -148,6 +150,16 @@ def require_inner_gradient(method: Method, run: RunArguments) -> None:
             raise UserError(
                 f"{option}: --method {method.model.method} needs the gradient of its adversarial views inside the "
                 f"forward pass, {reason}"
+            )
+
+
+def require_warmups(method: Method, run: RunArguments) -> None:
+    """Raise UserError if a group of parameters has a warm-up of its own and the schedule cannot have one."""
+    for group in method.groups:
+        if group.warmup_steps is not None and run.lr_scheduler_type in WITHOUT_WARMUP:
+            raise UserError(
+                f"--lr_scheduler_type {run.lr_scheduler_type.value} has no warm-up, but one of "
+                f"{group.warmup_steps:g} steps is given for the {group.name}; leave one of them out"
             )
 
 

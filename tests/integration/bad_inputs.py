@@ -379,6 +379,17 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("prompts of a tuned encoder", "train ... --method simcse --pre_seq_len 10", "--pre_seq_len"),
         Case("projection without prompts", "train ... --tuning full --prefix_projection", "--prefix_projection"),
         Case("a form of prompts without prompts", "train ... --tuning full --prompt_form vectors", "--prompt_form"),
+        Case(
+            "a learning rate for a discriminator that is not trained",
+            "train ... --method d2cse --generator_name bert --discriminator_learning_rate 1e-5",
+            "--discriminator_learning_rate",
+        ),
+        Case(
+            "a warm-up of a schedule that has none",
+            "train ... --method diffcse --generator_name bert --discriminator_warmup_steps 5 "
+            "--lr_scheduler_type greedy",
+            "--lr_scheduler_type greedy",
+        ),
         Case("inner size without a projection", "train ... --prefix_hidden_size 64", "--prefix_hidden_size"),
         Case("MLM numbers without MLM", "train ... --mlm_weight 0.5", "--mlm_weight"),
         Case("an LM head without MLM", "train ... --lm_head new", "--lm_head"),

@@ -79,7 +79,14 @@ def test_no_class_of_ours_is_named_in_a_checkpoint(train, tiny, train_txt):
     assert set(state["stateful_callbacks"]) == {"TrainerControl"}
 
 
-@pytest.mark.parametrize("options", [{"method": "d2cse", "cls_prompt": True}, {"method": "diffcse"}], ids=str)
+OWN_RATE = {"discriminator_learning_rate": 1e-3, "discriminator_warmup_steps": 6}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"method": "d2cse", "cls_prompt": True}, {"method": "diffcse"}, {"method": "diffcse", **OWN_RATE}],
+    ids=str,
+)
 def test_replaced_token_detection_resumes_bit_for_bit(options, resumed, tiny, train_txt):
     """With the statistics of BatchNorm, the detection head and, in DiffCSE, the discriminator."""
     whole, folder = resumed(4, tiny("bert"), train_txt, generator_name=tiny("bert"), **options)

@@ -1,4 +1,4 @@
-"""AdamW without bias correction: against a loop over numbers, against torch's AdamW, and in the Trainer."""
+"""AdamW without bias correction, and groups of parameters with a learning rate and a warm-up of their own."""
 
 import math
 
@@ -10,6 +10,7 @@ from dcpcse.methods import build_method, model_arguments
 from dcpcse.training.arguments import RunArguments
 from dcpcse.training.optimizer import UncorrectedAdamW
 from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.training.validate_setup import require_warmups
 from dcpcse.utils.errors import UserError
 
 LR, BETAS, EPS, STEPS = 0.02, (0.8, 0.95), 1e-3, 7
@@ -66,8 +67,8 @@ def test_its_state_is_saved_and_loaded():
     assert torch.equal(*runs)
 
 
-def trainer(tiny, tmp_path, kind="bert", **options) -> ContrastiveTrainer:
-    method = build_method(load_backbone(tiny(kind)), model_arguments(method="simcse"), ["anchor"])
+def trainer(tiny, tmp_path, kind="bert", model=(("method", "simcse"),), **options) -> ContrastiveTrainer:
+    method = build_method(load_backbone(tiny(kind)), model_arguments(**dict(model)), ["anchor"])
     return ContrastiveTrainer(method, RunArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], **options))
 
 
@@ -95,3 +96,76 @@ def test_the_default_is_torch_s(tiny, tmp_path):
 def test_other_optimisers_are_refused(tmp_path):
     with pytest.raises(UserError, match="--adam_bias_correction False is not available with --optim sgd"):
         RunArguments(output_dir=str(tmp_path), optim="sgd", adam_bias_correction=False)
+
+
+# Groups of their own
+
+
+def with_discriminator(tiny, tmp_path, run=(), **options) -> ContrastiveTrainer:
+    model = {
+        "method": "d2cse",
+        "discriminator": "trained",
+        "pre_seq_len": 2,
+        "generator_name": tiny("bert"),
+        **options,
+    }
+    return trainer(tiny, tmp_path, model=model, **{"learning_rate": 0.5, "weight_decay": 0.1, **dict(run)})
+
+
+def test_the_discriminator_and_its_head_have_their_rate_and_the_run_s_decay(tiny, tmp_path):
+    made = with_discriminator(tiny, tmp_path, discriminator_learning_rate=0.01)
+    groups, names = made.create_optimizer().param_groups, {id(p): n for n, p in made.step_module.named_parameters()}
+    of = [{names[id(weight)] for weight in group["params"]} for group in groups]
+    trained = {name for name, weight in made.step_module.named_parameters() if weight.requires_grad}
+    detection = {name for name in trained if name.startswith("losses.crtd.")}
+    assert [(group["lr"], group["weight_decay"]) for group in groups] == [(0.5, 0.1), (0.5, 0), (0.01, 0.1), (0.01, 0)]
+    assert of[2] | of[3] == detection and of[0] | of[1] == trained - detection
+    assert sum(map(len, of)) == len(trained)
+    assert "losses.crtd.head.weight" in of[2] and "losses.crtd.head.bias" in of[3]
+
+
+@pytest.mark.parametrize("kind", ["linear", "constant", "cosine", "constant_with_warmup", "inverse_sqrt"])
+@pytest.mark.parametrize(("given", "steps"), [(4, 4), (0.25, 5), (0, 0)])
+def test_the_warm_up_is_linear_and_the_schedule_of_the_run_follows(kind, given, steps, tiny, tmp_path):
+    run = {"lr_scheduler_type": kind, "warmup_steps": 2}
+    made = with_discriminator(tiny, tmp_path, run, discriminator_learning_rate=0.02, discriminator_warmup_steps=given)
+    made.create_optimizer_and_scheduler(20)
+    after = {
+        "linear": lambda step, warmup: (20 - step) / (20 - warmup),
+        "cosine": lambda step, warmup: (1 + math.cos(math.pi * (step - warmup) / (20 - warmup))) / 2,
+        "inverse_sqrt": lambda step, warmup: 1 / math.sqrt((step + (warmup or 10_000) - warmup) / (warmup or 10_000)),
+    }.get(kind, lambda step, warmup: 1)
+    usual = 0 if kind == "constant" else 2
+
+    def factor(step: int, warmup: int) -> float:
+        return step / warmup if step < warmup else after(step, warmup)
+
+    for step in range(20):
+        rates = [group["lr"] for group in made.optimizer.param_groups]
+        wanted = [0.5 * factor(step, usual), 0.02 * factor(step, steps)]
+        assert rates == pytest.approx([wanted[0], wanted[0], wanted[1], wanted[1]])
+        made.optimizer.step()
+        made.lr_scheduler.step()
+
+
+def test_a_warm_up_alone_leaves_the_rate_and_none_leaves_the_groups(tiny, tmp_path):
+    made = with_discriminator(tiny, tmp_path, discriminator_warmup_steps=5)
+    made.create_optimizer_and_scheduler(10)
+    assert [group["initial_lr"] for group in made.optimizer.param_groups] == [0.5] * 4
+    usual = with_discriminator(tiny, tmp_path)
+    usual.create_optimizer_and_scheduler(10)
+    assert len(usual.optimizer.param_groups) == 2 and not usual.method.groups
+
+
+def test_a_schedule_without_warm_up_is_refused(tiny, tmp_path):
+    made = with_discriminator(tiny, tmp_path, discriminator_warmup_steps=5)
+    run = RunArguments(output_dir=str(tmp_path), lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch")
+    with pytest.raises(UserError, match="--lr_scheduler_type reduce_lr_on_plateau has no warm-up, but one of 5 steps"):
+        require_warmups(made.method, run)
+
+
+@pytest.mark.parametrize("options", [{"discriminator_learning_rate": 0.1}, {"discriminator_warmup_steps": 5}], ids=str)
+def test_a_discriminator_that_is_not_trained_has_no_rate(options, tiny):
+    args = model_arguments(method="d2cse", generator_name=tiny("bert"), **options)
+    with pytest.raises(UserError, match=f"--{next(iter(options))} has no effect without --discriminator trained"):
+        build_method(load_backbone(tiny("bert")), args, ["anchor"])

@@ -1,7 +1,8 @@
 """Conditional replaced-token detection (CRTD): the options and loss term that D2CSE and DiffCSE share."""
 
 import copy
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from dcpcse.losses.generator import Corruption, load_generator
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import initial_std, instance_wise
-from dcpcse.methods.registry import Method
+from dcpcse.methods.registry import Method, ParameterGroup
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import (
     GENERATE_AT_CHOICES,
@@ -32,6 +33,7 @@ DISCRIMINATORS = ("self", "frozen", "trained")
 GENERATOR_OPTIONS = ("generator_name", "masking_ratio", "generation", "generate_at", "generator_train_mode")
 """Options of the generator, which have no effect with --corrupted_corpus."""
 
+TRAINED = Need("--discriminator trained", lambda args: args.discriminator == "trained", voids="discriminator")
 CONDITION = Need("--crtd_condition", lambda args: args.crtd_condition)
 
 
@@ -79,6 +81,17 @@ class CrtdOptions:
         "Table 6, a) or trained (a trained copy of the encoder; Table 6, b, and DiffCSE).",
         choices=list(DISCRIMINATORS),
     )
+    discriminator_learning_rate: float | None = option(
+        None,
+        "CRTD: learning rate of a trained discriminator and its detection head. Default: --learning_rate.",
+        needs=TRAINED,
+    )
+    discriminator_warmup_steps: float | None = option(
+        None,
+        "CRTD: steps of the linear warm-up of a trained discriminator (below 1: their share of the run), after which "
+        "it follows the schedule of the run. Default: --warmup_steps.",
+        needs=TRAINED,
+    )
     crtd_condition: bool | None = flag(
         "CRTD: give the discriminator the sentence embedding in place of [CLS]. False: D2CSE, Table 6, c."
     )
@@ -88,6 +101,11 @@ class CrtdOptions:
         ratio, weight = self.masking_ratio, self.lambda_weight
         require(ratio is None or 0 < ratio < 1, "--masking_ratio", ratio, "in (0, 1)")
         require((weight or 0) >= 0, "--lambda_weight", weight, "0 or more")
+        rate, warmup = self.discriminator_learning_rate, self.discriminator_warmup_steps
+        require(rate is None or 0 < rate < math.inf, "--discriminator_learning_rate", rate, "above 0, and finite")
+        require(
+            warmup is None or 0 <= warmup < math.inf, "--discriminator_warmup_steps", warmup, "0 or more, and finite"
+        )
 
 
 GENERATORS = {"bert": "distilbert-base-uncased", "roberta": "distilroberta-base"}
@@ -121,12 +139,23 @@ def crtd_defaults(args: ModelArguments) -> dict[str, Any]:
 def with_crtd(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build a method with the contrastive loss and the loss of replaced-token detection."""
     method = instance_wise(backbone, args, columns)
-    return Method(method.model, method.views, {**method.terms, **_crtd_term(backbone, args, method.views)})
+    loss_fn = _detection(backbone, args, method.views)
+    terms = {**method.terms, "crtd": Term(loss_fn, args.lambda_weight)}  # D2CSE, eq. 3
+    return Method(method.model, method.views, terms, groups=_own_group(loss_fn, args))
 
 
-def _crtd_term(backbone: Backbone, args: ModelArguments, views: Sequence[View]) -> Mapping[str, Term]:
-    """Return the loss term of replaced-token detection, weighted by lambda (D2CSE, eq. 3)."""
-    loss_fn = ReplacedTokenDetection(
+def _own_group(loss_fn: ReplacedTokenDetection, args: ModelArguments) -> tuple[ParameterGroup, ...]:
+    """Return the group of a trained discriminator, if an option gives it a learning rate or a warm-up of its own."""
+    rate, warmup = args.discriminator_learning_rate, args.discriminator_warmup_steps
+    if rate is None and warmup is None:
+        return ()
+    parameters = tuple(parameter for parameter in loss_fn.parameters() if parameter.requires_grad)
+    return (ParameterGroup("discriminator", parameters, rate, warmup),)
+
+
+def _detection(backbone: Backbone, args: ModelArguments, views: Sequence[View]) -> ReplacedTokenDetection:
+    """Return the loss of replaced-token detection."""
+    return ReplacedTokenDetection(
         backbone.source.hidden_size,
         None if args.corrupted_corpus else _corruption(backbone, args),
         discriminator=_discriminator(backbone, args),
@@ -136,7 +165,6 @@ def _crtd_term(backbone: Backbone, args: ModelArguments, views: Sequence[View]) 
         copies=len(views) // len({view.column for view in views}),
         std=initial_std(backbone),
     )
-    return {"crtd": Term(loss_fn, args.lambda_weight)}
 
 
 def _corruption(backbone: Backbone, args: ModelArguments) -> Corruption:
