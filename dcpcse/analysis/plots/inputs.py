@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,13 +116,19 @@ def encode_pairs(model: "SentenceEncoder", task: str, sets: "Sequence[ScoredPair
 def encode_by_each(
     places: Mapping[str, str], args: argparse.Namespace, task: str, sets: "Sequence[ScoredPairs]"
 ) -> Iterator[tuple[str, EncodedPairs]]:
-    """Yield each label with the pairs encoded by its model; only one model is in memory at a time."""
-    from dcpcse.inference.loading import load_model
+    """Yield each label with the pairs encoded by its model; only one model is in memory at a time.
+
+    If only some of the models are output folders of train.py, the option --pooler applies to the others.
+    """
+    from dcpcse.inference.loading import is_trained, load_model
 
     encoder = encoder_arguments(args)
+    trained = [place for place in places.values() if encoder.pooler_type and is_trained(place, encoder)]
+    as_trained = trained if len(trained) < len(places) else []
     for label, place in places.items():
         notify(f"{label}: {place}")
-        encoded = encode_pairs(load_model(place, encoder), task, sets, encoder.batch_size)
+        options = replace(encoder, pooler_type=None) if place in as_trained else encoder
+        encoded = encode_pairs(load_model(place, options), task, sets, encoder.batch_size)
         notify(f"{label}: {len(encoded.gold):,} pairs of {task} {args.split}, Spearman x 100 = {encoded.spearman:.2f}")
         yield label, encoded
 

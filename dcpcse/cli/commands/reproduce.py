@@ -365,8 +365,11 @@ def picture_words(units: Sequence[RunUnit], config: ReproductionConfig, output: 
         # Models that are trained keep their own representation.
         if plain := [unit.row.plain for unit in units if unit.row.plain]:
             picture["pooler"] = plain[0]["pooler"]
-    flags = ["--custom_data"] if "data_dir" in picture and config.custom_data else []
-    return [kind, *sources[source], *command_words(picture), *flags]
+        if config.custom_data:
+            picture["custom_data"] = True
+    flags = [f"--{name}" for name, value in picture.items() if value is True]
+    values = {name: value for name, value in picture.items() if value is not True}
+    return [kind, *sources[source], *command_words(values), *flags]
 
 
 def _lines(unit: RunUnit) -> list[tuple[str, str]]:

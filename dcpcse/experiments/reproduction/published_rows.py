@@ -43,7 +43,7 @@ class PublishedRow:
     fitted to the embeddings of a plain encoder. sentences: the option of evaluation.py that takes the unlabelled
     training sentences. evaluation: options of evaluation.py for a trained model, if the paper evaluates it
     differently. assumed: settings that the paper does not give, and what is used instead. needs: what the user has to
-    provide besides the preset.
+    provide besides the preset. tied: whether the encoder that the user provides must have tied embeddings.
     answer: a query and its answer, whose rank is the column `rank`. similarity: a sentence and others, whose cosines
     with it are the columns of that name. predict: a sentence and, per column, the published tokens at its [MASK]; the
     figures are the numbers of these tokens that are predicted. picture: options of the figure that is drawn from all
@@ -70,6 +70,7 @@ class PublishedRow:
     glove: bool = False
     assumed: str | None = None
     needs: str | None = None
+    tied: bool | None = None
     cited: str | None = None
     answer: tuple[str, str] | None = None
     similarity: tuple[str, ...] = ()
@@ -126,6 +127,8 @@ def _rows_of(table: str, described: Mapping[str, Any]) -> list[PublishedRow]:
         values = {**shared, **given}
         values |= {key: dict(zip(columns, values.get(key, []), strict=False)) for key in FIGURES}
         values |= {key: tuple(values[key]) for key in ("answer", "similarity") if key in values}
+        assumed = [part["assumed"] for part in (shared, given) if "assumed" in part]
+        values["assumed"] = "; ".join(assumed) or None
         if "start" in values:
             values["start"] = Start(**values["start"])
         rows.append(PublishedRow(f"{table}/{name}", **values))

@@ -105,6 +105,8 @@ def obstacle(row: PublishedRow, config: ReproductionConfig) -> str | None:
         return _missing(config.vectors, "word vectors (--vectors GloVe's file)")
     if row.needs and config.base is None:
         return f"needs {row.needs}"
+    if row.tied is not None and _is_tied(config.base) is not row.tied:
+        return f"needs {row.needs}; the embeddings of {config.base} are {'untied' if row.tied else 'tied'}"
     for path in _texts(row):
         option = REPLACEABLE_FILES.get(path)
         where = f"--{option}" if option else "where its preset says"
@@ -142,6 +144,18 @@ def published_encoder(row: PublishedRow) -> str | None:
 def _is_encoder(place: str, hub_id: str | None) -> bool:
     """Return whether a place is this encoder: its hub id, or its folder in the cache of downloads."""
     return hub_id is not None and (place == hub_id or f"models--{hub_id.replace('/', '--')}" in Path(place).parts)
+
+
+def _is_tied(encoder: str) -> bool:
+    """Return whether the input embeddings of an encoder are also the output matrix of its masked-LM head."""
+    from transformers import AutoConfig  # imported here, because this takes a second and only few rows need it
+
+    from dcpcse.encoders.safe_loading import NO_CODE
+
+    try:
+        return bool(AutoConfig.from_pretrained(encoder, **NO_CODE).tie_word_embeddings)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--base {encoder}: its configuration cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def _presets(row: PublishedRow) -> list[str]:
