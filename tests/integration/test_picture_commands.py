@@ -22,6 +22,7 @@ from dcpcse.analysis.plots import (
     training_curves,
 )
 from dcpcse.cli.commands.evaluate import evaluate_command
+from dcpcse.cli.commands.import_ import import_command
 from dcpcse.cli.commands.plot import plot_command, plot_parser
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
@@ -66,6 +67,19 @@ def test_cosines_are_those_of_the_encoder_with_the_gold_of_the_file(tiny, sts_da
     np.testing.assert_allclose(scored.cosine, expected, atol=1e-5)
     assert scored.gold.tolist() == [float(row[4]) for row in rows]
     assert scored.spearman == pytest.approx(100 * spearmanr(scored.gold, expected).statistic, abs=1e-3)
+
+
+def test_an_imported_encoder_keeps_its_representation_beside_trained_models(
+    tool, tiny, sts_data, unsupervised, tmp_path
+):
+    base = str(tmp_path / "base")
+    assert tool(import_command, [tiny("bert"), "--pooler", "cls_before_pooler", "--output", base]).code == 0
+    data = ["--data_dir", sts_data, "--custom_data"]
+    together = cosine_by_score.gather(parsed("densities", f"cls={base}", f"ours={unsupervised.folder}", *data))
+    alone = cosine_by_score.gather(parsed("densities", f"cls={tiny('bert')}", *data, "--pooler", "cls_before_pooler"))
+    ours = cosine_by_score.gather(parsed("densities", f"ours={unsupervised.folder}", *data))
+    for label, expected in {**alone, **ours}.items():
+        np.testing.assert_allclose(together[label].cosine, expected.cosine, atol=1e-6)
 
 
 def test_an_encoder_and_its_score_file_give_the_same_point(tiny, sts_data, geometry):
