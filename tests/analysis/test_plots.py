@@ -113,6 +113,10 @@ PLOTS = {
         lambda: prompt_length.draw(LENGTHS, {8: 78.49}),
         {"4", "8", "16", "published", "one seed", "prompt length in tokens"},
     ),
+    "prompt_length_elsewhere": (
+        lambda: prompt_length.draw(LENGTHS, {4: 76.5}, comparable=False),
+        {"published, not comparable", "STS average,", "mean ± s.d."},
+    ),
     "fewshot": (lambda: fewshot.draw(DRAWS), {"MR", "CR", "ours", "theirs", "accuracy, %"}),
     "frequent": (lambda: frequent_tokens.draw(LEFT_OUT), {"avg", "cls", "10", "Spearman × 100"}),
     "curves": (
@@ -408,17 +412,26 @@ def test_lengths_show_mean_deviation_and_every_seed():
     assert [label.get_text() for label in axes.get_xticklabels()] == ["4", "8", "16", "32"]
 
 
-def answer(folder: Path, rows: dict[str, list]) -> Path:
-    content = {
-        "rows": [{"name": name, "cells": {"avg": {"values": v, "published": 70.5}}} for name, v in rows.items()]
-    }
+def answer(folder: Path, rows: dict[str, list], comparable: bool = True) -> Path:
+    cell = {"published": 70.5, "comparable": comparable}
+    content = {"rows": [{"name": name, "cells": {"avg": {**cell, "values": v}}} for name, v in rows.items()]}
     (folder / "answer.json").write_text(json.dumps(content), encoding="utf-8")
     return folder / "answer.json"
 
 
 def test_lengths_are_read_from_the_rows_that_name_one(tmp_path):
     path = answer(tmp_path, {"x/figure2/length-16": [77.5, 78], "x/figure2/length-4": [76], "x/table1": [1]})
-    assert prompt_length.read_points(path, None, "avg") == ({4: [76.0], 16: [77.5, 78.0]}, {4: 70.5, 16: 70.5})
+    assert prompt_length.read_points(path, None, "avg") == ({4: [76.0], 16: [77.5, 78.0]}, {4: 70.5, 16: 70.5}, True)
+    assert not prompt_length.read_points(answer(tmp_path, {"x/length-4": [76]}, comparable=False), None, "avg")[2]
+
+
+def test_published_points_of_other_settings_are_named_so_and_not_joined():
+    for comparable, name in ((True, "published"), (False, "published, not comparable")):
+        figure = prompt_length.draw({1: [70.0], 16: [75.0]}, {1: 76.5, 16: 78.49}, comparable=comparable)
+        assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == name
+        printed = figure.axes[0].lines[-1]
+        assert (printed.get_xdata().tolist(), printed.get_ydata().tolist()) == ([0, 1], [76.5, 78.49])
+        assert printed.get_linestyle() == "None"
 
 
 def test_lengths_that_cannot_be_read_are_refused(tmp_path):

@@ -27,8 +27,12 @@ def draw(
     points: Mapping[int, Sequence[float]],
     published: Mapping[int, float] | None = None,
     score: str = STS_AVERAGE,
+    comparable: bool = True,
 ) -> "Figure":
-    """Draw the scores of all seeds and the published scores by prompt length; the lengths are equally spaced."""
+    """Draw the scores of all seeds and the published scores by prompt length; the lengths are equally spaced.
+
+    comparable: whether the published scores belong to the same encoder, steps and settings; the legend says if not.
+    """
     published = published or {}
     figure = style.figure(style.COLUMN, 2.5)
     axes = figure.subplots()
@@ -50,18 +54,23 @@ def draw(
     if published:
         known = [length for length in lengths if length in published]
         heights = [published[length] for length in known]
-        look = {"markerfacecolor": "white", **style.series_style(1).line()}
-        (handles["published"],) = axes.plot([x[length] for length in known], heights, **look)
+        # Without a line: DCPCSE states two of the points of its figure 2, and nothing about those between.
+        look = {**style.series_style(1).line(), "linestyle": "none", "markerfacecolor": "white"}
+        name = "published" if comparable else "published, not comparable"
+        (handles[name],) = axes.plot([x[length] for length in known], heights, **look)
     axes.set_xticks(range(len(lengths)), lengths)
     axes.margins(x=0.08)
     axes.set_xlabel("prompt length in tokens")
-    axes.set_ylabel(style.plain(score))
+    axes.set_ylabel(style.plain(score, 20))
     style.legend_below(figure, list(handles.values()), list(handles))
     return figure
 
 
-def read_points(path: Path, study: str | None, cell: str) -> tuple[dict[int, list[float]], dict[int, float]]:
-    """Return length → scores of all seeds, and length → published score, for the rows named STUDY/length-P."""
+def read_points(path: Path, study: str | None, cell: str) -> tuple[dict[int, list[float]], dict[int, float], bool]:
+    """Return length → scores of all seeds, length → published score, and whether the two are comparable.
+
+    These are the values of the rows named STUDY/length-P.
+    """
     content = inputs.read_json(path)
     rows = content.get("rows") if isinstance(content, dict) else None
     found = [(named, row) for row in rows or () if (named := LENGTH_ROW.fullmatch(row["name"]))]
@@ -73,7 +82,7 @@ def read_points(path: Path, study: str | None, cell: str) -> tuple[dict[int, lis
     if study is not None and study not in studies:
         raise UserError(f"--study {study}: not in {path}; choose from: {', '.join(studies)}")
     chosen = {int(named["length"]): row["cells"] for named, row in found if study in (None, named["study"])}
-    points, published = {}, {}
+    points, published, comparable = {}, {}, True
     for length, cells in sorted(chosen.items()):
         owner = f"{path}, length {length}"
         if cell not in cells:
@@ -81,14 +90,16 @@ def read_points(path: Path, study: str | None, cell: str) -> tuple[dict[int, lis
         points[length] = inputs.numbers(cells[cell]["values"], owner)
         if cells[cell].get("published") is not None:
             (published[length],) = inputs.numbers([cells[cell]["published"]], f"{owner}, published")
-    return points, published
+            comparable &= cells[cell].get("comparable", True)
+    return points, published, comparable
 
 
 def _plot(args: argparse.Namespace) -> "Figure":
-    points, published = read_points(Path(args.answer), args.study, args.cell)
+    points, published, comparable = read_points(Path(args.answer), args.study, args.cell)
     for length, values in points.items():
-        inputs.notify(f"length {length}: {np.mean(values):.2f}, n = {len(values)} ({args.answer})")
-    return draw(points, published, STS_AVERAGE if args.cell == "avg" else args.cell)
+        printed = f"; published {published[length]:g}" if length in published else ""
+        inputs.notify(f"length {length}: {np.mean(values):.2f}, n = {len(values)} ({args.answer}){printed}")
+    return draw(points, published, STS_AVERAGE if args.cell == "avg" else args.cell, comparable)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
