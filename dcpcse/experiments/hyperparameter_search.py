@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +64,46 @@ def batch_and_rate_grid(best: Sequence[TrainingOptions]) -> list[TrainingOptions
 
 
 Stage = Callable[[Sequence[TrainingOptions]], list[TrainingOptions]]
-SEARCHES: Mapping[str, Mapping[str, Stage]] = {
-    "dcpcse": {"batch and learning rate": batch_and_rate_grid},
-    "d2cse": {
-        "learning rate": learning_rates,
-        "learning rate, finer": finer_learning_rates,
-        "batch": vary_option("per_device_train_batch_size", range(128, 257, 16)),
-        "lambda": vary_option("lambda_weight", (0.001, 0.005, 0.01, 0.05, 0.075)),
-        "epochs": vary_option("num_train_epochs", (1, 2, 3)),
-        "prompt length": vary_option("pre_seq_len", (10, 12, 14, 16, 18, 20)),
-    },
+"""Given the options tried so far, best first, a stage returns the options to try next."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """The stages of a search by name, in their order.
+
+    fixed_with_pairs: stages that are left out if the training data are pairs (or triplets) of sentences → the options
+    of train.py that every trial then uses unless they are given.
+    """
+
+    stages: Mapping[str, Stage]
+    fixed_with_pairs: Mapping[str, TrainingOptions] = field(default_factory=dict)
+
+    def stages_for(self, columns: Sequence[str]) -> dict[str, Stage]:
+        """Return the stages for training data with these columns."""
+        left_out = self.fixed_with_pairs if len(columns) > 1 else {}
+        return {name: stage for name, stage in self.stages.items() if name not in left_out}
+
+    def defaults_for(self, columns: Sequence[str]) -> TrainingOptions:
+        """Return the options of train.py that every trial uses unless they are given."""
+        fixed = self.fixed_with_pairs.values() if len(columns) > 1 else ()
+        return {**TRIAL_DEFAULTS, **{name: value for options in fixed for name, value in options.items()}}
+
+
+SEARCHES: Mapping[str, Search] = {
+    "dcpcse": Search({"batch and learning rate": batch_and_rate_grid}),
+    "d2cse": Search(
+        {
+            "learning rate": learning_rates,
+            "learning rate, finer": finer_learning_rates,
+            "batch": vary_option("per_device_train_batch_size", range(128, 257, 16)),
+            "lambda": vary_option("lambda_weight", (0.001, 0.005, 0.01, 0.05, 0.075)),
+            "epochs": vary_option("num_train_epochs", (1, 2, 3)),
+            "prompt length": vary_option("pre_seq_len", (10, 12, 14, 16, 18, 20)),
+        },
+        # "{1, 2, 3} for epochs under unsupervised setting" (appendix); 10 in the supervised columns of Table 7.
+        fixed_with_pairs={"epochs": {"num_train_epochs": "10"}},
+    ),
 }
-"""Search → its stages. Given the options tried so far, best first, a stage returns the options to try next."""
 
 
 class Trials:

@@ -10,7 +10,7 @@ import yaml
 from dcpcse.cli.commands import search_hyperparameters
 from dcpcse.cli.commands.search_hyperparameters import search_hyperparameters_command
 from dcpcse.cli.parse import parse_training
-from dcpcse.experiments.hyperparameter_search import SEARCHES, TrialFailedError, Trials, finer_learning_rates
+from dcpcse.experiments.hyperparameter_search import SEARCHES, Search, TrialFailedError, Trials, finer_learning_rates
 from dcpcse.utils.errors import UserError
 
 pytest.importorskip("optuna")
@@ -47,6 +47,7 @@ def fake(monkeypatch):
 def data_are_there(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("data")
     (folder / "data.txt").write_text("A dog.\nA cat.\n", encoding="utf-8")
+    (folder / "pairs.csv").write_text("sent0,sent1\nA dog.,A pet.\nA cat.,A pet.\n", encoding="utf-8")
     monkeypatch.chdir(folder)
 
 
@@ -70,6 +71,35 @@ def test_the_d2cse_search_finds_the_best_options_stage_by_stage(fake, tmp_path, 
     printed = capsys.readouterr().out
     assert printed.count("\n") >= len(fake)
     assert "STS-B dev" in printed
+
+
+PAIRS = ("--model_name_or_path", "encoder", "--train_file", "pairs.csv")
+
+
+@pytest.mark.parametrize(("given", "epochs"), [([], 10), (["--num_train_epochs", "4"], 4)])
+def test_with_pairs_the_d2cse_search_keeps_the_epochs(given, epochs, fake, tmp_path):
+    """The appendix: {1, 2, 3} under the unsupervised setting; Table 7: 10 under the supervised one."""
+    search_hyperparameters_command(argv(tmp_path, "d2cse", train=[*PAIRS, *given]))
+    assert not any("num_train_epochs" in options for options in fake)
+    assert {options["pre_seq_len"] for options in fake if "pre_seq_len" in options} == {10, 12, 14, 16, 18, 20}
+    best = yaml.safe_load((tmp_path / "best.yaml").read_text(encoding="utf-8"))
+    assert best["num_train_epochs"] == epochs
+
+
+def test_with_pairs_the_stage_of_epochs_is_refused(fake, tmp_path):
+    with pytest.raises(UserError, match=r"--stages 'epochs': .*single sentences only.*--num_train_epochs 10"):
+        search_hyperparameters_command(argv(tmp_path / "out", "d2cse", "--stages", "epochs", train=PAIRS))
+    assert not fake and not (tmp_path / "out").exists()
+
+
+def test_the_ranges_of_d2cse_are_those_of_its_appendix():
+    tried = {name: stage([{"learning_rate": 0.03}]) for name, stage in SEARCHES["d2cse"].stages.items()}
+    rates = [one["learning_rate"] for one in tried["learning rate"]]
+    assert rates == [0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09]
+    assert [one["per_device_train_batch_size"] for one in tried["batch"]] == [128 + 16 * i for i in range(9)]
+    assert [one["lambda_weight"] for one in tried["lambda"]] == [0.001, 0.005, 0.01, 0.05, 0.075]
+    assert [one["num_train_epochs"] for one in tried["epochs"]] == [1, 2, 3]
+    assert [one["pre_seq_len"] for one in tried["prompt length"]] == [10, 12, 14, 16, 18, 20]
 
 
 def test_the_dcpcse_search_is_the_grid_of_its_paper(fake, tmp_path):
@@ -183,7 +213,7 @@ def test_only_some_stages(fake, tmp_path):
 
 
 def test_a_real_try_trains_and_is_measured(tiny, train_txt, sts_data, tmp_path, monkeypatch):
-    monkeypatch.setitem(SEARCHES, "dcpcse", {"tiny": lambda best: [{"learning_rate": 0.01}]})
+    monkeypatch.setitem(SEARCHES, "dcpcse", Search({"tiny": lambda best: [{"learning_rate": 0.01}]}))
     words = ["--model_name_or_path", tiny("bert"), "--train_file", train_txt, "--eval_data_dir", sts_data]
     words += [
         "--custom_eval_data",
@@ -220,13 +250,13 @@ def test_two_searches_do_not_share_a_folder(fake, tmp_path):
 def test_measuring_follows_a_file_of_options(tmp_path):
     path = tmp_path / "options.yaml"
     path.write_text("model_name_or_path: encoder\ntrain_file: data.txt\neval_steps: 20\n", encoding="utf-8")
-    assert "--eval_steps" not in search_hyperparameters._options_of_tries([str(path)])[0]
+    assert "--eval_steps" not in search_hyperparameters._options_of_tries([str(path)], SEARCHES["dcpcse"])[0]
 
 
 def test_tries_of_a_dead_process_are_made_again_and_those_of_other_machines_on_request(fake, tmp_path, monkeypatch):
     search_hyperparameters_command(argv(tmp_path, "dcpcse", "--limit", "1"))
-    given, shared = search_hyperparameters._options_of_tries(
-        ["--model_name_or_path", "encoder", "--train_file", "data.txt"]
+    given, shared, _ = search_hyperparameters._options_of_tries(
+        ["--model_name_or_path", "encoder", "--train_file", "data.txt"], SEARCHES["dcpcse"]
     )
     tries = Trials(tmp_path, "dcpcse", given, shared)
     dead = tries.study.ask()

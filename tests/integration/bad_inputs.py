@@ -849,6 +849,12 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "rate",
         ),
         Case(
+            "search-hyperparameters: a stage for single sentences",
+            "search-hyperparameters --search d2cse --output_dir out --stages epochs -- --model_name_or_path bert "
+            "--train_file pairs.csv --eval_data_dir sts --custom_eval_data",
+            "--stages 'epochs'",
+        ),
+        Case(
             "search-hyperparameters: no tries",
             f"{TRY} --limit 0",
             "--limit 0",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dcpcse.cli.parse import parse_training
-from dcpcse.experiments.hyperparameter_search import SEARCHES, TRIAL_DEFAULTS, TrainingOptions, Trials, import_optuna
+from dcpcse.experiments.hyperparameter_search import SEARCHES, Search, TrainingOptions, Trials, import_optuna
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
@@ -17,13 +17,20 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
     argv = list(argv)
     split = argv.index("--") if "--" in argv else len(argv)
     args = search_hyperparameters_parser().parse_args(argv[:split])
-    known, folder = SEARCHES[args.search], Path(args.output_dir)
-    if unknown := set(args.stages or ()) - set(known):
-        raise UserError(f"--stages {sorted(unknown)}: unknown; choose from {', '.join(known)}")
+    search, folder = SEARCHES[args.search], Path(args.output_dir)
+    if unknown := set(args.stages or ()) - set(search.stages):
+        raise UserError(f"--stages {sorted(unknown)}: unknown; choose from {', '.join(search.stages)}")
     if args.limit is not None and args.limit < 1:
         raise UserError(f"--limit {args.limit}: must be at least 1")
     require_writable(folder, f"--output_dir {folder}")
-    given, shared = _options_of_tries(argv[split + 1 :])
+    given, shared, columns = _options_of_tries(argv[split + 1 :], search)
+    known = search.stages_for(columns)
+    if left_out := sorted(set(args.stages or ()) - set(known)):
+        fixed = ", ".join(f"--{name} {value}" for name, value in search.fixed_with_pairs[left_out[0]].items())
+        raise UserError(
+            f"--stages {left_out[0]!r}: the search {args.search} has this stage for single sentences only, and "
+            f"{shared['train_file']} has {len(columns)} columns (default there: {fixed}); leave it out"
+        )
     import_optuna()
     folder.mkdir(parents=True, exist_ok=True)
     trials = Trials(folder, args.search, given, shared, args.limit, args.retake)
@@ -37,26 +44,30 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
     trials.write_best()
 
 
-def _options_of_tries(words: Sequence[str]) -> tuple[list[str], TrainingOptions]:
-    """Return the options of train.py for all trials, as arguments and by name. Raises UserError as train.py would."""
+def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], TrainingOptions, list[str]]:
+    """Return the options of train.py for all trials, as arguments and by name, and the columns of the training data.
+
+    Raises UserError as train.py would.
+    """
     if any(word.split("=")[0] == "--output_dir" for word in words):
         raise UserError("--output_dir after --: the search sets it for every trial; remove it")
     (model, data, _), names = parse_training([*words, "--output_dir", "unused"])
     # Imported after the options are checked, as these imports take seconds.
-    from dcpcse.data.readers import reader_of
+    from dcpcse.data.readers import DataSource, read_table
     from dcpcse.methods import fill_defaults
     from dcpcse.training.run import load_dev_tasks
     from dcpcse.training.validate_setup import require_training_file
 
     require_training_file(model, data)
     fill_defaults(model, ["anchor"])
-    reader_of(Path(data.train_file))  # raises UserError if the file is missing or of an unknown kind
+    columns, _ = read_table(DataSource(Path(data.train_file)))
     load_dev_tasks(data)
-    measuring = {name: value for name, value in TRIAL_DEFAULTS.items() if name not in names}
+    measuring = {name: value for name, value in search.defaults_for(columns).items() if name not in names}
     words = [*words, *(word for name, value in measuring.items() for word in (f"--{name}", value))]
     parts, names = parse_training([*words, "--output_dir", "unused"])
     values = {name: value for part in parts for name, value in vars(part).items() if name in names}
-    return words, {name: getattr(value, "value", value) for name, value in values.items() if name != "output_dir"}
+    shared = {name: getattr(value, "value", value) for name, value in values.items() if name != "output_dir"}
+    return words, shared, columns
 
 
 def search_hyperparameters_parser() -> CommandParser:
