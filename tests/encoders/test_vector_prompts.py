@@ -15,6 +15,7 @@ from dcpcse.encoders.storage.manifest import PROMPT_PARTS
 from dcpcse.encoders.vector_prompts import PROMPT_FORMS, PROMPT_KINDS
 from dcpcse.methods import arguments, build_method, model_arguments
 from dcpcse.models import Encoder, PromptShape, SentenceEncoder, VectorPrompt
+from dcpcse.training.sharding import shard_layers
 from dcpcse.utils.errors import UserError
 
 BERT_LIKE = ("bert", "roberta", "xlm-roberta", "electra")
@@ -229,3 +230,25 @@ def test_the_share_of_trained_parameters_is_around_that_of_the_paper(config, len
 def test_copies_of_the_names_of_forms_and_kinds_agree():
     assert tuple(PROMPT_FORMS) == arguments.PROMPT_FORMS
     assert {kind: prompt.parts for kind, prompt in PROMPT_KINDS.items()} == PROMPT_PARTS
+
+
+def test_vectors_are_projected_while_the_weights_of_a_split_layer_are_whole(tiny):
+    """Outside of its forward pass, a layer that `--shard_encoder` splits has parts of its weights only."""
+    encoder = prompted(tiny("bert"))
+    ids, mask = batch()
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = encoder(ids, mask)[-1][mask.bool()]
+        return hidden.detach(), torch.autograd.grad(hidden.square().mean(), encoder.prompt.table.weight)[0]
+
+    expected = run()
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        shard_layers(encoder.backbone)
+        with pytest.raises(RuntimeError, match="DTensor"):
+            encoder.draw_prefix(2)[0]
+        found = run()
+    finally:
+        torch.distributed.destroy_process_group()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)

@@ -40,6 +40,8 @@ RECIPES = {
         "train_csv",
         {"method": "consert", "tuning": "deep", "augmentation_1": "adversarial"},
     ),
+    "d2cse, vectors": ("roberta", "train_csv", {"method": "d2cse", "prompt_form": "vectors"}),
+    "esimcse, vectors": ("bert", "train_txt", {"method": "esimcse", "tuning": "deep", "prompt_form": "vectors"}),
     "dcpcse, [CLS] prompt": ("bert", "train_txt", {"method": "dcpcse", "cls_prompt": True}),
 }
 CRTD = ("d2cse", "diffcse")
