@@ -78,8 +78,12 @@ def test_an_imported_encoder_keeps_its_representation_beside_trained_models(
     together = cosine_by_score.gather(parsed("densities", f"cls={base}", f"ours={unsupervised.folder}", *data))
     alone = cosine_by_score.gather(parsed("densities", f"cls={tiny('bert')}", *data, "--pooler", "cls_before_pooler"))
     ours = cosine_by_score.gather(parsed("densities", f"ours={unsupervised.folder}", *data))
+    # Beside an output folder, --pooler applies to the other encoders only.
+    words = ["densities", f"cls={tiny('bert')}", f"ours={unsupervised.folder}", *data, "--pooler", "cls_before_pooler"]
+    mixed = cosine_by_score.gather(parsed(*words))
     for label, expected in {**alone, **ours}.items():
         np.testing.assert_allclose(together[label].cosine, expected.cosine, atol=1e-6)
+        np.testing.assert_allclose(mixed[label].cosine, expected.cosine, atol=1e-6)
 
 
 def test_an_encoder_and_its_score_file_give_the_same_point(tiny, sts_data, geometry):
