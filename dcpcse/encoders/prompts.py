@@ -76,8 +76,6 @@ class DeepPrompt(nn.Module):
 
     kind: ClassVar[str] = "deep"
     """Name of this form of prompts in `dcpcse.json`."""
-    parts: ClassVar[int] = 2
-    """Number of trained vectors of size heads·head_dim per prompt and layer: a key and a value."""
 
     def __init__(
         self, shape: PromptShape, *, dropout: float = 0.0, projection: int | None = None, std: float = 0.02
@@ -100,7 +98,7 @@ class DeepPrompt(nn.Module):
     @property
     def width(self) -> int:
         """Number of columns of the table: the trained numbers per prompt, in all layers."""
-        return self.parts * self.shape.layers * self.shape.heads * self.shape.head_dim
+        return self.shape.width
 
     def forward(self, rows: int, backbone: PreTrainedModel | None = None) -> Prefix:
         """Return the prefix of `rows` sequences: layer → keys and values, each (rows, heads, P, head_dim).

@@ -26,7 +26,10 @@ class VectorPrompt(DeepPrompt):
     """
 
     kind: ClassVar[str] = "deep_vectors"
-    parts: ClassVar[int] = 1
+
+    @property
+    def width(self) -> int:
+        return self.shape.width // 2  # one vector instead of a key and a value
 
     def forward(self, rows: int, backbone: PreTrainedModel | None = None) -> "VectorPrefix":
         """Return the prefix of `rows` sequences for the backbone, whose layers compute it from the vectors.

@@ -229,7 +229,8 @@ def test_the_share_of_trained_parameters_is_around_that_of_the_paper(config, len
 
 def test_copies_of_the_names_of_forms_and_kinds_agree():
     assert tuple(PROMPT_FORMS) == arguments.PROMPT_FORMS
-    assert {kind: prompt.parts for kind, prompt in PROMPT_KINDS.items()} == PROMPT_PARTS
+    shape = PromptShape(3, 2, 4, 5)
+    assert {kind: prompt(shape).width // (2 * 4 * 5) for kind, prompt in PROMPT_KINDS.items()} == PROMPT_PARTS
 
 
 def test_vectors_are_projected_while_the_weights_of_a_split_layer_are_whole(tiny):
