@@ -384,12 +384,6 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "train ... --method d2cse --generator_name bert --discriminator_learning_rate 1e-5",
             "--discriminator_learning_rate",
         ),
-        Case(
-            "a warm-up of a schedule that has none",
-            "train ... --method diffcse --generator_name bert --discriminator_warmup_steps 5 "
-            "--lr_scheduler_type greedy",
-            "--lr_scheduler_type greedy",
-        ),
         Case("inner size without a projection", "train ... --prefix_hidden_size 64", "--prefix_hidden_size"),
         Case("MLM numbers without MLM", "train ... --mlm_weight 0.5", "--mlm_weight"),
         Case("an LM head without MLM", "train ... --lm_head new", "--lm_head"),
