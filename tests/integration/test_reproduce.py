@@ -92,6 +92,21 @@ def test_a_row_that_fails_lets_the_others_go_on(options, tool, tmp_path):
     assert "static-avg" in outcome.out and set(units(tmp_path)) == {f"{UNTRAINED[0]}/once"}
 
 
+def test_tokens_are_predicted_and_a_figure_is_drawn(untrained, train_txt, tool, tmp_path):
+    rows = ["promptbert/table7/i-am-sad", "promptbert/figure1/roberta-base"]
+    outcome = tool(reproduce_command, [*rows, *untrained, "--unsup_file", train_txt, "--output_dir", str(tmp_path)])
+    assert outcome.code == 0, outcome.err
+    assert "i am sad. denoised: " in outcome.out and "(published: sad, sadness, crying, grief, tears)" in outcome.out
+    line = json.loads((tmp_path / rows[0] / "once/tokens.jsonl").read_text(encoding="utf-8"))
+    answer = json.loads((tmp_path / "answer.json").read_text(encoding="utf-8"))
+    (tokens,) = [row["cells"] for row in answer["rows"] if row["name"] == rows[0]]
+    published = {"sad", "sadness", "happy", "love", "happiness"}
+    assert tokens["top"]["values"] == [len(published & set(line["top"]))] and len(line["top"]) == 5
+    assert tokens["top"]["published"] == 5 and not tokens["top"]["comparable"]
+    assert (tmp_path / "promptbert/figure1.png").stat().st_size > 10_000
+    assert (tmp_path / "promptbert/figure1.svg").is_file()
+
+
 def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_alone(
     cluster, untrained, tool, tmp_path
 ):

@@ -340,10 +340,9 @@ def _draw_pictures(
     for table, members in groupby(rows, key=lambda row: row.table):
         done = [first[row.name] for row in members if row.picture and row.name in first]
         if done:
+            words = [*picture_words(done, config, output), "--output", f"{output / table}.png", "--overwrite"]
             try:
-                find_command("plot")(
-                    [*picture_words(done, config, output), "--output", str(output / table), "--overwrite"]
-                )
+                find_command("plot")(words)
             except UserError as error:
                 failures[table] = f"{table}: the picture was not drawn: {error}"
     return failures

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpcse.experiments.reproduction.published_rows import PublishedRow, all_rows, find_rows
+from dcpcse.experiments.reproduction.units import published_encoder
 from dcpcse.experiments.verification.subject import Subject
 from dcpcse.interop.convert.choices import PublishedSettings
 from dcpcse.interop.convert.layouts import LAYOUTS
@@ -113,12 +114,8 @@ def _description(subject: Subject) -> str:
 
 def _settings(row: PublishedRow) -> Mapping[str, Any]:
     """Return the options of train.py with which a row was trained, or those of evaluation.py for a plain encoder."""
-    if row.preset in presets.names():
-        return {**presets.load_preset(row.preset).options, **row.options}
-    if row.preset:  # the paper gives no settings
-        encoder = next((name for name in _ENCODERS if row.preset.endswith(f"-{name.removesuffix('-uncased')}")), None)
-        return {"method": row.preset.partition("/")[0], "model_name_or_path": encoder}
-    return {"model_name_or_path": row.plain.get("model")} if row.plain else {}
+    settings = {**presets.load_preset(row.preset).options, **row.options} if row.preset else {}
+    return {**settings, "model_name_or_path": published_encoder(row)}
 
 
 def _may_be_of(subject: Subject, settings: Mapping[str, Any]) -> bool:
@@ -141,7 +138,7 @@ def _may_be_of(subject: Subject, settings: Mapping[str, Any]) -> bool:
 
 def conversion_settings(row: PublishedRow) -> PublishedSettings | None:
     """Return the settings with which a row's checkpoint is read; None if the row has no preset."""
-    if row.preset not in presets.names():
+    if row.preset is None:
         return None
     changed = ", changed as in the row" if row.options else ""
     return PublishedSettings(_settings(row), f"preset {row.preset} of {row.name}{changed}")
