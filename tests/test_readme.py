@@ -27,6 +27,7 @@ from dcpcse.cli.commands.search import search_parser as lookup_parser
 from dcpcse.cli.commands.search_hyperparameters import search_hyperparameters_parser as hyperparameter_parser
 from dcpcse.cli.commands.search_templates import search_templates_parser
 from dcpcse.cli.commands.similarity import similarity_parser
+from dcpcse.cli.commands.verify import verify_parser
 from dcpcse.cli.legacy_options import TRAINING_NAMES
 from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.encoders.pooling import POOLERS
@@ -140,6 +141,7 @@ DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
     "card": ("hub", card_parser),
     "pull": ("hub", pull_parser),
     "push": ("hub", push_parser),
+    "verify": ("verify", verify_parser),
 }
 """Command of `dcpcse` → the page of docs/ that describes it, and its parser."""
 
@@ -221,6 +223,7 @@ def test_no_option_is_named_that_does_not_exist():
         *("rows", "spread", "repeats"),  # of benchmarks/search.py
         *("list", "runs", "seconds", "findings", "most"),  # of tests/stress
         *("over_training", "projection", "count", "lines", "cell", "study", "task", "split"),  # of dcpcse plot
+        *("matrix", "no_bins"),  # of dcpcse plot
         "no",
         *TRAINING_NAMES.renamed,
         *TRAINING_NAMES.meaning,

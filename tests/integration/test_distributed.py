@@ -234,8 +234,8 @@ from dcpcse.training.trainer import ContrastiveTrainer
 drawn, trainers, rows = [], [], []
 draw, init, compute = DeepPrompt.forward, ContrastiveTrainer.__init__, ContrastiveTrainer.compute_loss
 
-def forward(self, rows):
-    prefix = draw(self, rows)
+def forward(self, rows, *backbone):
+    prefix = draw(self, rows, *backbone)
     if self.training:
         drawn.append(torch.cat([(half == 0).flatten() for pair in prefix.values() for half in pair]))
     return prefix

@@ -243,8 +243,8 @@ def test_a_trained_part_that_gets_no_gradient_is_an_error_of_the_first_step(
 def test_the_layer_that_is_cut_off_is_named(tiny, train, train_txt, tmp_path, tool, monkeypatch):
     draw = DeepPrompt.forward
 
-    def cut(self, rows):
-        return {i: tuple(half.detach() for half in pair) if i == 1 else pair for i, pair in draw(self, rows).items()}
+    def cut(self, *args):
+        return {i: tuple(half.detach() for half in pair) if i == 1 else pair for i, pair in draw(self, *args).items()}
 
     monkeypatch.setattr(DeepPrompt, "forward", cut)
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out")

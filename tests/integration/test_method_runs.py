@@ -126,7 +126,6 @@ def test_dev_sets_may_be_measured_with_denoising_and_the_result_without(train, t
         (["--template", 'This sentence : "{sentence}" means [MASK]'], 0),
         (["--pooler", "avg"], 0),
         (["--template", "{sentence} [MASK]"], 2),
-        (["--denoise"], 2),
         (["--final_period"], 2),
         (["--pre_seq_len", "4"], 2),
         (["--template", "no slots"], 2),

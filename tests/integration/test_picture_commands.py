@@ -140,8 +140,9 @@ def test_models_are_projected_together(tiny, sts_data, unsupervised):
     rows = [line.split("\t")[5:7] for line in file.read_text(encoding="utf-8").splitlines()]
     known = list(dict.fromkeys([first for first, _ in rows] + [second for _, second in rows]))
     full = embedding_projection.gather(parsed("embeddings", *places[::2], *common[:-1], "99"))
-    models = [load_model(place.split("=")[1], EncoderArguments(pooler_type="avg")) for place in places[::2]]
-    vectors = np.concatenate([model.encode(known) for model in models]).astype(np.float64)
+    plain = load_model(tiny("bert"), EncoderArguments(pooler_type="avg"))
+    trained = load_model(str(unsupervised.folder), EncoderArguments())  # keeps its own representation
+    vectors = np.concatenate([model.encode(known) for model in (plain, trained)]).astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     left, sizes, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
     found = np.concatenate([full.places["bert"], full.places["ours"]])

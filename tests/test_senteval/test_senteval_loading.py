@@ -155,8 +155,9 @@ def test_sick_relatedness_and_entailment_share_their_files(tmp_path):
 def test_every_task_can_be_measured_on_small_data(whole_data):
     quick = Classifier(optim="adam,lr=0.03", epoch_size=2, tenacity=2, max_epoch=30)
     settings = unofficial(kfold=2, classifier=quick, shots=8, draws=2, kmeans_runs=2, kmeans_starts=1)
-    results = evaluate(bag_encode, list(TASKS), whole_data, settings=settings).results
-    assert list(results) == list(TASKS)
+    tasks = [name for name in TASKS if name != "STS-frequent"]  # needs access to the encoder's tokens
+    results = evaluate(bag_encode, tasks, whole_data, settings=settings).results
+    assert list(results) == tasks
     for name, result in results.items():
         assert (result.task, result.split) == (name, "test")
         json.dumps(result.as_dict())
