@@ -446,8 +446,13 @@ def test_lengths_that_cannot_be_read_are_refused(tmp_path):
         prompt_length.read_points(answer(tmp_path, {"x/length-1": [1, None]}), None, "avg")
     with pytest.raises(UserError, match=r"length 1: \[\] is not a list of numbers"):
         prompt_length.read_points(answer(tmp_path, {"x/length-1": []}), None, "avg")
-    with pytest.raises(UserError, match="no rows named"):
+    with pytest.raises(UserError, match="no finished rows named"):
         prompt_length.read_points(answer(tmp_path, {"x/table1": [1]}), None, "avg")
+    file = answer(tmp_path, {"x/length-1": [1], "x/length-2": [2]})
+    content = json.loads(file.read_text(encoding="utf-8"))
+    content["rows"][1]["cells"] = {}  # a row that was not run
+    file.write_text(json.dumps(content), encoding="utf-8")
+    assert prompt_length.read_points(file, None, "avg")[0] == {1: [1.0]}
 
 
 def test_every_draw_is_marked_once_at_its_height():

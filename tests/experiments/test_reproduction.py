@@ -557,6 +557,15 @@ def test_the_table_shows_means_published_figures_and_why_a_row_is_empty(answers)
     assert "-7.49" not in result_tables.result_table([other], None)
 
 
+def test_a_note_that_all_rows_of_a_table_share_is_given_once():
+    rows = find_rows(["conpvp/figure4"])
+    results = [RowResult(row, {}, notes=(f"assumed: {row.assumed}",)) for row in rows]
+    results[0] = replace(results[0], notes=(*results[0].notes, "one of its own"))
+    text = result_tables.result_table(results, None)
+    assert text.count("[CLS] of RoBERTa-large") == 1 and "conpvp/figure4: assumed: [CLS]" in text
+    assert "conpvp/figure4/RoBERTa-large: one of its own" in text
+
+
 def test_the_files_hold_the_same_numbers(answers):
     lines = list(csv.DictReader(io.StringIO(result_tables.as_csv(answers))))
     assert {line["column"] for line in lines} == set(answers[0].row.columns)

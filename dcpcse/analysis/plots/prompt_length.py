@@ -59,7 +59,7 @@ def draw(
         name = "published" if comparable else "published, not comparable"
         (handles[name],) = axes.plot([x[length] for length in known], heights, **look)
     axes.set_xticks(range(len(lengths)), lengths)
-    axes.margins(x=0.08)
+    axes.set_xlim(-0.6, len(lengths) - 0.4)
     axes.set_xlabel("prompt length in tokens")
     axes.set_ylabel(style.plain(score, 20))
     style.legend_below(figure, list(handles.values()), list(handles))
@@ -69,14 +69,14 @@ def draw(
 def read_points(path: Path, study: str | None, cell: str) -> tuple[dict[int, list[float]], dict[int, float], bool]:
     """Return length → scores of all seeds, length → published score, and whether the two are comparable.
 
-    These are the values of the rows named STUDY/length-P.
+    These are the values of the rows named STUDY/length-P. Rows that were not run are left out.
     """
     content = inputs.read_json(path)
     rows = content.get("rows") if isinstance(content, dict) else None
-    found = [(named, row) for row in rows or () if (named := LENGTH_ROW.fullmatch(row["name"]))]
+    found = [(named, row) for row in rows or () if (named := LENGTH_ROW.fullmatch(row["name"])) and row["cells"]]
     studies = dict.fromkeys(named["study"] for named, _ in found)
     if not studies:
-        raise UserError(f"{path}: no rows named .../length-P; give the results of a study of prompt lengths")
+        raise UserError(f"{path}: no finished rows named .../length-P; give the results of a study of prompt lengths")
     if study is None and len(studies) > 1:
         raise UserError(f"{path} contains several studies; choose one with --study: {', '.join(studies)}")
     if study is not None and study not in studies:

@@ -64,8 +64,16 @@ def _one_table(name: str, results: Sequence[RowResult], baseline: str | None, st
     seeds = sorted({seed for result in results for seed in result.seeds if seed is not None})
     title = f"{name}: {results[0].row.shows}{'; seeds ' if seeds else ''}{', '.join(map(str, seeds))}"
     reasons = [f"{result.row.name}: {result.obstacle}" for result in results if result.obstacle]
-    reasons += [f"{result.row.name}: {note}" for result in results for note in result.notes]
+    reasons += _notes(name, results)
     return "\n".join([title, "", view.get_string(), *([""] if reasons else []), *reasons])
+
+
+def _notes(table: str, results: Sequence[RowResult]) -> list[str]:
+    """Return the notes of the rows; a note that all rows share is given once, with the name of the table."""
+    shared = set.intersection(*(set(result.notes) for result in results))
+    common = [note for note in results[0].notes if note in shared] if len(results) > 1 else []
+    own = [f"{result.row.name}: {note}" for result in results for note in result.notes if note not in common]
+    return [*(f"{table}: {note}" for note in common), *own]
 
 
 def _words(result: RowResult, last: str) -> list[str]:
