@@ -169,7 +169,7 @@ def _refuse_own_folder(name_or_path: str) -> None:
         raise UserError(f"cannot load the encoder {name_or_path[:200]!r}: {first_line(error)}") from error
     if own:
         raise UserError(
-            f"{name_or_path} is a trained model folder without its own encoder; load it with dcpcse.load or "
+            f"{name_or_path} is a trained model folder, not an encoder; load it with dcpcse.load or "
             "evaluation.py, or resume its training with --resume"
         )
 
@@ -262,7 +262,7 @@ def _load_with_lm_head(
         raise UserError(
             f"{name_or_path} has no masked-LM head (it lacks {min(missing - body)}), which --do_mlm, --org_mlp, top_k "
             "and predicted words need; give another checkpoint of the same vocabulary and size with --lm_head PATH, "
-            "or train a new head with --lm_head new"
+            "or, in training, --lm_head new"
         )
     _require_none_missing(name_or_path, body)
     model = masked_lm.base_model

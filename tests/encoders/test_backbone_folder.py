@@ -136,7 +136,7 @@ def test_a_trained_encoder_can_be_the_frozen_one_of_the_next_method(saved, sente
     model.save(tmp_path / "next")
     assert np.array_equal(dcpcse.load(tmp_path / "next", device="cpu").encode(sentences), model.encode(sentences))
     prompted, _ = saved(method="dcpcse", pre_seq_len=3)
-    with pytest.raises(UserError, match="without its own encoder"):
+    with pytest.raises(UserError, match="a trained model folder, not an encoder"):
         load_backbone(str(prompted))
 
 

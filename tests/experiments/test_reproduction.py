@@ -497,7 +497,7 @@ def test_a_best_run_is_compared_with_the_best_and_printed_extremes_stand_beside_
     row = ROWS["promptbert/table10/SimCSE-BERT-base"]
     cell = Cell((75.0, 76.0), 75.42, published_best=row.best["avg"], published_worst=row.worst["avg"])
     text = result_tables.result_table([RowResult(row, {"avg": cell}, (0, 1))], None)
-    assert "76.00 (published 76.64)" in text and "75.00 (published 73.5)" in text
+    assert "76.00 (published 76.64)" in text and "75.00 (published 73.50)" in text
 
 
 def test_a_unit_keeps_what_its_command_prints(setting, tmp_path, commands):
@@ -566,6 +566,16 @@ def test_a_note_that_all_rows_of_a_table_share_is_given_once():
     assert "conpvp/figure4/RoBERTa-large: one of its own" in text
 
 
+def test_columns_that_small_data_do_not_give_are_empty_and_said(setting, tmp_path):
+    (unit,) = plan([ROWS["conpvp/figure5/SimCSE"]], [0], setting, tmp_path)
+    tasks = {"STS-frequent": {"average_without": {"0": 50.0, "1": 48.0}}}
+    written(unit, {"scores_x100": {}, "averages_x100": {}, "tasks": tasks})
+    result = collect_result(unit.row, [unit], True)
+    assert {name: cell.mean for name, cell in result.cells.items()} == {"without 0": 50.0, "without 1": 48.0}
+    text = result_tables.result_table([result], None)
+    assert "50.00" in text and "not measured, because the evaluation data are too small: without 2, without 5" in text
+
+
 def test_the_files_hold_the_same_numbers(answers):
     lines = list(csv.DictReader(io.StringIO(result_tables.as_csv(answers))))
     assert {line["column"] for line in lines} == set(answers[0].row.columns)
@@ -583,4 +593,4 @@ def test_the_files_hold_the_same_numbers(answers):
 def test_the_listing_tells_what_can_be_run(setting):
     rows = find_rows(["dcpcse/table2", "promptbert/table6"])
     text = result_tables.row_listing(rows, {row.name: obstacle(row, setting) for row in rows})
-    assert "BERT-base-with-mlm" in text and "78.1 (avg)" in text and "runnable" in text and "cited only" in text
+    assert "BERT-base-with-mlm" in text and "78.10 (avg)" in text and "runnable" in text and "cited only" in text

@@ -15,9 +15,9 @@ from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.verify import verify_command
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.experiments.reproduction import published_rows
-from dcpcse.experiments.reproduction.published_rows import PublishedRow
+from dcpcse.experiments.reproduction.published_rows import PublishedRow, all_rows
 from dcpcse.experiments.verification import fitting_rows
-from dcpcse.experiments.verification.report import compare
+from dcpcse.experiments.verification.report import compare, row_options
 from dcpcse.experiments.verification.subject import Subject
 from dcpcse.interop.convert import import_checkpoint
 from dcpcse.methods import build_method, model_arguments
@@ -406,4 +406,10 @@ def test_a_checkpoint_that_fits_no_row_names_the_option(made, rows, data, tool, 
     rows(a_row(preset="promptbert/unsup-bert-base"))
     folder = simcse(made).write(tmp_path / "unsup")
     outcome, _ = verified(tool, folder, data, tmp_path)
-    assert outcome.code == 2 and "no published row fits it alone; name one with --row" in outcome.err
+    assert outcome.code == 2 and "name it with --row" in outcome.err
+
+
+def test_the_report_names_the_options_with_which_the_row_was_evaluated():
+    row = all_rows()["promptbert/table4/X-is-MASK"]
+    assert row_options(row) == {"pooler": "mask", "template": "{sentence} is [MASK] .", "final_period": True}
+    assert row_options(all_rows()["promptbert/table13/supervised/PromptBERT"]) == {"pooler": "mask", "denoise": False}

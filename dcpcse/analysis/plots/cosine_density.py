@@ -34,6 +34,8 @@ def draw(models: Mapping[str, PairScores]) -> "Figure":
         handles += axes.plot(x, height, markevery=(start, POINTS // MARKS), markersize=3, **look.line())
         axes.fill_between(x, height, color=look.color, alpha=0.12, linewidth=0)
     axes.set_ylim(bottom=0)
+    axes.ticklabel_format(axis="x", useOffset=False)  # cosines that are almost equal are shown in full
+    axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel("cosine similarity")
     axes.set_ylabel("density")
     style.legend_below(figure, handles, list(models))

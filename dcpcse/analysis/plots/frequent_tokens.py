@@ -32,7 +32,7 @@ def draw(models: Mapping[str, Mapping[int, float]], scored: str | None = None) -
     axes.set_xticks(counts, counts)
     axes.minorticks_off()
     axes.set_xlabel("most frequent tokens removed")
-    axes.set_ylabel(f"Spearman × 100, {scored}" if scored else "Spearman × 100")
+    axes.set_ylabel(style.plain(f"Spearman × 100, {scored}" if scored else "Spearman × 100", 20))
     style.legend_below(figure, handles, list(models))
     return figure
 

@@ -72,8 +72,8 @@ def reproduce_command(argv: Sequence[str]) -> None:
     sizes, refused = _settle(units)
     if args.dry_run:
         print(plan_table(units, sizes, obstacles | refused))
-        if no_data := _no_data(config):
-            print(f"not ready: {no_data}")
+        if problem := _no_data(config) or _unusable_data(units, config):
+            print(f"not ready: {problem}")
         _require_none_failed(refused, rows)
         return
     require_writable(args.output_dir, f"--output_dir {args.output_dir}")
@@ -169,7 +169,11 @@ def _require_use(args: argparse.Namespace, rows: Sequence[PublishedRow]) -> None
 def _no_data(config: ReproductionConfig) -> str | None:
     """Return a message if there is no evaluation data, else None. The data is not read."""
     folder = config.data_dir / "downstream"
-    return None if folder.is_dir() else f"needs the evaluation data (--data_dir); {folder} does not exist"
+    if not folder.is_dir():
+        return f"needs the evaluation data (--data_dir); {folder} does not exist"
+    if not any(path.is_dir() for path in folder.iterdir()):
+        return f"needs the evaluation data (--data_dir); {folder} contains none"
+    return None
 
 
 def _require_data(units: Sequence[RunUnit], config: ReproductionConfig) -> None:
@@ -184,6 +188,17 @@ def _require_data(units: Sequence[RunUnit], config: ReproductionConfig) -> None:
         modes.setdefault(row.mode, []).extend(row.measured)
     for mode, tasks in modes.items():
         load_suite(list(dict.fromkeys(tasks)), config.data_dir, settings_of_mode(mode, official=official))
+
+
+def _unusable_data(units: Sequence[RunUnit], config: ReproductionConfig) -> str | None:
+    """Return why the units cannot be evaluated with the evaluation data, or None."""
+    from senteval import DataError
+
+    try:
+        _require_data(units, config)
+    except DataError as error:
+        return str(error)
+    return None
 
 
 def _trainings(unit: RunUnit) -> list[tuple[str, ...]]:
@@ -263,8 +278,11 @@ def plan_table(
         counts = [f"{number:,}" for number in sizes[unit.name]] if _trainings(unit) else ["-", "-"]
         table.add_row([unit.name, *counts, "done" if is_finished(unit) else "to do"])
     lines = [table.get_string()]
-    for unit in {unit.row.name: unit for unit in reversed(units)}.values():
-        lines += [f"{unit.name}:", *(f"  {line}" for _, line in _lines(unit))]
+    first: dict[str, RunUnit] = {}
+    for unit in units:
+        first.setdefault(unit.row.name, unit)
+    for unit in first.values():
+        lines += [f"{unit.name}, in {unit.folder}:", *(f"  {line}" for _, line in _lines(unit))]
         lines += [f"  assumed: {unit.row.assumed}"] if unit.row.assumed else []
     return "\n".join([*lines, *(f"{name}: {reason}" for name, reason in obstacles.items() if reason)])
 

@@ -7,8 +7,9 @@ from itertools import groupby
 from typing import Any
 
 from prettytable import PrettyTable, TableStyle
+from senteval.names import FAMILY_OF
 
-from dcpcse.experiments.reproduction.published_rows import PublishedRow
+from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, PublishedRow
 from dcpcse.experiments.reproduction.results import Cell, RowResult
 from dcpcse.utils.errors import plural
 
@@ -26,7 +27,8 @@ def row_listing(rows: Iterable[PublishedRow], obstacles: Mapping[str, str | None
         title = f"{table}: {members[0].shows} ({counts})"
         view = PrettyTable(["row", "published", "status"], align="l", title=title)
         for row in members:
-            view.add_row([row.label, _headline(row), obstacles[row.name] or _status(row)])
+            assumed = f"; assumed: {row.assumed}" if row.assumed else ""
+            view.add_row([row.label, _headline(row), f"{obstacles[row.name] or 'runnable'}{assumed}"])
         parts.append(view.get_string())
     return "\n".join(parts)
 
@@ -36,11 +38,12 @@ def _headline(row: PublishedRow) -> str:
     if last not in row.published:
         return "-"
     best = ", best run" if row.reported == "best" else ""
-    return f"{row.published[last]:g} ({last}{best})"
+    return f"{_as_printed(row.published[last], last)} ({last}{best})"
 
 
-def _status(row: PublishedRow) -> str:
-    return f"runnable; assumed: {row.assumed}" if row.assumed else "runnable"
+def _as_printed(figure: float, column: str) -> str:
+    """Return a published figure with the decimals of its paper: two for scores."""
+    return f"{figure:.2f}" if column in (AVERAGE_COLUMN, *FAMILY_OF) else f"{figure:g}"
 
 
 def result_table(results: Sequence[RowResult], baseline: str | None, style: TableStyle = TableStyle.DEFAULT) -> str:
@@ -77,15 +80,19 @@ def _notes(table: str, results: Sequence[RowResult]) -> list[str]:
 
 
 def _words(result: RowResult, last: str) -> list[str]:
-    if not result.cells:
+    cells = result.cells
+    if not cells:
         return ["0", *["-"] * (len(result.row.columns) + 4)]
-    total = result.cells[last]
+    shown = [_with_deviation(cells[column]) if column in cells else "-" for column in result.row.columns]
+    if last not in cells:
+        return [str(len(result.seeds)), *shown, *["-"] * 4]
+    total = cells[last]
     return [
         str(len(total.values)),
-        *(_with_deviation(result.cells[column]) for column in result.row.columns),
-        _beside(total.best, total.published_best, total),
-        _beside(total.worst, total.published_worst, total),
-        _published(total),
+        *shown,
+        _beside(total.best, total.published_best, total, last),
+        _beside(total.worst, total.published_worst, total, last),
+        _published(total, last),
         "-" if total.difference is None else _number(total.difference, total, "+"),
     ]
 
@@ -95,15 +102,15 @@ def _with_deviation(cell: Cell) -> str:
     return _number(cell.mean, cell) + deviation
 
 
-def _beside(value: float, published: float | None, cell: Cell) -> str:
-    return _number(value, cell) + ("" if published is None else f" (published {published:g})")
+def _beside(value: float, published: float | None, cell: Cell, column: str) -> str:
+    return _number(value, cell) + ("" if published is None else f" (published {_as_printed(published, column)})")
 
 
-def _published(cell: Cell) -> str:
+def _published(cell: Cell, column: str) -> str:
     if cell.published is None:
         return "-"
     best = " (best run)" if cell.reported == "best" else ""
-    return f"{cell.published:g}{best}{'' if cell.comparable else ', not comparable'}"
+    return f"{_as_printed(cell.published, column)}{best}{'' if cell.comparable else ', not comparable'}"
 
 
 def _number(value: float, cell: Cell, sign: str = "") -> str:

@@ -85,8 +85,11 @@ class RowResult:
 def collect_result(row: PublishedRow, units: Sequence[RunUnit], comparable: bool) -> RowResult:
     """Return the result of a row from its finished units."""
     found = [read_figures(unit) for unit in units]
-    cells = {column: _cell(row, column, [one[column] for one in found], comparable) for column in row.columns if found}
+    measured = [column for column in row.columns if found and all(column in one for one in found)]
+    cells = {column: _cell(row, column, [one[column] for one in found], comparable) for column in measured}
     notes = [f"assumed: {row.assumed}"] if row.assumed and found else []
+    if found and (missing := [column for column in row.columns if column not in cells]):
+        notes.append(f"not measured, because the evaluation data are too small: {', '.join(missing)}")
     if row.predict and found:
         notes += _token_notes(row, _lines(units[0], "predict")[0])
     return RowResult(row, cells, tuple(unit.seed for unit in units), notes=tuple(notes))
@@ -106,7 +109,7 @@ def _cell(row: PublishedRow, column: str, values: Sequence[float], comparable: b
 
 
 def read_figures(unit: RunUnit) -> dict[str, float]:
-    """Read the columns of a row from the files of one unit. Raises KeyError if a column was not measured."""
+    """Read the columns of a row from the files of one unit, without those that were not measured."""
     row = unit.row
     values: dict[str, float] = {}
     if "evaluate" in unit.steps:
@@ -116,7 +119,7 @@ def read_figures(unit: RunUnit) -> dict[str, float]:
     if row.predict:
         (line,) = _lines(unit, "predict")
         values |= {column: len(set(line[column]) & set(row.predict[column])) for column in row.columns}
-    return {column: values[column] for column in row.columns}
+    return {column: values[column] for column in row.columns if column in values}
 
 
 def figures_of(row: PublishedRow, scores: Mapping[str, Any]) -> dict[str, float]:

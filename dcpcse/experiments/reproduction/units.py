@@ -107,12 +107,12 @@ def obstacle(row: PublishedRow, config: ReproductionConfig) -> str | None:
         return f"needs {row.needs}"
     if row.tied is not None and _is_tied(config.base) is not row.tied:
         return f"needs {row.needs}; the embeddings of {config.base} are {'untied' if row.tied else 'tied'}"
+    problems = []
     for path in _texts(row):
         option = REPLACEABLE_FILES.get(path)
         where = f"--{option}" if option else "where its preset says"
-        if problem := _missing(_given_text(path, config), f"training data ({where})"):
-            return problem
-    return None
+        problems.append(_missing(_given_text(path, config), f"training data ({where})"))
+    return " and ".join(filter(None, problems)) or None
 
 
 def relevant_options(row: PublishedRow) -> set[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from dcpcse.experiments.reproduction.published_rows import PublishedRow, all_rows, find_rows
 from dcpcse.experiments.reproduction.units import published_encoder
+from dcpcse.experiments.verification.report import row_options
 from dcpcse.experiments.verification.subject import Subject
 from dcpcse.interop.convert.choices import PublishedSettings
 from dcpcse.interop.convert.layouts import LAYOUTS
@@ -45,8 +46,8 @@ def _only_candidate(subject: Subject) -> PublishedRow:
     rows = _candidates(subject)
     if not rows:
         raise UserError(
-            f"{subject.location} is {subject.title}; no published row fits it alone; name one with --row (dcpcse "
-            "reproduce --list shows them)"
+            f"{subject.location} is {subject.title}; no row of a paper is known to be of such a model; if "
+            "there is one, name it with --row (dcpcse reproduce --list shows the rows)"
         )
     if len(rows) > 1:
         raise UserError(
@@ -84,6 +85,8 @@ def _suggested(subject: Subject, row: PublishedRow) -> bool:
         unsupervised = row.preset.partition("/")[2].startswith("unsup")
         if subject.supervised is unsupervised or _settings(row).get("method") != subject.method:
             return False
+    elif subject.supervised is not None:  # a name with sup or unsup is that of a trained model
+        return False
     return _misfit(subject, row) is None
 
 
@@ -162,6 +165,5 @@ def is_converted(subject: Subject, row: PublishedRow, layout: str | None) -> boo
 
 def evaluation_options(row: PublishedRow, encoder: Path) -> dict[str, Any]:
     """Return the options of evaluation.py that the row's evaluation needs. encoder: what is evaluated."""
-    own = row.evaluation if row.plain is None else {key: value for key, value in row.plain.items() if key != "model"}
     fixed = {"mode": row.mode, "task_set": "na", "tasks": list(row.measured)}
-    return {"model_name_or_path": str(encoder), **own, **fixed}
+    return {"model_name_or_path": str(encoder), **row_options(row), **fixed}

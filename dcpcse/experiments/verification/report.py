@@ -14,6 +14,7 @@ from typing import Any
 from prettytable import PrettyTable, TableStyle
 
 from dcpcse.experiments.reproduction.published_rows import PublishedRow
+from dcpcse.experiments.reproduction.result_tables import environment_line
 from dcpcse.experiments.reproduction.results import GEOMETRY, figures_of
 from dcpcse.experiments.verification.subject import Subject
 from dcpcse.utils.errors import UserError
@@ -77,7 +78,13 @@ class Verification:
         }
         found = self.subject
         subject: dict[str, Any] = {"location": found.location, "revision": found.revision, "kind": found.title}
-        head = {"row": self.row.name, "shows": self.row.shows, "verdict": self.verdict, "rule": RULE}
+        head = {
+            "row": self.row.name,
+            "shows": self.row.shows,
+            "verdict": self.verdict,
+            "rule": RULE,
+            "row_options": row_options(self.row),
+        }
         subject["weights_sha256"] = dict(found.weights)
         return {**head, "columns": columns, "checkpoint": subject, **self.facts}
 
@@ -96,6 +103,12 @@ class Verification:
         outside = [one.column for one in self.columns if not one.within]
         why = f": {', '.join(outside)}" if outside else ""
         return f"{self.row.name} {self.verdict}{why} (a row {RULE})"
+
+
+def row_options(row: PublishedRow) -> dict[str, Any]:
+    """Return the options of evaluation.py with which the paper of a row evaluated it, beside tasks and encoder."""
+    own = row.evaluation if row.plain is None else row.plain
+    return {name: value for name, value in own.items() if name != "model"}
 
 
 def compare(row: PublishedRow, scores: Mapping[str, Any]) -> tuple[Comparison, ...]:
@@ -142,9 +155,13 @@ def page(verification: Verification) -> str:
     content = verification.as_dict()
     checkpoint, evaluation = content["checkpoint"], content["evaluation"]
     environment, identity = content["environment"], evaluation["model"]["identity"]
-    versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     unknown = [name for name, facts in evaluation["data"].items() if not facts["known"]]
     settings = [f"- `--{name} {value}`, not in the checkpoint" for name, value in content["assumed"].items()]
+    row = verification.row
+    settings += [f"- `--{name} {value}`, as in the row" for name, value in content["row_options"].items()]
+    settings += [f"- assumed by the row: {row.assumed}"] if row.assumed else []
+    # Plain encoders have no trained weights beside the encoder's own.
+    digests = [name for name in ("pooling", "base", "trained", "tokenizer") if name != "trained" or row.plain is None]
     revision = f" at {checkpoint['revision']}" if checkpoint["revision"] else ""
     lines = [
         f"# {content['row']}: {content['verdict']}",
@@ -158,7 +175,7 @@ def page(verification: Verification) -> str:
         f"- `{checkpoint['location']}`{revision}: {checkpoint['kind']}",
         *(f"- sha256 of `{name}`: `{digest}`" for name, digest in checkpoint["weights_sha256"].items()),
         *settings,
-        *(f"- {name}: `{identity[name]}`" for name in ("pooling", "base", "trained", "tokenizer")),
+        *(f"- {name}: `{identity[name]}`" for name in digests),
         "",
         "## Data",
         "",
@@ -170,7 +187,7 @@ def page(verification: Verification) -> str:
         "",
         "## Environment",
         "",
-        f"{versions}; commit {environment['commit'] or 'unknown'}; {environment['platform']}",
+        environment_line(environment),
         "",
         "```bash",
         content["command"],
