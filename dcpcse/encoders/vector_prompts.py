@@ -71,6 +71,10 @@ class VectorPrefix(Mapping[int, tuple[Tensor, Tensor]]):
         )
         return keys, values
 
+    def get(self, layer: int, default: object = None) -> object:
+        """Return the keys and values of a layer. A KeyError of a projection does not mean that there are none."""
+        return self[layer] if layer in range(len(self)) else default
+
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
 

@@ -54,6 +54,9 @@ def split_groups(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGro
     """Move the parameters of each group to groups of the optimiser of their own, with their learning rate."""
     for own in groups:
         members = {id(parameter) for parameter in own.parameters}
+        missing = len(members) - sum(id(one) in members for group in optimizer.param_groups for one in group["params"])
+        if missing:
+            raise ValueError(f"{missing} parameters of the group {own.name} are not trained by the optimiser")
         for group in list(optimizer.param_groups):  # one with weight decay, and one without
             moved = [parameter for parameter in group["params"] if id(parameter) in members]
             if not moved:
@@ -72,15 +75,16 @@ def with_own_warmups(
     schedule: LambdaLR, groups: Sequence[ParameterGroup], args: TrainingArguments, steps: int
 ) -> LambdaLR:
     """Return the schedule of a run of so many steps, in which these groups have a warm-up of their own."""
-    own = {group.name: _factor(args, group.warmup_steps, steps) for group in groups if group.warmup_steps is not None}
+    own = {group.name: _factor(args, group, steps) for group in groups if group.warmup_steps is not None}
     of_groups = zip(schedule.optimizer.param_groups, schedule.lr_lambdas, strict=True)
     return LambdaLR(schedule.optimizer, [own.get(group.get("name"), factor) for group, factor in of_groups])
 
 
-def _factor(args: TrainingArguments, warmup: float, steps: int) -> Callable[[int], float]:
-    """Return the function step → learning rate / highest learning rate of the run's schedule with another warm-up."""
+def _factor(args: TrainingArguments, group: ParameterGroup, steps: int) -> Callable[[int], float]:
+    """Return the function step → learning rate / highest learning rate of the schedule with a group's warm-up."""
+    warmup, rate = group.warmup_steps, args.learning_rate if group.learning_rate is None else group.learning_rate
     count = int(warmup) if warmup >= 1 else math.ceil(steps * warmup)  # as --warmup_steps is read
     constant = args.lr_scheduler_type == SchedulerType.CONSTANT
     kind = SchedulerType.CONSTANT_WITH_WARMUP if constant else args.lr_scheduler_type
-    any_optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+    any_optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=rate)  # some schedules end at a given rate
     return get_scheduler(kind, any_optimizer, count, steps, args.lr_scheduler_kwargs).lr_lambdas[0]

@@ -120,7 +120,7 @@ def _require_installed(run: RunArguments) -> None:
 def _require_schedule(run: RunArguments) -> None:
     """Raise UserError if the learning rate schedule cannot be created or advanced with these options."""
     name = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=run.learning_rate)
     try:
         schedule = transformers.get_scheduler(
             run.lr_scheduler_type, optimizer, run.get_warmup_steps(100), 100, run.lr_scheduler_kwargs or {}

@@ -573,7 +573,7 @@ def test_columns_that_small_data_do_not_give_are_empty_and_said(setting, tmp_pat
     result = collect_result(unit.row, [unit], True)
     assert {name: cell.mean for name, cell in result.cells.items()} == {"without 0": 50.0, "without 1": 48.0}
     text = result_tables.result_table([result], None)
-    assert "50.00" in text and "not measured, because the evaluation data are too small: without 2, without 5" in text
+    assert "50.00" in text and "not measured on these data: without 2, without 5" in text
 
 
 def test_the_files_hold_the_same_numbers(answers):

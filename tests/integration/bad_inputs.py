@@ -872,7 +872,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("verify: no such row", "verify trained --row dcpcse/table9/x", "dcpcse/table9/x"),
         Case("verify: a table", "verify trained --row dcpcse/table1", "dcpcse/table1"),
         Case("verify: another method's row", f"verify trained --row {VERIFIED}", "trained"),
-        Case("verify: no figures", "verify trained --row dcpcse/figure2/length-1", "length-1"),
+        Case("verify: no figures", "verify trained --row dcpcse/figure2/length-2", "length-2"),
         Case("verify: no checkpoint", f"verify nowhere/at/all --row {VERIFIED}", "nowhere/at/all"),
         Case(
             "search: more than there can be",

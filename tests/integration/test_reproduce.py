@@ -93,7 +93,7 @@ def test_a_row_that_fails_lets_the_others_go_on(options, tool, tmp_path):
 
 
 def test_tokens_are_predicted_and_a_figure_is_drawn(untrained, train_txt, tool, tmp_path):
-    rows = ["promptbert/table7/i-am-sad", "promptbert/figure1/roberta-base"]
+    rows = ["promptbert/table7/i-am-sad", "promptbert/figure2"]  # of the figure, only the row of tied encoders
     outcome = tool(reproduce_command, [*rows, *untrained, "--unsup_file", train_txt, "--output_dir", str(tmp_path)])
     assert outcome.code == 0, outcome.err
     assert "i am sad. denoised: " in outcome.out and "(published: sad, sadness, crying, grief, tears)" in outcome.out
@@ -103,8 +103,17 @@ def test_tokens_are_predicted_and_a_figure_is_drawn(untrained, train_txt, tool, 
     published = {"sad", "sadness", "happy", "love", "happiness"}
     assert tokens["top"]["values"] == [len(published & set(line["top"]))] and len(line["top"]) == 5
     assert tokens["top"]["published"] == 5 and not tokens["top"]["comparable"]
-    assert (tmp_path / "promptbert/figure1.png").stat().st_size > 10_000
-    assert (tmp_path / "promptbert/figure1.svg").is_file()
+    assert (tmp_path / "promptbert/figure2.png").stat().st_size > 10_000
+    assert (tmp_path / "promptbert/figure2.svg").is_file()
+    assert "promptbert/figure2/untied: needs an encoder" in outcome.out
+
+    (tmp_path / "promptbert/figure2.png").unlink()
+    again = tool(
+        reproduce_command,
+        ["promptbert/figure2/tied", *untrained, "--unsup_file", train_txt, "--output_dir", str(tmp_path)],
+    )
+    assert again.code == 0 and "is drawn only if all its rows are selected" in again.said
+    assert not (tmp_path / "promptbert/figure2.png").exists()
 
 
 def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_alone(
@@ -147,6 +156,7 @@ def test_two_workers_of_a_cluster_share_the_units_and_a_killed_one_costs_time_al
         (["promptbert/table6/unsupervised/IS-BERT-base"], ["none of the rows can be run", "cited only"]),
         ([DCPCSE], ["data/wiki1m_for_simcse.txt does not exist"]),
         ([DCPCSE, "--sead", "1"], ["--sead"]),
+        ([DCPCSE, "--set", "train_file", "my.txt"], ["--set train_file: use --unsup_file instead"]),
         ([DCPCSE, "--base", "x", "--generator", "x"], [f"--generator has no effect on {DCPCSE}"]),
         ([*UNTRAINED, "--base", "x", "--limit", "5"], ["--limit has no effect on", *UNTRAINED]),
         ([*UNTRAINED, "--base", "x", "--set", "temp", "1"], ["--set has no effect on"]),

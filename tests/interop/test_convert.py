@@ -205,7 +205,8 @@ def test_promptbert_with_its_published_template(kind, supervision, checkpoint, t
     made.write(tmp_path / f"{supervision}-promptbert")
     texts = [*sentences, "no full stop", 'He said "x"']
     supervised = supervision == "sup"
-    expected = prompted_vectors(made, texts, head=made.mlp if supervised else None, denoise=supervised)
+    head = made.mlp if supervised else None
+    expected = prompted_vectors(made, texts, head=head, denoise=supervised, from_zero=kind == "roberta")
     model = imported(tmp_path / f"{supervision}-promptbert", tmp_path)
     assert_same(model.encode(texts), expected)
     assert (model.method, model.pooling) == ("promptbert", "mask")
@@ -218,10 +219,12 @@ def test_promptbert_on_roberta_denoises_from_position_0_as_its_code_does_if_aske
     made.write(tmp_path / "sup-promptbert")
     choices = Choices(denoise_from_zero=True, denoise_at_inference=False)
     refused(tmp_path / "sup-promptbert", tmp_path, "it needs --denoise_at_inference", choices=choices)
-    expected = prompted_vectors(made, sentences, head=made.mlp, denoise=True, from_zero=True)
-    model = imported(tmp_path / "sup-promptbert", tmp_path, choices=Choices(denoise_from_zero=True))
-    assert_same(model.encode(sentences), expected)
-    assert model.denoising.from_zero
+    for from_zero in (True, False):
+        expected = prompted_vectors(made, sentences, head=made.mlp, denoise=True, from_zero=from_zero)
+        place = tmp_path / str(from_zero)
+        model = imported(tmp_path / "sup-promptbert", place, choices=Choices(denoise_from_zero=from_zero))
+        assert_same(model.encode(sentences), expected)
+        assert model.denoising.from_zero is from_zero
 
 
 @pytest.mark.parametrize("converted", [False, True], ids=["as trained", "converted"])

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,8 +60,11 @@ def reproduce_command(argv: Sequence[str]) -> None:
         print(f"{plural(len(rows), 'row')}: {recipes} with a recipe, {len(rows) - recipes} cited only")
         return
     rows = find_rows([*args.rows, *([args.baseline] if args.baseline else [])])
-    if args.baseline and len(find_rows([args.baseline])) > 1:
-        raise UserError(f"--baseline {args.baseline} is a table; choose one row of it")
+    if args.baseline:
+        found = find_rows([args.baseline])
+        if len(found) > 1:
+            raise UserError(f"--baseline {args.baseline} is a table; choose one row of it")
+        args.baseline = found[0].name
     _require_use(args, rows)
     obstacles = {row.name: obstacle(row, config) for row in rows}
     units = plan(rows, parse_seeds(args.seeds or "0"), config, args.output_dir)
@@ -72,22 +74,29 @@ def reproduce_command(argv: Sequence[str]) -> None:
     sizes, refused = _settle(units)
     if args.dry_run:
         print(plan_table(units, sizes, obstacles | refused))
-        if problem := _no_data(config) or _unusable_data(units, config):
+        if problem := _unusable_data(units, config):
             print(f"not ready: {problem}")
         _require_none_failed(refused, rows)
         return
     require_writable(args.output_dir, f"--output_dir {args.output_dir}")
-    _require_data(units, config)
-    failures = refused | _work([unit for unit in units if unit.row.name not in refused], args.ray)
+    accepted = [unit for unit in units if unit.row.name not in refused]
+    _require_data(accepted, config)
+    failures = refused | _work(accepted, args.ray)
     _write_results(rows, units, obstacles | failures, config, args)
-    failures |= _draw_pictures(rows, units, config, args.output_dir)
-    _require_none_failed(failures, rows)
+    _require_none_failed(failures, rows, _draw_pictures(rows, units, config, args.output_dir))
 
 
-def _require_none_failed(failures: Mapping[str, str], rows: Sequence[PublishedRow]) -> None:
+def _require_none_failed(
+    failures: Mapping[str, str], rows: Sequence[PublishedRow], not_drawn: Sequence[str] = ()
+) -> None:
+    """Raise UserError for rows that have failed, and for figures that were not drawn."""
+    problems = []
     if failures:
-        of = plural(len(rows), "row")
-        raise UserError(f"{len(failures)} of {of} failed: {'; '.join(failures.values())}")
+        problems.append(f"{len(failures)} of {plural(len(rows), 'row')} failed: {'; '.join(failures.values())}")
+    if not_drawn:
+        problems.append(f"{plural(len(not_drawn), 'figure')} not drawn: {'; '.join(not_drawn)}")
+    if problems:
+        raise UserError("; ".join(problems))
 
 
 def reproduce_parser() -> CommandParser:
@@ -161,6 +170,9 @@ def _require_use(args: argparse.Namespace, rows: Sequence[PublishedRow]) -> None
     """Raise UserError for an option that affects none of the rows. The message says why rows cannot be run."""
     options = ("base", "generator", *REPLACEABLE_FILES.values(), "vectors", "limit", "set", "seeds")
     used = set().union(*map(relevant_options, rows))
+    replaceable = sorted({option for row in rows for option in relevant_options(row)} & {*REPLACEABLE_FILES.values()})
+    if replaceable and any(name.lstrip("-") == "train_file" for name, _ in args.set):
+        raise UserError(f"--set train_file: use --{' or --'.join(replaceable)} instead")
     unused = [name for name in options if getattr(args, name) and name not in used]
     if unused and used:
         raise UserError(f"--{unused[0]} has no effect on {', '.join(row.name for row in rows)}; remove it")
@@ -192,6 +204,10 @@ def _require_data(units: Sequence[RunUnit], config: ReproductionConfig) -> None:
 
 def _unusable_data(units: Sequence[RunUnit], config: ReproductionConfig) -> str | None:
     """Return why the units cannot be evaluated with the evaluation data, or None."""
+    if not any(unit.row.measured or _trainings(unit) for unit in units):
+        return None
+    if no_data := _no_data(config):
+        return no_data
     from senteval import DataError
 
     try:
@@ -343,27 +359,39 @@ def _result_of(
     try:
         return replace(result, over_baseline=gain_over_baseline(done[row.name], done[baseline]))
     except ValueError as error:
-        return replace(result, obstacle=f"not compared with the baseline: {error}")
+        return replace(result, notes=(*result.notes, f"not compared with the baseline: {error}"))
 
 
 def _draw_pictures(
     rows: Sequence[PublishedRow], units: Sequence[RunUnit], config: ReproductionConfig, output: Path
-) -> dict[str, str]:
-    """Draw each selected figure from the first finished unit of its rows. Returns figure → why it was not drawn."""
+) -> list[str]:
+    """Draw each figure whose rows are all selected, from the first finished unit of each row.
+
+    Returns why figures were not drawn.
+    """
+    from senteval import DataError
+
     from dcpcse.cli.main import find_command
     from dcpcse.experiments.reproduction.run_unit import is_finished
 
-    failures = {}
+    problems = []
+    selected = {row.name for row in rows}
     first = {unit.row.name: unit for unit in reversed(units) if is_finished(unit)}
-    for table, members in groupby(rows, key=lambda row: row.table):
-        done = [first[row.name] for row in members if row.picture and row.name in first]
-        if done:
+    for table in dict.fromkeys(row.table for row in rows if row.picture):
+        members = [row for row in all_rows().values() if row.table == table]
+        if not all(row.name in selected for row in members):
+            notify(f"{table} is drawn only if all its rows are selected (dcpcse reproduce {table})")
+            continue
+        # A row with an encoder of the user's own is drawn if there is one; without another row the figure is not one.
+        if lacking := [row.label for row in members if row.name not in first and not row.needs]:
+            problems.append(f"{table}: there is no result of {', '.join(lacking)}")
+        elif done := [first[row.name] for row in members if row.name in first]:
             words = [*picture_words(done, config, output), "--output", f"{output / table}.png", "--overwrite"]
             try:
                 find_command("plot")(words)
-            except UserError as error:
-                failures[table] = f"{table}: the picture was not drawn: {error}"
-    return failures
+            except (UserError, DataError) as error:
+                problems.append(f"{table}: {error}")
+    return problems
 
 
 def picture_words(units: Sequence[RunUnit], config: ReproductionConfig, output: Path) -> list[str]:

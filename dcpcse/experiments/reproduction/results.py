@@ -89,7 +89,7 @@ def collect_result(row: PublishedRow, units: Sequence[RunUnit], comparable: bool
     cells = {column: _cell(row, column, [one[column] for one in found], comparable) for column in measured}
     notes = [f"assumed: {row.assumed}"] if row.assumed and found else []
     if found and (missing := [column for column in row.columns if column not in cells]):
-        notes.append(f"not measured, because the evaluation data are too small: {', '.join(missing)}")
+        notes.append(f"not measured on these data: {', '.join(missing)}")
     if row.predict and found:
         notes += _token_notes(row, _lines(units[0], "predict")[0])
     return RowResult(row, cells, tuple(unit.seed for unit in units), notes=tuple(notes))

@@ -135,7 +135,7 @@ def run_sequentially(units: Sequence[RunUnit]) -> dict[str, str]:
             logger.info("%s: see %s for its progress", unit.name, unit.folder / LOG)
             try:
                 run_unit(unit)
-            except UnitFailedError as error:
+            except UserError as error:
                 logger.warning("%s", error)
                 failures[unit.row.name] = str(error)
     return failures

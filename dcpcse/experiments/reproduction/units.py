@@ -44,9 +44,11 @@ class ReproductionConfig:
 
     def comparable(self, row: PublishedRow) -> bool:
         """Return whether the results of a row can be compared with its published figures."""
-        if self.generator or self.limit or self.changes or self.custom_data:
-            return False
-        return self.base is None or _is_encoder(self.base, published_encoder(row))
+        changed = {"generator": self.generator, "limit": self.limit, "set": self.changes}
+        if self.base is not None and not _is_encoder(self.base, published_encoder(row)):
+            changed["base"] = self.base
+        relevant = relevant_options(row)
+        return not self.custom_data and not any(value and name in relevant for name, value in changed.items())
 
 
 @dataclass(frozen=True)

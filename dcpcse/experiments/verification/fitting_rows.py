@@ -94,6 +94,8 @@ def _misfit(subject: Subject, row: PublishedRow) -> str | None:
     """Return why a row's figures are not those of the subject, or None."""
     if not row.published:
         return "the row has no published figures"
+    if row.needs:
+        return "its encoder is not published"
     if row.fitted or row.sentences:
         return "it needs training sentences; dcpcse reproduce evaluates it"
     if row.similarity or row.predict:

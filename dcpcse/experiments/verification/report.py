@@ -112,8 +112,13 @@ def row_options(row: PublishedRow) -> dict[str, Any]:
 
 
 def compare(row: PublishedRow, scores: Mapping[str, Any]) -> tuple[Comparison, ...]:
-    """Compare the published columns of a row with the content of a file of evaluation.py (--output_file)."""
+    """Compare the published columns of a row with the content of a file of evaluation.py (--output_file).
+
+    Raises UserError if the data do not give one of these columns.
+    """
     found = figures_of(row, scores)
+    if missing := [column for column in row.published if column not in found]:
+        raise UserError(f"{row.name}: {', '.join(missing)} cannot be measured on these data; give the official sets")
     return tuple(
         Comparison(column, *(_rounded(column, value) for value in (row.published[column], found[column])))
         for column in row.columns
@@ -160,8 +165,8 @@ def page(verification: Verification) -> str:
     row = verification.row
     settings += [f"- `--{name} {value}`, as in the row" for name, value in content["row_options"].items()]
     settings += [f"- assumed by the row: {row.assumed}"] if row.assumed else []
-    # Plain encoders have no trained weights beside the encoder's own.
-    digests = [name for name in ("pooling", "base", "trained", "tokenizer") if name != "trained" or row.plain is None]
+    untrained = row.plain is not None or row.glove  # there are no weights beside the encoder's own
+    digests = [name for name in ("pooling", "base", "trained", "tokenizer") if name != "trained" or not untrained]
     revision = f" at {checkpoint['revision']}" if checkpoint["revision"] else ""
     lines = [
         f"# {content['row']}: {content['verdict']}",

@@ -1,6 +1,7 @@
 """What is verified: a model folder, a checkpoint of other code, a plain encoder or a file of word vectors."""
 
 import contextlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,8 @@ class Subject:
     @property
     def supervised(self) -> bool | None:
         """Whether it was trained with labels, as its name tells; None if it does not."""
-        return False if "unsup" in self.location else True if "sup" in self.location else None
+        found = re.search(r"(?<![a-z])(un)?sup(ervised)?(?![a-z])", Path(self.location).name)
+        return found and found[1] is None
 
 
 def find_subject(

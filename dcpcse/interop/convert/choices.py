@@ -104,6 +104,8 @@ def resolve_choices(
     pooling = choices.pooler_type or settings["pooler_type"]
     denoised = choices.denoise_at_inference
     denoised = settings["denoise_at_inference"] if denoised is None else denoised
+    if "denoise_from_zero" not in run.options:
+        settings["denoise_from_zero"] = denoised
     open_to = {
         "pooler_type": None,
         "mlp_only_train": _no_head(head, pooling),
@@ -124,6 +126,8 @@ def resolve_choices(
         if given is None:
             assumed[name] = values[name]
     sources = dict.fromkeys(assumed, run.source) | {"position_offset": "the prompt length, as in the public code"}
+    if "denoise_from_zero" not in run.options:
+        sources["denoise_from_zero"] = "the public evaluation"
     return ResolvedChoices(Choices(**values), assumed, sources)
 
 

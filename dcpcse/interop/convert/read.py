@@ -58,7 +58,7 @@ def _require_checkpoint(folder: Path) -> None:
     if folder.is_file():
         raise UserError(f"{folder} is a file; give its folder, which also contains the configuration")
     if not folder.is_dir():
-        raise UserError(f"the folder {folder} does not exist; give a local folder (download it from the Hub first)")
+        raise UserError(f"the folder {folder} does not exist; check the path")
     if manifest.is_model_folder(folder):
         raise UserError(f"{folder} is a model folder already; dcpcse.load and evaluation.py load it as it is")
 
