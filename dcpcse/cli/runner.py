@@ -48,7 +48,21 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
         if not first or code == 1:
             _wait_for_the_end()
         print(f"error: {printable(' '.join(line.splitlines()))}", file=sys.stderr)
+        if code == 2 and _is_one_of_several():
+            # Without Python's clean-up, in which the threads of a process group may abort and hide the exit code.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
         return code
+
+
+def _is_one_of_several() -> bool:
+    """Return whether this process has formed a group with other processes."""
+    if "torch" not in sys.modules:
+        return False
+    from dcpcse.utils.distributed import world_size
+
+    return world_size() > 1
 
 
 def _set_up_output(first: bool) -> None:

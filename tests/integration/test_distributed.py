@@ -473,8 +473,7 @@ def test_an_error_of_one_process_ends_all_with_one_message(rank, where, tiny, tr
     done = launch(str(tmp_path / "program.py"), rank, where, *argv, processes=2)
     assert done.returncode
     assert done.stderr.count("error: this process has failed") == done.stderr.count("error: ") == 1
-    # torchrun reports the end that it sees first; when a connection is lost, gloo may abort a process (rare).
-    assert "exitcode  : 2" in done.stderr or "exitcode  : -6" in done.stderr
+    assert "exitcode  : 2" in done.stderr  # torchrun's own report
     assert "dcpcse/" not in done.stderr  # no traceback
 
 
