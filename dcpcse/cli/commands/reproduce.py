@@ -59,12 +59,11 @@ def reproduce_command(argv: Sequence[str]) -> None:
         recipes = sum(row.cited is None for row in rows)
         print(f"{plural(len(rows), 'row')}: {recipes} with a recipe, {len(rows) - recipes} cited only")
         return
-    rows = find_rows([*args.rows, *([args.baseline] if args.baseline else [])])
-    if args.baseline:
-        found = find_rows([args.baseline])
-        if len(found) > 1:
-            raise UserError(f"--baseline {args.baseline} is a table; choose one row of it")
-        args.baseline = found[0].name
+    baseline = find_rows([args.baseline]) if args.baseline else []
+    if len(baseline) > 1:
+        raise UserError(f"--baseline {args.baseline} is a table; choose one row of it")
+    args.baseline = baseline[0].name if baseline else None  # it may have been given as a pattern
+    rows = find_rows([*args.rows, *(row.name for row in baseline)])
     _require_use(args, rows)
     obstacles = {row.name: obstacle(row, config) for row in rows}
     units = plan(rows, parse_seeds(args.seeds or "0"), config, args.output_dir)

@@ -238,15 +238,13 @@ def _training(
         options["model_name_or_path"] = base
     if config.generator and "generator_name" in own:
         options["generator_name"] = config.generator
-    file = _given_text(own["train_file"], config)
-    options |= {"train_file": Path(file).resolve(), "eval_data_dir": config.data_dir}
+    file = Path(_given_text(own["train_file"], config)).resolve()
+    options |= {"train_file": file, "eval_data_dir": config.data_dir}
     if config.custom_data:
         options["custom_eval_data"] = True
     if config.limit:
         options |= {"max_steps": config.limit, "eval_steps": max(1, config.limit // 2)}
-    options = {**options, **config.changes, "seed": seed, "output_dir": output}
-    if "train_file" in config.changes:
-        options["train_file"] = Path(file).resolve()
+    options = {**options, **config.changes, "train_file": file, "seed": seed, "output_dir": output}
     return ("--preset", preset, *command_words(options))
 
 
