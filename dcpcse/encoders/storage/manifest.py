@@ -3,20 +3,17 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args
+from typing import Any
 
-from huggingface_hub.dataclasses import strict, validated_field
-from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
+from huggingface_hub.dataclasses import strict
 
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.files import file_sha256
 from dcpcse.utils.parsing import parse_json, read_text
-from dcpcse.utils.text_lines import NUL_OR_SURROGATE
 
 MODEL_FOLDER_FILE = "dcpcse.json"
 """The file that every model folder contains."""
@@ -65,76 +62,40 @@ BACKBONE_FILES = (f"{BACKBONE}/{CONFIG}", f"{BACKBONE}/{WEIGHTS}")
 METHOD_NAME = "[a-z0-9][a-z0-9_.-]{0,99}"
 """Pattern of a method's name. Any name is allowed, since loading a model does not need its method."""
 
-MAX_TEXT_LENGTH = 100_000
-"""Maximum number of characters of a string, since system calls fail for names that are too long."""
-
-
-def _field(expected: str, allows: Callable[[Any], Any], **default: Any) -> Any:
-    """Return a dataclass field whose value must be null or pass the test `allows`.
-
-    expected: a description of the allowed values, for the error message.
-    """
-
-    def check(value: Any) -> None:
-        if value is not None and not allows(value):
-            raise ValueError(expected)
-
-    return validated_field(check, metadata={"expected": expected}, **default)
-
-
-def _between(least: int, most: int, kind: str = "a whole number", **default: Any) -> Any:
-    return _field(f"{kind} from {least} to {most}", lambda value: least <= value <= most, **default)
-
-
-def _one_of(names: tuple[str, ...], **default: Any) -> Any:
-    return _field(f"one of {', '.join(names)}", lambda value: value in names, **default)
-
-
-def _text(**default: Any) -> Any:
-    return _field(
-        f"a string of 1 to {MAX_TEXT_LENGTH} characters without NUL and surrogates",
-        lambda value: 0 < len(value) <= MAX_TEXT_LENGTH and not NUL_OR_SURROGATE.search(value),
-        **default,
-    )
-
-
-_size = partial(_between, 1, 10_000_000)
-_fraction = partial(_between, 0, 1, "a number")
-
 
 # No `from __future__ import annotations` here: @strict does not check types that are strings.
 @strict
 @dataclass(kw_only=True)
 class _Head:
-    kind: str = _one_of(HEAD_KINDS)
+    kind: str = schema.one_of(HEAD_KINDS)
     at_inference: bool
-    activation: str = _text(default="gelu")
-    eps: int | float = _fraction(default=1e-12)
+    activation: str = schema.text(default="gelu")
+    eps: int | float = schema.fraction(default=1e-12)
 
 
 @strict
 @dataclass(kw_only=True)
 class _Prompt:
-    kind: str = _one_of(tuple(PROMPT_PARTS))
-    length: int = _size()
-    layers: int = _size()
-    heads: int = _size()
-    head_dim: int = _size()
-    projection: int | None = _size()
-    dropout: int | float = _fraction()
+    kind: str = schema.one_of(tuple(PROMPT_PARTS))
+    length: int = schema.size()
+    layers: int = schema.size()
+    heads: int = schema.size()
+    head_dim: int = schema.size()
+    projection: int | None = schema.size()
+    dropout: int | float = schema.fraction()
 
 
 @strict
 @dataclass(kw_only=True)
 class _InputPrompt:
-    length: int = _size()
-    width: int = _size()
+    length: int = schema.size()
+    width: int = schema.size()
 
 
 @strict
 @dataclass(kw_only=True)
 class _Template:
-    text: str = _text()
+    text: str = schema.text()
     continuous: bool
     final_period: bool
 
@@ -146,25 +107,25 @@ class _Denoising:
     inference: bool
     shifted: bool
     freeze: bool
-    by: str = _one_of(DENOISING_WAYS)
+    by: str = schema.one_of(DENOISING_WAYS)
     from_zero: bool = False
 
 
 @strict
 @dataclass(kw_only=True)
 class _Base:
-    name_or_path: str = _text()
-    revision: str | None = _text()
-    model_type: str = _text()
-    hidden_size: int = _size()
-    fingerprint: str = _text()
+    name_or_path: str = schema.text()
+    revision: str | None = schema.text()
+    model_type: str = schema.text()
+    hidden_size: int = schema.size()
+    fingerprint: str = schema.text()
 
 
 @strict
 @dataclass(kw_only=True)
 class _OwnBackbone:
-    folder: str = _one_of((".", BACKBONE))
-    fingerprint: str = _text()
+    folder: str = schema.one_of((".", BACKBONE))
+    fingerprint: str = schema.text()
 
 
 @strict
@@ -172,18 +133,18 @@ class _OwnBackbone:
 class Manifest:
     """The schema of `dcpcse.json`. Fields without a default are required."""
 
-    format: int = _between(1, FOLDER_FORMAT)
-    method: str | None = _field("the name of a method (a-z, 0-9, ., _, -)", re.compile(METHOD_NAME).fullmatch)
+    format: int = schema.between(1, FOLDER_FORMAT)
+    method: str | None = schema.allowed("the name of a method (a-z, 0-9, ., _, -)", re.compile(METHOD_NAME).fullmatch)
     arguments: dict = field(default_factory=dict)
-    pooling: str = _one_of(KNOWN_POOLINGS)
+    pooling: str = schema.one_of(KNOWN_POOLINGS)
     head: _Head | None
     prompt: _Prompt | None
     cls_prompt: _InputPrompt | None = None
-    position_offset: int = _between(0, 10_000_000)
-    dtype: str = _one_of(DTYPE_NAMES, default="float32")
+    position_offset: int = schema.between(0, 10_000_000)
+    dtype: str = schema.one_of(DTYPE_NAMES, default="float32")
     base: _Base
-    vocabulary: str = _text()
-    prompts_file: str | None = _one_of((PROMPTS, PEFT_PROMPTS))
+    vocabulary: str = schema.text()
+    prompts_file: str | None = schema.one_of((PROMPTS, PEFT_PROMPTS))
     # Not in format 1:
     shallow: _InputPrompt | None
     template: _Template | None
@@ -211,36 +172,6 @@ class Manifest:
 _SECOND_FORMAT = ("shallow", "template", "denoising", "backbone")
 
 
-def _validate(kind: type, content: Mapping[str, Any], where: str = "") -> Any:
-    """Convert a JSON object to a strict dataclass.
-
-    where: the key of the object, empty for the manifest itself. Raises ValueError, with the key, its value and the
-    allowed values, if the object is invalid.
-    """
-    known = {one.name: one for one in fields(kind)}
-    inside = f" in {where}" if where else ""
-    required = {name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING}
-    if missing := sorted(required - set(content)):
-        raise ValueError(f"lacks {missing}{inside}")
-    if unknown := sorted(set(content) - set(known)):
-        raise ValueError(f"unknown key {unknown[0]!r:.60}{inside}; allowed are {', '.join(known)}")
-    values = dict(content)
-    for name, value in content.items():
-        nested = next((one for one in (known[name].type, *get_args(known[name].type)) if is_dataclass(one)), None)
-        if nested and isinstance(value, dict):
-            values[name] = _validate(nested, value, name)
-    try:
-        return kind(**values)
-    except StrictDataclassClassValidationError as error:
-        raise ValueError(str(error.__cause__)) from error
-    except StrictDataclassFieldValidationError as error:
-        name = re.search(r"field '(\w+)'", str(error))[1]
-        kinds = (known[name].type, *get_args(known[name].type))
-        expected = known[name].metadata.get("expected", "true or false" if bool in kinds else "an object")
-        key, null = f"{where}.{name}" if where else name, " or null" if NoneType in kinds else ""
-        raise ValueError(f"{key} is {content[name]!r:.60}; expected {expected}{null}") from error
-
-
 def is_model_folder(path: str | Path) -> bool:
     """Return whether a path is a model folder that dcpcse wrote."""
     return (Path(path) / MODEL_FOLDER_FILE).is_file()
@@ -263,7 +194,7 @@ def read_record(folder: str | Path) -> dict[str, Any]:
     if found == 1:
         record = {**dict.fromkeys(_SECOND_FORMAT), **record}
     try:
-        _validate(Manifest, record)
+        schema.validate(Manifest, record)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged, or of another version: {error}; copy the folder again") from error
     return record
