@@ -14,7 +14,7 @@ from dcpcse.data.duplicates import Duplicates
 from dcpcse.data.labels import SCORE, LabelCounter, label_kind
 from dcpcse.data.readers import ROLES, DataSource, read_table
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import atomic_path
+from dcpcse.utils.files import atomic_file
 
 if TYPE_CHECKING:  # imported lazily, since the import takes over a second and would delay `train.py --help`
     import pyarrow as pa
@@ -46,7 +46,7 @@ def cache_key(path: Path) -> str:
 def write_cache(cached: Path, source: DataSource) -> dict[str, Any]:
     """Read the source, write its rows to `cached` atomically, and return a summary of them."""
     try:
-        with atomic_path(cached) as part, open(part, "xb") as file:
+        with atomic_file(cached) as file:
             return _write_stream(file, source)
     except OSError as error:
         raise UserError(

@@ -2,21 +2,23 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 from dcpcse.utils.errors import UserError
 
-PART = re.compile(r"\..+\.[0-9a-f]{8}\.part")
-"""Names of the temporary files and folders of `atomic_path`; a killed process leaves them behind."""
+PART = re.compile(r"\.(.+)\.[0-9a-f]{8}(?:[0-9a-f]{8})?\.part", re.DOTALL)
+"""Names of the files and folders that are being written, with 16 random digits (8 in earlier versions)."""
 
 _MODEL_FILES = re.compile(
     r".*\.(safetensors|pt|pth|bin)|(dcpcse|config|.*_config|tokenizer|vocab|modules|.*\.index|trainer_state|environment|"
@@ -49,13 +51,45 @@ def require_writable(folder: Path, option: str) -> None:
 
 def require_output(path: Path, option: str, overwrite: bool) -> None:
     """Raise UserError unless a file can be written to this path. Without `overwrite` the path must not exist."""
-    if path.is_dir():
-        raise UserError(f"{option} {path} is a folder; give a file")
+    require_file(path, option)
     if path.exists() and _MODEL_FILES.fullmatch(path.name):
         raise UserError(f"{option} {path} is part of a model or a run, which is never overwritten; give another file")
-    if path.exists() and not overwrite:
+    if os.path.lexists(path) and not overwrite:
         raise UserError(f"{option} {path} exists; give another file, or add --overwrite to replace it")
     require_writable(path.parent, f"{option} {path}")
+
+
+def require_file(path: Path, option: str) -> None:
+    """Raise UserError if there is something at this path that is not a file, such as a folder, a pipe or a device."""
+    if path.is_dir():
+        raise UserError(f"{option} {path} is a folder; give a file")
+    if path.exists() and not path.is_file():
+        raise UserError(f"{option} {path} is a pipe or a device, which cannot be replaced; give a file")
+
+
+def require_plain_file(path: Path) -> None:
+    """Raise UserError if a file that is changed in place is a link, has a second name, or is not a file.
+
+    Changing it would change a file in another place, which may belong to somebody else.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        kinds = {stat.S_ISLNK: "a link", stat.S_ISDIR: "a folder", stat.S_ISREG: "a second name of another file"}
+        kind = next((name for is_kind, name in kinds.items() if is_kind(found.st_mode)), "a pipe or a device")
+        raise UserError(f"{path} is {kind}, to which dcpcse does not write; remove it, or choose another folder")
+
+
+def open_append(path: Path) -> TextIO:
+    """Open a text file to append lines to it; it is created if it is missing.
+
+    Raises UserError if `require_plain_file` does.
+    """
+    require_plain_file(path)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    return open(os.open(path, flags, 0o666), "a", encoding="utf-8")
 
 
 def require_new_folder(folder: Path, option: str) -> None:
@@ -81,43 +115,151 @@ def require_inside(folder: Path, name: str) -> None:
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path next to `path`; the file or folder written to it is renamed to `path` at the end.
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a new file, which is moved to `path` at the end; a link at `path` is replaced and not followed.
 
-    The parent folder is created. If writing fails, `path` is unchanged and the temporary file or folder is removed.
+    The parent folder is created. If writing fails, `path` is unchanged and nothing is left of the new file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")  # several processes may write the same file
-    try:
-        yield part
+    with _staged(path) as (part, opened):
+        with os.fdopen(os.dup(opened), "wb") as file:  # a copy, since the lock ends when `opened` is closed
+            yield file
         os.replace(part, path)
-    finally:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(part) if part.is_dir() else part.unlink()
 
 
 @contextlib.contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which is renamed to `folder` (new or empty) at the end, as in `atomic_path`."""
-    with atomic_path(folder) as part:
-        part.mkdir()
+    """Yield a new folder, which is moved to `folder` (new or empty) at the end, as in `atomic_file`."""
+    folder = folder.resolve()  # so that a link to an empty folder is kept
+    with staging_folder(folder) as part:
         yield part
+        os.replace(part, folder)
+
+
+@contextlib.contextmanager
+def staging_folder(path: Path, digits: str | None = None) -> Iterator[Path]:
+    """Yield a new folder next to `path`; the caller moves it or its files, and what is left of it is removed.
+
+    digits: see `staging_path`; random by default.
+    """
+    with _staged(path, is_folder=True, digits=digits) as (part, _):
+        yield part
+
+
+def staging_path(path: Path, digits: str) -> Path:
+    """Return the name under which `path` is written. digits: 16 random hexadecimal digits."""
+    return path.with_name(f".{_stem(path.name)}.{digits}.part")
+
+
+def _stem(name: str) -> str:
+    return os.fsencode(name)[:200].decode(errors="ignore")  # a name on the disk has at most 255 bytes
+
+
+@contextlib.contextmanager
+def _staged(path: Path, *, is_folder: bool = False, digits: str | None = None) -> Iterator[tuple[Path, int]]:
+    """Yield path and descriptor of a new file or folder next to `path`; it is removed at the end unless it was moved.
+
+    It is locked until then; without a lock it would be a leftover of a killed process, and those are removed first.
+    """
+    with existing_folder(path.parent):
+        remove_leftovers(path.parent, path.name)
+        part, opened = _create(path, is_folder, digits)
+        try:
+            yield part, opened
+        finally:
+            with contextlib.suppress(OSError):
+                remove(part)
+            os.close(opened)
+
+
+def _create(path: Path, is_folder: bool, digits: str | None) -> tuple[Path, int]:
+    """Create a file or folder that nobody else has opened, under a name that did not exist, and lock it."""
+    flags = os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    while True:
+        part = staging_path(path, digits or secrets.token_hex(8))
+        if is_folder:
+            part.mkdir()
+        try:
+            opened = os.open(part, flags | os.O_NOFOLLOW, 0o666)
+        except FileNotFoundError:
+            if not (is_folder and path.parent.is_dir()):
+                raise
+            continue
+        with contextlib.suppress(OSError):  # also if the file system does not support locks
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if part.exists():
+            return part, opened
+        os.close(opened)  # before it was locked, another process took it for a leftover
+
+
+def remove_leftovers(folder: Path, name: str | None = None, finish: Callable[[Path], None] | None = None) -> None:
+    """Remove what killed processes left of their writes to a folder; the files of running processes are kept.
+
+    name: only of the writes to the file or folder of this name. finish: called instead of removing. On a file system
+    without locks, nothing is removed.
+    """
+    for path in sorted(folder.iterdir()) if os.access(folder, os.R_OK) else []:
+        match = PART.fullmatch(path.name)
+        if not match or (name is not None and match[1] != _stem(name)) or path.is_symlink():
+            continue
+        with contextlib.suppress(OSError):
+            opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                (finish or remove)(path)
+            finally:
+                os.close(opened)
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Wait until no other process has locked a folder, and lock it, if the file system supports locks."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link (not what it leads to), or a folder with its contents, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_files(contents: Mapping[Path, str | bytes]) -> None:
+    """Write files, text in UTF-8. If one of them cannot be written, none of them is changed."""
+    with contextlib.ExitStack() as stack:
+        for path, content in contents.items():
+            file = stack.enter_context(atomic_file(path))
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file atomically, text in UTF-8; its folder is created."""
-    with atomic_path(path) as part:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
+    write_files({path: content})
 
 
 def write_json_atomic(path: Path, content: Any) -> None:
     """Write a JSON file atomically; its folder is created."""
-    write_atomic(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_atomic(path, json_text(content))
 
 
-def fsync(path: Path) -> None:
-    """Wait until a file, or the list of names in a folder, is on the disk, so that it survives a power failure."""
-    opened = os.open(path, os.O_RDONLY)
+def json_text(content: Any) -> str:
+    """Return the text of a JSON file."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def fsync(place: Path | int) -> None:
+    """Wait until a file, or the list of names in a folder, is on the disk, so that it survives a power failure.
+
+    place: its path, or the descriptor of an open file.
+    """
+    opened = os.dup(place) if isinstance(place, int) else os.open(place, os.O_RDONLY)
     try:
         os.fsync(opened)
     except OSError as error:

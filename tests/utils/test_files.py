@@ -1,8 +1,28 @@
 """Atomic writes: complete or not at all, and nothing else is left in the folder."""
 
+import errno
+import os
+import resource
+import signal
+import threading
+from pathlib import Path
+
 import pytest
 
-from dcpcse.utils.files import PART, atomic_folder, atomic_path, write_atomic, write_json_atomic
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import (
+    PART,
+    atomic_file,
+    atomic_folder,
+    open_append,
+    require_file,
+    require_output,
+    staging_folder,
+    staging_path,
+    write_atomic,
+    write_files,
+    write_json_atomic,
+)
 
 
 def names(folder) -> list[str]:
@@ -28,14 +48,123 @@ def _mode_of_a_new_file(folder) -> int:
     return (folder / "plain").stat().st_mode & 0o777
 
 
-@pytest.mark.parametrize("write", [atomic_path, atomic_folder])
+@pytest.mark.parametrize("write", [atomic_file, atomic_folder])
 def test_a_failure_leaves_what_was_there_and_no_temporary_file(write, tmp_path):
     (tmp_path / "a").write_text("before")
     with pytest.raises(KeyboardInterrupt), write(tmp_path / "a") as part:
-        (part / "b" if part.is_dir() else part).write_text("half")
+        part.write(b"half") if write is atomic_file else (part / "b").write_text("half")
         raise KeyboardInterrupt
     assert names(tmp_path) == ["a"]
     assert (tmp_path / "a").read_text() == "before"
     with pytest.raises(UnicodeEncodeError):
         write_atomic(tmp_path / "a", "\ud800")
     assert names(tmp_path) == ["a"]
+
+
+@pytest.fixture
+def limited():
+    """Files of at most 1,000 bytes: what is written beyond fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_files_that_belong_together_are_written_or_none_of_them(limited, tmp_path):
+    (tmp_path / "a").write_text("before")
+    for second in (tmp_path / "b", tmp_path / "new/folder/b"):
+        with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+            write_files({tmp_path / "a": "after", second: "x" * 2000})
+    assert names(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_text() == "before"
+    write_files({tmp_path / "a": "after", tmp_path / "b": b"too"})
+    assert [(tmp_path / name).read_text() for name in names(tmp_path)] == ["after", "too"]
+
+
+DIGITS = "0123456789abcdef"
+
+
+@pytest.mark.parametrize("write", [atomic_file, atomic_folder])
+def test_what_a_killed_process_left_is_removed_by_the_next_write_to_the_same_place(write, tmp_path):
+    place = tmp_path / ("a" * 255)  # the longest name
+    child = os.fork()
+    if not child:
+        with write(place):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    [left] = tmp_path.iterdir()
+    assert PART.fullmatch(left.name)
+    (tmp_path / f".b.{DIGITS}.part").write_text("a write to another place")
+    (tmp_path / ".a.part").write_text("the user's")
+    staging_path(place, DIGITS).symlink_to(tmp_path / ".a.part")
+    with write(place):
+        assert not left.exists()
+    expected = {place.name, f".b.{DIGITS}.part", ".a.part", staging_path(place, DIGITS).name}
+    assert set(names(tmp_path)) == expected
+    assert (tmp_path / ".a.part").read_text() == "the user's"
+
+
+@pytest.mark.parametrize("write", [atomic_file, staging_folder])
+def test_a_running_write_is_no_leftover(write, tmp_path):
+    def fill() -> None:
+        for _ in range(30):
+            with write(tmp_path / "a") as part:
+                part.write(b"x") if write is atomic_file else (part / "b").write_text("x")
+
+    with write(tmp_path / "a"):
+        [own] = tmp_path.iterdir()
+        errors, threads = [], [threading.Thread(target=fill) for _ in range(4)]
+        threading.excepthook, before = lambda args: errors.append(args), threading.excepthook
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        threading.excepthook = before
+        assert not errors
+        assert own.exists()
+
+
+def test_a_link_at_the_place_of_a_file_is_replaced_and_its_target_is_not_changed(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "a").symlink_to(tmp_path / "mine")
+    write_atomic(tmp_path / "a", "new")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert not (tmp_path / "a").is_symlink()
+
+
+def test_only_a_plain_file_is_appended_to(tmp_path):
+    for line in ("one\n", "two\n"):
+        with open_append(tmp_path / "log") as file:
+            file.write(line)
+    assert (tmp_path / "log").read_text() == "one\ntwo\n"
+    (tmp_path / "a link").symlink_to(tmp_path / "log")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "mine").write_text("mine")
+    os.link(tmp_path / "mine", tmp_path / "second")
+    kinds = {
+        "a link": "a link",
+        "nowhere": "a link",
+        "pipe": "a pipe",
+        "folder": "a folder",
+        "second": "a second name",
+    }
+    for name, kind in kinds.items():
+        with pytest.raises(UserError, match=f"{name} is {kind}"):
+            open_append(tmp_path / name)
+    assert (tmp_path / "log").read_text() == "one\ntwo\n"
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert not (tmp_path / "missing").exists()
+
+
+def test_an_output_is_never_a_device_and_a_link_to_nowhere_is_not_replaced_unasked(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(UserError, match="is a pipe or a device"):
+            require_output(path, "--output", True)
+        with pytest.raises(UserError, match="is a pipe or a device"):
+            require_file(path, "--output")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    with pytest.raises(UserError, match="nowhere exists"):
+        require_output(tmp_path / "nowhere", "--output", False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcpcse.utils.errors import UserError, printable
-from dcpcse.utils.files import write_atomic
+from dcpcse.utils.files import write_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -194,8 +194,7 @@ def _render(figure: "Figure", format: str, metadata: dict[str, None]) -> bytes:
 
 
 def save(figure: "Figure", stem: Path) -> list[Path]:
-    """Write STEM.png and STEM.svg, each atomically; return their paths."""
+    """Write STEM.png and STEM.svg, both or neither; return their paths."""
     written = {stem.with_name(f"{stem.name}.png"): png(figure), stem.with_name(f"{stem.name}.svg"): svg(figure)}
-    for path, content in written.items():
-        write_atomic(path, content)
+    write_files(written)
     return list(written)

@@ -32,7 +32,7 @@ from dcpcse.experiments.reproduction.units import (
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
-from dcpcse.utils.files import require_writable, write_atomic
+from dcpcse.utils.files import require_writable, write_files
 
 if TYPE_CHECKING:
     from dcpcse.data.labels import Columns
@@ -335,8 +335,7 @@ def _write_results(
         "answer.csv": result_tables.as_csv(results),
         "answer.json": json.dumps(content, indent=2, ensure_ascii=False) + "\n",
     }
-    for name, written in files.items():
-        write_atomic(args.output_dir / name, written)
+    write_files({args.output_dir / name: written for name, written in files.items()})
     print(text)
     notify(f"results, commands and environment are saved to {args.output_dir}/answer.txt, .md, .csv and .json")
 

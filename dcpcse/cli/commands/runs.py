@@ -3,7 +3,6 @@
 import argparse
 import csv
 import io
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from dcpcse.training.run_history import Run, find_runs, find_scores, read_run, r
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_output, write_atomic
+from dcpcse.utils.files import json_text, require_output, write_files
 from dcpcse.utils.run_files import RUN_FILE
 
 DEFAULT_FOLDER = "result"
@@ -169,8 +168,9 @@ def _cell(value: Any, digits: str = ".6g") -> str:
 
 def _write(args: argparse.Namespace, as_json: Any, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """Write the output to --json and --csv, with unrounded numbers; missing values are null or empty."""
+    written = {}
     if args.json:
-        write_atomic(Path(args.json), json.dumps(as_json, indent=2, ensure_ascii=False) + "\n")
+        written[Path(args.json)] = json_text(as_json)
     if args.csv:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -178,7 +178,8 @@ def _write(args: argparse.Namespace, as_json: Any, header: Sequence[str], lines:
         writer.writerows(
             [run_comparison.format_value(v) if isinstance(v, list) else v for v in line] for line in lines
         )
-        write_atomic(Path(args.csv), text.getvalue())
+        written[Path(args.csv)] = text.getvalue()
+    write_files(written)
 
 
 def runs_parser() -> CommandParser:

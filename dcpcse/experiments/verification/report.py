@@ -18,7 +18,7 @@ from dcpcse.experiments.reproduction.result_tables import environment_line
 from dcpcse.experiments.reproduction.results import GEOMETRY, figures_of
 from dcpcse.experiments.verification.subject import Subject
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_output, write_atomic, write_json_atomic
+from dcpcse.utils.files import json_text, require_output, write_files
 from dcpcse.utils.parsing import parse_json
 
 RULE = (
@@ -151,8 +151,7 @@ def require_report_room(folder: Path, subject: Subject, row: PublishedRow, overw
 
 def write_report(folder: Path, verification: Verification) -> None:
     """Write the report as JSON and as a page in Markdown."""
-    write_json_atomic(folder / REPORT_JSON, verification.as_dict())
-    write_atomic(folder / REPORT_PAGE, page(verification))
+    write_files({folder / REPORT_JSON: json_text(verification.as_dict()), folder / REPORT_PAGE: page(verification)})
 
 
 def page(verification: Verification) -> str:
