@@ -13,7 +13,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import existing_folder
+from dcpcse.utils.files import existing_folder, require_plain_file
+from dcpcse.utils.parsing import parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -25,13 +26,15 @@ LOCK = ".dcpcse.lock"
 def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
     """Hold the lock of a folder, which is created if it is missing.
 
-    Raises UserError if another process holds the lock; `what` names the folder in the message. On a file system that
-    does not support locks, a warning is logged.
+    Raises UserError if another process holds the lock; `what` names the folder in the message; also if there is
+    something at the place of the lock file that this function did not write. On a file system that does not support
+    locks, a warning is logged.
     """
     path = folder / LOCK
+    require_plain_file(path)
     # filelock releases the lock in forked processes, such as workers of a data loader. Its fallback for file systems
     # without locks is not used: a file that locks by its existence would remain after a process is killed.
-    lock = FileLock(path, timeout=0.2, fallback_to_soft=False, on_acquired=_write_holder)
+    lock = FileLock(path, timeout=0.2, fallback_to_soft=False, on_acquired=lambda file: _write_holder(file, path))
     with existing_folder(folder):
         try:
             lock.acquire()  # the short timeout allows the previous holder to remove the file
@@ -61,15 +64,27 @@ def is_locked(folder: Path) -> bool:
         return isinstance(error, Timeout)
 
 
-def _write_holder(file: int) -> None:
+def _write_holder(file: int, path: Path) -> None:
+    before = os.pread(file, 10_000, 0)
+    if before and _described(before) is None:
+        raise UserError(f"{path} was not written by dcpcse and is not overwritten; move it to another folder")
     since = datetime.now(UTC).isoformat(timespec="seconds")
-    os.ftruncate(file, 0)
-    os.write(file, json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
+    with contextlib.suppress(OSError):  # the disk may be full; the lock holds without a description
+        os.ftruncate(file, 0)
+        os.write(file, json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
 
 
 def _holder(path: Path) -> str:
     try:
-        holder = json.loads(path.read_text(encoding="utf-8"))
-        return f"process {holder['process']} on {holder['host']} since {holder['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
+        return _described(path.read_bytes()) or "which has just started"
+    except OSError:
         return "which has just started"
+
+
+def _described(content: bytes) -> str | None:
+    """Return the holder that a lock file names, or None if its content is not one of `_write_holder`."""
+    try:
+        holder = parse_json(content)
+        return f"process {holder['process']} on {holder['host']} since {holder['since']}"
+    except (ValueError, KeyError, TypeError):
+        return None

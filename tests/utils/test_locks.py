@@ -56,3 +56,42 @@ def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch, capl
         assert not locks.is_locked(tmp_path / "new")
     assert f"--output_dir new: the file system does not support locks ({os.strerror(code)})" in caplog.text
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "second name", "pipe", "folder", "notes"])
+def test_what_is_in_the_place_of_the_lock_and_is_not_a_lock_is_left_alone(kind, tmp_path):
+    mine, place = tmp_path / "mine", tmp_path / "run" / LOCK
+    mine.write_text('{"my": "thesis"}')
+    place.parent.mkdir()
+    make = {"link": place.symlink_to, "second name": place.hardlink_to}
+    if kind == "notes":
+        place.write_text(mine.read_text())
+    elif kind in make:
+        make[kind](mine)
+    else:
+        {"pipe": os.mkfifo, "folder": os.mkdir}[kind](place)
+    with pytest.raises(UserError, match=r"\.dcpcse\.lock"), exclusive_lock(place.parent, "it"):
+        pass
+    assert mine.read_text() == '{"my": "thesis"}'
+    assert os.path.lexists(place)
+    if kind == "notes":
+        assert place.read_text() == mine.read_text()
+    assert not locks.is_locked(place.parent)
+    mine.unlink() if kind == "second name" else None
+    if kind == "folder":
+        place.rmdir()
+    else:
+        place.unlink()
+    with exclusive_lock(place.parent, "it"):
+        assert locks.is_locked(place.parent)
+
+
+def test_a_full_disk_still_locks(tmp_path, monkeypatch):
+    def full(*args) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(locks.os, "write", full)
+        with exclusive_lock(tmp_path, "it"):
+            assert locks.is_locked(tmp_path)
+    assert [*tmp_path.iterdir()] == []
