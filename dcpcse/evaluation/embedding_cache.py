@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_plain_file
 
 QUERY = 500
 """Number of sentences in one SQL query; SQLite's limit is a few thousand."""
@@ -43,6 +44,7 @@ class EmbeddingCache:
         self.hits = 0
         with self._explained():
             folder.mkdir(parents=True, exist_ok=True)
+            require_plain_file(self.path)  # sqlite3 would follow a link
             self._database = sqlite3.connect(self.path, timeout=60)
             self._database.execute(
                 "CREATE TABLE IF NOT EXISTS vectors (sentence TEXT PRIMARY KEY, vector BLOB, crc INTEGER)"

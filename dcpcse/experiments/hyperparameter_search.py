@@ -20,7 +20,7 @@ from prettytable import PrettyTable
 
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import write_atomic
+from dcpcse.utils.files import open_append, require_plain_file, write_atomic
 
 TrainingOptions = dict[str, Any]
 
@@ -131,9 +131,9 @@ class Trials:
         self.left = limit
         self._waiting_for = ""
         self._states = optuna.trial.TrialState
-        storage = optuna.storages.JournalStorage(
-            optuna.storages.journal.JournalFileBackend(str(folder / "study.journal"))
-        )
+        journal = folder / "study.journal"
+        require_plain_file(journal)
+        storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(journal)))
         if others := {*optuna.get_all_study_names(storage)} - {name}:
             raise UserError(f"{folder} contains the search {', '.join(sorted(others))}; choose another folder")
         self.study = optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True)
@@ -206,7 +206,7 @@ class Trials:
         folder, log = self.folder / f"try-{number:04d}", self.folder / f"try-{number:04d}.log"
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         command = [sys.executable, "-m", "dcpcse", "train", *self.given, *words, "--output_dir", str(folder)]
-        with log.open("w", encoding="utf-8") as file:
+        with open_append(log) as file:
             code = subprocess.run([*command, "--overwrite_output_dir"], stdout=file, stderr=file).returncode
         if code:
             last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()

@@ -16,7 +16,7 @@ from prettytable import PrettyTable
 
 from dcpcse.encoders.templates import MASK, SENTENCE, Template
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_writable, write_atomic
+from dcpcse.utils.files import open_append, require_writable, write_atomic
 from dcpcse.utils.parsing import parse_json, parse_yaml, read_text
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class TemplateScores:
         return sorted(self.by_template.items(), key=lambda item: -item[1])[:count]
 
     def _append(self, row: Mapping[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
+        with open_append(self.path) as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def _read(self) -> list[dict[str, Any]]:

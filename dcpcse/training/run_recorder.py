@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from dcpcse.utils.environment import system_info
-from dcpcse.utils.files import write_atomic, write_json_atomic
+from dcpcse.utils.files import open_append, write_atomic, write_json_atomic
 from dcpcse.utils.run_files import ENVIRONMENT, METRICS, read_environment
 
 
@@ -41,7 +41,7 @@ class MetricsFile(TrainerCallback):
         """Add a line. Numbers that are not finite are written as null, since JSON cannot represent them."""
         if not state.is_world_process_zero or not logs:
             return
-        with self.path.open("a", encoding="utf-8") as file:
+        with open_append(self.path) as file:
             file.write(_line(state.global_step, logs))
 
 

@@ -6,7 +6,6 @@ Each training and each evaluation runs in its own process, so that finished work
 import json
 import logging
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -21,10 +20,11 @@ from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.experiments.reproduction.units import PRINTED, TRAININGS, UNIT_SCORES, RunUnit
 from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import write_atomic
+from dcpcse.utils.files import open_append, remove, write_atomic
 from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.parsing import parse_json
 from dcpcse.utils.ray_cluster import connected, machines
+from dcpcse.utils.run_files import checkpoints_in
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +80,8 @@ def _train(unit: RunUnit, step: str, words: Sequence[str]) -> None:
     model = unit.folder / TRAININGS[step]
     if not is_model_folder(model):
         _call(unit, ["train", *words, "--resume"])
-    for checkpoint in model.glob("checkpoint-*"):  # a checkpoint takes gigabytes if the encoder is trained
-        shutil.rmtree(checkpoint)
+    for checkpoint in checkpoints_in(model).values():  # a checkpoint takes gigabytes if the encoder is trained
+        remove(checkpoint)
 
 
 def _keep_output(unit: RunUnit, step: str, words: Sequence[str]) -> None:
@@ -97,7 +97,7 @@ def _call(unit: RunUnit, words: Sequence[str], capture: bool = False) -> str:
     Its output is appended to the log of the unit; with `capture`, what it prints to stdout is returned instead.
     """
     command = [sys.executable, "-m", "dcpcse.cli.child", str(os.getpid()), *words]
-    with (unit.folder / LOG).open("a", encoding="utf-8") as log:
+    with open_append(unit.folder / LOG) as log:
         log.write(f"$ python -m dcpcse {' '.join(words)}\n")
         log.flush()
         stdout = subprocess.PIPE if capture else log
