@@ -1,10 +1,10 @@
 """Save checkpoints and results atomically: write a temporary folder, sync it to the disk, and rename it.
 
-.checkpoint-N.part      a checkpoint that is being written
-.checkpoint-N.replaced  an old checkpoint that a new one of the same step is replacing
-.checkpoint-N.deleted   a checkpoint that is being deleted
-.result.part            a result that is being written
-checkpoint.json         sha256 of all other files of a checkpoint, and the inputs of the run; one file per checkpoint
+.checkpoint-N.DIGITS.part      a checkpoint that is being written; 16 random digits, so that nobody has such a name
+.checkpoint-N.DIGITS.replaced  an old checkpoint that a new one of the same step is replacing
+.checkpoint-N.DIGITS.deleted   a checkpoint that is being deleted
+.model.DIGITS.part             a result that is being written
+checkpoint.json                sha256 of all other files of a checkpoint, and the inputs of the run
 
 A run never resumes from a folder whose name begins with a dot. When a run starts, temporary files that a killed run
 left behind are removed.
@@ -14,47 +14,50 @@ import contextlib
 import errno
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dcpcse.encoders.storage import model_folder
-from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, WEIGHTS, read_object
+from dcpcse.encoders.storage.manifest import read_object
+from dcpcse.utils.distributed import all_reduce_max
 from dcpcse.utils.errors import UserError, first_line
-from dcpcse.utils.files import PART, file_sha256, fsync, write_json_atomic
+from dcpcse.utils.files import PART, file_sha256, fsync, remove, staging_folder, staging_path, write_json_atomic
+from dcpcse.utils.files import remove_leftovers as remove_parts
 from dcpcse.utils.locks import LOCK
 from dcpcse.utils.run_files import checkpoints_in
 
 SEAL = "checkpoint.json"
 """The last file written to a checkpoint: sha256 of all other files, and the inputs of the run."""
 
-RESULT = ".result.part"
-_CHECKPOINT = re.compile(r"\.(checkpoint-\d+)\.(part|replaced|deleted)")
-_LAST = (WEIGHTS, CONFIG, MODEL_FOLDER_FILE)
-"""Files of a result that are moved last, in this order, so that an incomplete result cannot be loaded."""
+_ASIDE = re.compile(r"\.(checkpoint-\d+)\.[0-9a-f]{16}\.(replaced|deleted)")
 
 
 def is_temporary(path: Path) -> bool:
     """Return whether a path is the lock, or a temporary file or folder of a save or a deletion."""
-    return path.name in (LOCK, RESULT) or any(names.fullmatch(path.name) for names in (_CHECKPOINT, PART))
+    return path.name == LOCK or any(names.fullmatch(path.name) for names in (_ASIDE, PART))
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary files of killed runs; restore a replaced checkpoint if its replacement is missing."""
+    remove_parts(folder)
     for path in folder.iterdir():
-        match = _CHECKPOINT.fullmatch(path.name)
-        if match and match[2] == "replaced" and not (folder / match[1]).exists():
-            os.replace(path, folder / match[1])
-        elif is_temporary(path) and path.name != LOCK:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if match := _ASIDE.fullmatch(path.name):
+            if match[2] == "replaced" and not (folder / match[1]).exists():
+                os.replace(path, folder / match[1])
+            else:
+                remove(path)
 
 
 def delete_checkpoint(checkpoint: Path) -> None:
     """Rename and then delete a checkpoint, so that an interrupted deletion leaves no incomplete checkpoint."""
-    deleted = checkpoint.with_name(f".{checkpoint.name}.deleted")
-    os.replace(checkpoint, deleted)
-    shutil.rmtree(deleted)
+    remove(_set_aside(checkpoint, "deleted"))
+
+
+def _set_aside(checkpoint: Path, state: str) -> Path:
+    return checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}.{secrets.token_hex(8)}.{state}"))
 
 
 def rotate_checkpoints(folder: Path, limit: int | None, newest: int, best: int | None) -> None:
@@ -78,26 +81,20 @@ def atomic_checkpoint(
     made_of: the inputs of the run besides its options, for `checkpoint.json`. first: whether this is the process that
     creates and renames the folder. meet: a function that waits for all processes.
     """
-    part, checkpoint = folder / f".checkpoint-{step}.part", folder / f"checkpoint-{step}"
-    replaced = folder / f".checkpoint-{step}.replaced"
-    if first:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir()
-    meet()
-    try:
+    checkpoint = folder / f"checkpoint-{step}"
+    digits = f"{all_reduce_max(secrets.randbits(62) if first else 0):016x}"  # those of the first process
+    with staging_folder(checkpoint, digits) if first else contextlib.nullcontext():
+        meet()
+        part = staging_path(checkpoint, digits)
         yield part
         meet()
         if first:
             _seal(part, made_of)
-            if checkpoint.exists():
-                os.replace(checkpoint, replaced)
+            replaced = _set_aside(checkpoint, "replaced") if os.path.lexists(checkpoint) else None
             os.replace(part, checkpoint)
             fsync(folder)
-            if replaced.exists():
-                shutil.rmtree(replaced)
-    finally:
-        if first:
-            shutil.rmtree(part, ignore_errors=True)  # after a failure: the disk may be full
+            if replaced is not None:
+                remove(replaced)
     meet()
 
 
@@ -105,24 +102,14 @@ def atomic_checkpoint(
 def atomic_result(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder for a result and move its files to `folder` once all of them are written.
 
-    A failure before the move leaves the earlier result unchanged. If the process is killed during the move, the folder
-    contains no result rather than a mixture of two; resuming from the last checkpoint writes the result again.
+    A failure before the move leaves the earlier result unchanged. If the process is killed during the move, resuming
+    from the last checkpoint writes the result again.
     """
-    part = folder / RESULT
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir()
+    with model_folder.replaced_model(folder) as part:
         yield part
         for path in part.rglob("*"):
             fsync(path)
-        model_folder.clear(folder)
-        for path in sorted(part.iterdir(), key=lambda path: _LAST.index(path.name) if path.name in _LAST else -1):
-            if path.is_dir() and (folder / path.name).is_dir():
-                shutil.rmtree(folder / path.name)
-            os.replace(path, folder / path.name)
-        fsync(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)  # empty, except after a failure: the disk may be full
+    fsync(folder)
 
 
 def _seal(folder: Path, made_of: Mapping[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Check the output folder of a run before training, clear it, and describe how to resume its run."""
 
-import shutil
 from pathlib import Path
 
 from dcpcse.encoders.storage import model_folder
@@ -8,7 +7,7 @@ from dcpcse.training import atomic_save, checkpoints
 from dcpcse.training.arguments import RunArguments
 from dcpcse.training.guards import NON_FINITE
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_writable
+from dcpcse.utils.files import remove, require_writable
 from dcpcse.utils.run_files import RECORDS, RUN_FILE, STATE, checkpoints_in, last_checkpoint
 
 EVAL_RESULTS = "eval_results.txt"
@@ -81,7 +80,5 @@ def clear_run(output_dir: Path) -> None:
 
 def clear_reports(output_dir: Path) -> None:
     """Remove the reports of an earlier run from a folder."""
-    for folder in output_dir.glob(NON_FINITE):
-        shutil.rmtree(folder)
-    for name in REPORTS:
-        (output_dir / name).unlink(missing_ok=True)
+    for name in (NON_FINITE, *REPORTS):
+        remove(output_dir / name)

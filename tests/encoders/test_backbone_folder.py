@@ -227,6 +227,25 @@ def test_a_folder_is_overwritten_without_leftovers(saved, tiny, sentences):
     assert np.array_equal(dcpcse.load(folder, device="cpu").encode(sentences), model.encode(sentences))
 
 
+def test_folders_behind_links_are_neither_written_nor_emptied(saved, tiny, tmp_path):
+    folder, model = saved(method="simcse", pooler_type="avg")
+    place = "1_Pooling"
+    (folder / place).rename(tmp_path / "mine")
+    (folder / place).symlink_to(tmp_path / "mine")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
+    assert before
+    with pytest.raises(UserError, match=f"{place} leads out of its folder"):
+        model.save(folder)
+    trained(tiny("bert"), method="dcpcse", pre_seq_len=3).save(folder)  # which has no such folder
+    assert {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()} == before
+    (folder / place).unlink()
+    (folder / place).mkdir()
+    (folder / place / "notes").write_text("mine")
+    model.save(folder)
+    trained(tiny("bert"), method="dcpcse", pre_seq_len=3).save(folder)
+    assert [path.name for path in (folder / place).iterdir()] == ["notes"]
+
+
 def test_weights_of_another_build_are_refused(saved, tiny):
     folder, _ = saved(method="simcse")
     for options in ({"method": "dcpcse"}, {"method": "simcse", "pooler_type": "avg"}, {"method": "scpcse"}):

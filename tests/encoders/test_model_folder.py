@@ -423,17 +423,57 @@ def test_clearing_leaves_what_is_not_of_the_model(saved):
     assert before - files(saved) == {"dcpcse.json", "prompts.safetensors", "trained.safetensors"}
 
 
-def test_a_folder_whose_writing_was_interrupted_does_not_load(tiny, saved, monkeypatch):
-    """Not even with the record of the model that was there before."""
-    model = trained(tiny("bert"), head=True, seed=4)
+def test_a_model_that_cannot_be_written_leaves_the_earlier_one(tiny, saved, monkeypatch):
+    model, before = trained(tiny("bert"), head=True, seed=4), contents(saved)
     monkeypatch.setattr(
         "dcpcse.utils.safetensors_io.save", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full"))
     )
-    with pytest.raises(OSError, match="disk full"):
-        model.save(saved)
-    assert not is_model_folder(saved)
-    with pytest.raises(UserError, match=r"contains no dcpcse\.json"):
-        SentenceEncoder.load(saved)
+    for folder in (saved, saved.parent / "new"):
+        with pytest.raises(OSError, match="disk full"):
+            model.save(folder)
+    assert contents(saved) == before
+    assert not (saved.parent / "new").exists()
+
+
+def contents(folder) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_save_that_ends_while_files_are_moved_never_loads_as_a_mixture(tiny, saved, tmp_path, monkeypatch):
+    """Every moment of the move is tried; before the last one there is no record, not even the earlier one."""
+    model, original, whole = trained(tiny("bert"), head=True, seed=4), os.replace, tmp_path / "whole"
+    model.save(whole)
+    for moves in range(len(contents(whole))):
+        folder, left = shutil.copytree(saved, tmp_path / f"model-{moves}"), [moves]
+
+        def replace(source, target, folder=folder, left=left):
+            if Path(target).parent == folder and not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= Path(target).parent == folder
+            original(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", replace)
+            with pytest.raises(KeyboardInterrupt):
+                model.save(folder)
+        assert not is_model_folder(folder)
+        with pytest.raises(UserError, match=r"contains no dcpcse\.json"):
+            SentenceEncoder.load(folder)
+        model.save(folder)
+        assert contents(folder) == contents(whole)
+
+
+def test_saving_replaces_links_and_never_writes_through_them(tiny, tmp_path):
+    model, folder, mine = trained(tiny("bert")), tmp_path / "model", tmp_path / "mine"
+    model.save(tmp_path / "whole")
+    folder.mkdir()
+    mine.write_text("mine")
+    for name in contents(tmp_path / "whole"):
+        (folder / name).symlink_to(mine)
+    model.save(folder)
+    assert mine.read_text() == "mine"
+    assert contents(folder) == contents(tmp_path / "whole")
+    assert not [path for path in folder.iterdir() if path.is_symlink()]
 
 
 def test_load_trained_refuses_a_folder_of_another_build(tiny, saved):

@@ -219,7 +219,7 @@ def test_resume_begins_where_nothing_is_there_yet(attempt, whole, tmp_path):
 def test_resume_leaves_a_finished_result_untouched(attempt, whole, tmp_path):
     folder = shutil.copytree(whole(**EVERY_TWO), tmp_path / "out")
     before = files(folder)
-    (folder / ".result.part").mkdir()  # killed when the last file had just taken its place
+    (folder / ".model.0123456789abcdef.part").mkdir()  # killed when the last file had just taken its place
     ended = attempt(folder, **EVERY_TWO, resume=True)
     assert ended.code == 0
     assert "contains a finished run" in ended.said
@@ -291,11 +291,12 @@ def test_where_all_are_broken_resume_begins_and_true_is_refused(attempt, stopped
 
 
 def test_what_killed_runs_left_aside_is_tidied_up(attempt, stopped):
-    (stopped / ".checkpoint-9.part").mkdir()
-    (stopped / ".result.part").mkdir()
-    os.rename(stopped / "checkpoint-2", stopped / ".checkpoint-2.deleted")
-    shutil.copytree(stopped / "checkpoint-4", stopped / ".checkpoint-4.replaced")
-    os.rename(stopped / "checkpoint-8", stopped / ".checkpoint-8.replaced")
+    digits = "0123456789abcdef"
+    (stopped / f".checkpoint-9.{digits}.part").mkdir()
+    (stopped / f".model.{digits}.part").mkdir()
+    os.rename(stopped / "checkpoint-2", stopped / f".checkpoint-2.{digits}.deleted")
+    shutil.copytree(stopped / "checkpoint-4", stopped / f".checkpoint-4.{digits}.replaced")
+    os.rename(stopped / "checkpoint-8", stopped / f".checkpoint-8.{digits}.replaced")
     for name in (LOCK, ".run.yaml.0123abcd.part"):
         (stopped / name).write_text("", encoding="utf-8")
     assert attempt(stopped, **EVERY_TWO, resume=True).code == 0

@@ -149,7 +149,7 @@ def phase(output: Path) -> str:
     if (output / "dcpcse.json").exists():
         return "after the result"
     left = [path.name.rsplit(".", 1)[-1] for path in output.glob(".checkpoint-*")]
-    if (output / ".result.part").exists():
+    if list(output.glob(".model.*.part")):
         return "in the result"
     if left:
         return {"part": "in a save", "deleted": "in the rotation", "replaced": "in a save"}[left[0]]

@@ -6,8 +6,8 @@ sentence-transformers silently uses the mean without it. Neither library support
 is in `backbone/`, they raise an error for the model folder instead of loading an incomplete model.
 """
 
+import contextlib
 import copy
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,17 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from dcpcse.encoders.storage.manifest import BACKBONE, CONFIG, MODULES, SENTENCE_CONFIG, WEIGHTS, backbone_path
-from dcpcse.utils.files import require_inside, write_json_atomic
+from dcpcse.encoders.storage.manifest import (
+    BACKBONE,
+    BACKBONE_FILES,
+    CONFIG,
+    MODULES,
+    PLAIN_FILES,
+    SENTENCE_CONFIG,
+    WEIGHTS,
+    backbone_path,
+)
+from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 _POOLING, _DENSE = "1_Pooling", "2_Dense"
@@ -46,8 +55,6 @@ class TunedBackbone:
     def write(self, folder: Path) -> dict[str, str]:
         """Write weights and configuration to a model folder; return the backbone's entry in `dcpcse.json`."""
         place = folder if self.pooling else folder / BACKBONE
-        for name in (BACKBONE, _POOLING, _DENSE):
-            require_inside(folder, name)
         place.mkdir(exist_ok=True)
         if self.pooling:
             self._write_modules(folder)
@@ -122,8 +129,10 @@ def holds_encoder(folder: Path) -> bool:
 
 
 def clear_backbone(folder: Path) -> None:
-    """Remove the files that `TunedBackbone.write` writes."""
-    for name in (CONFIG, WEIGHTS, MODULES, SENTENCE_CONFIG):
-        (folder / name).unlink(missing_ok=True)
+    """Remove the files that `TunedBackbone.write` writes; other files and what lies behind links are kept."""
+    for name in (*PLAIN_FILES, *BACKBONE_FILES):
+        if not (folder / name).parent.is_symlink() or (folder / name).parent == folder:
+            (folder / name).unlink(missing_ok=True)
     for name in (BACKBONE, _POOLING, _DENSE):
-        shutil.rmtree(folder / name, ignore_errors=True)
+        with contextlib.suppress(OSError):  # there is no such folder, or it is a link or contains other files
+            (folder / name).rmdir()

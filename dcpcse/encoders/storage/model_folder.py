@@ -14,7 +14,9 @@ backbone/, or config.json, model.safetensors, modules.json, ...
 tokenizer files
 """
 
-from collections.abc import Mapping
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dcpcse.encoders.storage import backbone_folder, manifest
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_inside, write_json_atomic
+from dcpcse.utils.files import require_inside, staging_folder, write_json_atomic
 from dcpcse.utils.parsing import parse_json
 from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
@@ -53,26 +55,51 @@ def write_contents(
     With `peft_config`, the prompts are saved under the names that PEFT opens. The record contains the sha256 of every
     other file that the embeddings depend on, including the tokenizer.
 
-    Files of an earlier model are removed first, and `dcpcse.json` is written last, so that an interrupted save does
-    not load as a mixture of two models.
+    An earlier model in the folder is replaced as `replaced_model` describes.
     """
     folder = Path(folder)
     if backbone is not None and holds_another_encoder(folder):
         raise UserError(f"{folder} contains a different encoder, which would be overwritten; give another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    clear(folder)
     name = None if prompts is None else manifest.PROMPTS if peft_config is None else manifest.PEFT_PROMPTS
-    if prompts is not None:
-        save_tensors(folder / name, {manifest.PROMPT_KEY: prompts})
-    if peft_config is not None:
-        write_json_atomic(folder / manifest.PEFT_CONFIG, peft_config)
-    if trained:
-        save_tensors(folder / manifest.TRAINED, trained)
-    own = None if backbone is None else backbone.write(folder)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
-    record = {"format": manifest.FOLDER_FORMAT, **record, "prompts_file": name, "backbone": own}
-    write_json_atomic(folder / manifest.MODEL_FOLDER_FILE, {**record, "sha256": manifest.checksums(folder, record)})
+    with replaced_model(folder) as part:
+        if prompts is not None:
+            save_tensors(part / name, {manifest.PROMPT_KEY: prompts})
+        if peft_config is not None:
+            write_json_atomic(part / manifest.PEFT_CONFIG, peft_config)
+        if trained:
+            save_tensors(part / manifest.TRAINED, trained)
+        own = None if backbone is None else backbone.write(part)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(part)
+        record = {"format": manifest.FOLDER_FORMAT, **record, "prompts_file": name, "backbone": own}
+        write_json_atomic(part / manifest.MODEL_FOLDER_FILE, {**record, "sha256": manifest.checksums(part, record)})
+
+
+@contextlib.contextmanager
+def replaced_model(folder: Path, remove_old: Callable[[Path], None] | None = None) -> Iterator[Path]:
+    """Yield a temporary folder for the files of a model, which replace the model in `folder` at the end.
+
+    remove_old: removes the files of the earlier model, by default `clear`. Until then, a failure leaves the earlier
+    model unchanged. If the process is killed afterwards, the folder contains no model rather than a mixture of
+    two, because `dcpcse.json` is moved last. Raises UserError if a file would be moved out of the folder by a link.
+    """
+    with staging_folder(folder / "model") as part:
+        yield part
+        staged = [path.relative_to(part) for path in part.rglob("*")]
+        files = [path for path in staged if not (part / path).is_dir()]
+        for path in staged:
+            if path not in files:
+                require_inside(folder, str(path))
+            elif (folder / path).is_dir() and not (folder / path).is_symlink():
+                raise UserError(f"{folder / path} is a folder, where a file is to be written; give another folder")
+        (remove_old or clear)(folder)
+        for path in sorted(files, key=lambda path: _LAST.index(path.name) if path.name in _LAST else -1):
+            (folder / path).parent.mkdir(exist_ok=True)
+            os.replace(part / path, folder / path)
+
+
+_LAST = (manifest.WEIGHTS, manifest.CONFIG, manifest.MODEL_FOLDER_FILE)
+"""Files that are moved last, in this order, so that an incomplete model cannot be loaded."""
 
 
 def clear(folder: Path) -> None:

@@ -15,6 +15,7 @@ from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import is_model_folder
+from dcpcse.encoders.storage.model_folder import replaced_model
 from dcpcse.encoders.template_denoising import Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.interop.convert.choices import Choices, PublishedSettings, ResolvedChoices, resolve_choices
@@ -328,12 +329,12 @@ def require_room_for(path: Path, output: Path, overwrite: bool) -> None:
 
 
 def write_model_folder(model: SentenceEncoder, output: Path) -> None:
-    """Save the model folder; this is atomic if the folder is new or empty."""
+    """Save the model folder; an earlier model is replaced as `replaced_model` describes."""
     if output.is_dir() and any(output.iterdir()):
         from dcpcse.training.output_folder import clear_run
 
-        clear_run(output)  # so that records of an earlier model do not describe this one
-        model.save(output)
+        with replaced_model(output, clear_run) as part:  # records of an earlier model must not describe this one
+            model.save(part)
         return
     with atomic_folder(output) as temporary:
         model.save(temporary)
