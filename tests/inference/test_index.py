@@ -4,6 +4,10 @@ import hashlib
 import json
 import math
 import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -297,6 +301,74 @@ def test_an_index_is_replaced_on_request_only_and_other_files_never(saved, vecto
     (tmp_path / "empty").mkdir()
     index.save(tmp_path / "empty")
     assert {path.name for path in tmp_path.iterdir()} == {"index", "mine", "empty", "link"}
+
+
+def test_a_file_that_is_not_of_the_index_is_not_replaced(saved, vectors, texts, tmp_path):
+    exact = build(vectors[:5], texts[:5])
+    ivf = build(vectors[:6], texts[:6], backend="ivf", num_cells=2)
+    (tmp_path / "mine").write_text("mine")
+    (saved / "vectors.npy").unlink()
+    (saved / "vectors.npy").symlink_to(tmp_path / "mine")
+    exact.save(saved, overwrite=True)
+    (saved / "centroids.npy").write_text("mine")  # an exact index has no such file
+    for index in (exact, ivf):
+        with pytest.raises(UserError, match=r"centroids\.npy is not part of the index"):
+            index.save(saved, overwrite=True)
+    assert (saved / "centroids.npy").read_text() == (tmp_path / "mine").read_text() == "mine"
+    assert len(SentenceIndex.load(saved)) == 5
+    (saved / "centroids.npy").unlink()
+    (saved / "dcpcse_index.json").write_text("{")  # a damaged index is replaced
+    ivf.save(saved, overwrite=True)
+    assert len(SentenceIndex.load(saved)) == 6
+
+
+def killer(folder: Path, number: int) -> Callable[[str, tuple], None]:
+    """Return an audit hook that kills the process before its n-th operation on files of a folder."""
+    seen = 0
+
+    def watch(event: str, details: tuple) -> None:
+        nonlocal seen
+        if event in ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove") and str(folder) in str(details[0]):
+            seen += 1
+            if seen == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return watch
+
+
+def test_a_kill_at_any_moment_of_a_replacement_keeps_the_users_files_and_the_next_call_completes_it(
+    vectors, texts, tmp_path
+):
+    """Every moment is tried once. Between the two indexes there is none, never a mixture, and nothing is left."""
+    old, new = build(vectors[:6], texts[:6], backend="ivf", num_cells=2), build(vectors[:5], texts[:5])
+    rows = set()
+    for moment in range(1, 1000):
+        folder = tmp_path / f"index-{moment}"
+        old.save(folder)
+        (folder / "notes").write_text("mine")
+        child = os.fork()
+        if not child:
+            try:
+                sys.addaudithook(killer(folder, moment))
+                new.save(folder, overwrite=True)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        status = os.waitpid(child, 0)[1]
+        assert (folder / "notes").read_text() == "mine"
+        try:
+            rows.add(len(SentenceIndex.load(folder)))
+        except UserError as error:
+            assert "contains no dcpcse_index.json" in str(error)
+            rows.add(0)
+        new.save(folder, overwrite=True)
+        assert set(content(folder)) == {"dcpcse_index.json", "vectors.npy", "sentences.jsonl", "notes"}
+        assert len(SentenceIndex.load(folder)) == 5
+        if status != signal.SIGKILL:
+            break
+    assert status == 0
+    assert rows == {0, 5, 6}
+    assert {path.name for path in tmp_path.iterdir()} == {f"index-{number}" for number in range(1, moment + 1)}
 
 
 def test_a_build_that_fails_leaves_no_files_and_the_old_index_unchanged(saved, vectors, texts, tmp_path):

@@ -13,21 +13,30 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import file_sha256, require_writable, write_json_atomic
+from dcpcse.utils.files import (
+    atomic_folder,
+    file_sha256,
+    locked_folder,
+    remove,
+    remove_leftovers,
+    require_writable,
+    staging_folder,
+    write_json_atomic,
+)
 from dcpcse.utils.npy import open_array
 from dcpcse.utils.parsing import parse_json, read_text
 
 INDEX_FORMAT = 2
 RECORD, VECTORS, SENTENCES = "dcpcse_index.json", "vectors.npy", "sentences.jsonl"
 CENTROIDS, CELLS = "centroids.npy", "cells.npy"  # only with the backend ivf
+_FILES = (VECTORS, SENTENCES, CENTROIDS, CELLS)
 
 
 class SavedSentences(Sequence[str]):
@@ -58,13 +67,22 @@ def is_index_folder(folder: str | Path) -> bool:
 
 
 def require_place(folder: Path, overwrite: bool) -> None:
-    """Raise UserError unless the folder is new or empty, or contains an index and `overwrite` is set."""
+    """Raise UserError unless the folder is new or empty, or contains an index and `overwrite` is set.
+
+    An index whose replacement was interrupted by a kill is first completed.
+    """
+    if folder.is_dir():
+        remove_leftovers(folder, RECORD, finish=_complete)
     if is_index_folder(folder):
         if not overwrite:
             raise UserError(f"{folder} already contains an index; give another folder, or overwrite it (--overwrite)")
+        names = _files_of(folder)
+        for path in (folder / name for name in _FILES):
+            if path.is_dir() or (path.exists() and path.name not in names):
+                raise UserError(f"{path} is not part of the index in this folder; move it to another folder")
     elif folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"{folder} exists and contains no index; give another folder")
-    require_writable(folder.parent, f"the index {folder}")
+    require_writable(folder if folder.exists() else folder.parent, f"the index {folder}")
 
 
 def write_index(
@@ -102,28 +120,56 @@ def write_index(
 
 @contextlib.contextmanager
 def _new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary folder next to `folder`. It replaces `folder` at the end; after an error it is removed."""
+    """Yield a temporary folder for an index, which is moved to `folder`, or whose files replace those of its index.
+
+    Other files in the folder are never moved. A kill while files are replaced leaves a folder without a record, which
+    the next call completes.
+    """
     require_place(folder, overwrite)
     target = folder.resolve()  # so that a symbolic link to a folder is kept
-    part, old = (target.with_name(f"{target.name}.{end}-{os.getpid()}") for end in ("part", "old"))
     try:
-        part.mkdir(parents=True)
-        yield part
-        require_place(folder, overwrite)
-        if is_index_folder(target):
-            os.replace(target, old)
-        os.replace(part, target)
-        if old.exists():
-            for path in old.iterdir():
-                if path.name in (RECORD, VECTORS, SENTENCES, CENTROIDS, CELLS):
-                    path.unlink()
-                else:  # not a file of an index: it is kept
-                    os.replace(path, target / path.name)
-            old.rmdir()
+        if not target.exists():
+            with atomic_folder(target) as part:
+                yield part
+            return
+        with staging_folder(target / RECORD) as part:
+            yield part
+            if is_index_folder(target):
+                require_place(folder, overwrite)  # it may have been written in the meantime
+            _replace(target, part)
     except OSError as error:
         raise UserError(f"cannot write the index {folder} ({error.strerror}); give another folder") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+
+
+def _complete(part: Path) -> None:
+    """Complete the replacement of an index that was interrupted by a kill, or remove an index that is incomplete."""
+    if is_index_folder(part):
+        _replace(part.parent, part)
+    remove(part)
+
+
+def _replace(folder: Path, part: Path) -> None:
+    """Move the files of the complete index `part` to `folder`, where those of an earlier index are replaced.
+
+    The old record is removed first and the new one is moved last, so that a mixture of two indexes is never read.
+    """
+    with locked_folder(folder):
+        names = _files_of(part)
+        (folder / RECORD).unlink(missing_ok=True)
+        for name in _FILES:
+            if (part / name).exists():
+                os.replace(part / name, folder / name)
+            elif name not in names:
+                remove(folder / name)
+        os.replace(part / RECORD, folder / RECORD)
+
+
+def _files_of(folder: Path) -> Collection[str]:
+    """Return the names of the files that the record of an index names; those of any index if it is damaged."""
+    try:
+        return set(parse_json(read_text(folder / RECORD))["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return _FILES
 
 
 def read_index(
