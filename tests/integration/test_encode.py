@@ -308,7 +308,19 @@ def test_a_record_never_describes_a_different_file(tiny, text, tool, tmp_path, m
     assert tool(encode_command, other[:-1]).code == 0
 
 
-@pytest.mark.parametrize("name", ["out.npy", "out.npy.json", "out.npy.parts/notes.txt", "out.npy.parts"])
+OF_UNKNOWN_ORIGIN = {  # name → whether encode works with --overwrite
+    "out.npy": True,
+    "out.npy.json": False,
+    "out.npy.parts/notes.txt": True,
+    "out.npy.parts/joined": True,
+    "out.npy.parts/job.json": False,
+    "out.npy.parts/00000001.npz": False,
+    "out.npy.parts": False,  # a file that is in the way of the folder
+    "out.npy.journal": True,  # earlier versions kept their record there
+}
+
+
+@pytest.mark.parametrize("name", OF_UNKNOWN_ORIGIN)
 def test_a_file_of_unknown_origin_is_not_overwritten(name, tiny, text, tool, tmp_path):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
@@ -317,9 +329,31 @@ def test_a_file_of_unknown_origin_is_not_overwritten(name, tiny, text, tool, tmp
     argv = command(tiny("bert"), text, tmp_path / "out.npy")
     refused(tool, encode_command, argv, "out.npy")
     assert files(tmp_path) == before
-    if name != "out.npy.parts":  # a file that is in the way of the folder
-        assert tool(encode_command, [*argv, "--overwrite"]).code == 0
-        assert np.load(tmp_path / "out.npy").shape == (LINES, 32)
+    if not OF_UNKNOWN_ORIGIN[name]:
+        refused(tool, encode_command, [*argv, "--overwrite"], name.split("/")[-1])
+        assert files(tmp_path) == before
+        return
+    assert tool(encode_command, [*argv, "--overwrite"]).code == 0
+    assert np.load(tmp_path / "out.npy").shape == (LINES, 32)
+    assert name == "out.npy" or path.read_bytes() == b"years of work"
+
+
+def test_links_beside_the_output_are_not_written_through(tiny, text, tool, tmp_path):
+    (tmp_path / "mine").write_bytes(b"years of work")
+    (tmp_path / "out.npy.parts").mkdir()
+    for name in ("out.npy", "out.npy.parts/joined", "out.npy.parts/00000001.npz", "out.npy.parts/.dcpcse.lock"):
+        (tmp_path / name).symlink_to(tmp_path / "mine")
+    argv = command(tiny("bert"), text, tmp_path / "out.npy", "--overwrite")
+    refused(tool, encode_command, argv, ".dcpcse.lock is a link")
+    (tmp_path / "out.npy.parts/.dcpcse.lock").unlink()
+    refused(tool, encode_command, argv, "00000001.npz")
+    (tmp_path / "out.npy.parts/00000001.npz").unlink()
+    assert tool(encode_command, argv).code == 0
+    assert np.load(tmp_path / "out.npy").shape == (LINES, 32)
+    assert (tmp_path / "mine").read_bytes() == b"years of work"
+    os.mkfifo(tmp_path / "pipe.npy")
+    argv = command(tiny("bert"), text, tmp_path / "pipe.npy", "--overwrite")
+    refused(tool, encode_command, argv, "is a pipe or a device")
 
 
 def test_two_runs_do_not_write_one_file(left, tiny, text, tool):

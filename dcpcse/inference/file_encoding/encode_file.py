@@ -19,7 +19,7 @@ from dcpcse.inference.file_encoding.ray_workers import RayWorkers, ray_workers
 from dcpcse.inference.file_encoding.shards import Shards, parts_folder
 from dcpcse.inference.file_encoding.workers import InProcess, WorkerProcesses
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import require_writable
+from dcpcse.utils.files import require_file, require_writable
 from dcpcse.utils.locks import exclusive_lock
 
 
@@ -57,8 +57,7 @@ def encode_file(
     """
     encoder, output = encoder or EncoderArguments(), Path(args.output)
     write = writer_for(output, args.with_sentences)
-    if output.is_dir():
-        raise UserError(f"--output {output} is a folder; give a file")
+    require_file(output, "--output")
     for folder in (output.parent, parts_folder(output)):
         require_writable(folder, f"--output {output}")
     text = TextFile.read(file, args.chunk_size)

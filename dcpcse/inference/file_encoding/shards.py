@@ -3,11 +3,14 @@
 OUT.parts/job.json       model, text and options that OUT is built from
 OUT.parts/00000000.npz   vectors of the first chunk and number of its truncated texts; one such file per chunk
 OUT.json                 model, text and options that the finished OUT was built from, and its size
+
+Files with other names in OUT.parts are neither written nor removed.
 """
 
 import contextlib
 import io
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -18,9 +21,12 @@ import numpy as np
 
 from dcpcse.inference.file_encoding.encode_job import EncodedChunk
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import fsync, write_atomic, write_json_atomic
+from dcpcse.utils.files import atomic_file, fsync, remove_leftovers, write_atomic, write_json_atomic
 from dcpcse.utils.locks import LOCK
 from dcpcse.utils.parsing import parse_json
+
+_SHARD = re.compile(r"\d{8}\.npz(\.part)?")
+"""Names of shards; earlier versions wrote them under the second name first."""
 
 
 def parts_folder(output: Path) -> Path:
@@ -40,6 +46,7 @@ class Shards:
         self.output, self.folder = output, parts_folder(output)
         self._made_of, self._count = dict(made_of), count
         self._job, self._record = self.folder / "job.json", output.with_name(f"{output.name}.json")
+        self._journal = output.with_name(f"{output.name}.journal")  # the record in earlier versions
 
     def finished(self) -> dict[str, Any] | None:
         """Return the record of the output, or None if the output is not finished.
@@ -56,12 +63,17 @@ class Shards:
     def start(self, overwrite: bool) -> list[int]:
         """Start or resume the job and return the numbers of the missing chunks.
 
-        Raises UserError if files of a different job or of unknown origin exist, unless `overwrite` is set.
+        Raises UserError if files of a different job or of unknown origin exist. With `overwrite` they are replaced,
+        except files of unknown origin at the place of the record or of the shards.
         """
         with self._disk_errors():
             if not self._is_started():
                 if not overwrite and (conflict := self._conflict()):
                     raise UserError(f"{conflict}; choose a different --output, or add --overwrite")
+                if unknown := self._unknown():
+                    raise UserError(
+                        f"{unknown} exists and was not written by dcpcse encode; move it, or choose another --output"
+                    )
                 self._clear()
                 write_json_atomic(self._job, {"made_of": self._made_of, "chunks": self._count})
             # Existence is not enough: after a power failure, a file system may keep a name without its content.
@@ -80,7 +92,7 @@ class Shards:
 
         write: called with a temporary file and the vectors of all chunks in order.
         """
-        part, truncated = self.folder / "joined", []
+        truncated = []
 
         def vectors() -> Iterator[np.ndarray]:
             for number in range(self._count):
@@ -89,12 +101,12 @@ class Shards:
                 yield chunk.vectors
 
         with self._disk_errors():
-            with open(part, "wb") as file:
+            with atomic_file(self.output) as file:
                 write(file, vectors())
-            fsync(part)
-            record = {"made_of": self._made_of, "truncated": sum(truncated), "bytes": _size(part)}
-            self._record.unlink(missing_ok=True)  # it describes the old output, which is replaced next
-            os.replace(part, self.output)
+                file.flush()
+                fsync(file.fileno())
+                record = {"made_of": self._made_of, "truncated": sum(truncated), "bytes": file.tell()}
+                self._record.unlink(missing_ok=True)  # it describes the old output, which is replaced next
             write_json_atomic(self._record, record)
             fsync(self.output.parent)
             self._remove()
@@ -123,15 +135,25 @@ class Shards:
             if found is not None and (difference := _difference(found["made_of"], self._made_of)):
                 return f"{self.output} was started with {difference}"
         unknown = [self.folder] if job is None and any(path.name != LOCK for path in self.folder.iterdir()) else []
-        unknown += [path for path in (self._record, self.output) if record is None and path.exists()]
+        places = (self._record, self.output, self._journal) if record is None else ()
+        unknown += [path for path in places if os.path.lexists(path)]
         if unknown:
             return f"{unknown[0]} exists and was not written by dcpcse encode"
         return f"{self.output} is not the file that {self._record} describes" if self.output.exists() else None
 
+    def _unknown(self) -> Path | None:
+        """Return a file that would be replaced although dcpcse encode did not write it."""
+        files = [self._job, *self._shards()] if _read(self._job) is None else []
+        files += [self._record] if _read(self._record) is None else []
+        return next((path for path in files if os.path.lexists(path)), None)
+
+    def _shards(self) -> list[Path]:
+        return [path for path in self.folder.iterdir() if _SHARD.fullmatch(path.name)]
+
     def _clear(self) -> None:
-        for path in self.folder.iterdir():
-            if path.name not in (LOCK, self._job.name):
-                path.unlink()
+        remove_leftovers(self.folder)
+        for path in self._shards():
+            path.unlink()
 
     def _remove(self) -> None:
         self._clear()
