@@ -4,8 +4,9 @@ corpus.json    origin of the corpus: fingerprints of data and vocabulary, name o
 corrupted.npy  padded token ids of every view of every example, (rows, views, L), which are memory-mapped
 """
 
+import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,15 @@ class Corpus:
     record: Mapping[str, Any]
     ids: np.ndarray
 
-    @classmethod
-    def create(cls, folder: Path, shape: tuple[int, int, int], tokens: int) -> np.ndarray:
-        """Create the file of ids, and return it as a memory-mapped array to fill. tokens: size of the vocabulary."""
-        kind = np.uint16 if tokens <= 2**16 else np.int32
-        return np.lib.format.open_memmap(folder / IDS, mode="w+", dtype=kind, shape=shape)
+    @staticmethod
+    @contextlib.contextmanager
+    def create(folder: Path, shape: tuple[int, int, int], tokens: int) -> Iterator[Callable[[np.ndarray], None]]:
+        """Create the file of ids, and yield a function that adds rows (n, views, L). tokens: size of vocabulary."""
+        kind = np.dtype(np.uint16 if tokens <= 2**16 else np.int32)
+        with open(folder / IDS, "xb") as file:  # not memory-mapped: a full disk would kill the process
+            header = {"descr": kind.str, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            yield lambda rows: file.write(np.ascontiguousarray(rows, dtype=kind))
 
     @staticmethod
     def finish(folder: Path, record: Mapping[str, Any]) -> None:

@@ -169,7 +169,7 @@ def test_a_failure_leaves_no_half_a_corpus(tiny, train_txt, tmp_path, monkeypatc
     monkeypatch.setattr(Corpus, "finish", stop)
     with pytest.raises(KeyboardInterrupt):
         corrupt_command(command(tiny("bert"), train_txt, tmp_path / "new/out"))
-    assert [*(tmp_path / "new").iterdir()] == []
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_folder_that_holds_something_is_not_overwritten(tiny, train_txt, tool, tmp_path):

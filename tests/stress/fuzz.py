@@ -363,9 +363,8 @@ def array_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
     yield "index", Target([contents(place)], _read_index)
     place = scratch / "corpus"
     place.mkdir()
-    ids = Corpus.create(place, (4, 1, 6), 500)
-    ids[:] = 7
-    ids.flush()
+    with Corpus.create(place, (4, 1, 6), 500) as add:
+        add(np.full((4, 1, 6), 7))
     Corpus.finish(place, {"shape": [4, 1, 6], "data": "x", "vocabulary": "y"})
     yield "corpus", Target([contents(place)], lambda folder: Corpus.read(folder).require(data="x"))
     np.save(scratch / "v.npy", vectors)

@@ -1,7 +1,7 @@
 """`dcpcse corrupt`: replace tokens of a training file once, before training (D2CSE, footnote 1)."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,22 +71,28 @@ def _corrupt(args: argparse.Namespace) -> None:
         "generator": args.generator_name,
     }
     with atomic_folder(folder) as part:
-        share = _fill(Corpus.create(part, shape, len(tokenizer)), data, collator, corruption, args.batch_size)
+        with Corpus.create(part, shape, len(tokenizer)) as add:
+            share = _fill(add, data, collator, corruption, args.batch_size)
         Corpus.finish(part, {**record, **settings})
     notify(f"{len(data):,} examples in {folder}; {share:.1%} of their tokens are replaced")
 
 
-def _fill(ids: "np.memmap", data: Any, collator: "ViewCollator", corruption: "Corruption", batch_size: int) -> float:
-    """Fill the array `ids` (rows, views, L) with the corrupted examples; return the share of replaced tokens."""
+def _fill(
+    add: Callable[["np.ndarray"], None],
+    data: Any,
+    collator: "ViewCollator",
+    corruption: "Corruption",
+    batch_size: int,
+) -> float:
+    """Add the ids (n, views, L) of the corrupted examples batch by batch; return the share of replaced tokens."""
     device = next(corruption.parameters()).device
     replaced = tokens = 0
-    for start in tqdm(range(0, len(ids), batch_size), desc="corrupt", mininterval=1, unit="batch"):
-        batch = collator(data.__getitems__(list(range(start, min(start + batch_size, len(ids))))))
+    for start in tqdm(range(0, len(data), batch_size), desc="corrupt", mininterval=1, unit="batch"):
+        batch = collator(data.__getitems__(list(range(start, min(start + batch_size, len(data))))))
         flat, mask = (batch[name].flatten(0, 1).to(device) for name in ("input_ids", "attention_mask"))
         corrupted = corruption(flat, mask)
         replaced, tokens = replaced + int((corrupted != flat).sum()), tokens + int(mask.sum())
-        ids[start : start + batch_size] = corrupted.cpu().numpy().reshape(-1, *ids.shape[1:])
-    ids.flush()
+        add(corrupted.cpu().numpy().reshape(batch["input_ids"].shape))
     return replaced / tokens
 
 
