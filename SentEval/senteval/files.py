@@ -1,12 +1,12 @@
 """Checks of the files of a task: whether they exist, have the official size, and are identical to the known ones."""
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from senteval.errors import DataError
+from senteval.lines import Content
 
 DOWNLOAD = (
     "download the SentEval data (bash SentEval/data/downstream/download_dataset.sh), or give the folder that "
@@ -51,12 +51,16 @@ def known_files() -> dict[str, str]:
     return {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
 
 
-def identify(paths: Iterable[Path], data_dir: Path) -> dict[str, dict[str, Any]]:
-    """Return path in data_dir -> `sha256`, size in `bytes`, and whether it is `known` (see `known_files`)."""
-    found = {}
+def identify(
+    paths: Iterable[Path], data_dir: Path, read: Mapping[Path, Content] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return path in data_dir -> `sha256`, size in `bytes`, and whether it is `known` (see `known_files`).
+
+    read: the contents of files that `senteval.lines.recorded` has seen; these files are not read again.
+    """
+    found, read = {}, read or {}
     for path in dict.fromkeys(paths):
-        content = path.read_bytes()
+        content = read.get(path) or Content.of(path.read_bytes())
         name = path.relative_to(data_dir).as_posix() if path.is_relative_to(data_dir) else str(path)
-        digest = hashlib.sha256(content).hexdigest()
-        found[name] = {"sha256": digest, "bytes": len(content), "known": known_files().get(name) == digest}
+        found[name] = {**content._asdict(), "known": known_files().get(name) == content.sha256}
     return found

@@ -5,8 +5,12 @@ inside sentences, and all later texts would get the label of a different line.
 """
 
 import codecs
+import hashlib
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +39,31 @@ Located = tuple[str, Line]
 """A sentence and its line."""
 
 
+class Content(NamedTuple):
+    """What identifies the content of a file: its digest, and its size in bytes."""
+
+    sha256: str
+    bytes: int
+
+    @classmethod
+    def of(cls, raw: bytes) -> "Content":
+        """Return the digest and the size of these bytes."""
+        return cls(hashlib.sha256(raw).hexdigest(), len(raw))
+
+
+_record: ContextVar[dict[Path, Content] | None] = ContextVar("record", default=None)
+
+
+@contextmanager
+def recorded() -> Iterator[dict[Path, Content]]:
+    """Yield a dictionary, to which `read_lines` adds the content of every file that it reads in this block."""
+    token = _record.set({})
+    try:
+        yield _record.get()
+    finally:
+        _record.reset(token)
+
+
 def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> list[Line]:
     """Return the lines of a UTF-8 file, without a byte-order mark and the final line break.
 
@@ -43,9 +72,13 @@ def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> lis
     or_latin1, if it is not UTF-8.
     """
     try:
-        raw = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        raw = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
+    record = _record.get()
+    if record is not None and record.setdefault(path, found := Content.of(raw)) != found:
+        raise DataError(f"{path}: has changed while the tasks were loaded; start again")
+    raw = raw.removeprefix(codecs.BOM_UTF8)
 
     def fault(start: int) -> DataError:
         line = Line(path, 1 + raw.count(b"\n", 0, start), "", remedy)

@@ -11,6 +11,7 @@ from typing import Any
 from senteval.embeddings import Embeddings, Encode, Finish, Inside, Progress, encode_all
 from senteval.errors import DataError
 from senteval.files import identify
+from senteval.lines import recorded
 from senteval.settings import Settings, settings_of_mode
 from senteval.tasks import Loaded, Result, Task, find_tasks
 
@@ -79,9 +80,10 @@ def load_suite(tasks: Sequence[str], data_dir: str | Path, settings: Settings, e
     chosen = [*(find_tasks(tasks) if tasks or not extra else []), *extra]
     if len({task.name for task in chosen}) < len(chosen):
         raise DataError(f"your own task has the same name as one of {', '.join(tasks)}; rename its file")
-    loaded = {task.name: task.load(Path(data_dir), settings) for task in chosen}
+    with recorded() as read:
+        loaded = {task.name: task.load(Path(data_dir), settings) for task in chosen}
     paths = chain.from_iterable(task.files() for task in loaded.values())
-    return Suite(loaded, settings, identify(paths, Path(data_dir)))
+    return Suite(loaded, settings, identify(paths, Path(data_dir), read))
 
 
 def evaluate(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dcpcse.data.duplicates import Duplicates
 from dcpcse.data.labels import SCORE, LabelCounter, label_kind
-from dcpcse.data.readers import ROLES, DataSource, read_table
+from dcpcse.data.readers import ROLES, DataSource, delimiter_of, read_table
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import atomic_file
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # imported lazily, since the import takes over a second and w
     import pyarrow as pa
     from datasets import Dataset
 
-READER_VERSION = 3  # increase it if the readers return different rows for a file, so that old cache files are ignored
+READER_VERSION = 4  # increase it if the readers return different rows for a file, so that old cache files are ignored
 
 BATCH_ROWS = 10_000
 
@@ -34,20 +34,23 @@ def cache_folder(cache_dir: str | Path | None) -> Path:
     return Path(datasets.config.HF_DATASETS_CACHE) / "dcpcse"
 
 
-def cache_key(path: Path) -> str:
-    """Return a cache key that changes when the path, size or modification time of the file changes."""
-    # The name is included because it determines the format and the delimiter, and a link may have a different name
-    # from the file that it points to.
-    state = path.stat()
-    identity = [str(path.resolve()), path.name, state.st_size, state.st_mtime_ns, READER_VERSION]
+def cache_key(path: Path, sha256: str) -> str:
+    """Return the cache key of a file with this digest. Of its name, only the format and the delimiter count."""
+    identity = [sha256, path.suffix.lower(), delimiter_of(path), READER_VERSION]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
-def write_cache(cached: Path, source: DataSource) -> dict[str, Any]:
-    """Read the source, write its rows to `cached` atomically, and return a summary of them."""
+def write_cache(cached: Path, source: DataSource, sha256: str) -> dict[str, Any]:
+    """Read the source, write its rows to `cached` atomically, and return a summary of them.
+
+    Raises UserError, and writes nothing, unless the bytes that were read have the digest that `cached` is named by.
+    """
     try:
         with atomic_file(cached) as file:
-            return _write_stream(file, source)
+            summary = _write_stream(file, source)
+            if source.sha256 != sha256:
+                raise UserError(f"training file {source.path} has changed while it was read; start again")
+            return summary
     except OSError as error:
         raise UserError(
             f"cannot write to the cache folder {cached.parent}: {error.strerror or error}; "

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dcpcse.data.indexed_dataset import ROW_KEY, IndexedDataset
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import file_sha256, write_json_atomic
+from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.npy import open_array
 from dcpcse.utils.parsing import parse_json
 
@@ -29,11 +29,15 @@ CORRUPTED = "corrupted_ids"
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corrupted corpus, in a folder that `dcpcse corrupt` wrote."""
+    """A corrupted corpus, in a folder that `dcpcse corrupt` wrote.
+
+    fingerprint: a sha256 of both files as they were read. ids: the memory-mapped ids, which keep their file open.
+    """
 
     folder: Path
     record: Mapping[str, Any]
     ids: np.ndarray
+    fingerprint: str
 
     @staticmethod
     @contextlib.contextmanager
@@ -60,19 +64,16 @@ class Corpus:
                 "corrupt"
             )
         try:
-            record = parse_json((folder / CORPUS).read_text(encoding="utf-8"))
-            ids = open_array(folder / IDS)
+            content = (folder / CORPUS).read_bytes()
+            record, ids = parse_json(content), open_array(folder / IDS)
             complete = list(ids.shape) == record["shape"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"--corrupted_corpus {folder} is damaged ({error}); write it again") from error
         if not complete:
             raise UserError(f"--corrupted_corpus {folder}: {IDS} does not have the shape in {CORPUS}; write it again")
-        return cls(folder, record, ids)
-
-    def fingerprint(self) -> str:
-        """Return a sha256 of both files, the record and the ids."""
-        digests = "".join(file_sha256(self.folder / name) for name in (CORPUS, IDS))
-        return hashlib.sha256(digests.encode()).hexdigest()
+        # The base of the array is the mapping of the complete file.
+        digests = "".join(hashlib.sha256(read).hexdigest() for read in (content, ids.base))
+        return cls(folder, record, ids, hashlib.sha256(digests.encode()).hexdigest())
 
     def require(self, **wanted: Any) -> None:
         """Raise UserError unless the corpus was created from the same data, vocabulary, views and sequence length."""

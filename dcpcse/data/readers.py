@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,15 @@ class DataSource:
 
     For every invalid row, readers call `refuse`, which raises the error. A subclass may override `refuse` to return
     instead (as `dcpcse.doctor` does); the reader then skips the row and continues.
+
+    sha256: digest of the bytes that were read; None until the end of the file is reached.
     """
 
     path: Path
     unit: str = "line"
     dropped: int = 0
     dropped_lines: list[int] = field(default_factory=list)
+    sha256: str | None = None
 
     def error(self, number: int, problem: str) -> UserError:
         return UserError(f"{self.path}, {self.unit} {number}: {problem}")
@@ -145,15 +150,22 @@ def _clean(cell: str) -> str:
     return cell.strip()
 
 
-def _numbered_lines(source: DataSource) -> Iterator[tuple[int, str]]:
+NumberedLines = Iterator[tuple[int, str]]
+
+
+def _numbered_lines(source: DataSource) -> NumberedLines:
     r"""Yield the number (from 1) and the text of each line; only \n and \r\n end a line.
 
-    Lines that are not UTF-8 or contain a NUL are passed to `refuse`. Raises UserError if the file cannot be read.
+    Lines that are not UTF-8 or contain a NUL are passed to `refuse`. A reader calls this function once, so that all
+    rows, and the digest that `source` gets at the end, are of the same bytes. Raises UserError if the file cannot be
+    read.
     """
+    digest = hashlib.sha256()
     try:
         # As bytes: text mode would also end lines at a lone \r, and str.splitlines at U+2028 and others.
         with open(source.path, "rb") as file:
             for number, line in enumerate(file, start=1):
+                digest.update(line)
                 try:
                     text = decode_line(source.path, number, line)
                 except UserError as error:
@@ -161,7 +173,13 @@ def _numbered_lines(source: DataSource) -> Iterator[tuple[int, str]]:
                     continue
                 yield number, text
     except OSError as error:
-        raise UserError(f"cannot read training file {source.path}: {error.strerror}") from error
+        raise unreadable(source.path, error) from error
+    source.sha256 = digest.hexdigest()
+
+
+def unreadable(path: Path, error: OSError) -> UserError:
+    """Return the error for a training file that the system does not let us read."""
+    return UserError(f"cannot read training file {path}: {error.strerror}")
 
 
 def _read_text(source: DataSource) -> Iterator[FileRow]:
@@ -175,7 +193,7 @@ def _read_text(source: DataSource) -> Iterator[FileRow]:
 
 def _read_delimited(source: DataSource) -> Iterator[FileRow]:
     """Yield the rows of a csv or tsv file, with quotes as in RFC 4180. A row has the number of its first line."""
-    delimiter = "\t" if "tsv" in source.path.name.lower() else ","  # the rule of the published code
+    delimiter = delimiter_of(source.path)
     # A lone \r counts as white space here; the csv module would read it as the end of a row.
     lines = _Replayed((number, line.replace("\r", " ") + "\n") for number, line in _numbered_lines(source))
     records = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -197,6 +215,11 @@ def _read_delimited(source: DataSource) -> Iterator[FileRow]:
             records = csv.reader(lines, delimiter=delimiter, strict=True)
             continue
         yield lines.start, [] if len(cells) == 1 and cells[0].isspace() else cells
+
+
+def delimiter_of(path: Path) -> str:
+    """Return the delimiter of a csv or tsv file, by the rule of the published code."""
+    return "\t" if "tsv" in path.name.lower() else ","
 
 
 class _Replayed:
@@ -231,14 +254,18 @@ class _Replayed:
 
 def _read_json(source: DataSource) -> Iterator[FileRow]:
     """Yield the rows of a json file: an array if it starts with `[`, otherwise JSON lines."""
-    first = next((line for _, line in _numbered_lines(source) if line.strip()), "")
-    return (_read_json_array if first.lstrip().startswith("[") else _read_json_lines)(source)
+    lines, start, first = _numbered_lines(source), [], ""
+    while not first.strip() and (numbered := next(lines, None)):
+        start.append(numbered)
+        first = numbered[1]
+    read = _read_json_array if first.lstrip().startswith("[") else _read_json_lines
+    return read(source, chain(start, lines))
 
 
-def _read_json_array(source: DataSource) -> Iterator[FileRow]:
+def _read_json_array(source: DataSource, lines: NumberedLines) -> Iterator[FileRow]:
     """Yield the rows of an array of objects, numbered by item. The complete file is read into memory."""
     try:
-        items = _parse_json("\n".join(line for _, line in _numbered_lines(source)))
+        items = _parse_json("\n".join(line for _, line in lines))
     except _RowError as error:
         source.refuse(error.number, source.error(error.number, str(error)))
         return iter(())
@@ -246,9 +273,9 @@ def _read_json_array(source: DataSource) -> Iterator[FileRow]:
     return _object_rows(source, enumerate(items, start=1))
 
 
-def _read_json_lines(source: DataSource) -> Iterator[FileRow]:
+def _read_json_lines(source: DataSource, lines: NumberedLines | None = None) -> Iterator[FileRow]:
     def values() -> Iterator[tuple[int, Any]]:
-        for number, line in _numbered_lines(source):
+        for number, line in _numbered_lines(source) if lines is None else lines:
             try:
                 value = _parse_json(line, number) if line.strip() else None
             except _RowError as error:

@@ -14,13 +14,15 @@ from dcpcse.utils.text_lines import decode_line, line_error
 class TextFile:
     """A checked text file, without its contents, so that even a large file takes little memory.
 
-    starts: the byte offset of each chunk of `chunk_size` lines. state: the size and modification time of the file.
+    starts, digests: the byte offset and the sha256 of each chunk of `chunk_size` lines. sha256: that of the complete
+    file. state: the size and modification time of the file.
     """
 
     path: Path
     chunk_size: int
     lines: int
     starts: tuple[int, ...]
+    digests: tuple[bytes, ...]
     sha256: str
     state: tuple[int, int]
 
@@ -32,7 +34,7 @@ class TextFile:
         """
         path = Path(path)
         _require_file(path)
-        starts, at, number, digest = [], 0, 0, hashlib.sha256()
+        starts, digests, at, number, digest = [], [], 0, 0, hashlib.sha256()
         try:
             state = _state(path)
             with open(path, "rb") as file:  # as bytes: text mode would also end lines at a lone \r
@@ -41,13 +43,16 @@ class TextFile:
                         raise line_error(path, number, "is blank; remove it, since every line must have a vector")
                     if (number - 1) % chunk_size == 0:
                         starts.append(at)
+                        digests.append(hashlib.sha256())
                     at += len(line)
                     digest.update(line)
+                    digests[-1].update(line)
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
         if not number:
             raise UserError(f"{path} is empty; give at least one sentence")
-        return cls(path, chunk_size, number, tuple(starts), digest.hexdigest(), state)
+        chunks = tuple(of_chunk.digest() for of_chunk in digests)
+        return cls(path, chunk_size, number, tuple(starts), chunks, digest.hexdigest(), state)
 
     @property
     def chunks(self) -> int:
@@ -62,15 +67,20 @@ class TextFile:
         return min(self.chunk_size, self.lines - chunk * self.chunk_size)
 
     def chunk(self, number: int) -> list[str]:
-        """Return the lines of a chunk without line ends; raise UserError if the file has changed."""
+        """Return the lines of a chunk without line ends; raise UserError if they are not those that were checked."""
         self.require_unchanged()
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.starts[number])
-                lines = islice(file, self.chunk_size)
-                return [decode_line(self.path, i, line) for i, line in enumerate(lines, self.first_line(number))]
+                lines = list(islice(file, self.chunk_size))
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror}") from error
+        digest = hashlib.sha256()
+        for line in lines:
+            digest.update(line)
+        if digest.digest() != self.digests[number]:  # a changed file may keep its size and its modification time
+            raise self._changed()
+        return [decode_line(self.path, i, line) for i, line in enumerate(lines, self.first_line(number))]
 
     def require_unchanged(self) -> None:
         """Raise UserError if the file has changed since it was checked."""
@@ -79,7 +89,12 @@ class TextFile:
         except OSError:
             same = False
         if not same:
-            raise UserError(f"{self.path} has changed while it was encoded; encode it again with --overwrite")
+            raise self._changed()
+
+    def _changed(self) -> UserError:
+        return UserError(
+            f"{self.path} has changed while it was read; run the command again (dcpcse encode: with --overwrite)"
+        )
 
 
 def _require_file(path: Path) -> None:

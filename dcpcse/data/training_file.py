@@ -12,15 +12,15 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.data.arrow_cache import cache_folder, cache_key, memory_map, read_summary, write_cache
 from dcpcse.data.duplicates import DuplicateCounts
 from dcpcse.data.labels import Columns
-from dcpcse.data.readers import DataSource, complete_rows, reader_of, take_columns
+from dcpcse.data.readers import DataSource, read_table, reader_of, unreadable
 from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.files import file_sha256
 
 if TYPE_CHECKING:  # imported lazily, since the import takes over a second and would delay `train.py --help`
     from datasets import Dataset
@@ -39,9 +39,11 @@ class TrainingData:
     dropped rows (in a JSON array, item numbers from 1).
     repeats: counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
     classes: label → number of rows, for the labels that occur. scores: the smallest and the largest score.
+    sha256: digest of the bytes of the file from which these rows were read; the file may have changed since.
     """
 
     dataset: Dataset
+    sha256: str
     columns: tuple[str, ...]
     dropped: int
     dropped_lines: tuple[int, ...]
@@ -61,16 +63,22 @@ def load_training_file(
     """Load a training file, from the cache folder if an earlier call has read it.
 
     The cache folder is `cache_dir`, by default `dcpcse` in the cache folder of `datasets`; no other files are written.
-    refresh: read the file again even if it is cached. Rows with blank cells are dropped, and one warning reports them.
-    Raises UserError if the file is not valid training data (with file and line) or the cache folder is not writable.
+    A cached file is found by the digest of its bytes. refresh: read the file again even if it is cached. Rows with
+    blank cells are dropped, and one warning reports them. Raises UserError if the file is not valid training data
+    (with file and line), if it changes while it is read, or if the cache folder is not writable.
     """
     path = Path(path)
     reader_of(path)  # checks first that the file exists and has a supported extension
-    cached = cache_folder(cache_dir) / f"{cache_key(path)}.arrow"
-    summary = (None if refresh else read_summary(cached)) or write_cache(cached, DataSource(path))
+    try:
+        sha256 = file_sha256(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    cached = cache_folder(cache_dir) / f"{cache_key(path, sha256)}.arrow"
+    summary = (None if refresh else read_summary(cached)) or write_cache(cached, DataSource(path), sha256)
     _warn_of_dropped(path, **summary)
     return TrainingData(
         dataset=memory_map(cached),
+        sha256=sha256,
         columns=tuple(summary["columns"]),
         dropped=summary["dropped"],
         dropped_lines=tuple(summary["dropped_lines"]),
@@ -80,21 +88,19 @@ def load_training_file(
     )
 
 
-def locate_rows(path: str | Path, data: Dataset, rows: Sequence[int]) -> list[dict[str, Any]]:
+def locate_rows(path: str | Path, data: TrainingData, rows: Sequence[int]) -> list[dict[str, Any]]:
     """Return the row number, the location in the training file and the sentences of each of the given rows.
 
-    The location is `line` (from 1), or `item` in a JSON array. data: the dataset that `load_training_file` returned.
-    The file is read again; if that fails, the location is left out.
+    The location is `line` (from 1), or `item` in a JSON array. data: what `load_training_file` returned. The file is
+    read again; if that fails, or if the file has changed since, the location is left out.
     """
-    texts = data.select(list(rows)).to_list()
+    texts = data.dataset.select(list(rows)).to_list()
     places: dict[int, dict[str, int]] = {}
     with contextlib.suppress(UserError):
-        source = DataSource(Path(path))
-        lines = reader_of(source.path)(source)
-        complete = complete_rows(source, take_columns(source, lines), lines)
-        wanted = set(rows)
-        numbered = enumerate(islice(complete, max(wanted, default=-1) + 1))
-        places = {row: {source.unit: line} for row, (line, _) in numbered if row in wanted}
+        source, wanted = DataSource(Path(path)), set(rows)
+        _, complete = read_table(source)
+        found = {row: {source.unit: line} for row, (line, _) in enumerate(complete) if row in wanted}
+        places = found if source.sha256 == data.sha256 else {}
     return [{"row": row, **places.get(row, {}), **text} for row, text in zip(rows, texts, strict=True)]
 
 

@@ -34,7 +34,7 @@ from dcpcse.training.summary import planned_steps, summary
 from dcpcse.training.trainer import ContrastiveTrainer
 from dcpcse.training.validate_setup import require_data, require_fitting, require_shardable, require_training_file
 from dcpcse.utils.console import notify
-from dcpcse.utils.distributed import is_lost_process
+from dcpcse.utils.distributed import is_lost_process, require_same_in_all_processes
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import file_sha256, write_atomic
 from dcpcse.utils.locks import exclusive_lock, is_locked
@@ -82,8 +82,9 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
     transformers.set_seed(run_args.seed)
     method = build_resolved(load_encoder(model_args), model_args, data.roles)
     require_fitting(method, data_args, run_args)
-    corpus = _read_corpus(model_args, data_args, method)
-    made_of = _made_of(data_args, run_args, method, corpus)
+    corpus = _read_corpus(model_args, data_args, data, method)
+    made_of = _made_of(data, run_args, method, corpus)
+    require_same_in_all_processes({**made_of, "evaluation data": dev and dev.files})
     run_options = resolved(model_args, data_args, run_args, given)
     if checkpoint:
         checkpoint.require_same(run_options, made_of, method)
@@ -149,7 +150,7 @@ def load_encoder(args: ModelArguments) -> Backbone:
     )
 
 
-def _read_corpus(args: ModelArguments, data: DataArguments, method: Method) -> Corpus | None:
+def _read_corpus(args: ModelArguments, data_args: DataArguments, data: TrainingData, method: Method) -> Corpus | None:
     """Return the corrupted corpus, or None if none is given. Raises UserError if it does not fit this run."""
     if args.corrupted_corpus is None:
         return None
@@ -160,10 +161,10 @@ def _read_corpus(args: ModelArguments, data: DataArguments, method: Method) -> C
         )
     corpus = Corpus.read(args.corrupted_corpus)
     corpus.require(
-        data=file_sha256(data.train_file),
+        data=data.sha256,
         vocabulary=vocabulary_fingerprint(method.model.tokenizer),
         views=[view.name for view in method.views],
-        max_seq_length=data.max_seq_length,
+        max_seq_length=data_args.max_seq_length,
     )
     return corpus
 
@@ -201,7 +202,7 @@ def build_trainer(
         method,
         run_args,
         dev_scores=dev_scores if dev else None,
-        locate=lambda numbers: locate_rows(data_args.train_file, data.dataset, numbers),
+        locate=lambda numbers: locate_rows(data_args.train_file, data, numbers),
         data_collator=collator,
         train_dataset=CorruptedDataset(data.dataset, corpus) if corpus else IndexedDataset(data.dataset),
     )
@@ -209,15 +210,15 @@ def build_trainer(
     return trainer
 
 
-def _made_of(data: DataArguments, run: RunArguments, method: Method, corpus: Corpus | None) -> dict[str, Any]:
+def _made_of(data: TrainingData, run: RunArguments, method: Method, corpus: Corpus | None) -> dict[str, Any]:
     """Return the inputs of a run other than its options and encoder, by the names used in error messages."""
     frozen = [parameter for loss_fn in method.losses for parameter in loss_fn.parameters()]
     frozen = nn.ParameterList(parameter for parameter in frozen if not parameter.requires_grad)
-    made_of = {"processes": run.world_size, "training file": file_sha256(data.train_file)}
+    made_of = {"processes": run.world_size, "training file": data.sha256}
     if len(frozen):
         made_of["generator or LM head"] = fingerprint(frozen)
     if corpus:
-        made_of["corrupted corpus"] = corpus.fingerprint()
+        made_of["corrupted corpus"] = corpus.fingerprint
     if file := file_from_outside(method.model.method):
         made_of["file of the method"] = file_sha256(file)
     return made_of

@@ -5,8 +5,10 @@ belongs to its own rows. DDP averages the gradients of all processes; every loss
 the gradient of the joined batch, even if processes have different numbers of rows.
 """
 
+import hashlib
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
 from itertools import islice, pairwise
@@ -217,3 +219,19 @@ def step_sizes(rows: int, per_process: int, processes: int, drop_last: bool) -> 
 def all_reduce_max(number: int) -> int:
     """Return the largest number over all processes."""
     return number if world_size() == 1 else max(all_gather_int(number))
+
+
+def require_same_in_all_processes(inputs: Mapping[str, Any]) -> None:
+    """Raise UserError, in all processes, for the first input whose value differs between processes.
+
+    inputs: name → JSON-serialisable value, with the same names in all processes.
+    """
+    if world_size() == 1:
+        return
+    for name, value in inputs.items():
+        digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
+        if len(set(all_gather_int(int.from_bytes(digest[:7])))) > 1:
+            raise UserError(
+                f"the processes of this run have read different versions of the {name}; it may have changed while "
+                "they started: start again"
+            )

@@ -132,7 +132,7 @@ def test_labels_are_no_sentences(load, tmp_path):
 def test_a_row_is_found_again_with_its_label(load, tmp_path):
     loaded = load("a.csv", PAIRS)
     found = {"row": 1, "line": 3, "anchor": "a dog", "positive": "a cat", "label": "contradiction"}
-    assert locate_rows(tmp_path / "a.csv", loaded.dataset, [1]) == [found]
+    assert locate_rows(tmp_path / "a.csv", loaded, [1]) == [found]
 
 
 def test_a_second_reading_knows_the_labels(load, tmp_path, monkeypatch):

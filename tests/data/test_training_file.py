@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpcse.data import arrow_cache, readers
+from dcpcse.data import arrow_cache, readers, training_file
 from dcpcse.data.training_file import TrainingData, load_training_file
 from dcpcse.utils.errors import UserError
 
@@ -601,6 +601,43 @@ def test_a_file_of_the_same_size_but_another_time_is_read_anew(write, cache):
     path = write("a.txt", "two\n")
     os.utime(path, ns=(2, 2))
     assert rows(load_training_file(path, cache)) == [("two",)]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.json", "a.jsonl"])
+def test_a_file_of_the_same_size_and_time_is_read_anew(name, write, cache, reads):
+    for word in ("one", "two"):
+        content = json.dumps({"text": word}) if "json" in name else f"text\n{word}\n"
+        path = write(name, content)
+        os.utime(path, ns=(1, 1))
+        data = load_training_file(path, cache)
+        assert rows(data)[-1] == (word,)
+        assert data.sha256 == hashlib.sha256(content.encode()).hexdigest()
+    assert reads == [name, name]
+
+
+def test_a_copy_in_another_folder_with_another_name_and_time_is_not_read_again(write, cache, reads, tmp_path):
+    path = write("a.csv", "x,y\na,b\n")
+    first = load_training_file(path, cache)
+    (tmp_path / "other").mkdir()
+    copy = path.rename(tmp_path / "other" / "b.csv")
+    os.utime(copy, ns=(1, 1))
+    assert rows(load_training_file(copy, cache)) == rows(first)
+    assert reads == ["a.csv"]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.json", "a.jsonl"])
+def test_a_file_that_changes_while_it_is_read_is_refused(name, write, cache, monkeypatch):
+    path, digest_of = write(name, '{"text": "one"}\n' * 2), training_file.file_sha256
+
+    def then_change(path):
+        digest = digest_of(path)
+        path.write_text('{"text": "two"}\n' * 2)
+        return digest
+
+    monkeypatch.setattr(training_file, "file_sha256", then_change)
+    with pytest.raises(UserError, match=f"{name} has changed while it was read"):
+        load_training_file(path, cache)
+    assert files_in(cache) == []
 
 
 def test_a_new_reader_version_reads_anew(write, cache, reads, monkeypatch):

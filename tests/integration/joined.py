@@ -1,5 +1,6 @@
 """A training step of any method, the same in one process (test_distributed.py) and in several (torchrun)."""
 
+import contextlib
 import json
 import sys
 from typing import Any
@@ -16,7 +17,8 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.training.step import TrainingStep
-from dcpcse.utils.distributed import gather_by_rank
+from dcpcse.utils.distributed import gather_by_rank, require_same_in_all_processes
+from dcpcse.utils.errors import UserError
 
 OF_BATCHES = {"running_mean", "running_var", "num_batches_tracked", "queue"}
 """Buffers that batches change."""
@@ -111,6 +113,10 @@ def main(job_file: str, folder: str) -> None:
     results["public code"] = outcome(step, {"contrastive": wrapped(**collate(case["rows"][rank]))})
     del wrapped
     results["by rank"] = gather_by_rank(rows_of(rank))
+    require_same_in_all_processes({"corpus": "the same", "training file": None})
+    with contextlib.suppress(UserError):
+        require_same_in_all_processes({"corpus": "the same", "training file": f"of rank {rank}"})
+        raise AssertionError("files that differ are refused in every process")
     torch.save(results, f"{folder}/rank{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

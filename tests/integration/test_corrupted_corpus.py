@@ -1,5 +1,6 @@
 """Corruption ahead of training: the file, training from it, and what is refused."""
 
+import hashlib
 import json
 import shutil
 
@@ -92,6 +93,14 @@ def test_a_run_resumes_from_a_corpus(corpus, train):
     again = train.interrupted(4, encoder, data, **options)
     train(encoder, data, folder=again, resume_from_checkpoint="True", **options)
     assert_same_weights(whole, again)
+
+
+def test_the_fingerprint_of_a_corpus_is_of_the_files_that_were_read(corpus, tmp_path):
+    folder = shutil.copytree(corpus[2], tmp_path / "corpus")
+    digests = "".join(files(folder)[name] for name in ("corpus.json", "corrupted.npy"))
+    read = Corpus.read(folder)
+    (folder / "corrupted.npy").unlink()
+    assert read.fingerprint == hashlib.sha256(digests.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(

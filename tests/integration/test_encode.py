@@ -448,6 +448,19 @@ def test_a_file_that_changes_meanwhile_is_noticed(tiny, texts, tool, tmp_path, m
     assert not shards_of(tmp_path / "out.npy")
 
 
+def test_changed_lines_of_the_same_size_and_time_are_noticed(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("one\ntwo\nsix\n")
+    os.utime(path, ns=(1, 1))
+    file = TextFile.read(path, 2)
+    path.write_text("one\ntwo\nten\n")
+    os.utime(path, ns=(1, 1))
+    file.require_unchanged()  # by its size and its time
+    assert file.chunk(0) == ["one", "two"]
+    with pytest.raises(UserError, match="has changed while"):
+        file.chunk(1)
+
+
 def test_bf16_is_near(tiny, text, expected, tool, tmp_path):
     output = tmp_path / "out.npy"
     assert tool(encode_command, command(tiny("bert"), text, output, "--bf16")).code == 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -345,6 +346,22 @@ def test_a_changed_training_file_is_refused(attempt, stopped, train_txt, tmp_pat
     assert "another training file" in ended.err
     other.write_text(text, encoding="utf-8")
     assert attempt(stopped, **EVERY_TWO, resume=True, data=str(other)).code == 0
+
+
+def test_checkpoints_are_sealed_with_the_text_that_was_read(attempt, train_txt, tmp_path, monkeypatch):
+    """Not with the text of a file that has changed since, while the encoder was loaded."""
+    data, load = tmp_path / "train.txt", training.load_encoder
+    data.write_bytes(read := Path(train_txt).read_bytes())
+
+    def then_change(*args):
+        data.write_bytes(read.replace(b"flute", b"FLUTE"))
+        return load(*args)
+
+    monkeypatch.setattr(training, "load_encoder", then_change)
+    assert attempt(tmp_path / "run", **EVERY_TWO, data=str(data)).code == 0
+    seals = [json.loads(path.read_bytes()) for path in (tmp_path / "run").glob("checkpoint-*/checkpoint.json")]
+    digest = hashlib.sha256(read).hexdigest()
+    assert {seal["made_of"]["training file"] for seal in seals} == {digest}
 
 
 def test_another_number_of_processes_is_refused_not_left_out(attempt, stopped):

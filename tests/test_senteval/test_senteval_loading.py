@@ -5,6 +5,7 @@ import json
 import os
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from senteval import STS, TASKS, TRANSFER_TASKS, DataError, evaluate, load_suite, settings_of_mode, tasks_of_set
@@ -594,6 +595,24 @@ def test_known_content_in_another_place_is_not_known(tmp_path, known):
 def test_a_file_outside_the_data_folder_is_named_by_its_whole_path(tmp_path, known):
     outside = write(tmp_path / "elsewhere/sample.txt", "a\n")
     assert list(identify([outside], tmp_path / "downstream")) == [str(outside)]
+
+
+def test_files_are_identified_by_what_was_read(tmp_path, monkeypatch):
+    path = write_benchmark(tmp_path, "5", "1", "3")
+    read, load = path.read_bytes(), TASKS["STSBenchmark"].load
+
+    def then_change(data_dir, settings):
+        loaded = load(data_dir, settings)
+        path.write_bytes(read.swapcase() + b"\n")
+        return loaded
+
+    monkeypatch.setitem(TASKS, "STSBenchmark", SimpleNamespace(name="STSBenchmark", load=then_change))
+    suite = load_suite(["STSBenchmark"], tmp_path, unofficial())
+    assert suite.files[f"{STSBENCHMARK}/sts-test.csv"]["sha256"] == hashlib.sha256(read).hexdigest()
+    path.write_bytes(read)
+    # A second task would read other sentences than the first.
+    with pytest.raises(DataError, match=r"sts-test.csv: has changed while the tasks were loaded"):
+        load_suite(["STSBenchmark"], tmp_path, unofficial(), [SimpleNamespace(name="again", load=load)])
 
 
 def test_the_table_of_known_files_is_one_of_hashes_by_path():

@@ -241,13 +241,16 @@ def test_rows_are_found_in_their_file_again(tmp_path):
         "t.json": '[{"a": "x", "b": "y"}, {"a": "", "b": ""}, {"a": "p", "b": "q"}]',
     }.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
-    data = load_training_file(tmp_path / "t.csv", tmp_path / "cache").dataset
+    data = load_training_file(tmp_path / "t.csv", tmp_path / "cache")
     assert locate_rows(tmp_path / "t.csv", data, [2, 0]) == [
         {"row": 2, "line": 7, "anchor": "six", "positive": "seven"},
         {"row": 0, "line": 2, "anchor": "one two", "positive": "three"},
     ]
-    data = load_training_file(tmp_path / "t.json", tmp_path / "cache").dataset
+    data = load_training_file(tmp_path / "t.json", tmp_path / "cache")
     assert locate_rows(tmp_path / "t.json", data, [1]) == [{"row": 1, "item": 3, "anchor": "p", "positive": "q"}]
+    changed = (tmp_path / "t.json").read_text(encoding="utf-8").replace('"p"', '"r"')
+    (tmp_path / "t.json").write_text(changed, encoding="utf-8")  # its rows are not those that were loaded
+    assert locate_rows(tmp_path / "t.json", data, [1]) == [{"row": 1, "anchor": "p", "positive": "q"}]
     (tmp_path / "t.json").unlink()
     assert locate_rows(tmp_path / "t.json", data, [1]) == [{"row": 1, "anchor": "p", "positive": "q"}]
 

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import atomic_folder, file_sha256, require_new_folder
+from dcpcse.utils.files import atomic_folder, require_new_folder
 from dcpcse.utils.option_fields import GENERATE_AT_CHOICES, GENERATION_CHOICES
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _corrupt(args: argparse.Namespace) -> None:
     settings = {name: getattr(args, name) for name in ("masking_ratio", "generation", "generate_at", "seed")}
     record = {
         "shape": list(shape),
-        "data": file_sha256(args.train_file),
+        "data": file.sha256,
         "vocabulary": vocabulary_fingerprint(tokenizer),
         "views": [view.name for view in views],
         "max_seq_length": args.max_seq_length,
