@@ -16,13 +16,25 @@ from dcpcse.methods import Method
 from dcpcse.training.arguments import RunArguments
 from dcpcse.training.atomic_save import read_seal
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in, last_checkpoint, read_options, read_state
+from dcpcse.utils.files import write_json_atomic
+from dcpcse.utils.run_files import (
+    RUN_FILE,
+    STATE,
+    checkpoints_in,
+    is_number,
+    last_checkpoint,
+    read_options,
+    read_state,
+)
 from dcpcse.utils.safetensors_io import BROKEN_PICKLE, listed, load_tensors, save_tensors
 
 logger = logging.getLogger(__name__)
 
 OBJECTIVES = "objectives.safetensors"
 """File with the state of the losses. Checkpoints contain it, because training resumes from them; results do not."""
+
+LOSS_SUM = "loss_sum.json"
+"""File with the sum of the losses of all steps so far; checkpoints of earlier versions lack it."""
 
 _MAY_CHANGE = {
     *("preset", "plugin", "model_name_or_path", "config_name", "tokenizer_name", "model_revision", "use_auth_token"),
@@ -171,6 +183,25 @@ def _read_loss_state(folder: Path, expected: Mapping[str, Tensor]) -> Mapping[st
     return saved
 
 
+def save_loss_sum(folder: Path, total: float) -> None:
+    """Write the sum of the losses of all steps so far to a checkpoint."""
+    write_json_atomic(folder / LOSS_SUM, {"loss_sum": total})
+
+
+def read_loss_sum(folder: Path) -> float | None:
+    """Return the sum of the losses of all steps up to a checkpoint; None if an earlier version wrote it.
+
+    Raises UserError if the file is damaged.
+    """
+    path = folder / LOSS_SUM
+    if not path.is_file():
+        return None
+    total = manifest.read_object(path).get("loss_sum")
+    if not is_number(total):
+        raise UserError(f"{path} is damaged: expected a number as loss_sum")
+    return total
+
+
 def asks_to_resume(asked: str | None) -> bool:
     """Return whether the value of `--resume_from_checkpoint` requests resuming."""
     return asked is not None and asked.lower() not in _NO
@@ -241,6 +272,7 @@ def _read(folder: Path, what: str, processes: int) -> Checkpoint:
     for name in (*_PICKLED, *random_states, *(name for name in _OPTIONAL if (folder / name).is_file())):
         _require_readable(folder / name)
     _whole(model_folder.read_contents, folder)
+    _whole(read_loss_sum, folder)
     for name, read in {OBJECTIVES: lambda _: load_tensors(folder / OBJECTIVES), RUN_FILE: read_options}.items():
         if (folder / name).is_file():
             _whole(read, folder)

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -87,6 +88,7 @@ class ContrastiveTrainer(Trainer):
         self._batches_since_log = 0
         self._epoch_is_over = False
         self._saved_step = 0
+        self._loss_sum_before: float | None = 0.0
         self._limit = args.save_total_limit
         self.guards = Guards(self.step_module, method, args, locate)
         for callback in self.guards.callbacks:
@@ -101,7 +103,7 @@ class ContrastiveTrainer(Trainer):
         """Train as transformers does. If `--prepack` is set, the frozen weights are prepacked for the CPU."""
         # Compiled graphs and bf16 use the original weights; sharded weights are not resident all the time.
         uses = self.args.prepack and not (self.args.torch_compile or self.args.bf16 or self.args.shard_encoder)
-        self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        self._resumed_from, self._loss_sum_before = resume_from_checkpoint and Path(resume_from_checkpoint), 0.0
         start = self.args.eval_on_start
         # transformers deletes checkpoints in place, even the last one, so `_save_checkpoint` deletes old ones instead.
         # A resumed run was already evaluated at its start.
@@ -224,8 +226,14 @@ class ContrastiveTrainer(Trainer):
             self._metric_sums[name] = self._metric_sums.get(name, 0) + torch.stack(count).float()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Write a log entry. To an entry with `loss`, add mean terms, mean metrics and scheduled weights."""
+        """Write a log entry. To an entry with `loss`, add mean terms, mean metrics and scheduled weights.
+
+        In the entry at the end, `train_loss` becomes the mean over all steps of the run, including those before a
+        resume.
+        """
         self.guards.flush()
+        if "train_loss" in logs:
+            logs["train_loss"] = self._mean_loss_of_run(logs["train_loss"])
         if "loss" in logs:
             logs |= self._drain_terms() | self._drain_counts() | self._figures() | self._rates
             logs |= {f"weight_{n}": self._weights()[n] for n, t in self.step_module.terms.items() if t.schedule}
@@ -251,6 +259,28 @@ class ContrastiveTrainer(Trainer):
 
     def _weights(self) -> dict[str, float]:
         return {name: term.weight_at(self.state.global_step) for name, term in self.step_module.terms.items()}
+
+    def _loss_sum(self) -> float | None:
+        """Return the sum of the losses of all steps so far; None if it is unknown for the steps before a resume."""
+        since_log = self.accelerator.reduce(self._tr_loss, reduction="mean").item()
+        before = self._loss_sum_before
+        return None if before is None else before + self._total_loss_scalar + since_log
+
+    def _mean_loss_of_run(self, mean: float) -> float:
+        """Return the mean loss over all steps. mean: over the steps of this call, as transformers computes it."""
+        if world_size() > 1:  # of the losses since the last log line, transformers adds those of one process only
+            own = torch.tensor(mean, dtype=torch.float64, device=self.args.device)
+            mean = self.accelerator.reduce(own, reduction="mean").item()
+        start, steps = self._initial_global_step, self.state.global_step
+        if self._loss_sum_before is None:
+            logger.warning(
+                "train_loss is the mean over the steps after step %d: %s, of an earlier version, does not record the "
+                "losses before",
+                start,
+                self._resumed_from,
+            )
+            return mean
+        return (self._loss_sum_before + mean * (steps - start)) / max(steps, 1)
 
     def _drain_terms(self) -> dict[str, float]:
         totals = torch.stack([term.float() for term in self._term_sums.values()]) / self._batches_since_log
@@ -319,11 +349,13 @@ class ContrastiveTrainer(Trainer):
         self.store_flos()
         if best and (best == step or (output / f"checkpoint-{best}").is_dir()):
             self.state.best_model_checkpoint = str(output / f"checkpoint-{best}")
-        first, meet = self.args.should_save, self.accelerator.wait_for_everyone
+        first, meet, loss_sum = self.args.should_save, self.accelerator.wait_for_everyone, self._loss_sum()
         with atomic_save.atomic_checkpoint(output, step, self.made_of, first=first, meet=meet) as aside:
             self.save_model(str(aside), _internal_call=True)
             if first:
                 self._write_shared_state(aside)
+                if loss_sum is not None and math.isfinite(loss_sum):
+                    checkpoints.save_loss_sum(aside, loss_sum)
             # A checkpoint saved because of a signal must be resumable, whatever --save_only_model says.
             if self.stop.number or not self.args.save_only_model:
                 self._save_optimizer_and_scheduler(str(aside))
@@ -370,6 +402,7 @@ class ContrastiveTrainer(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         self.step_module.model.load_trained(resume_from_checkpoint)
         checkpoints.load_loss_state(Path(resume_from_checkpoint), self.method.loss_state())
+        self._loss_sum_before = checkpoints.read_loss_sum(Path(resume_from_checkpoint))
 
     def _load_best_model(self) -> None:
         logger.info(

@@ -135,9 +135,9 @@ class Launcher:
             assert run(train_command, self.argv(encoder, data, record.folder, **options)) == 0
         return record
 
-    def interrupted(self, step: int, encoder: str, data: str, **options: Any) -> Path:
+    def interrupted(self, step: int, encoder: str, data: str, *, folder: Path | None = None, **options: Any) -> Path:
         """Train until Ctrl-C after `step` finished steps; gives the folder as it was left."""
-        record = Run(self.fresh())
+        record = Run(folder or self.fresh())
         with watching(record, interrupt_before=step):
             assert run(train_command, self.argv(encoder, data, record.folder, **options)) == 130
         return record.folder
@@ -297,6 +297,12 @@ def resumed_steps(folder: Path) -> list[int]:
     """The steps from which a run was resumed, by its environment.json."""
     calls = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     return [call["from_step"] for call in calls if call["from_step"]]
+
+
+def train_loss(folder: Path) -> float:
+    """The mean loss of a finished run, as train.py reports it."""
+    lines = (folder / "train_results.txt").read_text(encoding="utf-8").splitlines()
+    return float(dict(line.split(" = ") for line in lines)["train_loss"])
 
 
 def comparable(entries: Sequence[Mapping[str, Any]], resumed: Collection[int]) -> list[dict[str, Any]]:

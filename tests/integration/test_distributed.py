@@ -17,6 +17,7 @@ from runs import (
     launch,
     launch_machines,
     resumed_steps,
+    train_loss,
     weights,
     words,
 )
@@ -510,6 +511,7 @@ def test_two_processes_lose_nothing_when_one_is_killed_or_told_to_stop(tiny, tra
     )
     steps = resumed_steps(tmp_path / "out")
     assert steps and comparable(whole, steps) == comparable(resumed, steps)
+    assert train_loss(tmp_path / "out") == pytest.approx(train_loss(tmp_path / "whole"), rel=1e-6)
 
 
 def test_a_mistake_of_all_processes_is_said_once(train, train_txt, tmp_path):

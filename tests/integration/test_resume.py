@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import assert_same_weights, comparable, files, weights
+from runs import assert_same_weights, comparable, files, train_loss, weights
 
 from dcpcse.cli.commands.train import train_command
 from dcpcse.training import run as training
@@ -70,6 +70,30 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(recipe, resumed,
     whole, folder = resumed(4, tiny("bert"), train_txt, **RECIPES[recipe])
     assert_same_weights(whole, folder)
     assert log_of(whole, 4) == log_of(folder, 4)
+    assert train_loss(folder) == pytest.approx(train_loss(whole), rel=1e-6)
+
+
+@pytest.mark.parametrize("logging_steps", [1, 3])
+def test_train_loss_is_the_mean_over_all_steps_after_two_resumes(logging_steps, train, tiny, train_txt, caplog):
+    options = {**STEPS, "save_steps": 2, "logging_steps": logging_steps}
+    whole = train(tiny("bert"), train_txt, **{**options, "logging_steps": 1})
+    folder = train.interrupted(3, tiny("bert"), train_txt, **options)
+    train.interrupted(7, tiny("bert"), train_txt, folder=folder, resume=True, **options)
+    train(tiny("bert"), train_txt, folder=folder, resume=True, **options)
+    assert len(whole.logged("loss")) == 8
+    assert train_loss(folder) == pytest.approx(sum(whole.logged("loss")) / 8, rel=1e-6)
+    assert "train_loss is" not in caplog.text
+
+
+def test_a_checkpoint_without_the_losses_before_it_is_named(train, tiny, train_txt, caplog):
+    options = {**STEPS, "save_steps": 4}
+    whole = train(tiny("bert"), train_txt, **options)
+    folder = train.interrupted(5, tiny("bert"), train_txt, **options)
+    for name in ("loss_sum.json", "checkpoint.json"):  # as an earlier version wrote it
+        (folder / "checkpoint-4" / name).unlink()
+    train(tiny("bert"), train_txt, folder=folder, resume=True, **options)
+    assert train_loss(folder) == pytest.approx(sum(whole.logged("loss")[4:]) / 4, rel=1e-6)
+    assert "train_loss is the mean over the steps after step 4" in caplog.text
 
 
 def test_no_class_of_ours_is_named_in_a_checkpoint(train, tiny, train_txt):
