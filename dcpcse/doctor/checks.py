@@ -6,9 +6,10 @@ from pathlib import Path
 
 from dcpcse.data.readers import READERS
 from dcpcse.doctor import encoder_folder, environment, evaluation_data, model_folder, training_file
-from dcpcse.doctor.findings import CheckReport, CheckSettings, Finding, Findings
+from dcpcse.doctor.findings import CheckReport, CheckSettings, Finding, Findings, fault, note
 from dcpcse.encoders.storage.manifest import CONFIG, MODEL_FOLDER_FILE, PEFT_CONFIG
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.live_runs import read_beside_training, running_in
 from dcpcse.utils.run_files import RUN_FILE, STATE
 
 Check = Callable[[Path, CheckSettings], Findings]
@@ -73,12 +74,22 @@ def _children(path: Path) -> Iterable[Path]:
 
 def run_checks(path: Path, kind: str, settings: CheckSettings) -> CheckReport:
     """Run all checks for this kind on a path; an unreadable path is reported as a fault."""
-    findings: list[Finding] = []
-    try:
-        for check in CHECKS[kind]:
-            findings.extend(check(path, settings))
-    except OSError as error:
-        findings.append(Finding("fault", "unreadable", f"{error.filename or path}: {error.strerror}"))
-    except UserError as error:
-        findings.append(Finding("fault", "unreadable", str(error)))
+
+    def find() -> list[Finding]:
+        findings: list[Finding] = []
+        try:
+            for check in CHECKS[kind]:
+                findings.extend(check(path, settings))
+        except OSError as error:
+            findings.append(fault("unreadable", f"{error.filename or path}: {error.strerror}"))
+        except UserError as error:
+            findings.append(fault("unreadable", str(error)))
+        return findings
+
+    def is_complete(findings: list[Finding]) -> bool:
+        return path.exists() and not any(finding.level == "fault" for finding in findings)
+
+    findings = read_beside_training(path, find, is_complete=is_complete)
+    if run := running_in(path):
+        findings.append(note("running", f"a training is running in {run}: this is its state at this moment"))
     return CheckReport(str(path), kind, findings)

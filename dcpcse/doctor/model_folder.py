@@ -85,8 +85,13 @@ def check_run(path: Path, settings: CheckSettings) -> Findings:
         planned = "?" if found.steps_planned is None else found.steps_planned
         end = "finished" if found.finished else "not finished"
         yield ok("run", f"{found.steps_done} of {planned} steps, {end}")
-    for folder in [path] if is_checkpoint(path) else checkpoints_in(path).values():
-        yield from _checkpoint(folder)
+    if is_checkpoint(path):
+        yield from _checkpoint(path)
+        return
+    for folder in checkpoints_in(path).values():
+        found = list(_checkpoint(folder))
+        if folder.is_dir():  # otherwise a running training has removed it since it was listed
+            yield from found
 
 
 def _checkpoint(folder: Path) -> Findings:

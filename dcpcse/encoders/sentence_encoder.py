@@ -33,6 +33,7 @@ from dcpcse.encoders.templates import Slots, Template, TokenTemplate
 from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.utils.devices import pick_device, release_memory, run_jobs
 from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.safetensors_io import TORCH_DTYPES, require_same_tensors, set_dtype
 
 logger = logging.getLogger(__name__)
@@ -305,6 +306,12 @@ class SentenceEncoder(nn.Module):
         are checked by fingerprint. device: by default, CUDA if it is available. Raises UserError if the base is a
         different encoder, if files are damaged, if weights are not finite, or if tensors are missing or unexpected.
         """
+        return read_beside_training(folder, lambda: cls._load(folder, base, device, options))
+
+    @classmethod
+    def _load(
+        cls, folder: str | Path, base: str | None, device: str | torch.device | None, options: LoadOptions | None
+    ) -> "SentenceEncoder":
         folder, options = hub.require_model_folder(folder, options)
         contents = model_folder.read_contents(folder)
         backbone = load_recorded(folder, contents.record, base, options)

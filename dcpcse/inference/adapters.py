@@ -30,6 +30,7 @@ from dcpcse.encoders.tokenization import TokenizedTexts, require_batch_size, req
 from dcpcse.inference.mixed_batch import EncoderBatch, hidden_states, joint_mask
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError, did_you_mean
+from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.safetensors_io import TORCH_DTYPES, set_dtype
 
 LOAD_ALONE_HINT = "adapters share one frozen encoder; load this folder by itself with dcpcse.load"
@@ -270,7 +271,7 @@ def _require_a_name_each(sentences: Sequence[str], names: Sequence[str]) -> None
 
 
 def _read_folder(folder: str | Path) -> FolderContents:
-    contents = model_folder.read_contents(folder)
+    contents = read_beside_training(folder, lambda: model_folder.read_contents(folder))
     if contents.record["backbone"] is not None:
         raise UserError(f"{folder} contains an encoder of its own ({contents.record['method']}); {LOAD_ALONE_HINT}")
     return contents

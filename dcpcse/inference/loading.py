@@ -16,6 +16,7 @@ from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArgu
 from dcpcse.utils.console import notify
 from dcpcse.utils.devices import pick_device, require_flex_attention
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.run_files import RUN_FILE, last_checkpoint
 
 NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
@@ -30,7 +31,7 @@ def load_model(
     name: output folder of train.py, Hugging Face folder, hub id, or file of word vectors. Raises UserError if an
     option does not apply to this encoder.
     """
-    model = _load(name, args, published)
+    model = read_beside_training(name, lambda: _load(name, args, published))
     if args.flex_attention:
         require_flex_attention(model.device, args.packing)
     set_packed(model, args.packing, args.flex_attention)
@@ -58,7 +59,7 @@ def _load(name: str, args: EncoderArguments, published: PublishedEvaluationArgum
 def is_trained(name: str, args: EncoderArguments) -> bool:
     """Return whether a name refers to an output folder of train.py, local or on the hub."""
     options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
-    return is_model_folder(hub.resolve_model_folder(name, options)[0])
+    return is_model_folder(read_beside_training(name, lambda: hub.resolve_model_folder(name, options)[0]))
 
 
 def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:

@@ -16,6 +16,7 @@ from dcpcse.encoders.storage.parameter_counts import count, count_trained, param
 from dcpcse.interop.convert.layouts import LAYOUTS, recognise_layout
 from dcpcse.training.run_history import find_scores, read_run
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.option_fields import BASE
 from dcpcse.utils.run_files import METRICS, RUN_FILE, STATE, last_checkpoint
 from dcpcse.utils.safetensors_header import HEADER_DTYPES, read_header
@@ -34,6 +35,13 @@ def describe_folder(folder: Path, on_problem: Callable[[str], None]) -> FolderFa
     Sizes are in bytes, dev scores are as logged, and scores of evaluations are × 100. on_problem is called with one
     line for each damaged record of a run. Raises UserError for an unknown kind of folder or a damaged model.
     """
+    # Optional files of a checkpoint that is removed meanwhile would silently be left out of the description.
+    return read_beside_training(
+        folder, lambda: _describe(folder, on_problem), is_complete=lambda facts: folder.is_dir()
+    )
+
+
+def _describe(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise UserError(f"{folder} {what}; give the folder of a model, a run or a checkpoint")
@@ -174,14 +182,22 @@ def _run_without_model(folder: Path) -> FolderFacts:
 
 
 def _files(folder: Path) -> dict[str, int]:
-    """Return name → size in bytes for each file and each subfolder."""
-    return {f"{path.name}/" if path.is_dir() else path.name: _size(path) for path in sorted(folder.iterdir())}
+    """Return name → size in bytes for each file and each subfolder; what is removed meanwhile is left out."""
+    sizes = {}
+    for path in sorted(folder.iterdir()):
+        name = f"{path.name}/" if path.is_dir() else path.name
+        size = sum(map(_size, path.rglob("*"))) if path.is_dir() else _size(path)
+        if os.path.lexists(path):
+            sizes[name] = size
+    return sizes
 
 
 def _size(path: Path) -> int:
-    if path.is_dir():
-        return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
-    return path.stat().st_size if path.exists() else 0  # a link may be broken
+    """Return the size of a file; 0 for anything else, such as a broken link."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:
+        return 0
 
 
 def _scores(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:

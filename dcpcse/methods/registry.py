@@ -21,6 +21,7 @@ from dcpcse.encoders.storage.manifest import METHOD_NAME
 from dcpcse.losses import Loss, Term
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
+from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.option_fields import require_effect
 from dcpcse.utils.safetensors_io import TORCH_DTYPES
 
@@ -300,10 +301,14 @@ def build_resolved(backbone: Backbone, args: ModelArguments, columns: Sequence[s
         method = _without_blanks(method)
     if args.init_from:
         options = LoadOptions.from_args(args.cache_dir, args.use_auth_token)
-        try:
+
+        def load() -> None:
             folder, _ = hub.require_model_folder(args.init_from, options)
             _require_compatible(method.model, folder)
             method.model.load_trained(folder)
+
+        try:
+            read_beside_training(args.init_from, load)
         except UserError as error:
             raise UserError(f"--init_from {error}") from error  # which starts with the folder
     for module in (method.model, *method.losses):

@@ -17,6 +17,7 @@ from dcpcse.training.arguments import RunArguments
 from dcpcse.training.atomic_save import read_seal
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_json_atomic
+from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.run_files import (
     RUN_FILE,
     STATE,
@@ -230,7 +231,10 @@ def find_checkpoint(run: RunArguments) -> Checkpoint | None:
     """
     asked = run.resume_from_checkpoint
     if asks_to_resume(asked) and not asks_for_newest(asked):
-        return _read(Path(asked), f"--resume_from_checkpoint {asked}", run.world_size)
+        place, what = Path(asked), f"--resume_from_checkpoint {asked}"
+        if is_in(place, run):  # the training that is running there is this one
+            return _read(place, what, run.world_size)
+        return read_beside_training(place, lambda: _read(place, what, run.world_size))
     if not (run.resume or asks_to_resume(asked)):
         return None
     newest = newest_whole(Path(run.output_dir), run.world_size)
@@ -238,6 +242,11 @@ def find_checkpoint(run: RunArguments) -> Checkpoint | None:
         complete = "complete " if last_checkpoint(Path(run.output_dir)) else ""
         raise UserError(f"--resume_from_checkpoint: there is no {complete}checkpoint in {run.output_dir}")
     return newest
+
+
+def is_in(checkpoint: Path, run: RunArguments) -> bool:
+    """Return whether a checkpoint is in the output folder of this run."""
+    return checkpoint.resolve().parent == Path(run.output_dir).resolve()
 
 
 def newest_whole(folder: Path, processes: int = 1) -> Checkpoint | None:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from dcpcse.utils.console import notify
 from dcpcse.utils.distributed import is_lost_process, require_same_in_all_processes
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import file_sha256, write_atomic
+from dcpcse.utils.live_runs import explain_removal
 from dcpcse.utils.locks import exclusive_lock, is_locked
 from dcpcse.utils.run_files import RUN_FILE, last_checkpoint, read_state
 from dcpcse.utils.signals import Interrupted
@@ -87,9 +88,10 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
     require_same_in_all_processes({**made_of, "evaluation data": dev and dev.files})
     run_options = resolved(model_args, data_args, run_args, given)
     if checkpoint:
-        checkpoint.require_same(run_options, made_of, method)
-        if run_args.load_best_model_at_end:
-            checkpoint.require_best(Path(run_args.output_dir))
+        with _explain_removal(checkpoint, run_args):
+            checkpoint.require_same(run_options, made_of, method)
+            if run_args.load_best_model_at_end:
+                checkpoint.require_best(Path(run_args.output_dir))
     in_dev = bool(model_args.denoise_in_dev)
     trainer = build_trainer(method, data, data_args, run_args, dev, denoise_in_dev=in_dev, corpus=corpus)
     trainer.made_of = made_of
@@ -298,7 +300,8 @@ def _metrics_of_training(
         trainer.restore(checkpoint)
         return None
     try:
-        return trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
+        with _explain_removal(checkpoint, trainer.args, lambda: trainer.state.global_step <= checkpoint.step):
+            return trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
     except KeyboardInterrupt as error:
         if not str(error):  # interrupted immediately, within a step
             notify(output_folder.resume_hint(output))
@@ -307,6 +310,14 @@ def _metrics_of_training(
         if is_lost_process(error):
             _report_lost_process(trainer, output)
         raise
+
+
+def _explain_removal(
+    checkpoint: checkpoints.Checkpoint | None, run: RunArguments, is_read: Callable[[], bool] = lambda: True
+) -> contextlib.AbstractContextManager[None]:
+    """Explain the errors of this block if a training in another folder has removed the checkpoint to resume from."""
+    foreign = checkpoint.folder if checkpoint and not checkpoints.is_in(checkpoint.folder, run) else None
+    return explain_removal(foreign, is_read)
 
 
 def _report_lost_process(trainer: ContrastiveTrainer, output: Path) -> None:

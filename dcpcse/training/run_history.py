@@ -123,9 +123,8 @@ def read_run(folder: Path) -> Run:
             problems.append(str(error))
             return instead
 
-    newest = run_files.last_checkpoint(folder)
     end = attempt(run_files.read_state, folder, None)
-    checkpoint = None if newest is None else attempt(run_files.read_state, newest, None)
+    checkpoint = attempt(_newest_state, folder, None)
     return Run(
         folder,
         attempt(run_files.read_options, folder, {}),
@@ -135,6 +134,22 @@ def read_run(folder: Path) -> Run:
         checkpoint,
         tuple(problems),
     )
+
+
+def _newest_state(folder: Path) -> Mapping[str, Any] | None:
+    """Return the state of the newest checkpoint; a running training may remove a listed one for a newer one."""
+    newest = run_files.last_checkpoint(folder)
+    while newest:
+        try:
+            state = run_files.read_state(newest)
+        except UserError:
+            if newest.is_dir():
+                raise
+            state = None
+        if newest.is_dir():
+            return state
+        newest = run_files.last_checkpoint(folder)
+    return None
 
 
 def _history_of(state: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
@@ -169,6 +184,8 @@ def find_runs(roots: Sequence[Path], on_problem: Callable[[str], None]) -> list[
 
 def _runs_below(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
     def tell(error: OSError) -> None:
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(error.filename):
+            return  # a running training has removed a folder since it was listed
         on_problem(f"cannot read {error.filename}: {error.strerror}")
 
     for place, folders, files in os.walk(root, onerror=tell):
@@ -194,7 +211,8 @@ def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, d
         try:
             report = run_files.read_scores(path)
         except UserError as error:
-            on_problem(str(error))
+            if path.is_symlink() or path.exists():  # otherwise it has been removed since it was listed
+                on_problem(str(error))
             continue
         if report is not None:
             found[path] = report

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -54,14 +55,22 @@ def exclusive_lock(folder: Path, what: str) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a running process holds the lock of a folder; False if the file system does not support locks."""
-    if not (folder / LOCK).is_file():
+    """Return whether a running process holds the lock of a folder; False if the file system does not support locks.
+
+    Asking changes nothing: the file is opened for reading, and locked for a moment together with others who ask.
+    A run that starts in this moment tries again for longer.
+    """
+    try:
+        file = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
         return False
     try:
-        with FileLock(folder / LOCK, timeout=0, fallback_to_soft=False):
-            return False
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        return isinstance(error, Timeout)
+        return error.errno in (errno.EACCES, errno.EAGAIN)
+    finally:
+        os.close(file)  # which unlocks it
+    return False
 
 
 def _write_holder(file: int, path: Path) -> None:

@@ -27,6 +27,11 @@ RECORDS = (METRICS, ENVIRONMENT)
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
+def is_checkpoint_name(name: str) -> bool:
+    """Return whether a checkpoint of a run has this name."""
+    return bool(_CHECKPOINT.fullmatch(name))
+
+
 def checkpoints_in(folder: Path) -> dict[int, Path]:
     """Return step → folder for all checkpoints of a run, in ascending order, including incomplete checkpoints."""
     if not folder.is_dir():

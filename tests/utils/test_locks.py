@@ -95,3 +95,16 @@ def test_a_full_disk_still_locks(tmp_path, monkeypatch):
         with exclusive_lock(tmp_path, "it"):
             assert locks.is_locked(tmp_path)
     assert [*tmp_path.iterdir()] == []
+def test_asking_changes_nothing_and_disturbs_nobody(tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("the user's own")
+    for folder in ("link", "fifo", "free"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "link" / LOCK).symlink_to(mine)
+    os.mkfifo(tmp_path / "fifo" / LOCK)
+    (tmp_path / "free" / LOCK).write_text("{}")  # left behind by a killed process
+    with open(tmp_path / "free" / LOCK, encoding="utf-8") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)  # somebody else is asking
+        assert not any(locks.is_locked(tmp_path / name) for name in ("link", "fifo", "free", "none", "."))
+    assert mine.read_text() == "the user's own" and (tmp_path / "free" / LOCK).read_text() == "{}"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [LOCK] * 3 + ["fifo", "free", "link", "mine.txt"]

@@ -4,6 +4,8 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from dcpcse.doctor.findings import MARKS, CheckReport, CheckSettings, Finding
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.live_runs import read_beside_training
 
 EXIT_FAULTS = 3
 """Exit code if there are faults; Python exits with 1 after a crash, and dcpcse with 2 after a user error."""
@@ -32,7 +35,8 @@ def doctor_command(argv: Sequence[str]) -> int:
         base=args.base,
         progress=_progress,
     )
-    places = [found for path in args.paths for found in expand_path(Path(path))] or [(Path(), "environment")]
+    found = [read_beside_training(path, partial(expand_path, Path(path))) for path in args.paths]
+    places = list(chain.from_iterable(found)) or [(Path(), "environment")]
     examined = []
     for path, kind in places:
         examined.append(run_checks(path, kind, settings))

@@ -6,6 +6,7 @@ from pathlib import Path
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.files import require_output, write_atomic
+from dcpcse.utils.live_runs import read_beside_training
 
 
 def push_command(argv: Sequence[str]) -> None:
@@ -14,7 +15,11 @@ def push_command(argv: Sequence[str]) -> None:
     from dcpcse.training.publish import PushTarget, push_to_hub
 
     target = PushTarget(args.repo_id, args.revision, args.private or None)
-    notify(f"pushed: {push_to_hub(args.folder, target, message=args.message, overwrite=args.overwrite)}")
+
+    def push() -> str:
+        return push_to_hub(args.folder, target, message=args.message, overwrite=args.overwrite)
+
+    notify(f"pushed: {read_beside_training(args.folder, push, attempts=1)}")
 
 
 def pull_command(argv: Sequence[str]) -> None:
@@ -34,7 +39,7 @@ def card_command(argv: Sequence[str]) -> None:
 
     output = Path(args.output) if args.output else Path(args.folder) / CARD
     require_output(output, "--output", args.overwrite)
-    write_atomic(output, write_card(args.folder, args.name, args.scores))
+    write_atomic(output, read_beside_training(args.folder, lambda: write_card(args.folder, args.name, args.scores)))
     notify(f"saved the model card to {output}")
 
 

@@ -9,12 +9,14 @@ from dcpcse.encoders.pooling import POOLERS
 from dcpcse.interop.folder_contents import FolderFacts, describe_folder
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify, print_result
+from dcpcse.utils.live_runs import notify_of_running
 
 
 def info_command(argv: Sequence[str]) -> None:
     """Run the command; raises UserError for mistakes of the user."""
     args = info_parser().parse_args(list(argv))
     facts = describe_folder(Path(args.folder), notify)
+    notify_of_running(args.folder)
     print_result(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else format_facts(facts))
 
 

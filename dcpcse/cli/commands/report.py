@@ -12,6 +12,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output, write_atomic
+from dcpcse.utils.live_runs import notify_of_running
 from dcpcse.utils.run_files import require_scores
 
 MODEL_OPTIONS = ("data_dir", "custom_data", "split", "queries", "corpus", "top_k", "base", "device", "batch_size")
@@ -46,6 +47,8 @@ def report_command(argv: Sequence[str]) -> None:
 def _read_runs(folders: Sequence[Path]) -> dict[str, Run]:
     """Return label → run; the labels are shown on the page."""
     runs = [require_run(folder) for folder in folders]
+    for folder in folders:
+        notify_of_running(folder)
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("a run is given twice; give each run once")
     return dict(zip(run_labels(folders), runs, strict=True))

@@ -15,6 +15,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import json_text, require_output, write_files
+from dcpcse.utils.live_runs import notify_of_running
 from dcpcse.utils.run_files import RUN_FILE
 
 DEFAULT_FOLDER = "result"
@@ -109,6 +110,7 @@ def _compare(args: argparse.Namespace, problems: _Problems) -> None:
 def _read(folders: Iterable[Path], problems: _Problems) -> list[Run]:
     found = [read_run(folder) for folder in folders]
     for one in found:
+        notify_of_running(one.folder)
         for line in one.problems:
             problems(line)
     return found

@@ -14,6 +14,7 @@ from dcpcse.utils.command_parser import Parser
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_new_folder
+from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.option_fields import require
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def _find(
 
     if args.row:
         find_rows([args.row])  # an unknown name is reported before any file is read
-    subject, checkpoint = find_subject(args.checkpoint, source.layout, source.load_options)
+    subject, checkpoint = read_beside_training(
+        args.checkpoint, lambda: find_subject(args.checkpoint, source.layout, source.load_options)
+    )
     row = choose_row(subject, args.row)
     if args.row is None:
         notify(f"{subject.location} is {subject.title}; {row.name} is the only row that fits")
