@@ -22,7 +22,13 @@ from dcpcse.evaluation.tables import headline, tables
 from dcpcse.inference.arguments import PublishedEvaluationArguments
 from dcpcse.inference.loading import load_model
 from dcpcse.utils.console import notify
-from dcpcse.utils.distributed import destroy_process_group, init_process_group, is_main_process, local_device
+from dcpcse.utils.distributed import (
+    destroy_process_group,
+    init_process_group,
+    is_main_process,
+    local_device,
+    require_same_in_all_processes,
+)
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output, require_writable
 from dcpcse.utils.run_files import read_scores
@@ -49,6 +55,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
     suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
     benchmark = load_tasks(args.mteb, args.mteb_data_dir) if args.mteb else {}
     init_process_group()
+    require_same_in_all_processes({"evaluation data": suite.files})
     args = replace(args, device=local_device(args.device))
     fitting = build_fitting(args)
     model = load_model(args.model_name_or_path, args, published)

@@ -1,16 +1,19 @@
 """Loading of methods from outside this package: from installed packages, and from modules or files (--plugin)."""
 
+import hashlib
 import importlib
 import logging
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from dcpcse.methods import METHODS
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import file_sha256
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +38,26 @@ def load_plugins(named: Sequence[str]) -> None:
             raise UserError(f"--plugin {name} registers no method; decorate one with @dcpcse.methods.register(NAME)")
 
 
-def file_from_outside(method: str | None) -> Path | None:
-    """Return the file that defines a method, or None for the methods of this package."""
+def digest_from_outside(method: str | None) -> str | None:
+    """Return the sha256 of the file that defines a method, as it was run; None for the methods of this package."""
     module = METHODS[method].build.__module__ if method in METHODS else __name__
-    return None if module.startswith(f"{__package__}.") else _file_of(module)
+    if module.startswith(f"{__package__}."):
+        return None
+    file = _file_of(module)
+    return _DIGESTS.get(module) or (file and file_sha256(file))
+
+
+_DIGESTS: dict[str, str] = {}
+"""Name of a module that `load_plugins` has run → sha256 of its source."""
+
+
+class _SourceLoader(SourceFileLoader):
+    """Runs the source of a module, read once, instead of a compiled file that Python knows by size and time alone."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = self.get_data(self.path)
+        _DIGESTS[fullname] = hashlib.sha256(source).hexdigest()
+        return self.source_to_code(source, self.path)
 
 
 def _module_name(name: str) -> str:
@@ -78,7 +97,7 @@ def _run(module: str, owner: str) -> ModuleType:
     owner: the origin of the module, for messages.
     """
     try:
-        return importlib.import_module(module)
+        return _import(module)
     except UserError:
         raise
     except ModuleNotFoundError as error:
@@ -87,6 +106,20 @@ def _run(module: str, owner: str) -> ModuleType:
         raise UserError(f"{owner}: {error}; install it") from error
     except Exception as error:
         raise UserError(f"{owner}: {type(error).__name__}: {error}{_location(error)}; fix it") from error
+
+
+def _import(name: str) -> ModuleType:
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    if spec is None or not isinstance(spec.loader, SourceFileLoader):
+        return importlib.import_module(name)
+    spec.loader = _SourceLoader(spec.loader.name, spec.loader.path)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return sys.modules[name]
 
 
 def _location(error: Exception) -> str:

@@ -23,7 +23,7 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.evaluation.evaluator import dev_metrics, evaluate_suite
 from dcpcse.methods import Method, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.methods.plugins import file_from_outside
+from dcpcse.methods.plugins import digest_from_outside
 from dcpcse.training import atomic_save, checkpoints, output_folder
 from dcpcse.training.arguments import DataArguments, RunArguments
 from dcpcse.training.gradient_cache import require_repeatable
@@ -36,7 +36,7 @@ from dcpcse.training.validate_setup import require_data, require_fitting, requir
 from dcpcse.utils.console import notify
 from dcpcse.utils.distributed import is_lost_process, require_same_in_all_processes
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import file_sha256, write_atomic
+from dcpcse.utils.files import write_atomic
 from dcpcse.utils.live_runs import explain_removal
 from dcpcse.utils.locks import exclusive_lock, is_locked
 from dcpcse.utils.run_files import RUN_FILE, last_checkpoint, read_state
@@ -221,8 +221,8 @@ def _made_of(data: TrainingData, run: RunArguments, method: Method, corpus: Corp
         made_of["generator or LM head"] = fingerprint(frozen)
     if corpus:
         made_of["corrupted corpus"] = corpus.fingerprint
-    if file := file_from_outside(method.model.method):
-        made_of["file of the method"] = file_sha256(file)
+    if digest := digest_from_outside(method.model.method):
+        made_of["file of the method"] = digest
     return made_of
 
 

@@ -148,6 +148,7 @@ def test_a_run_does_not_go_on_with_another_method_of_the_same_name(desk, tool):
         CODE.replace("self.margin - gap", "2 * self.margin - gap"), encoding="utf-8"
     )
     (desk / "result/triplet/dcpcse.json").unlink()
+    del sys.modules["triplet"], METHODS["triplet"]
     outcome = tool(train_command, [*words, "--resume"])
     assert outcome.code == 2 and "was written with another file of the method" in outcome.err
 

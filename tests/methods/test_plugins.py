@@ -1,6 +1,10 @@
 """Methods from outside the package: named modules and files, entry points, and what is said of those that fail."""
 
+import hashlib
+import os
+import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -191,3 +195,18 @@ def test_options_of_a_method_are_no_part_of_those_of_all():
     assert not hasattr(model_arguments(method="other"), "sharpness")
     with pytest.raises(TypeError, match="sharpness"):
         model_arguments(method="other", sharpness=1.0)
+
+
+def test_a_file_of_the_same_size_and_time_is_run_anew_and_its_digest_is_of_what_was_run(plugin, monkeypatch):
+    for default in ("2.0", "5.0"):
+        text = OWN.replace("sharpness=2.0", f"sharpness={default}")
+        file = plugin(text)
+        os.utime(file, ns=(10**18, 10**18))
+        METHODS.pop("mine", None)
+        monkeypatch.delitem(sys.modules, "my_method", raising=False)
+        monkeypatch.setattr(sys, "dont_write_bytecode", False)
+        args = fill_defaults(parsed("--plugin", file, "--method", "mine"), ["anchor"])
+        assert args.sharpness == float(default)
+        Path(file).write_text("changed since", encoding="utf-8")
+        assert plugins.digest_from_outside("mine") == hashlib.sha256(text.encode()).hexdigest()
+    assert plugins.digest_from_outside("simcse") is None
