@@ -119,8 +119,8 @@ def single_blanks(text: str) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether text is a finite number; unlike float() this excludes "nan" and "inf"."""
+    """Whether text is a finite number in decimal digits; float() also parses "nan", "inf", "1_0" and other scripts."""
     try:
-        return math.isfinite(float(text))
+        return text.isascii() and "_" not in text and math.isfinite(float(text))
     except ValueError:
         return False

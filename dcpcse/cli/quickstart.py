@@ -26,6 +26,7 @@ from dcpcse.training.summary import count_parameters
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import SEED
 
 SAMPLE = Path(__file__).parents[2] / "data/sample"
 HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
@@ -58,7 +59,7 @@ class SampleScores:
 
 def quickstart_command(argv: Sequence[str]) -> None:
     """Run the quickstart. Raises UserError for a user mistake."""
-    args = _parse(argv)
+    args = quickstart_parser().parse_args(argv)
     base = args.base or official_encoder()
     pairs = {split: senteval.load_pairs("STSBenchmark", SAMPLE, split, official=False)[0] for split in ("dev", "test")}
     backbone = load_backbone(base)
@@ -74,13 +75,14 @@ def quickstart_command(argv: Sequence[str]) -> None:
     print(neighbour_listing(model, (SAMPLE / "sentences.txt").read_text(encoding="utf-8").splitlines()))
 
 
-def _parse(argv: Sequence[str]) -> Namespace:
+def quickstart_parser() -> CommandParser:
+    """Return the parser of the program."""
     parser = CommandParser("run_quickstart.sh", description="Train deep prompts on the sample, and evaluate them.")
     parser.add_argument("--base", help="Encoder: Hugging Face folder or hub id. Default: a small encoder (MiniLM).")
     parser.add_argument("--supervised", action="store_true", help="Train on the triplets instead of the sentences.")
     parser.add_argument("--output_dir", default="result/quickstart", help="Folder for the trained model.")
-    parser.add_argument("--seed", type=int, default=0, help="Seed of the training.")
-    return parser.parse_args(argv)
+    parser.add_argument("--seed", type=SEED, default=0, help="Seed of the training.")
+    return parser
 
 
 def official_encoder() -> str:

@@ -9,7 +9,7 @@ from senteval.names import FAMILY_OF, MODE_NAMES, TASK_SETS, find_by_name, tasks
 
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import option, require
+from dcpcse.utils.option_fields import option, require, require_seed
 
 OPTIONS_OF_FAMILY = {
     "classifier": "transfer",
@@ -127,11 +127,10 @@ class EvaluationArguments(EncoderArguments):
             "kmeans_runs": 2,
             "geometry_sample": 2,
             "flow_epochs": 1,
-            "flow_seed": 0,
         }
         for name, bound in least.items():
             require(getattr(self, name) >= bound, f"--{name}", getattr(self, name), f"at least {bound}")
-        require(self.flow_seed < 2**32, "--flow_seed", self.flow_seed, "below 2^32")
+        require_seed("flow_seed", self.flow_seed)
         if self.nhid and self.classifier == "sklearn":
             raise UserError("--nhid has no effect with --classifier sklearn; leave one of the two out")
         if not self.model_name_or_path:

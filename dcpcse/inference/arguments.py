@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from dcpcse.encoders.pooling import BIAS_NAMES, POOLERS, UNTRAINED, describe_poolers
 from dcpcse.encoders.templates import Template
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import flag, option, require
+from dcpcse.utils.option_fields import flag, option, require, require_count
 
 
 @dataclass
@@ -119,3 +119,7 @@ class PublishedEvaluationArguments:
         None, "Option of training without an effect on scores; it is reported."
     )
     mlm_weight: float | None = option(None, "Option of training without an effect on scores; it is reported.")
+
+    def __post_init__(self) -> None:
+        for name in ("pre_seq_len", "prefix_hidden_size"):
+            require_count(name, getattr(self, name))

@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from dcpcse.utils.errors import UserError, invalid_choice
-from dcpcse.utils.option_fields import option, require
+from dcpcse.utils.option_fields import option, require, require_seed
 from dcpcse.utils.parsing import read_text
 
 JSON_OPTIONS = ("accelerator_config", "lr_scheduler_kwargs", "gradient_checkpointing_kwargs")
@@ -177,8 +177,7 @@ class RunArguments(TrainingArguments):
         if self.resume and self.overwrite_output_dir:
             raise UserError("--resume continues the run that --overwrite_output_dir would replace; give one of them")
         for name in ("seed", "data_seed"):
-            value = getattr(self, name)
-            require(value is None or 0 <= value < 2**32, f"--{name}", value, "in 0 .. 2^32 - 1")
+            require_seed(name, getattr(self, name))
         bounds = f"in (0, {MAX_LEARNING_RATE:g}]"
         require(0 < self.learning_rate <= MAX_LEARNING_RATE, "--learning_rate", self.learning_rate, bounds)
         for name in ("adam_beta1", "adam_beta2"):
@@ -189,7 +188,7 @@ class RunArguments(TrainingArguments):
         least |= {"dataloader_prefetch_factor": 1, "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
         least |= {"gradient_cache_chunk": 2}
         least |= dict.fromkeys(("weight_decay", "max_grad_norm", "adam_epsilon", "eval_delay", "warmup_steps"), 0)
-        least |= {"save_total_limit": 1}
+        least |= {"save_total_limit": 1, "ddp_bucket_cap_mb": 1, "ddp_timeout": 1}
         for name, bound in least.items():
             value = getattr(self, name)
             require(value is None or value >= bound, f"--{name}", value, f"at least {bound}")

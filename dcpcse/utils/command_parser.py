@@ -2,9 +2,10 @@
 
 import argparse
 import math
+import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import Field, fields
 from pathlib import Path
@@ -15,12 +16,27 @@ from transformers.hf_argparser import string_to_bool
 
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
-from dcpcse.utils.option_fields import OWN_METADATA
+from dcpcse.utils.option_fields import OWN_METADATA, Whole, finite_number
 
 DEBUG_HELP = "--debug shows the traceback of an error."
 
 REMOVED: dict[str, dict[str, str]] = {}
 """Program (`train.py`, `dcpcse runs`) → its removed options: name without dashes → advice on what to use instead."""
+
+
+def _true_or_false(text: str) -> bool:
+    try:
+        return string_to_bool(text)
+    except argparse.ArgumentTypeError:
+        raise ValueError("True or False") from None
+
+
+STRICT_TYPES: Mapping[Any, Callable[[str], Any]] = {
+    int: Whole(),
+    float: finite_number,
+    string_to_bool: _true_or_false,
+}
+"""Type of an option → the parser of its values, which raises ValueError with a description of what is allowed."""
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -35,7 +51,8 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
-        return {int: "INT", float: "FLOAT", string_to_bool: "BOOL"}.get(action.type, "VALUE")
+        kind = int if isinstance(action.type, Whole) else action.type
+        return {int: "INT", float: "FLOAT", string_to_bool: "BOOL"}.get(kind, "VALUE")
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         names = [name for name in action.option_strings if "-" not in name[2:]]
@@ -57,13 +74,25 @@ class CommandParser(argparse.ArgumentParser):
         kwargs = {"allow_abbrev": False, "formatter_class": HelpFormatter, **kwargs}
         super().__init__(*args, epilog=epilog, **kwargs)
         self.unsupported = unsupported or {}
+        # argparse would take the values -1e-3 and -inf for options.
+        self._negative_number_matcher = re.compile(r"-(\.?\d|inf|nan)")
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (--help lists the options)")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            raise invalid_choice(next(iter(action.option_strings), str(action.metavar)), value, action.choices)
+            raise invalid_choice(_name(action), value, action.choices)
+
+    def _get_value(self, action: argparse.Action, text: str) -> Any:
+        parse = STRICT_TYPES.get(action.type, action.type)
+        if action.type not in STRICT_TYPES and not isinstance(parse, Whole):
+            return super()._get_value(action, text)
+        try:
+            return parse(text)
+        except ValueError as error:
+            shown = text if len(text) <= 40 else f"{text[:40]}…"
+            raise UserError(f"{_name(action)} {shown}: must be {error}") from None
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         """Parse as argparse does. Raises UserError for unknown arguments."""
@@ -102,6 +131,10 @@ class CommandParser(argparse.ArgumentParser):
         for action, times in Counter(actions).items():
             if times > 1 and not isinstance(action, argparse._AppendAction):
                 notify(f"{action.option_strings[0]} is given {times} times; the last one is used")
+
+
+def _name(action: argparse.Action) -> str:
+    return next(iter(action.option_strings), str(action.metavar))
 
 
 def _options(words: Sequence[str]) -> list[str]:

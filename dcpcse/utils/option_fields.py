@@ -1,5 +1,7 @@
 """Functions that declare and check the fields of option dataclasses, and values that several tools share."""
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -35,6 +37,54 @@ class Need:
     voids: str | None = None
 
 
+MAX_INT = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The type of an option that is a whole number from `least` to `most`; calling it parses a text.
+
+    Only digits and a sign are allowed: Python's int() would also parse `1_0`, ` 10 ` and the digits of other scripts.
+    """
+
+    least: int = -MAX_INT
+    most: int = MAX_INT
+
+    @property
+    def allowed(self) -> str:
+        """The range in words."""
+        return f"at least {self.least}" if self.most == MAX_INT else f"a whole number from {self.least} to {self.most}"
+
+    def __call__(self, text: str) -> int:
+        """Return the number. Raises ValueError, with a description of what is allowed, for any other text."""
+        if not re.fullmatch("[+-]?[0-9]+", text):
+            raise ValueError("a whole number in digits, such as 10")
+        if len(text) > 40 or abs(int(text)) > MAX_INT:  # Python refuses to parse thousands of digits
+            raise ValueError("below 2^63")
+        if not self.least <= int(text) <= self.most:
+            raise ValueError(self.allowed)
+        return int(text)
+
+
+SEED = Whole(0, 2**32 - 1)
+"""The type of seeds: the numbers that numpy accepts."""
+
+
+def finite_number(text: str) -> float:
+    """Parse a number such as 0.05 or 1e-3, the type of options that are not whole numbers.
+
+    Raises ValueError, with a description of what is allowed, for any other text, such as `1_0`, `nan` or `inf`.
+    """
+    try:
+        # float() would also parse underscores, blanks and the digits of other scripts.
+        value = float(text if re.fullmatch("[a-zA-Z0-9.+-]+", text) else "")
+    except ValueError:
+        raise ValueError("a number in digits, such as 0.05") from None
+    if not math.isfinite(value):
+        raise ValueError("a finite number")
+    return value
+
+
 OWN_METADATA = ("needs", "replaces")
 """Metadata keys of fields that only this package uses; others are arguments of `argparse.add_argument`."""
 
@@ -59,6 +109,11 @@ def require(holds: bool, name: str, given: Any, allowed: str) -> None:
     """Raise UserError, with the given and the allowed values, unless the condition `holds` is true."""
     if not holds:
         raise UserError(f"{name} {given}: must be {allowed}")
+
+
+def require_seed(name: str, given: int | None) -> None:
+    """Raise UserError if a seed is given and is not a number that numpy accepts."""
+    require(given is None or SEED.least <= given <= SEED.most, f"--{name}", given, SEED.allowed)
 
 
 def require_choices(arguments: Any) -> None:

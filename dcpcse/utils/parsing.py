@@ -3,10 +3,11 @@
 import errno
 import functools
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -15,6 +16,13 @@ MOST_NODES = 1_000_000
 
 _BEYOND = (RecursionError, OverflowError, IndexError, KeyError, TypeError, AttributeError)
 """Exceptions besides ValueError that the parsers raise for deep nesting and for tags such as `!!int ''`."""
+
+
+_NUMBERS = {
+    "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][0-9]{,30})$",
+    "tag:yaml.org,2002:float": r"([-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?|[-+]?\.(?i:inf)|\.(?i:nan))$",
+}
+"""Tag → the form of the numbers that YAML files may contain."""
 
 
 def read_text(path: Path) -> str:
@@ -53,8 +61,25 @@ def _checked(parse: Callable[[Any], Any], text: str | bytes, kind: str) -> Any:
         raise ValueError(f"{kind} contains an invalid value: {error}") from error
 
 
+class _Loader(yaml.SafeLoader):
+    """A loader that reads only plain decimal digits as numbers.
+
+    YAML 1.1 also reads `1_0` as 10, `0x10` as 16, `010` as 8 and `1:30` as 90. Here they are texts, which options
+    reject as they do on the command line.
+    """
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, form) for tag, form in forms if tag not in _NUMBERS]
+        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+for _tag, _form in _NUMBERS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(_form), list("-+.0123456789"))
+
+
 def _load_yaml(text: str) -> Any:
-    loader = yaml.SafeLoader(text)
+    loader = _Loader(text)
     try:
         node = loader.get_single_node()
         if node is None:

@@ -87,7 +87,7 @@ def test_a_vector_of_zeros_is_never_a_neighbour_and_has_none(tmp_path, caplog):
 REFUSED = {
     "no sentences": (["MODEL"], "--sentences"),
     "top_k": (["MODEL", "--sentences", "FILE", "--top_k", "0"], "--top_k 0: must be at least 1"),
-    "port": (["MODEL", "--sentences", "FILE", "--port", "0"], "between 1 and 65535"),
+    "port": (["MODEL", "--sentences", "FILE", "--port", "0"], "a whole number from 1 to 65535"),
     "taken": (["MODEL", "--sentences", "FILE", "--port", "TAKEN"], "cannot serve at this address"),
     "host": (["MODEL", "--sentences", "FILE", "--host", "no.such.host.invalid"], "cannot serve at this address"),
     "same label": (["a=MODEL", "a=RESULT", "--sentences", "FILE"], "have the same label 'a'"),

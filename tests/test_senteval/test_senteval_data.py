@@ -45,7 +45,7 @@ def test_a_gold_file_one_line_short_is_refused(read_sts):
     assert "input.txt" in message
 
 
-@pytest.mark.parametrize("score", ["5.01", "-0.5", "nan", "inf", "-inf", "high", "1,5"])
+@pytest.mark.parametrize("score", ["5.01", "-0.5", "nan", "inf", "-inf", "high", "1,5", "1_0e-1", "３"])
 def test_an_sts_score_that_is_no_number_from_0_to_5_is_refused(read_sts, read_benchmark, score):
     message = refusal(read_sts, "a\tb\nc\td\n", f"1\n{score}\n")
     assert f"gs.txt:2: gold score '{score}' found, a number from 0 to 5 expected" in message

@@ -1,15 +1,21 @@
 """Mistakes on a command line become one line that names the option, the value and the most similar known name."""
 
+import importlib
 import re
 from dataclasses import fields
 
 import pytest
 
+from dcpcse.cli import parse, quickstart
 from dcpcse.cli.commands.corrupt import corrupt_parser
+from dcpcse.cli.main import COMMANDS
 from dcpcse.cli.parse import MAIN_EVALUATION_OPTIONS, MAIN_TRAINING_OPTIONS, evaluation_parser, training_parser
 from dcpcse.cli.quickstart import quickstart_command
 from dcpcse.cli.runner import run
+from dcpcse.experiments.reproduction.units import parse_seeds
+from dcpcse.utils.command_parser import STRICT_TYPES, build_dataclass
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
+from dcpcse.utils.option_fields import Whole
 
 TRAINING = {
     "--pre_seq_length 10": "unknown argument --pre_seq_length; did you mean --pre_seq_len?",
@@ -17,8 +23,8 @@ TRAINING = {
     "--quickly": "unknown argument --quickly (--help lists the options)",
     "run.yaml": "run.yaml is not an option; a file of options must be the first argument",
     "--temp": "argument --temp: expected one argument",
-    "--temp warm": "argument --temp: invalid float value: 'warm'",
-    "--do_mlm maybe": "got maybe but expected one of yes/no",
+    "--temp warm": "--temp warm: must be a number in digits, such as 0.05",
+    "--do_mlm maybe": "--do_mlm maybe: must be True or False",
     "--pooler_type mean": "--pooler_type mean is unknown; did you mean 'avg'? Choose from: cls, cls_before_pooler,",
     "--pooler_type CLS": "did you mean 'cls'?",
     "--pooler_type max": "--pooler_type max is unknown; choose from: cls,",
@@ -107,3 +113,74 @@ def test_the_most_similar_name_is_found_by_synonym_spelling_case_and_beginning()
     assert did_you_mean("mean", ["cls"]) == ""
     assert str(invalid_choice("--x", "agv", known)).endswith("did you mean 'avg'? Choose from: " + ", ".join(known))
     assert str(invalid_choice("--x", "max", ["a"])) == "--x max is unknown; choose from: a"
+
+
+def every_parser():
+    """Yield the parsers of all programs, and those of the kinds of plots."""
+    modules = {importlib.import_module(f"dcpcse.cli.commands.{name}") for name, _ in COMMANDS.values()}
+    modules |= {parse, quickstart}
+    found = [make() for module in modules for name, make in vars(module).items() if name.endswith("_parser")]
+    for parser in found:
+        kinds = parser._subparsers._group_actions[0].choices.values() if parser._subparsers else []
+        yield from kinds or [parser]
+
+
+def test_every_option_that_is_a_number_accepts_plain_digits_only():
+    kinds = {float: ["nan", "-inf", "1e400", "1_0", "１", " 1", "0x1"], int: ["nan", "1.5", "1_0", "１", " 1", "1e3"]}
+    kinds[int] += ["9" * 5000, "-1_0", "0x1", ""]
+    tried = 0
+    for parser in every_parser():
+        for action in parser._actions:
+            kind = int if isinstance(action.type, Whole) else action.type
+            name = next(iter(action.option_strings), "")
+            if kind not in kinds or name[2:] in getattr(parser, "unsupported", ()):
+                continue
+            for text in kinds[kind]:
+                with pytest.raises(UserError) as error:
+                    parser.parse_known_args([name, text])
+                assert re.match(rf"{name} .{{,41}}: must be |the value of {name} is empty", str(error.value)), (
+                    parser.prog
+                )
+                tried += 1
+    assert tried > 800
+
+
+BELOW_ZERO = {"max_steps", "local_rank"}
+"""Options for which -1 has a meaning."""
+
+
+def test_every_whole_number_has_a_lower_bound():
+    enough = {"model_name_or_path": "x", "output": "x.npy", "sentences": "x.txt", "output_dir": "x"}
+    unbounded = set()
+    for parser in every_parser():
+        kinds = getattr(parser, "dataclass_types", ())
+        of_kind = {field.name: kind for kind in kinds for field in fields(kind)}
+        for action in parser._actions:
+            is_whole = action.type is int or isinstance(action.type, Whole)
+            if not is_whole or action.dest in getattr(parser, "unsupported", ()):
+                continue
+            try:
+                STRICT_TYPES.get(action.type, action.type)("-1")
+                build_dataclass(of_kind[action.dest], {**enough, action.dest: -1})
+            except ValueError as error:
+                if isinstance(error, UserError):
+                    assert str(error).startswith(f"--{action.dest} -1: must be "), parser.prog
+            else:
+                unbounded.add(action.dest)
+    assert unbounded == BELOW_ZERO
+
+
+def test_a_negative_number_is_a_value_in_any_notation(parsers):
+    for text in ("-1e-3", "-.5", "-2"):
+        assert parsers[0].parse_known_args(["--hard_negative_weight", text])[0].hard_negative_weight == float(text)
+
+
+@pytest.mark.parametrize("text", ["-1", "4294967296", "1_0"])
+def test_a_seed_is_a_number_that_numpy_accepts(text):
+    for parser in every_parser():
+        for action in parser._actions:
+            if action.dest == "seed" and isinstance(action.type, Whole):
+                with pytest.raises(UserError, match=f"^--seed {text}: must be a whole number"):
+                    parser.parse_known_args(["--seed", text])
+    with pytest.raises(UserError, match="--seeds"):
+        parse_seeds(text)

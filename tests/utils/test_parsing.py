@@ -62,6 +62,18 @@ def test_what_is_sane_is_read_as_the_libraries_read_it():
     assert math.isnan(parse_json("NaN"))
 
 
+@pytest.mark.parametrize("text", ["1_0", "0x10", "010", "0b11", "1:30", "1_0.5", "1:30.5", "9" * 5000, "+-1", "1__"])
+def test_yaml_reads_only_plain_digits_as_numbers(text):
+    assert parse_yaml(f"a: {text}") == {"a": text}
+    assert yaml.safe_load(f"a: {text[:9]}") != {"a": text} or text in ("+-1", "1__")
+
+
+@pytest.mark.parametrize("text", ["0", "10", "-3", "+5", "0.5", "2.", "1.5e-3", ".inf", "-.Inf"])
+def test_plain_numbers_in_yaml_are_those_of_the_library(text):
+    assert parse_yaml(f"a: {text}") == yaml.safe_load(f"a: {text}")
+    assert isinstance(parse_yaml(text), (int, float))
+
+
 @pytest.mark.parametrize("name", ["options.yaml", "options.json"])
 def test_a_bomb_as_a_file_of_options_ends_in_one_line(name, tmp_path, capsys):
     path = tmp_path / name

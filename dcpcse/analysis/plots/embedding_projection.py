@@ -10,6 +10,7 @@ import numpy as np
 from dcpcse.analysis.plots import inputs, style
 from dcpcse.analysis.plots.projection import add_projection, name_axes, project
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import Whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,8 +63,6 @@ def gather(args: argparse.Namespace) -> ProjectedModels:
     """
     from senteval.scores import unit_rows
 
-    if args.count < 2:
-        raise UserError(f"--count {args.count}: must be at least 2")
     places = inputs.labelled(args.models)
     task, sets = inputs.load_sets(args)
     rows = sample_sentences(sets, args.count, args.seed)
@@ -92,7 +91,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_models(parser)
     inputs.add_data(parser)
     help = "Number of distinct sentences sampled (default: %(default)s)."
-    parser.add_argument("--count", type=int, default=1000, help=help)
+    parser.add_argument("--count", type=Whole(2), default=1000, help=help)
     add_projection(parser)
 
 

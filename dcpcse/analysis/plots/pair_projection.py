@@ -13,6 +13,7 @@ import numpy as np
 from dcpcse.analysis.plots import inputs, style
 from dcpcse.analysis.plots.projection import add_projection, name_axes, project
 from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.option_fields import Whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,8 +92,6 @@ def gather(args: argparse.Namespace) -> dict[str, ProjectedPairs]:
     """Encode the pairs with each model, sample the same pairs for all models, and project the sample."""
     from senteval.scores import unit_rows
 
-    if args.count < 2:
-        raise UserError(f"--count {args.count}: must be at least 2")
     if args.scores and len(set(args.scores)) < len(args.scores):
         raise UserError(f"--scores {' '.join(f'{score:g}' for score in args.scores)}: give each score once")
     places = inputs.labelled(args.models)
@@ -120,7 +119,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     help = f"Gold scores, each a group of pairs (default: two groups, up to {DISSIMILAR_UP_TO:g} and above 4)."
     parser.add_argument("--scores", nargs="+", type=float, metavar="SCORE", help=help)
     help = "Number of pairs sampled of each group (default: %(default)s)."
-    parser.add_argument("--count", type=int, default=30, help=help)
+    parser.add_argument("--count", type=Whole(2), default=30, help=help)
     add_projection(parser)
 
 

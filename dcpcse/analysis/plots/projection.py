@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dcpcse.utils.option_fields import SEED
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -43,4 +45,4 @@ def add_projection(parser: argparse.ArgumentParser) -> None:
     """Add the options --projection and --seed."""
     help = "Default: %(default)s"
     parser.add_argument("--projection", choices=PROJECTIONS, default="pca", help=help)
-    parser.add_argument("--seed", type=int, default=0, help=f"Seed of the sample and of t-SNE. {help}")
+    parser.add_argument("--seed", type=SEED, default=0, help=f"Seed of the sample and of t-SNE. {help}")

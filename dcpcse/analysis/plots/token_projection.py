@@ -17,6 +17,7 @@ from dcpcse.analysis.plots import inputs, style
 from dcpcse.analysis.plots.projection import name_axes, project
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import Whole
 from dcpcse.utils.text_lines import decode_line
 
 if TYPE_CHECKING:
@@ -150,8 +151,6 @@ def gather(args: argparse.Namespace) -> list[Tokens]:
     from dcpcse.encoders.untrained.static import biased_tokens
     from dcpcse.inference.loading import load_model
 
-    if args.lines < 1:
-        raise UserError(f"--lines {args.lines}: must be at least 1")
     if args.lm_head != "checkpoint" and "mlm_head" not in args.matrix:
         raise UserError("--lm_head has no effect without --matrix mlm_head; leave it out")
     text = Path(args.text)
@@ -213,7 +212,9 @@ def _matrices(model: "SentenceEncoder", chosen: Sequence[str]) -> dict[str, np.n
 def _add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_models(parser)
     parser.add_argument("--text", required=True, metavar="FILE", help="UTF-8 text file to count tokens in (required).")
-    parser.add_argument("--lines", type=int, default=100_000, help="Number of lines to read (default: %(default)s).")
+    parser.add_argument(
+        "--lines", type=Whole(1), default=100_000, help="Number of lines to read (default: %(default)s)."
+    )
     help = "Matrices to draw: the input embeddings, the output matrix of the masked-LM head, or both (default: input)."
     parser.add_argument("--matrix", nargs="+", choices=list(MATRICES), default=["input"], help=help)
     help = "Masked-LM head of --matrix mlm_head: checkpoint (the encoder's own), or a folder or hub id."

@@ -11,7 +11,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import atomic_folder, require_new_folder
-from dcpcse.utils.option_fields import GENERATE_AT_CHOICES, GENERATION_CHOICES
+from dcpcse.utils.option_fields import GENERATE_AT_CHOICES, GENERATION_CHOICES, SEED, Whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,11 +99,6 @@ def _fill(
 def _require_valid(args: argparse.Namespace) -> None:
     if not 0 < args.masking_ratio < 1:
         raise UserError(f"--masking_ratio {args.masking_ratio}: must be in (0, 1)")
-    for name, least in {"batch_size": 1, "max_seq_length": 3, "seed": 0}.items():
-        if getattr(args, name) < least:
-            raise UserError(f"--{name} {getattr(args, name)}: must be at least {least}")
-    if args.seed >= 2**32:
-        raise UserError(f"--seed {args.seed}: must be in 0 .. 2^32 - 1")
     require_new_folder(Path(args.output_dir), "--output_dir")
 
 
@@ -114,12 +109,12 @@ def corrupt_parser() -> CommandParser:
     parser.add_argument("--generator_name", required=True, help="Masked language model of its vocabulary (required)")
     parser.add_argument("--train_file", required=True, help="Training file, as for train.py (required)")
     parser.add_argument("--output_dir", required=True, help="Folder for the corpus, new or empty (required)")
-    parser.add_argument("--max_seq_length", type=int, default=32, help="Tokens per sentence, as in training.")
+    parser.add_argument("--max_seq_length", type=Whole(3), default=32, help="Tokens per sentence, as in training.")
     parser.add_argument("--masking_ratio", type=float, default=0.3, help="Share of the tokens that are masked.")
     parser.add_argument("--generation", choices=GENERATION_CHOICES, default="sample", help="How a token is chosen.")
     parser.add_argument("--generate_at", choices=GENERATE_AT_CHOICES, default="masked", help="Positions to replace.")
-    parser.add_argument("--seed", type=int, default=42, help="Seed of the masks and the samples.")
-    parser.add_argument("--batch_size", type=int, default=128, help="Batch size in examples.")
+    parser.add_argument("--seed", type=SEED, default=42, help="Seed of the masks and the samples.")
+    parser.add_argument("--batch_size", type=Whole(1), default=128, help="Batch size in examples.")
     parser.add_argument("--device", help="Device: cpu, cuda, ... Default: cuda if available.")
     parser.add_argument("--cache_dir", help="Folder for downloads and for the parsed training data.")
     return parser

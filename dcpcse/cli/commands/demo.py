@@ -15,6 +15,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
+from dcpcse.utils.option_fields import Whole
 
 POOLER_NAMES = [name for name, pooler in POOLERS.items() if not pooler.needs_template]
 """Poolers that need no template."""
@@ -54,11 +55,6 @@ def _require_gradio() -> None:
 
 def _check_options(args: argparse.Namespace, places: Collection[str]) -> None:
     """Raise UserError for values out of range and for options that apply to none of the models."""
-    for name in ("top_k", "batch_size"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
-    if not 1 <= args.port <= 65535:
-        raise UserError(f"--port {args.port}: must be between 1 and 65535")
     from dcpcse.encoders.storage.manifest import is_model_folder
 
     trained = [is_model_folder(place) for place in places]
@@ -90,14 +86,14 @@ def demo_parser() -> CommandParser:
     help = "Output folder of train.py, Hugging Face folder or hub id; LABEL=PLACE sets the label."
     add("models", nargs="+", metavar="MODEL", help=help)
     add("--sentences", required=True, metavar="FILE", help="Text file to search, one sentence per line (required).")
-    add("--top_k", type=int, default=10, help="Number of sentences shown per model. Default: %(default)s")
+    add("--top_k", type=Whole(1), default=10, help="Number of sentences shown per model. Default: %(default)s")
     help = "Address to serve at; 0.0.0.0 makes the page available to the network. Default: %(default)s"
     add("--host", default="127.0.0.1", help=help)
-    add("--port", type=int, default=7860, help="Default: %(default)s")
+    add("--port", type=Whole(1, 65535), default=7860, help="Default: %(default)s")
     help = "Pooling of encoders that are not output folders of train.py (default: cls)."
     add("--pooler", choices=POOLER_NAMES, help=help)
     add("--base", help="Current location of the frozen encoder of the output folders.")
     add("--device", help="cpu, cuda, cuda:1, ... (default: cuda if available).")
-    add("--batch_size", type=int, default=128, help="Maximum number of sentences per batch. Default: %(default)s")
+    add("--batch_size", type=Whole(1), default=128, help="Maximum number of sentences per batch. Default: %(default)s")
     add("--cache_dir", help="Folder for downloads and embeddings, which later starts reuse.")
     return parser

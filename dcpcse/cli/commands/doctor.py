@@ -17,6 +17,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.live_runs import read_beside_training
+from dcpcse.utils.option_fields import Whole
 
 EXIT_FAULTS = 3
 """Exit code if there are faults; Python exits with 1 after a crash, and dcpcse with 2 after a user error."""
@@ -25,9 +26,6 @@ EXIT_FAULTS = 3
 def doctor_command(argv: Sequence[str]) -> int:
     """Run the command. Raises UserError for wrong options or paths."""
     args = doctor_parser().parse_args(list(argv))
-    for name, least in (("max_seq_length", 3), ("batch_size", 2)):
-        if getattr(args, name) < least:
-            raise UserError(f"--{name} {getattr(args, name)}: must be at least {least}")
     settings = CheckSettings(
         max_seq_length=args.max_seq_length,
         tokenizer=_tokenizer(args.tokenizer),
@@ -101,8 +99,12 @@ def doctor_parser() -> CommandParser:
     )
     parser.add_argument("paths", nargs="*", metavar="FILE|FOLDER", help="Paths to check (default: the environment).")
     parser.add_argument("--json", action="store_true", help="Print the findings as JSON.")
-    parser.add_argument("--max_seq_length", type=int, default=32, help="Maximum tokens in training (default: 32).")
+    parser.add_argument(
+        "--max_seq_length", type=Whole(3), default=32, help="Maximum tokens in training (default: 32)."
+    )
     parser.add_argument("--tokenizer", metavar="FOLDER", help="Folder with the tokenizer that counts tokens.")
-    parser.add_argument("--batch_size", type=int, default=256, help="Rows per batch of all processes (default: 256).")
+    parser.add_argument(
+        "--batch_size", type=Whole(2), default=256, help="Rows per batch of all processes (default: 256)."
+    )
     parser.add_argument("--base", metavar="FOLDER", help="Present path of the frozen encoder of a model folder.")
     return parser

@@ -13,6 +13,7 @@ from dcpcse.encoders.templates import Template
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import Whole
 
 if TYPE_CHECKING:
     from dcpcse.encoders.backbones import LMHead
@@ -25,8 +26,6 @@ DEFAULT_TEMPLATE = 'This sentence : "{sentence}" means [MASK] .'
 def predict_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for a user mistake."""
     args = predict_parser().parse_args(argv)
-    if args.top_k < 1:
-        raise UserError(f"--top_k {args.top_k}: must be at least 1")
     if not all(sentence.strip() for sentence in args.sentences):
         raise UserError("a sentence is blank; give a text")
     template = Template.parse(args.template)
@@ -76,6 +75,6 @@ def predict_parser() -> CommandParser:
         "--template", default=DEFAULT_TEMPLATE, help="Template with {sentence} and [MASK] (default: %(default)s)."
     )
     parser.add_argument("--lm_head", default="checkpoint", help="Masked-LM head: checkpoint, or a folder or hub id.")
-    parser.add_argument("--top_k", type=int, default=5, help="Number of tokens to show.")
+    parser.add_argument("--top_k", type=Whole(1), default=5, help="Number of tokens to show.")
     parser.add_argument("--json", action="store_true", help="Print a line of JSON for each sentence.")
     return parser

@@ -13,6 +13,7 @@ from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_output, write_atomic
 from dcpcse.utils.live_runs import notify_of_running
+from dcpcse.utils.option_fields import Whole
 from dcpcse.utils.run_files import require_scores
 
 MODEL_OPTIONS = ("data_dir", "custom_data", "split", "queries", "corpus", "top_k", "base", "device", "batch_size")
@@ -26,9 +27,6 @@ def report_command(argv: Sequence[str]) -> None:
     for name in MODEL_OPTIONS:
         if args.no_models and getattr(args, name) != parser.get_default(name):
             raise UserError(f"--{name} has no effect with --no_models; omit one of them")
-    for name in ("top_k", "batch_size"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
     require_output(Path(args.output), "--output", args.overwrite)
     runs = _read_runs([Path(folder) for folder in args.runs])
     evaluations, problems = _read_scores(runs, [Path(path) for path in args.scores])
@@ -87,9 +85,9 @@ def report_parser() -> CommandParser:
     add("--split", choices=["dev", "test"], default="test", help=help)
     add("--queries", metavar="FILE", help="Text file of queries, one sentence per line (default: five built-in ones).")
     add("--corpus", metavar="FILE", help="Text file to search, one sentence per line (default: sentences of STS-B).")
-    add("--top_k", type=int, default=5, help="Number of neighbours of each query. Default: %(default)s")
+    add("--top_k", type=Whole(1), default=5, help="Number of neighbours of each query. Default: %(default)s")
     add("--base", help="Current location of the frozen encoder of the runs.")
     add("--device", help="cpu, cuda, cuda:1, ... (default: cuda if available).")
-    add("--batch_size", type=int, default=128, help="Maximum number of sentences per batch. Default: %(default)s")
+    add("--batch_size", type=Whole(1), default=128, help="Maximum number of sentences per batch. Default: %(default)s")
     add("--no_models", action="store_true", help="Do not load models: no similarities and no neighbours.")
     return parser

@@ -33,6 +33,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import require_writable, write_files
+from dcpcse.utils.option_fields import Whole
 
 if TYPE_CHECKING:
     from dcpcse.data.labels import Columns
@@ -45,8 +46,6 @@ Finished runs are not repeated: run the same command again after an interruption
 def reproduce_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError for mistakes of the user."""
     args = reproduce_parser().parse_args(list(argv))
-    if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit {args.limit}: must be at least 1")
     config = _config(args)
     if args.list or not args.rows:
         from dcpcse.experiments.reproduction.result_tables import row_listing
@@ -115,7 +114,7 @@ def reproduce_parser() -> CommandParser:
         help="only print the plan: the number of steps and training examples of each run, and its commands",
     )
     parser.add_argument("--seeds", help="seeds, as 0..9 or 0,1,2 (default: 0)")
-    parser.add_argument("--limit", type=int, help="maximum number of optimiser steps of each training")
+    parser.add_argument("--limit", type=Whole(1), help="maximum number of optimiser steps of each training")
     parser.add_argument("--base", help="encoder that replaces those of the rows: folder or hub id")
     parser.add_argument("--generator", help="generator of replaced tokens (D2CSE, DiffCSE)")
     parser.add_argument("--unsup_file", help="training sentences, one per line (default: data/wiki1m_for_simcse.txt)")

@@ -10,6 +10,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
+from dcpcse.utils.option_fields import Whole
 
 
 def search_hyperparameters_command(argv: Sequence[str]) -> None:
@@ -20,8 +21,6 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
     search, folder = SEARCHES[args.search], Path(args.output_dir)
     if unknown := set(args.stages or ()) - set(search.stages):
         raise UserError(f"--stages {sorted(unknown)}: unknown; choose from {', '.join(search.stages)}")
-    if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit {args.limit}: must be at least 1")
     require_writable(folder, f"--output_dir {folder}")
     given, shared, columns = _options_of_tries(argv[split + 1 :], search)
     known = search.stages_for(columns)
@@ -82,7 +81,7 @@ def search_hyperparameters_parser() -> CommandParser:
         "--output_dir", required=True, help="Folder of the study and its trials. A study in it is resumed."
     )
     parser.add_argument("--stages", nargs="+", help="Run only these stages, in this order.")
-    parser.add_argument("--limit", type=int, help="Maximum number of trials to start.")
+    parser.add_argument("--limit", type=Whole(1), help="Maximum number of trials to start.")
     parser.add_argument(
         "--retake",
         action="store_true",

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from dcpcse.experiments.template_search import read_candidates, search_templates
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import Whole
 
 
 def search_templates_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError or DataError for mistakes of the user."""
     args = search_templates_parser().parse_args(argv)
-    for name in ("keep", "batch_size", "generate"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name} {getattr(args, name)}: must be at least 1")
     if bool(args.t5) != bool(args.definitions):
         raise UserError(
             "--t5 and --definitions must be given together: a T5 model and a file of word<TAB>definition lines"
@@ -38,7 +36,10 @@ def search_templates_parser() -> CommandParser:
         "--definitions", help="File of word<TAB>definition lines from which the T5 generates templates."
     )
     parser.add_argument(
-        "--generate", type=int, default=500, help="Number of templates to generate (default: 500, as in the paper)."
+        "--generate",
+        type=Whole(1),
+        default=500,
+        help="Number of templates to generate (default: 500, as in the paper).",
     )
     parser.add_argument(
         "--denoise", action="store_true", help="Score with template denoising: subtract the template's [MASK] vector."
@@ -52,7 +53,7 @@ def search_templates_parser() -> CommandParser:
         action="store_true",
         help="The evaluation file is your own, so its size is not compared with the official one.",
     )
-    parser.add_argument("--keep", type=int, default=5, help="Number of best templates to print and save.")
-    parser.add_argument("--batch_size", type=int, default=128, help="Sentences per batch.")
+    parser.add_argument("--keep", type=Whole(1), default=5, help="Number of best templates to print and save.")
+    parser.add_argument("--batch_size", type=Whole(1), default=128, help="Sentences per batch.")
     parser.add_argument("--device", help="Device, such as cpu or cuda:0. Default: a GPU if there is one.")
     return parser

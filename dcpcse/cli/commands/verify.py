@@ -15,7 +15,7 @@ from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_new_folder
 from dcpcse.utils.live_runs import read_beside_training
-from dcpcse.utils.option_fields import require
+from dcpcse.utils.option_fields import Whole
 
 if TYPE_CHECKING:
     from dcpcse.experiments.reproduction.published_rows import PublishedRow
@@ -30,7 +30,6 @@ of a paper's table was evaluated, and compare each figure with the published one
 def verify_command(argv: Sequence[str]) -> int:
     """Run the command; returns 0 if the row passes and 1 if it differs. Raises UserError for mistakes of the user."""
     source, choices, args = verify_parser().parse(argv)
-    require(args.batch_size >= 1, "--batch_size", args.batch_size, "at least 1")
     subject, checkpoint, row = _find(source, choices, args)
     from dcpcse.experiments.verification.report import Verification, compare, require_report_room, write_report
     from dcpcse.utils.environment import system_info
@@ -74,7 +73,7 @@ def verify_parser() -> Parser:
     parser.add_argument(
         "--custom_data", action="store_true", help="The evaluation files are your own; the report says that they are."
     )
-    parser.add_argument("--batch_size", type=int, default=128, help="Maximum batch size in sentences.")
+    parser.add_argument("--batch_size", type=Whole(1), default=128, help="Maximum batch size in sentences.")
     parser.add_argument("--device", help="Device: cpu, cuda, cuda:1, ... Default: cuda if available.")
     return parser
 

@@ -10,6 +10,7 @@ from typing import Any
 from dcpcse.experiments.reproduction.published_rows import PublishedRow
 from dcpcse.utils import presets
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import SEED
 
 UNIT_SCORES, UNIT_SIMILARITIES = "scores.json", "similarities.npz"
 PRINTED = {"similarity": "cosines.jsonl", "predict": "tokens.jsonl"}
@@ -292,10 +293,10 @@ def parse_seeds(text: str) -> list[int]:
     """Parse seeds given as `0..9`, `0,3,5` or one number. Raises UserError for any other text."""
     first, dots, last = text.partition("..")
     try:
-        seeds = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
+        seeds = range(SEED(first), SEED(last) + 1) if dots else [SEED(part) for part in text.split(",")]
     except ValueError:
         seeds = []
-    if not seeds or seeds[-1] >= 2**32 or min(seeds[:MAX_SEEDS]) < 0 or len(set(seeds[:MAX_SEEDS])) < len(seeds):
+    if not seeds or len(set(seeds[:MAX_SEEDS])) < len(seeds):
         raise UserError(
             f"--seeds {text} is invalid; give an increasing range such as 0..9 or a list such as 0,1,2, with at most "
             f"{MAX_SEEDS:,} distinct non-negative integers"
