@@ -21,6 +21,7 @@ def nli(file: TextIO) -> Iterator[list[str]]:
     """The header, then sentence, sentence, label."""
     names = ["sentence1", "sentence2", "label"]
     yield names
+    csv.field_size_limit(2**20)  # the default is 131,072 characters a cell
     for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
         if row["split"] == "train":
             yield [row[name] for name in names]

@@ -3,9 +3,10 @@
 Labels are in a third column named `label` or `score`, where other training files have hard negatives.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+
+from dcpcse.utils.option_fields import finite_number
 
 CLASSES = ("contradiction", "entailment", "neutral")
 """Classes in the order of their indices, which are the same as in SBERT's reader."""
@@ -69,19 +70,21 @@ def normalize_label(kind: str, cell: str) -> str:
         if cell.lower() not in CLASSES:
             raise ValueError(
                 f"the label {cell[:40]!r} is not one of {', '.join(CLASSES)}; write the class as a word (numbers have "
-                "different meanings in different data), remove the row, or rename a column of hard negatives"
+                f"different meanings in different data), or rename the column: to {SCORE} if it contains numbers, "
+                "such as 1 and 0 for similar and dissimilar pairs, or to another name if it contains hard negatives"
             )
         return cell.lower()
     try:
-        score = float(cell.replace("_", "?"))  # Python would parse 1_0 as 10
+        return repr(finite_number(cell))
     except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise ValueError(
-            f"the score {cell[:40]!r} is not a number; write a number such as 3.5, remove the row, or rename a column "
-            "of hard negatives"
-        )
-    return repr(score)
+        pass
+    if cell.lower() in CLASSES:
+        remedy = f"rename the column to {LABEL}, which is for {', '.join(CLASSES)}"
+    else:
+        remedy = "write a number such as 3.5 (1 and 0 for true and false), or remove the row"
+    raise ValueError(
+        f"the score {cell[:40]!r} is not a number in digits; {remedy}, or rename a column of hard negatives"
+    )
 
 
 class LabelCounter:

@@ -21,6 +21,9 @@ ROLES = ("anchor", "positive", "negative")
 
 DROPPED_SHOWN = 5
 
+MAX_CELL = 2**20
+"""Maximum number of characters of a csv cell; without it, a quote that is not closed would read the whole file."""
+
 FileRow = tuple[int, list[str]]
 """The number of a row's first line, and the row's cells. A blank line has no cells."""
 
@@ -96,6 +99,12 @@ def take_columns(source: DataSource, rows: Iterator[FileRow]) -> list[str]:
 def _check_columns(source: DataSource, number: int, columns: list[str]) -> None:
     if not all(columns):
         raise source.error(number, f"the header {columns} has an empty name; name every column")
+    if repeated := next((name for name in columns if columns.count(name) > 1), None):
+        raise source.error(
+            number,
+            f"the header {columns} has the name {repeated!r} twice; give every column a name of its own (the first "
+            "row must be a header)",
+        )
     if len(columns) > len(ROLES):
         raise source.error(
             number,
@@ -196,6 +205,8 @@ def _read_delimited(source: DataSource) -> Iterator[FileRow]:
     delimiter = delimiter_of(source.path)
     # A lone \r counts as white space here; the csv module would read it as the end of a row.
     lines = _Replayed((number, line.replace("\r", " ") + "\n") for number, line in _numbered_lines(source))
+    # The limit of the csv module, by default 131,072 characters, holds for the whole process; it is never lowered.
+    csv.field_size_limit(max(MAX_CELL, csv.field_size_limit()))
     records = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         lines.mark()
@@ -205,10 +216,14 @@ def _read_delimited(source: DataSource) -> Iterator[FileRow]:
             return
         except csv.Error as error:
             start = lines.start
-            problem = (
-                'a quote (") in the row that starts here is not closed, or text follows the closing quote '
-                f'({error}); close it, and write a quote inside a quoted cell twice ("")'
-            )
+            if "field larger than" in str(error):
+                problem = f'the row that starts here has a cell of more than {MAX_CELL:,} characters: is a quote (")'
+                problem += " not closed? Close it, or split the cell"
+            else:
+                problem = (
+                    'a quote (") in the row that starts here is not closed, or text follows the closing quote '
+                    f'({error}); close it, and write a quote inside a quoted cell twice ("")'
+                )
             source.refuse(start, source.error(start, problem))
             # Only the first line of the row is skipped; the other lines that the open quote consumed are read again.
             lines.rewind()
@@ -354,7 +369,10 @@ def _as_text(number: int, key: str, value: Any, *, numeric: bool = False) -> str
     if numeric and type(value) in (int, float):
         return repr(value)
     if not isinstance(value, str):
-        raise _RowError(number, f"key {key!r}: expected a string but found {_describe(value)}; quote it")
+        allowed, remedy = "a string", "quote it"
+        if numeric:
+            allowed, remedy = "a string or a number", "give words to the column label, or numbers to the column score"
+        raise _RowError(number, f"key {key!r}: expected {allowed} but found {_describe(value)}; {remedy}")
     if found := NUL_OR_SURROGATE.search(value):
         escape = f"\\u{ord(found[0]):04x}"
         raise _RowError(number, f"key {key!r}: found {escape}, which is not a character; remove it")

@@ -221,3 +221,23 @@ def test_labels_reach_a_method_that_reads_them_and_no_other(reader):
     with pytest.raises(UserError, match="--method reader does not use the column score of"):
         fill_defaults(args, ["anchor", "positive", "score"])
     fill_defaults(args, ["anchor", "positive", "negative"])
+
+
+@pytest.mark.parametrize("label", ["0", "2", "0.0", "true", "no", "-1"])
+def test_an_unknown_label_suggests_the_column_of_scores(load, label):
+    with pytest.raises(UserError, match=r"rename the column: to score if it contains numbers, such as 1 and 0"):
+        load("a.csv", [("x", "y", label)])
+
+
+@pytest.mark.parametrize(
+    ("score", "remedy"),
+    [("Neutral", "rename the column to label"), ("yes", "1 and 0 for true and false"), ("３", "3.5")],
+)
+def test_a_score_that_is_a_word_suggests_what_to_write(load, score, remedy):
+    with pytest.raises(UserError, match=f"the score '{score}' is not a number in digits; .*{remedy}"):
+        load("a.csv", [("x", "y", score)], ("a", "b", "score"))
+
+
+def test_true_in_json_is_told_of_both_columns(load):
+    with pytest.raises(UserError, match="found the boolean true; give words to the column label, or numbers to the"):
+        load("a.jsonl", [("x", "y", True)])

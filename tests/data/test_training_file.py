@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dcpcse.data import arrow_cache, readers, training_file
+from dcpcse.data.readers import MAX_CELL
 from dcpcse.data.training_file import TrainingData, load_training_file
 from dcpcse.utils.errors import UserError
 
@@ -143,10 +144,30 @@ def test_the_folder_name_does_not_decide_the_delimiter(tmp_path, cache):
     assert rows(load_training_file(path, cache)) == [("a", "b")]
 
 
-def test_two_columns_of_one_name_are_two_columns(load):
-    loaded = load("a.csv", "s,s\na,b\n")
-    assert loaded.columns == ("s", "s")
-    assert rows(loaded) == [("a", "b")]
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.csv", "s,s\na,b\n"), ("a.tsv", "x\ts\ts \na\tb\tc\n"), ("a.jsonl", '{"s": "a", " s": "b"}\n')],
+)
+def test_two_columns_of_one_name_are_an_error(error_of, name, content):
+    assert "line 1: the header [" in error_of(name, content)
+    assert "has the name 's' twice" in error_of(name, content)
+
+
+def test_names_of_columns_may_differ_in_case(load):
+    assert load("a.csv", "s,S\na,b\n").columns == ("s", "S")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.txt"])
+def test_a_cell_may_have_a_million_characters(load, name):
+    cell = "word " * 200_000
+    contents = {"a.csv": f"s\n{cell}\nb\n", "a.tsv": f's\n"{cell}"\nb\n', "a.txt": f"{cell}\nb\n"}
+    contents["a.jsonl"] = f'{{"s": "{cell}"}}\n{{"s": "b"}}\n'
+    assert rows(load(name, contents[name])) == [(cell.strip(),), ("b",)]
+
+
+def test_a_csv_cell_beyond_the_bound_is_an_error_that_states_it(error_of):
+    message = error_of("a.csv", "s\n" + "w" * (MAX_CELL + 1) + "\n")
+    assert "line 2: the row that starts here has a cell of more than 1,048,576 characters" in message
 
 
 def test_a_path_may_be_a_string(write, cache):
@@ -278,7 +299,7 @@ def test_an_unclosed_quote_before_a_quoted_row_names_the_first_line(error_of):
 
 
 def test_an_unclosed_quote_does_not_swallow_a_large_file(error_of, cache, write):
-    content = b'x,y\n"a,b\n' + b"some words,some more words\n" * 200_000
+    content = b'x,y\n"a,b\n' + b"some words,some more words\n" * 2_000_000
     load_training_file(write("warm-up.txt", "one\n"), cache.with_name("other cache"))
     tracemalloc.start()
     message = error_of("a.csv", content)
