@@ -93,7 +93,9 @@ class RepresentationOptions:
         None, f"Sentence representation. {describe_poolers()}. Default: depends on --method.", choices=list(POOLERS)
     )
     hard_negative_weight: float = option(
-        0.0, "LOGARITHM of the weight of an anchor's own hard negative (third column); 0 is the weight 1."
+        0.0,
+        "LOGARITHM of the weight of an anchor's own hard negative (third column); 0 is the weight 1.",
+        column="negative",
     )
     gather_gradient: str = option(
         "exact",

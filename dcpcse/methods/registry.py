@@ -219,8 +219,11 @@ def model_arguments(**given: Any) -> ModelArguments:
     return arguments_class()(**given)
 
 
-def fill_defaults(args: ModelArguments, columns: Sequence[str]) -> ModelArguments:
-    """Return the options with a value for every option that was left out. columns: the columns of the training data.
+def fill_defaults(args: ModelArguments, columns: Sequence[str] | None) -> ModelArguments:
+    """Return the options with a value for every option that was left out.
+
+    columns: the columns of the training data. None means that they are not known yet: only contradictions that do not
+    depend on them are found, and the values are those for single sentences.
 
     Raises UserError if the method is unknown, if an option has no effect, or if options cannot be combined.
     """
@@ -233,11 +236,12 @@ def fill_defaults(args: ModelArguments, columns: Sequence[str]) -> ModelArgument
             raise UserError(
                 f"--{name} is an option of --method {owners} and has no effect on {args.method}; leave it out"
             )
-    _require_labels_used(args.method, Columns.of(columns).label)
+    known, columns = columns, Columns.of(columns or ["anchor"])
+    _require_labels_used(args.method, columns.label)
     filled = _filled(args, entry.defaults(args, columns))
     for part in entry.parts:
         filled = _filled(filled, part.defaults(filled, columns) if hasattr(part, "defaults") else {})
-    require_effect(filled)
+    require_effect(filled, known)
     _require_fitting_encoder(filled)
     return _filled(filled, _common(filled))
 

@@ -28,7 +28,9 @@ class SBERTOptions:
     _argument_group_name = "SBERT"
 
     largest_score: float | None = option(
-        None, "SBERT: the score that corresponds to a cosine of 1. Default: the largest score of the training file."
+        None,
+        "SBERT: the score that corresponds to a cosine of 1. Default: the largest score of the training file.",
+        column=SCORE,
     )
 
     def __post_init__(self) -> None:
@@ -71,8 +73,6 @@ def _loss(hidden_size: int, args: ModelArguments, columns: Columns) -> tuple[str
     """Return the name of the loss term and its loss. Raises UserError if the data fit neither loss."""
     if columns.label == SCORE:
         return "regression", CosineRegression(_largest_score(args, columns))
-    if args.largest_score is not None:
-        raise UserError("--largest_score has no effect without a column score in --train_file; leave it out")
     return "classification", Classification(hidden_size, *classified_pairs("sbert", columns, labels=LABELS))
 
 

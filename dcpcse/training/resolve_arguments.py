@@ -2,8 +2,8 @@
 
 import os
 import warnings
-from collections.abc import Collection
-from dataclasses import fields
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 import transformers
@@ -18,9 +18,36 @@ from dcpcse.training.publish import PushTarget
 from dcpcse.utils.console import notify
 from dcpcse.utils.devices import require_flex_attention
 from dcpcse.utils.errors import UserError, invalid_choice
+from dcpcse.utils.option_fields import Need
 
 HUB_OPTIONS = ("hub_model_id", "hub_private_repo", "hub_revision")
 """Options that describe the repository for `--push_to_hub`."""
+
+
+SCORES_DEV = Need("--eval_strategy steps or --do_eval", lambda run: wants_dev_scores(run))
+DURING_TRAINING = Need("--eval_strategy steps or epoch", lambda run: run.eval_strategy != "no")
+ADAM = Need("an --optim with Adam", lambda run: "adam" in _word(run.optim))
+NEEDS: Mapping[str, Need] = {
+    **dict.fromkeys(("eval_data_dir", "custom_eval_data", "eval_tasks", "per_device_eval_batch_size"), SCORES_DEV),
+    **dict.fromkeys(("metric_for_best_model", "load_best_model_at_end", "greater_is_better"), SCORES_DEV),
+    "denoise_in_dev": SCORES_DEV,
+    "eval_steps": Need("--eval_strategy steps", lambda run: run.eval_strategy == "steps"),
+    "eval_delay": DURING_TRAINING,
+    "save_steps": Need("--save_strategy steps", lambda run: run.save_strategy == "steps"),
+    "save_total_limit": Need("--save_strategy steps or epoch", lambda run: run.save_strategy != "no"),
+    "logging_steps": Need("--logging_strategy steps", lambda run: run.logging_strategy == "steps"),
+    "logging_dir": Need("--report_to tensorboard", lambda run: "tensorboard" in run.report_to),
+    "adam_bias_correction": Need("--optim adamw_torch", lambda run: _word(run.optim) == "adamw_torch"),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon"), ADAM),
+    "warmup_steps": Need(
+        "a schedule with a warm-up (--lr_scheduler_type)", lambda run: _word(run.lr_scheduler_type) != "constant"
+    ),
+    "gradient_checkpointing_kwargs": Need("--gradient_checkpointing", lambda run: run.gradient_checkpointing),
+}
+"""Option of a run → the condition on other options without which it has no effect.
+
+Such an option is reported and not rejected, since old scripts contain some.
+"""
 
 
 def take_push_target(run: RunArguments, given: Collection[str]) -> PushTarget | None:
@@ -56,7 +83,7 @@ def resolve_arguments(run: RunArguments, data: DataArguments, given: Collection[
     if run.metric_for_best_model:
         _require_metric(run.metric_for_best_model, data)
         run.greater_is_better = run.greater_is_better if "greater_is_better" in given else True
-    _notify_of_unused(run, data, given)
+    _notify_of_unused(run, given)
     if run.ddp_find_unused_parameters is None:
         run.ddp_find_unused_parameters = False
     run.dataloader_pin_memory = run.dataloader_pin_memory and torch.cuda.is_available()
@@ -78,18 +105,16 @@ def resolve_arguments(run: RunArguments, data: DataArguments, given: Collection[
         os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
 
 
-def _notify_of_unused(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
+def _notify_of_unused(run: RunArguments, given: Collection[str]) -> None:
     """Report each given option that has no effect."""
-    if not wants_dev_scores(run):
-        defaults = {field.name: field for field in fields(DataArguments)}
-        of_data = ("eval_data_dir", "custom_eval_data")
-        changed = {name for name in of_data if getattr(data, name) != defaults[name].default}
-        names = [*changed, "metric_for_best_model", "load_best_model_at_end", "greater_is_better"]
-        for name in names:
-            if name in given:
-                notify(f"--{name} has no effect without --eval_strategy steps or --do_eval")
-    if run.logging_dir and "tensorboard" not in run.report_to:
-        notify("--logging_dir has no effect without --report_to tensorboard")
+    for name, need in NEEDS.items():
+        if name in given and not need.holds(run):
+            notify(f"--{name} has no effect without {need.words}")
+
+
+def _word(value: Any) -> str:
+    """Return the value of an option that transformers may have made an enumeration."""
+    return str(getattr(value, "value", value))
 
 
 def _require_installed(run: RunArguments) -> None:

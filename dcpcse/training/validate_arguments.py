@@ -25,7 +25,7 @@ def require_valid(options: tuple[ModelArguments, DataArguments, RunArguments], g
     _require_encoder(model.model_name_or_path)
     if not run.do_train and not run.do_eval and "do_train" in given:
         raise UserError("--do_train False leaves nothing to do without --do_eval; leave it out, or add --do_eval")
-    fill_defaults(model, ["anchor"])  # contradictions do not depend on the columns of the data
+    fill_defaults(model, None)
 
 
 def require_encoder_and_file(model: ModelArguments, data: DataArguments) -> None:

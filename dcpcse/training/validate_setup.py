@@ -89,8 +89,6 @@ def require_data(data: TrainingData, model: ModelArguments, run: RunArguments, f
     """Raise UserError if the data cannot be trained on; also report duplicate rows, and options without effect."""
     require_enough(data, run, file)
     warn_of_duplicates(data, file, run)
-    if model.hard_negative_weight and "negative" not in data.dataset.column_names:
-        notify("--hard_negative_weight has no effect: the training file has no third column with hard negatives")
     if model.gather_gradient == "published" and run.world_size == 1:
         notify("--gather_gradient published has no effect with one process")
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -85,15 +85,16 @@ def finite_number(text: str) -> float:
     return value
 
 
-OWN_METADATA = ("needs", "replaces")
+OWN_METADATA = ("needs", "replaces", "column")
 """Metadata keys of fields that only this package uses; others are arguments of `argparse.add_argument`."""
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
     """Return a dataclass field. help: the text that `--help` shows.
 
-    needs: a `Need`, or several. replaces: options of a preset that are removed if this option is given (for a flag: if
-    it is given as False). Other metadata are passed to argparse.
+    needs: a `Need`, or several. column: the column of the training data without which the option has no effect.
+    replaces: options of a preset that are removed if this option is given (for a flag: if it is given as False). Other
+    metadata are passed to argparse.
     """
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata={"help": help, **metadata})
@@ -129,14 +130,22 @@ def require_count(name: str, value: int | None) -> None:
     require(value is None or 1 <= value <= MAX_PROMPT_SIZE, f"--{name}", value, f"in 1 .. {MAX_PROMPT_SIZE:,}")
 
 
-def require_effect(arguments: Any) -> None:
-    """Raise UserError for an option that differs from its default and has no effect because of other options."""
+def require_effect(arguments: Any, columns: Collection[str] | None) -> None:
+    """Raise UserError for an option that differs from its default and has no effect.
+
+    columns: the columns of the training data; None if they are not known yet.
+    """
     for one in fields(arguments):
-        value = getattr(arguments, one.name)
-        for need in needs_of(one.metadata):
-            if value not in (None, False, one.default) and not need.holds(arguments):
-                off = f" (--{one.name} False turns it off)" if value is True else ""
-                raise UserError(f"--{one.name} has no effect without {need.words}; leave it out{off}")
+        value, column = getattr(arguments, one.name), one.metadata.get("column")
+        if value in (None, False, one.default):
+            continue
+        missing = [need.words for need in needs_of(one.metadata) if not need.holds(arguments)]
+        if column and columns is not None and column not in columns:
+            a_column = "hard negatives, a third column of" if column == "negative" else f"a column {column} in"
+            missing.append(f"{a_column} --train_file")
+        if missing:
+            off = f" (--{one.name} False turns it off)" if value is True else ""
+            raise UserError(f"--{one.name} has no effect without {missing[0]}; leave it out{off}")
 
 
 def needs_of(metadata: Mapping[str, Any]) -> tuple[Need, ...]:

@@ -302,6 +302,9 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("keeping no checkpoint", "train ... --save_total_limit 0", "--save_total_limit 0"),
         Case("logging every 0 steps", "train ... --logging_steps 0", "--logging_steps 0"),
         Case("measuring every 0 steps", "train ... --eval_strategy steps --eval_steps 0", "--eval_steps 0"),
+        Case(
+            "a weight of hard negatives that the file does not have", "train ... --hard_negative_weight 1", "negatives"
+        ),
         Case("masking everything", "train ... --do_mlm --mlm_probability 1.5", "--mlm_probability 1.5"),
         Case("MLM weight infinite", "train ... --do_mlm --mlm_weight inf", "--mlm_weight inf"),
         Case("a hard negative's weight NaN", "train ... --hard_negative_weight nan", "--hard_negative_weight nan"),
@@ -739,6 +742,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "line 1",
             files={"latin.txt": "Käse\n".encode("latin-1")},
         ),
+        Case(
+            "encode: a number with an underscore",
+            "encode bert corpus.txt --output v.npy --num_processes 1_0",
+            "--num_processes 1_0",
+        ),
         Case("encode: no processes", "encode bert corpus.txt --output v.npy --num_processes 0", "--num_processes 0"),
         Case("encode: no room", "encode bert corpus.txt --output v.npy --pooler avg --max_seq_length 500", "500"),
         Case("similarity: one sentence", "similarity bert 'A dog.'", "one sentence"),
@@ -797,6 +805,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("plot: no run", "plot curves bert --output x", "bert"),
         Case("plot: another form", "plot curves trained --output x.pdf", "x.pdf"),
         Case("plot: a gold score of no pair", "plot pairs bert --data_dir sts --custom_data --scores 0.7", "0.7"),
+        Case("plot: a seed below 0", "plot pairs bert --data_dir sts --custom_data --seed -1", "--seed -1"),
         Case("plot: one sentence", "plot embeddings bert roberta --count 1", "--count 1"),
         Case("plot: the head of a result", "plot tokens trained --text corpus.txt --matrix mlm_head", "trained"),
         Case("plot: a head without its matrix", "plot tokens bert --text corpus.txt --lm_head bert", "--lm_head"),
@@ -837,6 +846,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "search-templates: a T5 without definitions",
             "search-templates --model_name_or_path bert --output_dir out --t5 t5-base",
             "--definitions",
+        ),
+        Case(
+            "search-templates: a number of templates without a T5",
+            "search-templates --model_name_or_path bert --output_dir out --generate 9",
+            "--t5",
         ),
         Case(
             "search-templates: keeping none",

@@ -110,6 +110,13 @@ def test_vectors_of_the_encode_command_are_not_encoded_again(command, tool, text
     ] == [hit["row"] for hit in found(tool(search_command, [*argv, "--sentences", str(text)]))[0]["found"]]
 
 
+def test_a_query_is_not_named_as_required_since_queries_may_be_in_a_file(tool):
+    assert (
+        tool(search_command, []).err
+        == "error: the following arguments are required: MODEL (--help lists the options)\n"
+    )
+
+
 MISTAKES = {  # arguments → parts of the error message
     "nothing to look in": (["x"], ["--sentences FILE is missing"]),
     "no query": (["--sentences", "text.txt"], ["there is no query"]),

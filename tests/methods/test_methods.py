@@ -164,11 +164,23 @@ def test_promptbert_takes_two_templates_for_sentences_and_one_for_pairs():
         ({"method": "scpcse", "prototype_weight": 2.0}, "--prototype_weight has no effect without --prototypes"),
         ({"method": "conpvp", "prototypes": "none", "prototype_templates": "code"}, "no effect without --prototypes"),
         ({"method": "conpvp", "prototypes": "none", "instance_weight": 0.5}, "0.5 has no effect with --proto"),
+        ({"method": "d2cse", "before_mlp": True, "pooler_type": "avg"}, "--before_mlp has no effect without a head"),
+        ({"method": "sbert", "largest_score": 5.0}, "--largest_score has no effect without a column score"),
     ],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused(options, message):
     with pytest.raises(UserError, match=message):
         fill_defaults(model_arguments(**options), ["anchor"])
+
+
+@pytest.mark.parametrize("name", sorted({*METHODS} - {"sbert", "consert"}))  # which refuse it with any data
+@pytest.mark.parametrize("columns", [["anchor"], ["anchor", "positive"]], ids=len)
+def test_a_weight_of_hard_negatives_is_refused_without_them(name, columns):
+    args = model_arguments(method=name, hard_negative_weight=-0.5)
+    with pytest.raises(UserError, match="--hard_negative_weight has no effect without hard negatives, a third column"):
+        fill_defaults(args, columns)
+    assert fill_defaults(args, [*columns[:1], "positive", "negative"]).hard_negative_weight == -0.5
+    assert fill_defaults(args, None).hard_negative_weight == -0.5  # the columns are not known yet
 
 
 @pytest.mark.parametrize(

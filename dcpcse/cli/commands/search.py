@@ -176,5 +176,5 @@ def search_parser() -> Parser:
         description="Find the most similar sentences in a text file or a saved index.",
     )
     parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
-    parser.add_argument("query", nargs="*", metavar="QUERY", help="Sentence to search for.")
+    parser.add_argument("query", nargs="*", default=[], metavar="QUERY", help="Sentence to search for.")
     return parser

@@ -58,7 +58,7 @@ def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], 
     from dcpcse.training.validate_setup import require_training_file
 
     require_training_file(model, data)
-    fill_defaults(model, ["anchor"])
+    fill_defaults(model, None)
     columns, _ = read_table(DataSource(Path(data.train_file)))
     load_dev_tasks(data)
     measuring = {name: value for name, value in search.defaults_for(columns).items() if name not in names}

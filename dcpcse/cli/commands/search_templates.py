@@ -7,6 +7,9 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import Whole
 
+TEMPLATES = 500
+"""Default number of templates to generate with a T5."""
+
 
 def search_templates_command(argv: Sequence[str]) -> None:
     """Run the command. Raises UserError or DataError for mistakes of the user."""
@@ -15,6 +18,9 @@ def search_templates_command(argv: Sequence[str]) -> None:
         raise UserError(
             "--t5 and --definitions must be given together: a T5 model and a file of word<TAB>definition lines"
         )
+    if not args.t5 and args.generate is not None:
+        raise UserError("--generate has no effect without --t5; leave it out")
+    args.generate = args.generate or TEMPLATES
     if args.t5 and args.candidates:
         raise UserError("--candidates has no effect with --t5, which generates the templates; remove it")
     search_templates(args, *read_candidates(args.candidates))
@@ -38,8 +44,7 @@ def search_templates_parser() -> CommandParser:
     parser.add_argument(
         "--generate",
         type=Whole(1),
-        default=500,
-        help="Number of templates to generate (default: 500, as in the paper).",
+        help=f"Number of templates to generate (default: {TEMPLATES}, as in the paper).",
     )
     parser.add_argument(
         "--denoise", action="store_true", help="Score with template denoising: subtract the template's [MASK] vector."

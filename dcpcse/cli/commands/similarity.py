@@ -88,5 +88,5 @@ def similarity_parser() -> Parser:
         description="Print the cosine of the first sentence to each of the others, or of the pairs in a file.",
     )
     parser.add_argument("model", metavar="MODEL", help="Output folder of train.py, Hugging Face folder or hub id.")
-    parser.add_argument("sentence", nargs="*", metavar="SENTENCE")
+    parser.add_argument("sentence", nargs="*", default=[], metavar="SENTENCE")
     return parser

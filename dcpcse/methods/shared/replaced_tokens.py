@@ -14,7 +14,7 @@ from dcpcse.losses import ReplacedTokenDetection, Term
 from dcpcse.losses.functional import REDUCTIONS
 from dcpcse.losses.generator import Corruption, load_generator
 from dcpcse.losses.token_masking import TokenMasking
-from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.arguments import HAS_HEAD, ModelArguments
 from dcpcse.methods.building import initial_std, instance_wise
 from dcpcse.methods.registry import Method, ParameterGroup
 from dcpcse.utils.errors import UserError
@@ -95,7 +95,9 @@ class CrtdOptions:
     crtd_condition: bool | None = flag(
         "CRTD: give the discriminator the sentence embedding in place of [CLS]. False: D2CSE, Table 6, c."
     )
-    before_mlp: bool | None = flag("CRTD: use the vector before the head as the condition.", needs=CONDITION)
+    before_mlp: bool | None = flag(
+        "CRTD: use the vector before the head as the condition.", needs=(CONDITION, HAS_HEAD)
+    )
 
     def __post_init__(self) -> None:
         ratio, weight = self.masking_ratio, self.lambda_weight
