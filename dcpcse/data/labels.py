@@ -70,8 +70,9 @@ def normalize_label(kind: str, cell: str) -> str:
         if cell.lower() not in CLASSES:
             raise ValueError(
                 f"the label {cell[:40]!r} is not one of {', '.join(CLASSES)}; write the class as a word (numbers have "
-                f"different meanings in different data), or rename the column: to {SCORE} if it contains numbers, "
-                "such as 1 and 0 for similar and dissimilar pairs, or to another name if it contains hard negatives"
+                f"different meanings in different data), remove the row, or rename the column: to {SCORE} if it "
+                "contains numbers, such as 1 and 0 for similar and dissimilar pairs, or to another name if it has "
+                "hard negatives"
             )
         return cell.lower()
     try:
