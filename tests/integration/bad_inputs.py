@@ -726,6 +726,8 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case("doctor: an empty folder", "doctor empty", "empty", prepare=lambda desk: (desk / "empty").mkdir()),
         Case("doctor: no tokenizer", "doctor train.txt --tokenizer sts", "--tokenizer sts"),
+        Case("doctor: tokens of no training file", "doctor bert --max_seq_length 64", "--max_seq_length"),
+        Case("doctor: an encoder for no model folder", "doctor train.txt --base bert", "--base"),
         Case("doctor: a batch of one", "doctor train.txt --batch_size 1", "--batch_size 1"),
         Case("a command that there is not", "trian --help", "trian"),
         Case("encode: no places", "encode", "MODEL, FILE"),
@@ -777,6 +779,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "predict: a template without a mask",
             "predict A --model_name_or_path bert --template '{sentence}'",
             "[MASK]",
+        ),
+        Case(
+            "predict: two masks",
+            "predict A --model_name_or_path bert --template '{sentence} [MASK] [MASK]'",
+            "2 [MASK]",
         ),
         Case("predict: an option shortened", "predict A --model bert", "--model"),
         Case(

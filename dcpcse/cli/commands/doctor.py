@@ -22,10 +22,17 @@ from dcpcse.utils.option_fields import Whole
 EXIT_FAULTS = 3
 """Exit code if there are faults; Python exits with 1 after a crash, and dcpcse with 2 after a user error."""
 
+KIND_OF_OPTION = {
+    **dict.fromkeys(("max_seq_length", "tokenizer", "batch_size"), "training file"),
+    "base": "model folder",
+}
+"""Option → the kind of path whose checks use it."""
+
 
 def doctor_command(argv: Sequence[str]) -> int:
     """Run the command. Raises UserError for wrong options or paths."""
-    args = doctor_parser().parse_args(list(argv))
+    parser = doctor_parser()
+    args = parser.parse_args(list(argv))
     settings = CheckSettings(
         max_seq_length=args.max_seq_length,
         tokenizer=_tokenizer(args.tokenizer),
@@ -35,6 +42,9 @@ def doctor_command(argv: Sequence[str]) -> int:
     )
     found = [read_beside_training(path, partial(expand_path, Path(path))) for path in args.paths]
     places = list(chain.from_iterable(found)) or [(Path(), "environment")]
+    for name, of_kind in KIND_OF_OPTION.items():
+        if getattr(args, name) != parser.get_default(name) and of_kind not in {kind for _, kind in places}:
+            raise UserError(f"--{name} has no effect without a {of_kind} among the paths; leave it out")
     examined = []
     for path, kind in places:
         examined.append(run_checks(path, kind, settings))

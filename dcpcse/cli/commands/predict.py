@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from prettytable import PrettyTable
 
-from dcpcse.encoders.templates import Template
+from dcpcse.encoders.templates import MASK, Template
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
@@ -29,6 +29,8 @@ def predict_command(argv: Sequence[str]) -> None:
     if not all(sentence.strip() for sentence in args.sentences):
         raise UserError("a sentence is blank; give a text")
     template = Template.parse(args.template)
+    if template.masks > 1:  # a sentence encoder averages their vectors, and the average predicts no token
+        raise UserError(f"--template {args.template}: has {template.masks} {MASK}; give a template with one")
     # Imported after the options are checked, because this takes seconds.
     from dcpcse.encoders.backbones import load_backbone, require_trained_head
     from dcpcse.encoders.sentence_encoder import plain_encoder
