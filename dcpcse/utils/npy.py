@@ -6,15 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-_OF_ABSURD_HEADERS = (EOFError, TypeError, KeyError, OverflowError, SyntaxError, RecursionError, MemoryError)
-"""Exceptions that numpy raises for malformed headers, which it parses as Python literals."""
+_ABSURD = (EOFError, TypeError, KeyError, OverflowError, SyntaxError, RecursionError, MemoryError)
+BROKEN_HEADERS = (*_ABSURD, tokenize.TokenError)
+"""Exceptions besides ValueError that numpy raises for malformed headers, which it parses as Python literals."""
 
 
 def open_array(path: str | Path) -> np.ndarray:
     """Return the array of a .npy file without unpickling. Raises OSError or ValueError for any other file."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (*_OF_ABSURD_HEADERS, tokenize.TokenError, zipfile.BadZipFile) as error:
+    except (*BROKEN_HEADERS, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a .npy file ({error})") from error
     if not isinstance(array, np.ndarray):  # an archive of arrays (.npz), which must be closed
         array.close()

@@ -1,22 +1,51 @@
-"""Schemas of JSON objects that dcpcse reads: strict dataclasses whose fields describe the values that they allow.
+"""Schemas of the JSON and YAML files that dcpcse reads back: strict dataclasses that describe the values they allow.
+
+`read` and `parse` check every value of a file, also those that a schema does not name: numbers are finite, strings
+can be encoded and printed, and the nesting is limited. Code that follows can rely on the declared types alone.
 
 No `from __future__ import annotations` in modules that declare schemas: @strict does not check types that are strings.
 """
 
+import contextlib
+import math
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
-from types import NoneType
-from typing import Any, get_args
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
 
-from huggingface_hub.dataclasses import validated_field
+from huggingface_hub.dataclasses import type_validator, validated_field
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
 
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import parse_json, read_text
 from dcpcse.utils.text_lines import NUL_OR_SURROGATE
 
 MAX_TEXT_LENGTH = 100_000
 """Maximum number of characters of a string, since system calls fail for names that are too long."""
+
+MAX_DEPTH = 100
+"""Maximum depth of lists and objects in each other."""
+
+MAX_COUNT = 2**53
+"""Maximum of steps, rows and bytes: larger numbers are not exact in other JSON readers."""
+
+
+class Open:
+    """Base class of schemas whose objects may have further keys: a later version, or the user, may add facts."""
+
+    # These are no fields, since this class is not a dataclass.
+    other_keys: Any = Any  # type of their values
+    nan: bool = False  # whether values that are not declared as finite may be NaN or infinite
+
+
+class Foreign(Open):
+    """Base class of schemas for files of other libraries, in which a repeated key is also allowed."""
+
+    nan = True
 
 
 def allowed(expected: str, allows: Callable[[Any], Any], **default: Any) -> Any:
@@ -42,44 +71,188 @@ def one_of(names: tuple[str, ...], **default: Any) -> Any:
     return allowed(f"one of {', '.join(names)}", lambda value: value in names, **default)
 
 
-def text(**default: Any) -> Any:
-    """Return a field for a string that is not empty."""
+def text(least: int = 1, **default: Any) -> Any:
+    """Return a field for a string of at least this number of characters."""
     return allowed(
-        f"a string of 1 to {MAX_TEXT_LENGTH} characters without NUL and surrogates",
-        lambda value: 0 < len(value) <= MAX_TEXT_LENGTH and not NUL_OR_SURROGATE.search(value),
+        f"a string of {least} to {MAX_TEXT_LENGTH} characters without NUL and surrogates",
+        lambda value: least <= len(value) <= MAX_TEXT_LENGTH and not NUL_OR_SURROGATE.search(value),
         **default,
     )
 
 
+def finite(**default: Any) -> Any:
+    """Return a field for a number, or for numbers in a list or an object, none of which is NaN or infinite."""
+
+    def allows(value: Any) -> bool:
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        return all(one is None or math.isfinite(one) for one in inside)
+
+    return allowed("finite numbers only", allows, **default)
+
+
+def sha256(**default: Any) -> Any:
+    """Return a field for a sha256, or for an object whose values are sha256 digests."""
+
+    def allows(value: Any) -> bool:
+        return all(map(_SHA256.fullmatch, value.values() if isinstance(value, dict) else [value]))
+
+    return allowed("64 hexadecimal digits for each file", allows, **default)
+
+
+def version(number: int) -> Any:
+    """Return the field of a format's version, which is checked before all other fields."""
+    return validated_field(lambda value: None, metadata={"version": number})
+
+
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 size = partial(between, 1, 10_000_000)
+count = partial(between, 0, MAX_COUNT)
 fraction = partial(between, 0, 1, "a number")
+
+
+@contextlib.contextmanager
+def explained(place: Path | str) -> Iterator[None]:
+    """Raise UserError, with the place of the content, instead of the errors of `read_text` and `parse`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"cannot read {place}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{place} is damaged: not UTF-8") from error
+    except ValueError as error:
+        raise UserError(f"{place} is damaged: {' '.join(str(error).split())}") from error
+
+
+def read(kind: Any, path: Path, load: Callable[[str], Any] = parse_json) -> Any:
+    """Return the content of a file that `parse` accepts. Raises UserError, with the path, for any other file."""
+    with explained(path):
+        return parse(kind, read_text(path), load)
+
+
+def read_lines(kind: Any, path: Path) -> list[Any]:
+    """Return the content of each line of a JSON lines file; an incomplete last line, of a killed process, is left out.
+
+    Raises UserError, with the path and the line, for any other file.
+    """
+    with explained(path):
+        lines = read_text(path).split("\n")[:-1]
+    found = []
+    for number, line in enumerate(lines, start=1):
+        with explained(f"{path}, line {number}"):
+            found.append(parse(kind, line))
+    return found
+
+
+def parse(kind: Any, text: str | bytes, load: Callable[[str], Any] = parse_json) -> Any:
+    """Return the content of a text as plain dicts and lists, after all of its values were checked.
+
+    kind: the type of the content: a strict dataclass, `dict`, or a list of one of them. load: `parse_json`, or
+    `parse_yaml`. Raises ValueError, with the key, its value and the allowed values, if the content is invalid.
+    """
+    foreign = isinstance(kind, type) and issubclass(kind, Foreign)
+    content = parse_json(text, once=not foreign) if load is parse_json else load(text)
+    check(kind, content)
+    return content
+
+
+def check(kind: Any, content: Any) -> None:
+    """Raise ValueError unless the parsed content of a file is valid; see `parse`."""
+    _require_plain(content, finite=not getattr(kind, "nan", False))
+    try:
+        type_validator("content", _converted(kind, content, ""), kind)
+    except TypeError as error:
+        raise ValueError(f"it is {content!r:.60}; expected {_expected(kind)}") from error
+
+
+def _require_plain(content: Any, finite: bool) -> None:
+    """Raise ValueError for values that JSON, terminals or numpy cannot represent, however deeply they are nested."""
+    waiting = [("", content, 0)]
+    while waiting:
+        where, value, depth = waiting.pop()
+        at = f"{where:.60}: " if where else ""
+        if depth > MAX_DEPTH:
+            raise ValueError(f"{at}nested more than {MAX_DEPTH} levels deep")
+        if isinstance(value, dict):
+            if strange := [key for key in value if not isinstance(key, str)]:
+                raise ValueError(f"{at}the key {strange[0]!r:.60} is not a string")
+            waiting += [(where, key, depth) for key in value]
+            waiting += [(f"{where}.{key}" if where else key, one, depth + 1) for key, one in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{where}[{i}]", one, depth + 1) for i, one in enumerate(value)]
+        elif isinstance(value, str):
+            if len(value) > MAX_TEXT_LENGTH or _SURROGATE.search(value):
+                raise ValueError(f"{at}{value!r:.60} is longer than {MAX_TEXT_LENGTH} or has surrogates")
+        elif isinstance(value, int | float):
+            if (finite or isinstance(value, int)) and not abs(value) <= sys.float_info.max:
+                raise ValueError(f"{at}{value!r:.60} is not a finite number")
+        elif value is not None:
+            raise ValueError(f"{at}{value!r:.60} is a {type(value).__name__}; put it in quotes to make it a string")
+
+
+def _converted(kind: Any, value: Any, where: str) -> Any:
+    """Return a value of which each object is the dataclass that the type `kind` has in its place."""
+    if get_origin(kind) is UnionType:
+        kind = next((one for one in get_args(kind) if is_dataclass(one) or get_args(one)), kind)
+    if is_dataclass(kind) and isinstance(value, dict):
+        return validate(kind, value, where)
+    if get_origin(kind) is list and isinstance(value, list):
+        return [_converted(get_args(kind)[0], one, f"{where}[{i}]") for i, one in enumerate(value)]
+    if get_origin(kind) is dict and isinstance(value, dict):
+        return {key: _converted(get_args(kind)[1], one, f"{where}.{key}") for key, one in value.items()}
+    return value
+
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+
+def _expected(kind: Any) -> str:
+    """Describe the values of a type, without null, for an error message."""
+    if get_origin(kind) in (list, dict):
+        inside = get_args(kind)[-1]
+        whole = "a list of values" if get_origin(kind) is list else "an object with values"
+        return f"{whole}, each {_expected(inside)}" if inside is not Any else whole.split(" of ")[0].split(" with ")[0]
+    kinds = [one for one in get_args(kind) or (kind,) if one is not NoneType]
+    if float in kinds:
+        kinds.remove(int)
+    return " or ".join(_WORDS.get(one, "a list" if one is list else "an object") for one in kinds)
 
 
 def validate(kind: type, content: Mapping[str, Any], where: str = "") -> Any:
     """Convert a JSON object to a strict dataclass.
 
-    where: the key of the object, empty for the manifest itself. Raises ValueError, with the key, its value and the
+    where: the key of the object, empty for a whole file. Raises ValueError, with the key, its value and the
     allowed values, if the object is invalid.
     """
     known = {one.name: one for one in fields(kind)}
     inside = f" in {where}" if where else ""
+    for name, one in known.items():
+        found, expected = content.get(name), one.metadata.get("version")
+        if expected is not None and (type(found) is not int or found != expected):
+            raise ValueError(f"has {name} {found!r:.40}; this version reads {name} {expected}")
     required = {name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING}
     if missing := sorted(required - set(content)):
         raise ValueError(f"lacks {missing}{inside}")
-    if unknown := sorted(set(content) - set(known)):
+    unknown, others = sorted(set(content) - set(known)), getattr(kind, "other_keys", None)
+    if unknown and others is None:
         raise ValueError(f"unknown key {unknown[0]!r:.60}{inside}; allowed are {', '.join(known)}")
-    values = dict(content)
-    for name, value in content.items():
-        nested = next((one for one in (known[name].type, *get_args(known[name].type)) if is_dataclass(one)), None)
-        if nested and isinstance(value, dict):
-            values[name] = validate(nested, value, name)
+    for name in unknown:
+        try:
+            type_validator(name, content[name], others)
+        except TypeError as error:
+            raise ValueError(f"{name:.60}{inside} is {content[name]!r:.60}; expected {_expected(others)}") from error
+    places = {name: f"{where}.{name}" if where else name for name in known}
+    values = {name: _converted(known[name].type, content[name], places[name]) for name in known if name in content}
     try:
         return kind(**values)
     except StrictDataclassClassValidationError as error:
         raise ValueError(str(error.__cause__)) from error
     except StrictDataclassFieldValidationError as error:
         name = re.search(r"field '(\w+)'", str(error))[1]
-        kinds = (known[name].type, *get_args(known[name].type))
-        expected = known[name].metadata.get("expected", "true or false" if bool in kinds else "an object")
-        key, null = f"{where}.{name}" if where else name, " or null" if NoneType in kinds else ""
-        raise ValueError(f"{key} is {content[name]!r:.60}; expected {expected}{null}") from error
+        expected = known[name].metadata.get("expected") or _expected(known[name].type)
+        null = " or null" if NoneType in get_args(known[name].type) else ""
+        raise ValueError(f"{places[name]} is {content[name]!r:.60}; expected {expected}{null}") from error

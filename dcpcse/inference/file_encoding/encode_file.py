@@ -64,7 +64,12 @@ def encode_file(
     job = EncodeJob(model, encoder, args.dtype, args.normalize, args.max_seq_length, args.bf16)
     with _workers(args, encoder) as workers:
         job, dimension = workers.identify(job)
-        shards, missing, started = Shards(output, _made_of(job, text, args), text.chunks), [], time.perf_counter()
+        missing, started = [], time.perf_counter()
+
+        def shape(number: int) -> tuple[int, int]:
+            return text.size(number), dimension
+
+        shards = Shards(output, _made_of(job, text, args), text.chunks, shape, args.dtype)
 
         def write_output(file: BinaryIO, vectors: Iterator[np.ndarray]) -> None:
             sentences = map(text.chunk, range(text.chunks)) if args.with_sentences else None

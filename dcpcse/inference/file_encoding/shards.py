@@ -14,16 +14,56 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from huggingface_hub.dataclasses import strict
 
 from dcpcse.inference.file_encoding.encode_job import EncodedChunk
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import atomic_file, fsync, remove_leftovers, write_atomic, write_json_atomic
 from dcpcse.utils.locks import LOCK
-from dcpcse.utils.parsing import parse_json
+from dcpcse.utils.npy import BROKEN_HEADERS
+
+
+@strict
+@dataclass(kw_only=True)
+class _Text(schema.Open):
+    lines: int = schema.count()
+    sha256: str = schema.sha256()
+
+
+@strict
+@dataclass(kw_only=True)
+class MadeOf(schema.Open):
+    """Everything that determines the bytes of an output; `dcpcse.inference.file_encoding.encode` collects it."""
+
+    format: int = schema.count(default=1)
+    model: dict
+    text: _Text
+    options: dict = field(default_factory=dict)
+
+
+@strict
+@dataclass(kw_only=True)
+class JobRecord(schema.Open):
+    """OUT.parts/job.json"""
+
+    made_of: MadeOf
+    chunks: int | None = schema.count(default=None)
+
+
+@strict
+@dataclass(kw_only=True)
+class OutputRecord(schema.Open):
+    """OUT.json"""
+
+    made_of: MadeOf
+    truncated: int | None = schema.count(default=None)
+    bytes: int | None = schema.count(default=None)
 
 _SHARD = re.compile(r"\d{8}\.npz(\.part)?")
 """Names of shards; earlier versions wrote them under the second name first."""
@@ -41,10 +81,20 @@ class Shards:
     the folder. `start`, `save` and `join` raise UserError if a file cannot be written.
     """
 
-    def __init__(self, output: Path, made_of: Mapping[str, Any], count: int) -> None:
-        """made_of: everything that determines the bytes of the output, as JSON values. count: number of chunks."""
+    def __init__(
+        self,
+        output: Path,
+        made_of: Mapping[str, Any],
+        count: int,
+        shape: Callable[[int], tuple[int, int]],
+        dtype: str,
+    ) -> None:
+        """made_of: everything that determines the bytes of the output, as JSON values. count: number of chunks.
+
+        shape, dtype: those of the vectors (n, H) of a chunk, by its number.
+        """
         self.output, self.folder = output, parts_folder(output)
-        self._made_of, self._count = dict(made_of), count
+        self._made_of, self._count, self._shape, self._dtype = dict(made_of), count, shape, np.dtype(dtype)
         self._job, self._record = self.folder / "job.json", output.with_name(f"{output.name}.json")
         self._journal = output.with_name(f"{output.name}.journal")  # the record in earlier versions
 
@@ -53,8 +103,10 @@ class Shards:
 
         Also removes shards left behind by a run that was killed after it had joined them.
         """
-        record = _read(self._record)
-        if record is None or record["made_of"] != self._made_of or record.get("bytes") != _size(self.output):
+        record = _read(OutputRecord, self._record)
+        if record is None or record["made_of"] != self._made_of or record.get("truncated") is None:
+            return None
+        if record.get("bytes") != _size(self.output):
             return None
         if self._is_started():
             self._remove()
@@ -113,24 +165,29 @@ class Shards:
         return record
 
     def _load(self, number: int) -> EncodedChunk:
-        """Load a shard. Raises UserError if it is damaged; its checksums are verified."""
-        path = self._path(number)
+        """Load a shard. Raises UserError if it is damaged; its checksums, shapes and types are verified."""
+        path, shape = self._path(number), self._shape(number)
         try:
             with np.load(path) as shard:
-                return EncodedChunk(shard["vectors"], int(shard["truncated"]))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+                vectors, truncated = shard["vectors"], shard["truncated"]
+            if vectors.dtype != self._dtype or vectors.shape != shape:
+                raise ValueError(f"its vectors are {vectors.dtype} {vectors.shape}, not {self._dtype} {shape}")
+            if truncated.dtype.kind != "i" or truncated.shape != () or not 0 <= truncated <= len(vectors):
+                raise ValueError(f"its number of truncated texts is {truncated!r:.60}")
+            return EncodedChunk(vectors, int(truncated))
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, *BROKEN_HEADERS) as error:
             raise UserError(f"{path} is damaged ({error}); remove it and run the same command again") from error
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08}.npz"
 
     def _is_started(self) -> bool:
-        job = _read(self._job)
+        job = _read(JobRecord, self._job)
         return job is not None and job["made_of"] == self._made_of
 
     def _conflict(self) -> str | None:
         """Return why existing files do not belong to this job, or None if there is no conflict."""
-        job, record = _read(self._job), _read(self._record)
+        job, record = _read(JobRecord, self._job), _read(OutputRecord, self._record)
         for found in (job, record):
             if found is not None and (difference := _difference(found["made_of"], self._made_of)):
                 return f"{self.output} was started with {difference}"
@@ -169,13 +226,12 @@ class Shards:
             ) from error
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """Return the content of a JSON file with the key "made_of", or None if there is no such file."""
+def _read(kind: type, path: Path) -> dict[str, Any] | None:
+    """Return a record, or None if there is no such file or dcpcse did not write it."""
     try:
-        content = parse_json(path.read_bytes())
-    except (OSError, ValueError):
+        return schema.read(kind, path)
+    except UserError:
         return None
-    return content if isinstance(content, dict) and isinstance(content.get("made_of"), dict) else None
 
 
 def _size(path: Path) -> int | None:

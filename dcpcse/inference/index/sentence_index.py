@@ -14,13 +14,14 @@ from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.fingerprint import current_identity, differences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.tokenization import require_sentences
+from dcpcse.inference.file_encoding.shards import OutputRecord
 from dcpcse.inference.index import nearest
 from dcpcse.inference.index.backends import BACKENDS
 from dcpcse.inference.index.index_folder import read_index, require_place, write_index
 from dcpcse.inference.similarity import normalize_rows
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.npy import open_array
-from dcpcse.utils.parsing import parse_json, read_text
 
 CHUNK = 8_192  # number of sentences encoded and written at once
 QUERY_CHUNK = 256  # number of queries compared with the vectors at once
@@ -317,9 +318,9 @@ def _read_vectors(
         raise UserError(f"cannot read the vectors {path}: {error}") from error
     record = path.with_name(f"{path.name}.json")
     try:
-        made_of = parse_json(read_text(record))["made_of"]
-        model, sha256 = dict(made_of["model"]), made_of["text"]["sha256"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        made_of = schema.read(OutputRecord, record)["made_of"]
+        model, sha256 = made_of["model"], made_of["text"]["sha256"]
+    except UserError as error:
         problem = f"{record}, which records the model and the text of the vectors, is missing or damaged"
         raise UserError(f"{problem}; copy it next to {path.name}, or encode the text again") from error
     if text != sha256:
