@@ -69,6 +69,9 @@ class EmbeddingCache:
                     "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)",
                     [(sentence, vector.tobytes(), _crc(sentence, vector)) for sentence, vector, good in rows if good],
                 )
+        with self._explained():
+            if len(sizes := {vector.shape for vector in found.values()}) > 1:
+                raise sqlite3.DatabaseError(f"its vectors have the sizes {sorted(size for (size,) in sizes)}")
         return np.stack([found[sentence] for sentence in sentences])
 
     def close(self) -> None:
@@ -82,8 +85,8 @@ class EmbeddingCache:
                 query = f"SELECT sentence, vector, crc FROM vectors WHERE sentence IN ({marks})"
                 rows = self._database.execute(query, queried).fetchall()
                 for sentence, vector, crc in rows:
-                    # SQLite detects damage to the structure of the file only.
-                    if _crc(sentence, vector) != crc:
+                    # SQLite detects damage to the structure of the file only, and any column may have any type.
+                    if not (isinstance(vector, bytes) and len(vector) % 4 == 0 and _crc(sentence, vector) == crc):
                         raise sqlite3.DatabaseError(f"the vector of {sentence[:40]!r} is damaged")
             for sentence, vector, _ in rows:
                 yield sentence, np.frombuffer(vector, dtype=np.float32)

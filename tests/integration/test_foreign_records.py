@@ -1,11 +1,16 @@
 """Any other content of a file that is read back is accepted, or told in one line."""
 
+import contextlib
 import json
+import sqlite3
+import zlib
 
 import numpy as np
 import pytest
 
 from dcpcse.cli.commands.encode import encode_command
+from dcpcse.evaluation.embedding_cache import EmbeddingCache
+from dcpcse.utils.errors import UserError
 
 
 @pytest.fixture
@@ -63,3 +68,19 @@ def test_a_shard_that_does_not_fit_is_never_joined(arrays, to_encode, tool):
     np.savez(parts / "00000000.npz", **arrays)
     outcome = tool(encode_command, words)
     assert outcome.code == 2 and "00000000.npz is damaged" in outcome.err and not output.exists()
+
+
+@pytest.mark.parametrize("blob", [None, 7, "text", b"\0" * 12, b"\0" * 3], ids=str)
+def test_a_kept_embedding_that_is_no_vector_of_this_encoder_is_told(blob, tmp_path):
+    def encode(texts):
+        return np.ones((len(texts), 4), dtype=np.float32)
+
+    cache = EmbeddingCache(encode, tmp_path, {"a": 1})
+    cache(["one"])
+    cache.close()
+    crc = zlib.crc32(blob, zlib.crc32(b"one")) if isinstance(blob, bytes) else 0
+    with contextlib.closing(sqlite3.connect(cache.path)) as database:
+        database.execute("UPDATE vectors SET vector = ?, crc = ?", (blob, crc))
+        database.commit()
+    with pytest.raises(UserError, match=r"the embedding cache .* cannot be used"):
+        EmbeddingCache(encode, tmp_path, {"a": 1})(["one", "two"])

@@ -48,11 +48,11 @@ def build_page(models: Sequence[DemoModel], sentences: Sequence[str], file: str,
     return blocks
 
 
-def results_html(models: Sequence[DemoModel], sentences: Sequence[str], count: int, typed: str) -> str:
+def results_html(models: Sequence[DemoModel], sentences: Sequence[str], count: int, typed: str | None) -> str:
     """Return HTML that lists, for each model, the sentences nearest to the typed one."""
     from senteval.lines import single_blanks
 
-    query, columns = single_blanks(typed), []
+    query, columns = single_blanks(typed or ""), []  # a request that is not from the page may have no text
     for model in models if query else ():
         try:
             columns.append((model, model.nearest_sentences(query, sentences, count), ""))
