@@ -10,11 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from dcpcse.data.cache_summary import CacheSummary
 from dcpcse.data.duplicates import Duplicates
 from dcpcse.data.labels import SCORE, LabelCounter, label_kind
 from dcpcse.data.readers import ROLES, DataSource, delimiter_of, read_table
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import atomic_file
+from dcpcse.utils.schema import parse
 
 if TYPE_CHECKING:  # imported lazily, since the import takes over a second and would delay `train.py --help`
     import pyarrow as pa
@@ -103,10 +105,10 @@ def read_summary(cached: Path) -> dict[str, Any] | None:
     import pyarrow as pa
 
     summary = None
-    # OSError: the file does not exist. ArrowInvalid: a crash truncated it. In both cases it is written again.
-    with contextlib.suppress(OSError, pa.ArrowInvalid), pa.memory_map(str(cached)) as file:
+    # The file does not exist, a crash truncated it, or another program changed it. It is then written again.
+    with contextlib.suppress(OSError, pa.ArrowException, KeyError, ValueError), pa.memory_map(str(cached)) as file:
         for _, metadata in pa.ipc.open_stream(file).iter_batches_with_custom_metadata():
-            summary = metadata and json.loads(metadata["summary"])
+            summary = metadata and parse(CacheSummary, metadata["summary"])
     return summary
 
 

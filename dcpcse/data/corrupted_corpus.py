@@ -7,24 +7,37 @@ corrupted.npy  padded token ids of every view of every example, (rows, views, L)
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
 from dcpcse.data.indexed_dataset import ROW_KEY, IndexedDataset
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.npy import open_array
-from dcpcse.utils.parsing import parse_json
 
 CORPUS = "corpus.json"
 IDS = "corrupted.npy"
 CORRUPTED = "corrupted_ids"
 """Name of the corrupted ids in examples and in batches."""
+
+
+@strict
+@dataclass(kw_only=True)
+class CorpusRecord(schema.Open):
+    """The record of a corpus; `dcpcse corrupt` also writes its settings."""
+
+    shape: list[int]
+    data: str
+    vocabulary: str
+    views: list[str] = field(default_factory=list)
+    max_seq_length: int | None = schema.count(default=None)
 
 
 @dataclass(frozen=True)
@@ -65,11 +78,12 @@ class Corpus:
             )
         try:
             content = (folder / CORPUS).read_bytes()
-            record, ids = parse_json(content), open_array(folder / IDS)
-            complete = list(ids.shape) == record["shape"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            record, ids = schema.parse(CorpusRecord, content), open_array(folder / IDS)
+            if ids.dtype not in (np.uint16, np.int32):
+                raise ValueError(f"{IDS} is {ids.dtype}, not uint16 or int32")
+        except (OSError, ValueError) as error:
             raise UserError(f"--corrupted_corpus {folder} is damaged ({error}); write it again") from error
-        if not complete:
+        if list(ids.shape) != record["shape"]:
             raise UserError(f"--corrupted_corpus {folder}: {IDS} does not have the shape in {CORPUS}; write it again")
         # The base of the array is the mapping of the complete file.
         digests = "".join(hashlib.sha256(read).hexdigest() for read in (content, ids.base))

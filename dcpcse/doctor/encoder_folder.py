@@ -6,6 +6,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok
+from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig, WeightIndex
 from dcpcse.encoders.storage.manifest import CONFIG, PEFT_CONFIG, PEFT_PROMPTS, WEIGHTS, read_object
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.parsing import parse_json
@@ -22,7 +23,7 @@ _INTEGERS = {"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
 def check(path: Path, settings: CheckSettings) -> Findings:
     """Check configuration, weights and tokenizer of an encoder."""
     try:
-        config = read_object(path / CONFIG)
+        config = read_object(path / CONFIG, EncoderConfig)
     except UserError as error:
         yield fault("config", str(error))
         return
@@ -51,7 +52,7 @@ def _weights(path: Path) -> Findings:
 
 def _shards(path: Path, index: Path) -> Findings:
     """Check each file that an index names; the caller has checked that all of them are in this folder."""
-    for shard in sorted(set(read_object(index)["weight_map"].values())):
+    for shard in sorted(set(read_object(index, WeightIndex)["weight_map"].values())):
         yield from check_tensors(path / shard, "weights")
 
 
@@ -98,7 +99,7 @@ def _tokenizer(path: Path) -> Findings:
 def check_adapter(path: Path, settings: CheckSettings) -> Findings:
     """Check the configuration and weights of a PEFT adapter."""
     try:
-        config = read_object(path / PEFT_CONFIG)
+        config = read_object(path / PEFT_CONFIG, AdapterConfig)
     except UserError as error:
         yield fault("config", str(error))
         return

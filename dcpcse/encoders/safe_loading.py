@@ -12,6 +12,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from dcpcse.encoders.storage.foreign_records import WeightIndex
 from dcpcse.encoders.storage.manifest import PEFT_CONFIG, WEIGHTS, read_object
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside
@@ -63,11 +64,7 @@ def require_plain_folder(folder: Path) -> None:
 
 def _require_shards(folder: Path) -> None:
     """Raise UserError if a shard of the index is not a safetensors file of the same folder."""
-    index = read_object(folder / INDEX)
-    shards = index.get("weight_map")
-    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-        raise UserError(f"{folder / INDEX} lists no files (weight_map); copy the folder again")
-    for name in sorted(set(shards.values())):
+    for name in sorted(set(read_object(folder / INDEX, WeightIndex)["weight_map"].values())):
         if not name.endswith(".safetensors"):
             raise UserError(f"{folder / INDEX} lists {name!r}; give an encoder with weights in safetensors files only")
         require_inside(folder, name)

@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub.dataclasses import strict
 from prettytable import PrettyTable
 
+from dcpcse.utils import schema
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import open_append, require_plain_file, write_atomic
+from dcpcse.utils.run_files import is_number, read_state
 
 TrainingOptions = dict[str, Any]
 
@@ -106,6 +109,29 @@ SEARCHES: Mapping[str, Search] = {
 }
 
 
+@strict
+@dataclass(kw_only=True)
+class _Study:
+    """What is recorded with a study besides its trials."""
+
+    given: list[str] | None = None
+
+
+@strict
+@dataclass(kw_only=True)
+class _Trial(schema.Open):
+    """What is recorded with a trial besides its score."""
+
+    stage: str | None = None
+    options: dict | None = None
+    worker: list[str | int] | None = None
+
+    def validate_worker(self) -> None:
+        """Raise ValueError unless the worker is a host and a process."""
+        if self.worker is not None and list(map(type, self.worker)) != [str, int]:
+            raise ValueError(f"worker is {self.worker!r:.60}; expected a host and a process")
+
+
 class Trials:
     """The trials of a search, in a folder that also contains the journal of the study."""
 
@@ -131,12 +157,21 @@ class Trials:
         self.left = limit
         self._waiting_for = ""
         self._states = optuna.trial.TrialState
-        journal = folder / "study.journal"
-        require_plain_file(journal)
-        storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(journal)))
-        if others := {*optuna.get_all_study_names(storage)} - {name}:
+        path = folder / "study.journal"
+        require_plain_file(path)
+        try:
+            storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+            others = {*optuna.get_all_study_names(storage)} - {name}
+        except (ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
+            # Optuna replays the journal without checking it.
+            raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); choose another folder") from error
+        if others:
             raise UserError(f"{folder} contains the search {', '.join(sorted(others))}; choose another folder")
         self.study = optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True)
+        with schema.explained(path):
+            schema.check(_Study, self.study.user_attrs)
+            for trial in self.study.get_trials(deepcopy=False):
+                schema.check(_Trial, trial.user_attrs)
         owner = self.study.user_attrs.get("given")
         if owner is None:
             self.study.set_user_attr("given", self.given)
@@ -211,8 +246,8 @@ class Trials:
         if code:
             last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             raise TrialFailedError(last[-1] if last else f"exit code {code}")
-        state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
-        scores = [entry[SELECTION_METRIC] for entry in state["log_history"] if SELECTION_METRIC in entry]
+        history = (read_state(folder) or {}).get("log_history") or []
+        scores = [entry[SELECTION_METRIC] for entry in history if is_number(entry.get(SELECTION_METRIC))]
         if not scores:
             raise UserError(
                 f"{folder} has no {SELECTION_METRIC}; set --eval_steps to at most the number of steps of a run"

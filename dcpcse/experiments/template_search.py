@@ -9,15 +9,18 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from huggingface_hub.dataclasses import strict
 from prettytable import PrettyTable
 
 from dcpcse.encoders.templates import MASK, SENTENCE, Template
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import open_append, require_writable, write_atomic
-from dcpcse.utils.parsing import parse_json, parse_yaml, read_text
+from dcpcse.utils.parsing import parse_yaml, read_text
 
 if TYPE_CHECKING:
     from senteval import Suite
@@ -46,6 +49,22 @@ BEST_FILE = "best.txt"
 DEV_TASK = "STSBenchmark"
 
 
+@strict
+@dataclass(kw_only=True)
+class ScoreLine:
+    """A line of the file of scores: what was measured, in the first line; then a template and its score."""
+
+    measured: dict | None = None
+    template: str | None = schema.text(default=None)
+    score: int | float | None = schema.finite(default=None)
+
+    def validate_kind(self) -> None:
+        """Raise ValueError unless the line is of one of the two kinds."""
+        given = [value is not None for value in (self.measured, self.template, self.score)]
+        if given not in ([True, False, False], [False, True, True]):
+            raise ValueError("expected measured, or template and score")
+
+
 class TemplateScores:
     """Scores by template, stored in a file from which a later call can resume.
 
@@ -59,8 +78,8 @@ class TemplateScores:
             folder.mkdir(parents=True, exist_ok=True)
             self._append({"measured": dict(owner)})
             return
-        head, *rows = self._read()
-        if head.get("measured") != dict(owner):
+        head, *rows = self._read() or [{}]
+        if head.get("measured") != dict(owner) or any("measured" in row for row in rows):
             raise UserError(
                 f"{self.path} contains scores of another encoder, of other data, or with other settings of --denoise "
                 "and --final_period; choose another --output_dir"
@@ -80,16 +99,14 @@ class TemplateScores:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def _read(self) -> list[dict[str, Any]]:
-        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-        # A call that was killed may have left an incomplete last line.
-        whole = [line for line in lines if line.endswith("\n")]
-        if whole != lines:
-            write_atomic(self.path, "".join(whole))
         try:
-            rows = [parse_json(line) for line in whole]
-        except ValueError as error:
-            raise UserError(f"{self.path} is damaged ({error}); delete it, or choose another --output_dir") from error
-        return rows or [{}]
+            rows = schema.read_lines(ScoreLine, self.path)
+        except UserError as error:
+            raise UserError(f"{error}; delete it, or choose another --output_dir") from error
+        text = self.path.read_text(encoding="utf-8")
+        if not text.endswith("\n"):  # the incomplete line of a call that was killed
+            write_atomic(self.path, text[: text.rfind("\n") + 1])
+        return rows
 
 
 def search_templates(args: argparse.Namespace, relationships: Sequence[str], prefixes: Sequence[str]) -> None:

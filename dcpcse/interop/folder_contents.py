@@ -12,6 +12,7 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
 from dcpcse.encoders.storage import manifest
+from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig, PoolingConfig
 from dcpcse.encoders.storage.parameter_counts import count, count_trained, parameter_headers
 from dcpcse.interop.convert.layouts import LAYOUTS, recognise_layout
 from dcpcse.training.run_history import find_scores, read_run
@@ -115,7 +116,7 @@ def _find_encoder(wanted: Mapping[str, Any]) -> FolderFacts:
         return _find_on_hub(name, wanted["revision"])
     if not (Path(name) / manifest.CONFIG).is_file():
         return {"found": False, "where": f"the folder exists, but contains no {manifest.CONFIG}"}
-    config = manifest.read_object(Path(name) / manifest.CONFIG)
+    config = manifest.read_object(Path(name) / manifest.CONFIG, EncoderConfig)
     for key in ("model_type", "hidden_size"):
         if key in wanted and config.get(key) != wanted[key]:
             return {"found": False, "where": f"the folder contains a different encoder, with {key} {config.get(key)}"}
@@ -136,7 +137,7 @@ def _find_on_hub(name: str, revision: str | None) -> FolderFacts:
 
 
 def _adapter(folder: Path) -> FolderFacts:
-    config = manifest.read_object(folder / manifest.PEFT_CONFIG)
+    config = manifest.read_object(folder / manifest.PEFT_CONFIG, AdapterConfig)
     base = {"name_or_path": config.get("base_model_name_or_path"), "revision": config.get("revision")}
     found = _find_encoder(base) if base["name_or_path"] else {"found": None, "where": "not recorded in the adapter"}
     facts = {"kind": "PEFT adapter", **_chosen(config, _OF_ADAPTERS), "base": base | found}
@@ -144,7 +145,7 @@ def _adapter(folder: Path) -> FolderFacts:
 
 
 def _encoder(folder: Path) -> FolderFacts:
-    config = manifest.read_object(folder / manifest.CONFIG)
+    config = manifest.read_object(folder / manifest.CONFIG, EncoderConfig)
     facts = {"kind": "Hugging Face folder", **_chosen(config, _OF_ENCODERS), **_weights(folder, manifest.WEIGHTS)}
     return facts | _sentence_transformer(folder)
 
@@ -171,7 +172,7 @@ def _sentence_transformer(folder: Path) -> FolderFacts:
     path = folder / "1_Pooling" / manifest.CONFIG
     if not (folder / manifest.MODULES).is_file() or not path.is_file():
         return {}
-    config = manifest.read_object(path)
+    config = manifest.read_object(path, PoolingConfig)
     modes = [name.removeprefix("pooling_mode_") for name, on in config.items() if name[:13] == "pooling_mode_" and on]
     return {"sentence_transformers_pooling": config.get("pooling_mode") or ", ".join(modes)}
 
@@ -237,5 +238,5 @@ def _scores_above(folder: Path) -> dict[Path, Mapping[str, Any]]:
 
 
 def _evaluation(report: Mapping[str, Any]) -> FolderFacts:
-    averages = dict(report.get("averages_x100") or {})
+    averages = dict(report.get("averages_x100", {}))
     return {"mode": report.get("mode"), "averages_x100": averages, "scores_x100": dict(report["scores_x100"])}

@@ -2,15 +2,18 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from huggingface_hub.dataclasses import strict
 
 from dcpcse.encoders.templates import with_final_period
 from dcpcse.encoders.tokenization import CUT_WARNING, batches, require_batch_size, require_sentences
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.parsing import parse_json
+from dcpcse.utils.parsing import read_text
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +23,25 @@ INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
 
 TOKENS_PER_BATCH = 2_048
 """Maximum number of tokens in a batch."""
+
+
+@strict
+@dataclass(kw_only=True)
+class _TextSettings:
+    final_period: bool
+    strip: bool
+    prepend: str
+
+
+@strict
+@dataclass(kw_only=True)
+class OnnxSettings(schema.Open):
+    """The settings of an exported encoder besides its graph and tokenizer."""
+
+    format: int = schema.version(ONNX_FORMAT)
+    dimension: int = schema.size()
+    max_tokens: int = schema.size()
+    text: _TextSettings
 
 
 class OnnxEncoder:
@@ -99,11 +121,8 @@ class OnnxEncoder:
         for name in (SETTINGS, TOKENIZER, GRAPH):
             if not (self.folder / name).is_file():
                 raise UserError(f"{self.folder} contains no {name}; give a folder written by dcpcse export --to onnx")
+        path = self.folder / SETTINGS
         try:
-            settings = parse_json((self.folder / SETTINGS).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(f"{self.folder / SETTINGS} is not readable JSON ({error}); export again") from error
-        found = settings.get("format") if isinstance(settings, dict) else None
-        if found != ONNX_FORMAT:
-            raise UserError(f"{self.folder / SETTINGS} has format {found!r}; this version reads format {ONNX_FORMAT}")
-        return settings
+            return schema.parse(OnnxSettings, read_text(path))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} is not readable JSON of format {ONNX_FORMAT} ({error}); export again") from error

@@ -3,7 +3,6 @@
 The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.cli.legacy_options` translates older names.
 """
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError, invalid_choice
 from dcpcse.utils.option_fields import option, require, require_seed
 from dcpcse.utils.parsing import read_text
@@ -222,7 +222,6 @@ def _require_object(name: str, given: str) -> None:
     """Raise UserError unless the value of an option is a JSON object or a .json file that contains one."""
     file = Path(given)
     try:
-        found = json.loads(read_text(file) if file.suffix == ".json" else given)
-    except (OSError, ValueError, RecursionError) as error:
+        schema.parse(dict, read_text(file) if file.suffix == ".json" else given)
+    except (OSError, ValueError) as error:
         raise UserError(f"--{name} {given}: must be a JSON object, or a .json file with one ({error})") from error
-    require(isinstance(found, dict), f"--{name}", given, "a JSON object, or a .json file with one")

@@ -17,11 +17,14 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.dataclasses import strict
+
 from dcpcse.encoders.storage import model_folder
-from dcpcse.encoders.storage.manifest import read_object
+from dcpcse.utils import schema
 from dcpcse.utils.distributed import all_reduce_max
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.files import PART, file_sha256, fsync, remove, staging_folder, staging_path, write_json_atomic
@@ -33,6 +36,21 @@ SEAL = "checkpoint.json"
 """The last file written to a checkpoint: sha256 of all other files, and the inputs of the run."""
 
 _ASIDE = re.compile(r"\.(checkpoint-\d+)\.[0-9a-f]{16}\.(replaced|deleted)")
+
+
+@strict
+@dataclass(kw_only=True)
+class _MadeOf(schema.Open):
+    processes: int | None = schema.count(default=None)
+
+
+@strict
+@dataclass(kw_only=True)
+class Seal(schema.Open):
+    """The content of `checkpoint.json`."""
+
+    made_of: _MadeOf
+    sha256: dict[str, str] = schema.sha256()
 
 
 def is_temporary(path: Path) -> bool:
@@ -130,10 +148,8 @@ def read_seal(folder: Path) -> Mapping[str, Any]:
     """
     if not (folder / SEAL).is_file():
         return {}
-    seal = read_object(folder / SEAL)
-    sealed, found = seal.get("sha256"), _digests(folder)
-    if not isinstance(sealed, dict) or not isinstance(seal.get("made_of"), dict):
-        raise UserError(f"{folder / SEAL} is damaged")
+    seal = schema.read(Seal, folder / SEAL)
+    sealed, found = seal["sha256"], _digests(folder)
     if missing := sorted(set(sealed) - set(found)):
         raise UserError(f"{folder} lacks {missing[0]}")
     if changed := sorted(name for name in sealed if sealed[name] != found[name]):

@@ -107,6 +107,9 @@ def _read_scores(folder: Path, expected: Mapping[str, Any], given: Sequence[Path
             )
         if not report.get("complete"):
             raise UserError(f"{path} contains the scores of an interrupted evaluation; run it to the end")
+        families = {name: report.get("tasks", {}).get(name, {}).get("family") for name in report["scores_x100"]}
+        if odd := [name for name, family in families.items() if family not in TASK_AND_METRIC]:
+            raise UserError(f"{path} is damaged: the task {odd[0]} has family {families[odd[0]]}; evaluate again")
     return {path.name: {**report, "results": _results(report)} for path, report in found.items()}
 
 
@@ -133,5 +136,6 @@ def _results(report: Mapping[str, Any]) -> list[EvalResult]:
             metric_value=round(value, 2),
         )
         for name, value in report["scores_x100"].items()
+        if value is not None
         for kind, metric in [TASK_AND_METRIC[report["tasks"][name]["family"]]]
     ]

@@ -128,7 +128,7 @@ def read_run(folder: Path) -> Run:
     return Run(
         folder,
         attempt(run_files.read_options, folder, {}),
-        attempt(run_files.read_metrics, folder, []) or _history_of(end or checkpoint),
+        attempt(run_files.read_metrics, folder, []) or (end or checkpoint or {}).get("log_history") or [],
         attempt(run_files.read_environment, folder, []),
         end,
         checkpoint,
@@ -150,11 +150,6 @@ def _newest_state(folder: Path) -> Mapping[str, Any] | None:
             return state
         newest = run_files.last_checkpoint(folder)
     return None
-
-
-def _history_of(state: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    lines = (state or {}).get("log_history") or []
-    return [line for line in lines if isinstance(line, dict) and isinstance(line.get("step"), int)]
 
 
 def require_run(folder: Path) -> Run:

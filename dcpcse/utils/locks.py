@@ -8,19 +8,29 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from huggingface_hub.dataclasses import strict
 
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import existing_folder, require_plain_file
-from dcpcse.utils.parsing import parse_json
 
 logger = logging.getLogger(__name__)
 
 LOCK = ".dcpcse.lock"
 """The lock file in a folder. It names the holder of the lock; a file left behind by a killed process has no effect."""
+
+
+@strict
+@dataclass(kw_only=True)
+class _Holder:
+    process: int
+    host: str = schema.text()
+    since: str = schema.text()
 
 
 @contextlib.contextmanager
@@ -93,7 +103,7 @@ def _holder(path: Path) -> str:
 def _described(content: bytes) -> str | None:
     """Return the holder that a lock file names, or None if its content is not one of `_write_holder`."""
     try:
-        holder = parse_json(content)
-        return f"process {holder['process']} on {holder['host']} since {holder['since']}"
-    except (ValueError, KeyError, TypeError):
+        holder = schema.parse(_Holder, content)
+    except ValueError:
         return None
+    return f"process {holder['process']} on {holder['host']} since {holder['since']}"

@@ -2,11 +2,14 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from json import JSONDecodeError
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
+from huggingface_hub.dataclasses import strict
+
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import parse_json, parse_yaml, read_text
 
@@ -32,6 +35,122 @@ def is_checkpoint_name(name: str) -> bool:
     return bool(_CHECKPOINT.fullmatch(name))
 
 
+@strict
+@dataclass(kw_only=True)
+class RunOptions(schema.Open):
+    """The options in `run.yaml`, of any types: the file may be edited, and older versions had other options."""
+
+    nan = True  # --max_grad_norm inf, for instance
+
+
+@strict
+@dataclass(kw_only=True)
+class MetricsLine(schema.Open):
+    """A line of `metrics.jsonl`: the other keys are the logged values, null if they are not finite."""
+
+    other_keys = int | float | None
+    step: int = schema.count()
+
+
+@strict
+@dataclass(kw_only=True)
+class EnvironmentCall(schema.Open):
+    """An entry of `environment.json`, which `dcpcse.utils.environment.system_info` describes."""
+
+    from_step: int = schema.count()
+    versions: dict = field(default_factory=dict)
+    hardware: dict = field(default_factory=dict)
+    commit: str | None = None
+
+
+@strict
+@dataclass(kw_only=True)
+class _LogEntry(schema.Open):
+    other_keys = int | float | None
+    step: int = schema.count()
+
+
+@strict
+@dataclass(kw_only=True)
+class TrainerRecord(schema.Foreign):
+    """`trainer_state.json`, with the types that transformers' TrainerState relies on."""
+
+    global_step: int = schema.count()
+    max_steps: int | None = None
+    num_train_epochs: int | float | None = None
+    log_history: list[_LogEntry] | None = None
+    best_global_step: int | None = schema.count(default=None)
+    best_metric: int | float | None = None
+    best_model_checkpoint: str | None = None
+    epoch: int | float | None = None
+    logging_steps: int | float | None = None
+    eval_steps: int | float | None = None
+    save_steps: int | float | None = None
+    train_batch_size: int | None = None
+    num_input_tokens_seen: int | None = None
+    total_flos: int | float | None = None
+    stateful_callbacks: dict[str, dict | list] | None = None
+
+
+@strict
+@dataclass(kw_only=True)
+class TaskScores(schema.Open):
+    """A task in a file of scores, with the keys that plots and tables read; results of different families differ."""
+
+    family: str | None = None
+    task: str | None = None
+    split: str | None = None
+    metric: str | None = None
+    sentences: int | None = schema.count(default=None)
+    shots: int | None = schema.count(default=None)
+    draws: list[int | float] | None = schema.finite(default=None)
+    spearman: int | float | None = schema.finite(default=None)
+    alignment: int | float | None = schema.finite(default=None)
+    uniformity: int | float | None = schema.finite(default=None)
+    anisotropy: int | float | None = schema.finite(default=None)
+    token_anisotropy: int | float | None = schema.finite(default=None)
+    recall: dict[str, int | float] | None = schema.finite(default=None)
+    average_without: dict[str, int | float] | None = schema.finite(default=None)
+    without_frequent: dict[str, int | float] | None = schema.finite(default=None)
+    without: dict | None = None
+    ranks: list[list] | None = None
+
+    def validate_ranks(self) -> None:
+        """Raise ValueError unless each rank is a query, an answer and a number."""
+        for one in self.ranks or ():
+            if len(one) != 3 or type(one[0]) is not str or type(one[1]) is not str or type(one[2]) is not int:
+                raise ValueError(f"ranks contains {one!r:.60}; expected a query, an answer and a rank")
+
+    def validate_numbers_of_tokens(self) -> None:
+        """Raise ValueError unless the keys of scores without the most frequent tokens are numbers of tokens."""
+        for name in {**(self.average_without or {}), **(self.without_frequent or {})}:
+            if not re.fullmatch("[0-9]{1,9}", name):
+                raise ValueError(f"without {name!r:.60}: expected a number of tokens")
+
+
+@strict
+@dataclass(kw_only=True)
+class EvaluatedModel(schema.Open):
+    """The model in a file of scores, as `dcpcse.evaluation.results_file.describe_model` records it."""
+
+    identity: dict = field(default_factory=dict)
+
+
+@strict
+@dataclass(kw_only=True)
+class Scores(schema.Open):
+    """A file of scores that `dcpcse.evaluation.results_file` wrote. A score that is null counts as missing."""
+
+    nan = True  # standard deviations of a single run, for instance
+    scores_x100: dict[str, int | float | None] = schema.finite(default_factory=dict)
+    averages_x100: dict[str, int | float | None] = schema.finite(default_factory=dict)
+    tasks: dict[str, TaskScores] = field(default_factory=dict)
+    mode: str | None = None
+    complete: bool = True
+    model: EvaluatedModel = field(default_factory=EvaluatedModel)
+    protocol: dict = field(default_factory=dict)
+
+
 def checkpoints_in(folder: Path) -> dict[int, Path]:
     """Return step → folder for all checkpoints of a run, in ascending order, including incomplete checkpoints."""
     if not folder.is_dir():
@@ -42,10 +161,7 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
 
 def read_options(folder: Path) -> dict[str, Any]:
     """Return the options in the `run.yaml` of a run. Raises UserError if the file is missing or damaged."""
-    path = Path(folder) / RUN_FILE
-    options = _parsed(path, _text(path), parse_yaml)
-    _require(isinstance(options, dict), path, "a mapping of option names to values")
-    return options
+    return schema.read(RunOptions, Path(folder) / RUN_FILE, parse_yaml)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -54,47 +170,19 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     Raises UserError if dcpcse did not write one of the lines.
     """
     path = Path(folder) / METRICS
-    if not path.is_file():
-        return []
-    lines = [line for line in _text(path).splitlines(keepends=True) if line.endswith("\n")]
-    return [_metrics_line(path, number, line) for number, line in enumerate(lines, start=1)]
-
-
-def _metrics_line(path: Path, number: int, line: str) -> dict[str, Any]:
-    where = f"{path}, line {number}"
-    values = _parsed(where, line, parse_json)
-    _require(isinstance(values, dict) and isinstance(values.get("step"), int), where, "an object with a step")
-    return values
+    return schema.read_lines(MetricsLine, path) if path.is_file() else []
 
 
 def read_environment(folder: Path) -> list[dict[str, Any]]:
     """Return the environment of each call that trained the run, in order; [] if no environment is recorded."""
     path = Path(folder) / ENVIRONMENT
-    if not path.is_file():
-        return []
-    calls = _parsed(path, _text(path), parse_json)
-    ours = isinstance(calls, list) and all(isinstance(call, dict) and "from_step" in call for call in calls)
-    _require(ours, path, "a list of objects with from_step")
-    return calls
+    return schema.read(list[EnvironmentCall], path) if path.is_file() else []
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
     """Return the Trainer state of a finished run or a checkpoint; None if the file does not exist."""
     path = Path(folder) / STATE
-    if not path.is_file():
-        return None
-    state = _parsed(path, _text(path), parse_json)
-    _require(isinstance(state, dict) and isinstance(state.get("global_step"), int), path, "a global_step")
-    for name, kinds in _STATE_TYPES.items():
-        _require(isinstance(state.get(name), kinds), path, f"a valid {name}, but found {state.get(name)!r:.40}")
-    return state
-
-
-_STATE_TYPES = {
-    "max_steps": (int, NoneType),
-    "num_train_epochs": (int, float, NoneType),
-    "log_history": (list, NoneType),
-}
+    return schema.read(TrainerRecord, path) if path.is_file() else None
 
 
 def require_scores(path: Path) -> dict[str, Any]:
@@ -103,7 +191,7 @@ def require_scores(path: Path) -> dict[str, Any]:
     try:
         scores = read_scores(path)
     except UserError as error:
-        problem = error if isinstance(error.__cause__, OSError) else "not a JSON file"
+        problem = "not a JSON file" if isinstance(error.__cause__, JSONDecodeError | UnicodeDecodeError) else error
         raise UserError(f"--scores {path}: {problem}; {needed}") from error
     if scores is None:
         raise UserError(f"--scores {path}: the file contains no scores; {needed}")
@@ -112,36 +200,16 @@ def require_scores(path: Path) -> dict[str, Any]:
 
 def read_scores(path: Path) -> dict[str, Any] | None:
     """Return the content of a file that `evaluation.py --output_file` wrote; None for any other JSON file."""
-    report = _parsed(path, _text(path), parse_json)
-    if not isinstance(report, dict) or not isinstance(report.get("scores_x100"), Mapping):
-        return None
-    return report
+    with schema.explained(path):
+        text = read_text(path)
+        content = parse_json(text)
+        is_scores = isinstance(content, dict) and "scores_x100" in content
+        return schema.parse(Scores, text) if is_scores else None
 
 
 def is_number(value: Any) -> bool:
     """Return whether a value from a file is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is damaged: not UTF-8") from error
-
-
-def _parsed(where: Path | str, text: str, parse: Callable[[str], Any]) -> Any:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise UserError(f"{where} is damaged: {' '.join(str(error).split())}") from error
-
-
-def _require(valid: bool, where: Path | str, expected: str) -> None:
-    if not valid:
-        raise UserError(f"{where} is damaged: expected {expected}")
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -69,6 +69,7 @@ def test_an_absurd_value_in_the_files_of_an_encoder_is_one_line(file, change, ti
     ("state", "options"),
     [
         ({"log_history": 7}, {}),
+        ({"log_history": [{"step": 1}, 7]}, {}),
         ({"max_steps": "many"}, {}),
         ({"num_train_epochs": []}, {}),
         ({}, {"num_train_epochs": "three"}),
@@ -77,7 +78,7 @@ def test_an_absurd_value_in_the_files_of_an_encoder_is_one_line(file, change, ti
 )
 def test_a_run_with_absurd_records_is_read_with_its_problems(state, options, tmp_path):
     (tmp_path / "run.yaml").write_text(json.dumps(options), encoding="utf-8")
-    whole = {"global_step": 3, "max_steps": 4, "num_train_epochs": 1, "log_history": [{"step": 1}, 7]} | state
+    whole = {"global_step": 3, "max_steps": 4, "num_train_epochs": 1, "log_history": [{"step": 1}]} | state
     (tmp_path / "trainer_state.json").write_text(json.dumps(whole), encoding="utf-8")
     run = read_run(tmp_path)
     assert bool(run.problems) == bool(state)

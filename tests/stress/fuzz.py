@@ -41,6 +41,7 @@ import senteval.labelled as labelled
 import torch
 from conftest import SENTENCES, make_encoder
 from past_runs import make_run
+from records import RUN_FILES, make_records
 from senteval.errors import DataError
 
 import dcpcse
@@ -63,7 +64,6 @@ from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.training.run_history import read_run
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.run_files import read_scores
 from dcpcse.utils.safetensors_header import read_header
 from dcpcse.utils.safetensors_io import load_tensors
 
@@ -339,11 +339,9 @@ def record_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
         yield name, Target([{name: text.encode()}], lambda folder, name=name: _read_config(parser, folder / name))
     run = make_run(scratch / "run")
     yield "run records", Target([contents(run)], _read_run)
-    scores = {"mode": "test", "scores_x100": {"STS12": 70.5}, "averages_x100": {"sts": 70.5}, "tasks": {}, "model": {}}
-    yield (
-        "scores",
-        Target([{"scores.json": json.dumps(scores).encode()}], lambda folder: read_scores(folder / "scores.json")),
-    )
+    for name, record in make_records(scratch / "records").items():
+        if name not in (*RUN_FILES, "index", "corpus"):  # which have targets of their own
+            yield name, Target([contents(record.folder)], record.read, (record.name,))
     lists = "relationships: [means, 'is [MASK]']\nprefixes: ['<{sentence}>', 'This sentence {sentence}']\n"
     yield "candidates", Target([{"c.yaml": lists.encode()}], lambda folder: read_candidates(str(folder / "c.yaml")))
 
@@ -357,9 +355,10 @@ def array_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(len(SENTENCES), 8)).astype(np.float32)
     place = scratch / "index"
+    clustering = lambda rows: (rows[:2], np.arange(len(rows), dtype=np.int32) % 2)  # noqa: E731
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     facts = {"model": {"base": "x"}, "text": "y"}
-    index_folder.write_index(place, False, len(SENTENCES), [(SENTENCES, unit)], lambda rows: rows[:2], 1, facts)
+    index_folder.write_index(place, False, len(SENTENCES), [(SENTENCES, unit)], clustering, 1, facts)
     yield "index", Target([contents(place)], _read_index)
     place = scratch / "corpus"
     place.mkdir()
@@ -370,9 +369,10 @@ def array_targets(scratch: Path) -> Iterator[tuple[str, Target]]:
     np.save(scratch / "v.npy", vectors)
     text = scratch / "v.txt"
     text.write_text("".join(f"{one}\n" for one in SENTENCES), encoding="utf-8")
-    record = {"made_of": {"model": {"base": "x"}, "text": {"sha256": hashlib.sha256(text.read_bytes()).hexdigest()}}}
+    sha256 = hashlib.sha256(text.read_bytes()).hexdigest()
+    record = {"made_of": {"model": {"base": "x"}, "text": {"lines": len(SENTENCES), "sha256": sha256}}}
     made = {"v.npy": (scratch / "v.npy").read_bytes(), "v.npy.json": json.dumps(record).encode()}
-    yield "vectors", Target([made], lambda folder: SentenceIndex.build(None, text, vectors=folder / "v.npy"))
+    yield "vectors of a file", Target([made], lambda folder: SentenceIndex.build(None, text, vectors=folder / "v.npy"))
     cache = EmbeddingCache(lambda texts: np.ones((len(texts), 4)), scratch / "kept", {"a": 1})
     cache(SENTENCES)
     cache.close()

@@ -119,10 +119,10 @@ def _is_scores(place: str) -> bool:
 
 
 def _read_point(label: str, path: Path, split: str) -> Point:
-    (task,) = inputs.read_family(path, "geometry")
+    task = inputs.read_task(path, "geometry", needs=("split", "spearman", "uniformity", "sentences"))
     if task["split"] != split:
         raise UserError(f"{path}: scores of the {task['split']} split, not {split}; give --split {task['split']}")
-    values = [task[name] for name in ("alignment", "uniformity", "spearman")]
+    values = [task.get(name) for name in ("alignment", "uniformity", "spearman")]
     inputs.notify(f"{label}: {task['sentences']:,} sentences of {inputs.STS_TASK} {split}, scores from {path}")
     return Point(label, *inputs.numbers(values, str(path)))
 

@@ -64,7 +64,7 @@ def gather(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """Read the accuracy of every draw from score files."""
     models = {}
     for label, path in inputs.labelled(args.scores).items():
-        tasks = inputs.read_family(Path(path), "fewshot")
+        tasks = inputs.read_family(Path(path), "fewshot", needs=("task", "draws", "shots"))
         models[label] = {
             task["task"].removesuffix("-fewshot"): inputs.numbers(task["draws"], f"{path}, {task['task']}")
             for task in tasks

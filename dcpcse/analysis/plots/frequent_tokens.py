@@ -44,7 +44,7 @@ def gather(args: argparse.Namespace) -> tuple[dict[str, dict[int, float]], str]:
     """
     models, scored = {}, {}
     for label, path in inputs.labelled(args.scores).items():
-        (task,) = inputs.read_family(Path(path), "frequent", "geometry")
+        task = inputs.read_task(Path(path), "frequent", "geometry", needs=("task", "split"))
         scored[path], scores = _scores(task, path)
         of_count = {int(count): value for count, value in scores.items()}
         models[label] = dict(zip(of_count, inputs.numbers(list(of_count.values()), path), strict=True))
@@ -57,14 +57,13 @@ def gather(args: argparse.Namespace) -> tuple[dict[str, dict[int, float]], str]:
 
 def _scores(task: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, float]]:
     """Return what a result scores, and its scores by number of removed tokens."""
-    if task["family"] == "frequent":
-        return f"mean of {len(task['without'])} STS tasks", task["average_without"]
-    if not task.get("without_frequent"):
+    own = task["family"] == "frequent"
+    scores = task.get("average_without" if own else "without_frequent")
+    if not scores:
         raise UserError(f"{path}: no scores without frequent tokens; evaluate again with --task_set frequent")
-    return f"{task['task'].removesuffix('-geometry')} {task['split']}", {
-        "0": task["spearman"],
-        **task["without_frequent"],
-    }
+    if own:
+        return f"mean of {len(task.get('without') or ())} STS tasks", scores
+    return f"{task['task'].removesuffix('-geometry')} {task['split']}", {"0": task.get("spearman"), **scores}
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,7 @@
 """Read the inputs of plots: encoders and labelled pairs, score files, and folders of runs."""
 
 import argparse
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.utils import schema
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.parsing import parse_json, read_text
+from dcpcse.utils.run_files import Scores
 
 if TYPE_CHECKING:
     from senteval import ScoredPairs
@@ -58,24 +61,37 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} is not JSON ({error})") from error
 
 
-def read_family(path: Path, family: str, *others: str) -> list[dict[str, Any]]:
+def read_family(path: Path, family: str, *others: str, needs: Sequence[str]) -> list[dict[str, Any]]:
     """Return the results of a task family from a file written by `evaluation.py --output_file`.
 
-    others: families that are read if the file contains no results of the first one. Raises UserError if the file
-    contains no results of any of them.
+    others: families that are read if the file contains no results of the first one. needs: keys of each result.
+    Raises UserError if the file contains no results of any family, or if one of them lacks a key.
     """
     content = read_json(path)
     tasks = content.get("tasks") if isinstance(content, dict) else None
     if not isinstance(tasks, dict):
         raise UserError(f"{path} contains no scores; give a file of evaluation.py --output_file")
-    of_families = ([task for task in tasks.values() if task["family"] == one] for one in (family, *others))
+    with schema.explained(path):
+        schema.check(Scores, content)
+    of_families = ([task for task in tasks.values() if task.get("family") == one] for one in (family, *others))
     found = next(filter(None, of_families), None)
     if found is None:
-        families = ", ".join(sorted({task["family"] for task in tasks.values()})) or "none"
+        families = ", ".join(sorted({str(task.get("family")) for task in tasks.values()})) or "none"
         raise UserError(f"{path}: no {family} tasks (only: {families}); evaluate with --task_set {family}")
+    for task, name in itertools.product(found, needs):
+        if task.get(name) is None:
+            raise UserError(f"{path} is damaged: a task of the family {task['family']} lacks {name}; evaluate again")
     if not content.get("complete", True):
         notify(f"{path}: the evaluation has not finished; the file contains {plural(len(tasks), 'task')} so far")
     return found
+
+
+def read_task(path: Path, family: str, *others: str, needs: Sequence[str]) -> dict[str, Any]:
+    """Return the only result that `read_family` finds; raises UserError if there are several."""
+    found = read_family(path, family, *others, needs=needs)
+    if len(found) > 1:
+        raise UserError(f"{path} contains {len(found)} {found[0]['family']} tasks; give a file with one of them")
+    return found[0]
 
 
 def numbers(values: Sequence[Any], owner: str) -> list[float]:

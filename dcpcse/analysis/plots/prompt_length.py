@@ -3,18 +3,40 @@
 import argparse
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from huggingface_hub.dataclasses import strict
 
 from dcpcse.analysis.plots import inputs, style
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LENGTH_ROW = re.compile(r"(?P<study>.*)/length-(?P<length>\d+)")
+LENGTH_ROW = re.compile(r"(?P<study>.*)/length-(?P<length>[0-9]{1,9})")
+
+
+@strict
+@dataclass(kw_only=True)
+class _AnswerCell(schema.Open):
+    values: list  # of numbers, which `inputs.numbers` requires of the cell that is drawn
+    published: int | float | None = schema.finite(default=None)
+    comparable: bool = True
+
+
+@strict
+@dataclass(kw_only=True)
+class AnswerRow(schema.Open):
+    """A row in the answer file of dcpcse reproduce, which `reproduction.result_tables.as_json` writes."""
+
+    name: str
+    cells: dict[str, _AnswerCell] = field(default_factory=dict)
+
+
 """Name of a row with the scores of a prompt length."""
 
 STS_AVERAGE = "STS average, Spearman × 100"
@@ -72,8 +94,10 @@ def read_points(path: Path, study: str | None, cell: str) -> tuple[dict[int, lis
     These are the values of the rows named STUDY/length-P. Rows that were not run are left out.
     """
     content = inputs.read_json(path)
-    rows = content.get("rows") if isinstance(content, dict) else None
-    found = [(named, row) for row in rows or () if (named := LENGTH_ROW.fullmatch(row["name"])) and row["cells"]]
+    rows = content.get("rows", []) if isinstance(content, dict) else []
+    with schema.explained(path):
+        schema.check(list[AnswerRow], rows)
+    found = [(named, row) for row in rows if (named := LENGTH_ROW.fullmatch(row["name"])) and row.get("cells")]
     studies = dict.fromkeys(named["study"] for named, _ in found)
     if not studies:
         raise UserError(f"{path}: no finished rows named .../length-P; give the results of a study of prompt lengths")

@@ -105,10 +105,15 @@ def _score_lines(scores: Mapping[str, Any]) -> list[str]:
         for name, of in run["dev"].items():
             lines.append(f"dev {name}: best {of['best']:.4f} at step {of['best_step']}, last {of['last']:.4f}")
     for name, report in scores.get("evaluations", {}).items():
-        averages = [f"{family} average {value:.2f}" for family, value in report["averages_x100"].items()]
-        tasks = [f"{task} {value:.2f}" for task, value in report["scores_x100"].items()]
-        lines.append(f"{name} ({report['mode']}): {', '.join([*averages, *tasks])}")
+        shown = {f"{family} average": value for family, value in report["averages_x100"].items()}
+        shown |= report["scores_x100"]
+        scores_of = ", ".join(f"{task} {_score(value)}" for task, value in shown.items())
+        lines.append(f"{name} ({report['mode']}): {scores_of}")
     return lines
+
+
+def _score(value: float | None) -> str:
+    return "missing" if value is None else f"{value:.2f}"
 
 
 def _bytes(size: float) -> str:

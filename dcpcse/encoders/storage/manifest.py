@@ -303,8 +303,11 @@ def require_unchanged(folder: Path, record: Mapping[str, Any]) -> None:
         raise UserError(problem)
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; raise UserError if the file cannot be read or contains anything else."""
+def read_object(path: Path, kind: type | None = None) -> dict[str, Any]:
+    """Return the JSON object in a file; raise UserError if the file cannot be read or contains anything else.
+
+    kind: the schema of the object, if it is not checked later.
+    """
     try:
         content = parse_json(read_text(path))
     except OSError as error:
@@ -313,6 +316,9 @@ def read_object(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not readable JSON ({first_line(error)}); copy the folder again") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a JSON object; copy the folder again")
+    if kind is not None:
+        with schema.explained(path):
+            schema.check(kind, content)
     return content
 
 

@@ -1,20 +1,37 @@
 """Results of finished units: means over seeds, differences to published figures, and bootstrap intervals."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from huggingface_hub.dataclasses import strict
 from senteval.bootstrap import Gain, Scored, gain
 
 from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, PublishedRow
 from dcpcse.experiments.reproduction.units import PRINTED, UNIT_SCORES, UNIT_SIMILARITIES, RunUnit
+from dcpcse.utils import schema
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.run_files import Scores
 
 GEOMETRY = ("alignment", "uniformity", "anisotropy", "token_anisotropy")
 """Columns of the geometry task, which are not scaled; lower is better."""
 
 LOWER_IS_BETTER = (*GEOMETRY, "rank")
+
+
+@strict
+@dataclass(kw_only=True)
+class SimilarityLine(schema.Open):
+    """A line that `dcpcse similarity --json` prints."""
+
+    sentences: list[str]
+    score: int | float = schema.finite()
+
+    def validate_sentences(self) -> None:
+        """Raise ValueError unless there are two sentences."""
+        if len(self.sentences) != 2:
+            raise ValueError(f"sentences is {self.sentences!r:.60}; expected two")
 
 
 @dataclass(frozen=True)
@@ -91,7 +108,7 @@ def collect_result(row: PublishedRow, units: Sequence[RunUnit], comparable: bool
     if found and (missing := [column for column in row.columns if column not in cells]):
         notes.append(f"not measured on these data: {', '.join(missing)}")
     if row.predict and found:
-        notes += _token_notes(row, _lines(units[0], "predict")[0])
+        notes += _token_notes(row, _predicted(units[0]))
     return RowResult(row, cells, tuple(unit.seed for unit in units), notes=tuple(notes))
 
 
@@ -113,33 +130,41 @@ def read_figures(unit: RunUnit) -> dict[str, float]:
     row = unit.row
     values: dict[str, float] = {}
     if "evaluate" in unit.steps:
-        values = figures_of(row, json.loads((unit.folder / UNIT_SCORES).read_text(encoding="utf-8")))
+        values = figures_of(row, schema.read(Scores, unit.folder / UNIT_SCORES))
     if row.similarity:
-        values |= {line["sentences"][1]: line["score"] for line in _lines(unit, "similarity")}
+        lines = schema.read_lines(SimilarityLine, unit.folder / PRINTED["similarity"])
+        values |= {line["sentences"][1]: line["score"] for line in lines}
     if row.predict:
-        (line,) = _lines(unit, "predict")
+        line = _predicted(unit)
         values |= {column: len(set(line[column]) & set(row.predict[column])) for column in row.columns}
     return {column: values[column] for column in row.columns if column in values}
 
 
 def figures_of(row: PublishedRow, scores: Mapping[str, Any]) -> dict[str, float]:
     """Return all figures of a row in the content of a scores file of evaluation.py, by the name of their column."""
-    values: dict[str, float] = dict(scores["scores_x100"])
-    for task in scores["tasks"].values():
+    values: dict[str, float | None] = dict(scores.get("scores_x100", {}))
+    for task in scores.get("tasks", {}).values():
         values |= {name: task[name] for name in GEOMETRY if name in task}
-        values |= {f"recall@{cutoff}": recall for cutoff, recall in task.get("recall", {}).items()}
-        values |= {f"without {count}": score for count, score in task.get("average_without", {}).items()}
-        ranks = {(query, answer): rank for query, answer, rank in task.get("ranks", ())}
+        values |= {f"recall@{cutoff}": recall for cutoff, recall in (task.get("recall") or {}).items()}
+        values |= {f"without {count}": score for count, score in (task.get("average_without") or {}).items()}
+        ranks = {(query, answer): rank for query, answer, rank in task.get("ranks") or ()}
         if row.answer in ranks:
             values["rank"] = ranks[row.answer]
-    if row.family in scores["averages_x100"]:
-        values[AVERAGE_COLUMN] = scores["averages_x100"][row.family]
-    return values
+    values[AVERAGE_COLUMN] = scores.get("averages_x100", {}).get(row.family)
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _lines(unit: RunUnit, step: str) -> list[dict[str, Any]]:
-    text = (unit.folder / PRINTED[step]).read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+def _predicted(unit: RunUnit) -> dict[str, list[str]]:
+    """Return column → predicted tokens."""
+    path = unit.folder / PRINTED["predict"]
+    lines = schema.read_lines(dict, path)
+    if len(lines) != 1 or not all(_is_tokens(lines[0].get(column)) for column in unit.row.columns):
+        raise UserError(f"{path} is damaged: expected one line with the tokens of {', '.join(unit.row.columns)}")
+    return lines[0]
+
+
+def _is_tokens(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(token, str) for token in value)
 
 
 def _token_notes(row: PublishedRow, line: Mapping[str, Any]) -> list[str]:

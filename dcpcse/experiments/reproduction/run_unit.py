@@ -10,21 +10,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.dataclasses import strict
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from dcpcse.encoders.storage.manifest import is_model_folder
 from dcpcse.experiments.reproduction.units import PRINTED, TRAININGS, UNIT_SCORES, RunUnit
+from dcpcse.utils import schema
 from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import open_append, remove, write_atomic
 from dcpcse.utils.locks import exclusive_lock
-from dcpcse.utils.parsing import parse_json
 from dcpcse.utils.ray_cluster import connected, machines
-from dcpcse.utils.run_files import checkpoints_in
+from dcpcse.utils.run_files import Scores, checkpoints_in
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +36,21 @@ RETRIES = 3
 """How often a unit is restarted from its last checkpoint on another worker, if its worker is lost."""
 
 
+@strict
+@dataclass(kw_only=True)
+class UnitRecord(schema.Open):
+    """The record of a unit, with the options by which it is recognised."""
+
+    digest: str
+
+
 class UnitFailedError(UserError):
     """A command of a unit has failed. The message contains the last line of its log and the path of the log."""
 
 
 def is_finished(unit: RunUnit) -> bool:
     """Whether all measurements of a unit exist. Raises UserError if they were obtained with other options."""
-    record = _read(unit.folder / RECORD)
+    record = _read(UnitRecord, unit.folder / RECORD)
     if record and record["digest"] != unit.digest:
         raise UserError(
             f"{unit.folder} contains {unit.name} with other options, see {unit.folder / RECORD}; choose another "
@@ -48,8 +58,8 @@ def is_finished(unit: RunUnit) -> bool:
         )
     if not record or not all((unit.folder / PRINTED[step]).is_file() for step in unit.steps if step in PRINTED):
         return False
-    scores = _read(unit.folder / UNIT_SCORES) if "evaluate" in unit.steps else {"complete": True}
-    return bool(scores and scores["complete"])
+    scores = _read(Scores, unit.folder / UNIT_SCORES) if "evaluate" in unit.steps else {"complete": True}
+    return bool(scores and scores.get("complete"))
 
 
 def run_unit(unit: RunUnit) -> None:
@@ -115,11 +125,11 @@ def _last_line(unit: RunUnit) -> str:
     return f"{said} (full log: {unit.folder / LOG})"
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(kind: type, path: Path) -> dict[str, Any] | None:
     try:
-        return parse_json(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); delete it to run its unit again") from error
+        return schema.read(kind, path) if path.is_file() else None
+    except UserError as error:
+        raise UserError(f"{error}; delete it to run its unit again") from error
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

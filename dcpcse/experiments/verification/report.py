@@ -11,21 +11,37 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.dataclasses import strict
 from prettytable import PrettyTable, TableStyle
 
 from dcpcse.experiments.reproduction.published_rows import PublishedRow
 from dcpcse.experiments.reproduction.result_tables import environment_line
 from dcpcse.experiments.reproduction.results import GEOMETRY, figures_of
 from dcpcse.experiments.verification.subject import Subject
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import json_text, require_output, write_files
-from dcpcse.utils.parsing import parse_json
 
 RULE = (
     "passes if each published figure, the average included, differs by at most 0.05 points from the measured one, "
     "both rounded to two decimals (alignment, uniformity and anisotropy: 0.0005, four decimals)"
 )
 REPORT_JSON, REPORT_PAGE = "verification.json", "verification.md"
+
+
+@strict
+@dataclass(kw_only=True)
+class _Checkpoint(schema.Open):
+    weights_sha256: dict[str, str]
+
+
+@strict
+@dataclass(kw_only=True)
+class VerificationRecord(schema.Open):
+    """The report as JSON: the keys that say what it is about."""
+
+    row: str
+    checkpoint: _Checkpoint
 
 
 @dataclass(frozen=True)
@@ -135,9 +151,9 @@ def require_report_room(folder: Path, subject: Subject, row: PublishedRow, overw
     path = folder / REPORT_JSON
     if path.is_file() and not overwrite:
         try:
-            earlier = parse_json(path.read_text(encoding="utf-8"))
+            earlier = schema.read(VerificationRecord, path)
             about = (earlier["row"], earlier["checkpoint"]["weights_sha256"])
-        except (ValueError, KeyError, TypeError):
+        except UserError:
             about = None
         if about != (row.name, dict(subject.weights)):
             what = f"is the report on {'other weights' if about and about[0] == row.name else 'another row'}"

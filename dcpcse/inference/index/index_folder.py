@@ -14,11 +14,14 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from huggingface_hub.dataclasses import strict
 
+from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import (
     atomic_folder,
@@ -31,12 +34,32 @@ from dcpcse.utils.files import (
     write_json_atomic,
 )
 from dcpcse.utils.npy import open_array
-from dcpcse.utils.parsing import parse_json, read_text
+from dcpcse.utils.parsing import parse_json
 
 INDEX_FORMAT = 2
 RECORD, VECTORS, SENTENCES = "dcpcse_index.json", "vectors.npy", "sentences.jsonl"
 CENTROIDS, CELLS = "centroids.npy", "cells.npy"  # only with the backend ivf
 _FILES = (VECTORS, SENTENCES, CENTROIDS, CELLS)
+
+
+@strict
+@dataclass(kw_only=True)
+class IndexRecord(schema.Open):
+    """The record of an index folder."""
+
+    format: int = schema.version(INDEX_FORMAT)
+    rows: int | None = schema.count(default=None)
+    dimension: int = schema.count()
+    backend: str = schema.one_of(("exact", "ivf"))
+    num_cells_in_search: int | None = schema.between(1, schema.MAX_COUNT)
+    model: dict | None
+    text: str | None
+    sha256: dict[str, str] = schema.sha256()
+
+    def validate_cells(self) -> None:
+        """Raise ValueError unless exactly the indexes with cells have a number of cells to search."""
+        if (self.backend == "ivf") != (self.num_cells_in_search is not None):
+            raise ValueError(f"num_cells_in_search is {self.num_cells_in_search} with the backend {self.backend}")
 
 
 class SavedSentences(Sequence[str]):
@@ -184,8 +207,7 @@ def read_index(
         problem = f"contains no {RECORD}" if folder.is_dir() else "is not a folder"
         raise UserError(f"{folder} {problem}; give a folder that contains an index")
     try:
-        record = parse_json(read_text(folder / RECORD))
-        _require_record(record)
+        record = schema.read(IndexRecord, folder / RECORD)
         for name in (VECTORS, SENTENCES, CENTROIDS, CELLS)[: 4 if record["backend"] == "ivf" else 2]:
             if not (folder / name).is_file():
                 raise ValueError(f"{name} is missing")
@@ -205,20 +227,6 @@ def read_index(
     except (OSError, ValueError) as error:
         raise _unusable(folder, error) from error
     return record, sentences, vectors, clusters
-
-
-def _require_record(record: Any) -> None:
-    """Raise ValueError unless the record has the current format and all its fields have valid types."""
-    found = record.get("format") if isinstance(record, dict) else None
-    if found != INDEX_FORMAT:
-        raise ValueError(f"{RECORD} has format {found!r:.40}; this version reads format {INDEX_FORMAT}")
-    ivf = record.get("backend") == "ivf"
-    kinds = {"dimension": int, "backend": str, "num_cells_in_search": int if ivf else type(None)}
-    for name, kind in {**kinds, "model": dict | None, "text": str | None, "sha256": dict}.items():
-        if not isinstance(record.get(name, ...), kind):
-            raise ValueError(f"{RECORD}: {name} is missing or not valid")
-    if ivf and record["num_cells_in_search"] < 1:
-        raise ValueError(f"{RECORD}: num_cells_in_search is {record['num_cells_in_search']}")
 
 
 def _rows(path: Path, record: Mapping[str, Any]) -> np.ndarray:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dcpcse.encoders.storage import manifest
+from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_io import BROKEN_PICKLE, load_tensors, require_finite
 
@@ -43,10 +44,9 @@ class ForeignCheckpoint:
 def read_checkpoint(folder: Path) -> ForeignCheckpoint:
     """Read a checkpoint's folder; raise UserError that names a damaged file and its problem."""
     _require_checkpoint(folder)
-    adapter = (
-        manifest.read_object(folder / manifest.PEFT_CONFIG) if (folder / manifest.PEFT_CONFIG).is_file() else None
-    )
-    config = manifest.read_object(folder / manifest.CONFIG) if (folder / manifest.CONFIG).is_file() else {}
+    adapter_path, config_path = folder / manifest.PEFT_CONFIG, folder / manifest.CONFIG
+    adapter = manifest.read_object(adapter_path, AdapterConfig) if adapter_path.is_file() else None
+    config = manifest.read_object(config_path, EncoderConfig) if config_path.is_file() else {}
     file = _weights_in(folder, adapter is not None)
     tensors = load_tensors(file) if file.suffix == ".safetensors" else load_pickle(file)
     if not tensors:

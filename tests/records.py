@@ -1,0 +1,292 @@
+"""A file of each kind that is read back, with what reads it, for the tests and the fuzzer."""
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from past_runs import make_run
+
+from dcpcse.analysis.plots import alignment_uniformity, fewshot, frequent_tokens, prompt_length, training_curves
+from dcpcse.cli.commands.info import format_facts
+from dcpcse.cli.main import find_command
+from dcpcse.data.cache_summary import CacheSummary
+from dcpcse.data.corrupted_corpus import Corpus
+from dcpcse.data.duplicates import DuplicateCounts
+from dcpcse.doctor import encoder_folder, model_folder
+from dcpcse.doctor.findings import CheckSettings
+from dcpcse.encoders.safe_loading import require_plain_folder
+from dcpcse.experiments.reproduction import results
+from dcpcse.experiments.reproduction.run_unit import is_finished
+from dcpcse.experiments.template_search import TemplateScores
+from dcpcse.experiments.verification.report import require_report_room
+from dcpcse.inference.file_encoding.shards import Shards
+from dcpcse.inference.index import index_folder
+from dcpcse.inference.index.sentence_index import SentenceIndex
+from dcpcse.interop.convert.read import read_checkpoint
+from dcpcse.interop.folder_contents import describe_folder
+from dcpcse.interop.onnx_encoder import OnnxEncoder
+from dcpcse.training import atomic_save, model_card
+from dcpcse.training.run_recorder import write_environment
+from dcpcse.utils import locks, schema
+from dcpcse.utils.errors import UserError
+
+SHA = "0" * 64
+
+
+@dataclass(frozen=True)
+class Record:
+    """A file in a folder, what reads it, and how many of its mutants are tried, chosen by `SEED`."""
+
+    folder: Path
+    name: str
+    read: Callable[[Path], Any]
+    sample: int = 60
+
+
+def all_of(*reads: Callable[[Path], Any]) -> Callable[[Path], None]:
+    """Call all functions, also after one of them has raised UserError."""
+
+    def read(folder: Path) -> None:
+        for one in reads:
+            with contextlib.suppress(UserError):
+                one(folder)
+
+    return read
+
+
+TASKS = {
+    "STS12": {"family": "sts", "task": "STS12", "split": "test", "sets": {"all": {"pearson": {"all": 0.5}}}},
+    "MR": {"family": "fewshot", "task": "MR-fewshot", "draws": [60.0, 61.5], "shots": 16},
+    "B-geometry": {
+        **{"family": "geometry", "task": "B-geometry", "split": "test", "sentences": 9, "spearman": 70.5},
+        **{"alignment": 0.2, "uniformity": -2.5, "without_frequent": {"8": 60.5}, "recall": {"1": 50.0}},
+        "ranks": [["a query", "an answer", 3]],
+    },
+    "STS-frequent": {"family": "frequent", "task": "STS", "split": "test", "average_without": {"0": 7.0, "8": 6.0}},
+}
+SCORES = {
+    **{"complete": True, "mode": "test", "scores_x100": {"STS12": 70.5}, "averages_x100": {"sts": 70.5}},
+    **{"model": {"method": "dcpcse", "identity": {"trained": "x"}}, "protocol": {"kfold": 10}, "tasks": TASKS},
+}
+STATE = {
+    **{"global_step": 4, "max_steps": 4, "num_train_epochs": 2, "best_global_step": 2, "best_metric": 0.5},
+    **{
+        "log_history": [{"step": 1, "loss": 2.0, "eval_stsb_spearman": 0.5}],
+        "stateful_callbacks": {"a": {"args": {}}},
+    },
+}
+ADAPTER = {"peft_type": "PREFIX_TUNING", "base_model_name_or_path": "x/y", "revision": None, "num_virtual_tokens": 3}
+CONFIG = {"model_type": "bert", "hidden_size": 4, "architectures": ["BertModel"], "_name_or_path": "x"}
+OCCURRENCES = {"count": 1, "lines": [2]}
+SUMMARY = {
+    **{"columns": ["a", "b"], "dropped": 0, "dropped_lines": [3], "unit": "line", "classes": {}, "scores": [0.5]},
+    "repeats": {"duplicates": OCCURRENCES, "identical": OCCURRENCES, "contradictory": OCCURRENCES}
+    | {"relabelled": OCCURRENCES, "rows": 4, "pairs": 1},
+}
+MADE_OF = {"format": 1, "model": {"base": "x"}, "text": {"lines": 2, "sha256": SHA}, "options": {"dtype": "float32"}}
+ANSWER = {"rows": [{"name": "x/length-4", "cells": {"avg": {"values": [7.0], "published": 8.0, "comparable": True}}}]}
+PREDICTED = {"sentence": "s", "first": ["a", "b"], "second": ["c"]}
+
+
+def make_records(root: Path) -> dict[str, Record]:
+    """Write a record of each kind."""
+    found = {}
+
+    def add(name: str, file: str, content: Any, read: Callable[[Path], Any], folder: Path | None = None) -> None:
+        folder = folder or root / name.replace(" ", "-")
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, list) and file.endswith(".jsonl"):
+            path.write_text("".join(json.dumps(line) + "\n" for line in content), encoding="utf-8")
+        elif content is not None:
+            path.write_text(json.dumps(content), encoding="utf-8")
+        found[name] = Record(folder, file, read)
+
+    options = json.dumps({"max_steps": 4, "num_train_epochs": 3.0, "seed": 7, "metric_for_best_model": "loss"})
+    for name, file in RUN_FILES.items():
+        folder = make_run(root / name.replace(" ", "-"))
+        (folder / "run.yaml").write_text(options, encoding="utf-8")
+        (folder / "trainer_state.json").write_text(json.dumps(STATE), encoding="utf-8")
+        (folder / "scores.json").write_text(json.dumps(SCORES), encoding="utf-8")
+        shutil.copytree(folder, other := root / f"other-of-{folder.name}")
+        compare = ["--compare", str(folder), str(other), "--json", str(root / "c.json"), "--overwrite"]
+        runs = lambda _, words=compare: find_command("runs")(words)  # noqa: E731
+        more = {"environment": [rewrite_environment], "metrics": [read_curves]}.get(name, [])
+        check_run = lambda folder: list(model_folder.check_run(folder, CheckSettings()))  # noqa: E731
+        found[name] = Record(folder, file, all_of(describe, runs, check_run, *more), sample=20)
+    plots = (
+        lambda path: fewshot.gather(SimpleNamespace(scores=[str(path)])),
+        lambda path: frequent_tokens.gather(SimpleNamespace(scores=[str(path)])),
+        lambda path: alignment_uniformity._read_point("a", path, "test"),
+    )
+    row = SimpleNamespace(
+        **{"columns": ("first", "second"), "predict": {"sentence": "s", "first": ["a"], "second": ["b"]}},
+        **{"similarity": (), "family": "sts", "answer": ("a query", "an answer"), "name": "r", "assumed": None},
+        **{"published": {}, "best": {}, "worst": {}, "reported": "mean"},
+    )
+    unit = SimpleNamespace(
+        row=row, seed=1, steps={"evaluate": (), "similarity": (), "predict": ()}, digest="d", name="u"
+    )
+
+    def of_unit(read: Callable[[Any], Any]) -> Callable[[Path], Any]:
+        return lambda folder: read(SimpleNamespace(**{**vars(unit), "folder": folder}))
+
+    add(
+        "scores",
+        "scores.json",
+        SCORES,
+        all_of(
+            *[lambda folder, plot=plot: plot(folder / "scores.json") for plot in plots],
+            lambda folder: model_card._read_scores(folder, {"trained": "x"}, []),
+            lambda folder: results.figures_of(row, schema.read(results.Scores, folder / "scores.json")),
+        ),
+    )
+    add(
+        "answer",
+        "answer.json",
+        ANSWER,
+        lambda folder: prompt_length.read_points(folder / "answer.json", None, "avg"),
+    )
+    add("unit", "unit.json", {"digest": "d", "name": "u"}, of_unit(is_finished))
+    similar = {"sentences": ["a", "b"], "score": 0.5}
+    row.similarity = ("a", "b")
+    for name, file, lines in (("cosines", "cosines.jsonl", [similar]), ("tokens", "tokens.jsonl", [PREDICTED])):
+        folder = root / name
+        add(name, file, lines, of_unit(lambda unit: results.collect_result(unit.row, [unit], True)), folder)
+        (folder / "scores.json").write_text(json.dumps(SCORES), encoding="utf-8")
+        if name == "cosines":
+            (folder / "tokens.jsonl").write_text(json.dumps(PREDICTED) + "\n", encoding="utf-8")
+        else:
+            (folder / "cosines.jsonl").write_text(json.dumps(similar) + "\n", encoding="utf-8")
+    add(
+        "verification",
+        "verification.json",
+        {"row": "r", "checkpoint": {"weights_sha256": {"a": SHA}}},
+        lambda folder: require_report_room(folder, SimpleNamespace(weights={"a": SHA}), row, False),
+    )
+    add(
+        "template scores",
+        "scores.jsonl",
+        [{"measured": {"a": 1}}, {"template": "t", "score": 50.5}],
+        lambda folder: TemplateScores(folder, {"a": 1}).best(3),
+    )
+    made = root / "index"
+    unit_rows = np.eye(4, 8, dtype=np.float32)
+    facts = {"model": {"base": "x"}, "text": "y"}
+    index_folder.write_index(made, False, 4, [(list("abcd"), unit_rows)], lambda rows: (rows[:2], CELLS), 1, facts)
+    add("index", index_folder.RECORD, None, lambda folder: SentenceIndex.load(folder), made)
+    output = root / "output/v.npy"
+    output.parent.mkdir()
+    output.write_bytes(b"x" * 9)
+
+    def start(folder: Path) -> None:
+        Shards(folder / "v.npy", MADE_OF, 1, lambda number: (2, 4), "float32").start(False)
+
+    add(
+        "encoded file",
+        "v.npy.json",
+        {"made_of": MADE_OF, "truncated": 0, "bytes": 9},
+        lambda folder: Shards(folder / "v.npy", MADE_OF, 1, None, "float32").finished() or start(folder),
+        output.parent,
+    )
+    (output.parent / "v.npy.parts").mkdir()
+    add(
+        "encode job",
+        "v.npy.parts/job.json",
+        {"made_of": MADE_OF, "chunks": 1},
+        start,
+    )
+    text = root / "text.txt"
+    text.write_text("a\nb\n", encoding="utf-8")
+    made_of = MADE_OF | {"text": {"lines": 2, "sha256": hashlib.sha256(text.read_bytes()).hexdigest()}}
+    add(
+        "vectors",
+        "v.npy.json",
+        {"made_of": made_of, "truncated": 0, "bytes": 1},
+        lambda folder: SentenceIndex.build(None, text, vectors=folder / "v.npy"),
+    )
+    np.save(root / "vectors/v.npy", np.eye(2, 4, dtype=np.float32))
+    corpus = root / "corpus"
+    corpus.mkdir()
+    Corpus.create(corpus, (4, 1, 6), 500).flush()
+    record = {"shape": [4, 1, 6], "data": "x", "vocabulary": "y", "views": ["anchor"], "max_seq_length": 32}
+    add(
+        "corpus", "corpus.json", record, lambda folder: Corpus.read(folder).require(data="x", views=["anchor"]), corpus
+    )
+    sealed = root / "seal"
+    sealed.mkdir()
+    (sealed / "file").write_text("x")
+    atomic_save._seal(sealed, {"processes": 1, "training file": SHA})
+    add("seal", atomic_save.SEAL, None, atomic_save.read_seal, sealed)
+    add(
+        "holder",
+        locks.LOCK,
+        {"process": 7, "host": "h", "since": "s"},
+        lambda folder: locks._holder(folder / locks.LOCK),
+    )
+    add(
+        "summary of the data cache",
+        "s.json",
+        SUMMARY,
+        lambda folder: DuplicateCounts.of(schema.read(CacheSummary, folder / "s.json")["repeats"]).share(8),
+    )
+    settings = {"format": 1, "dimension": 4, "max_tokens": 8}
+    settings["text"] = {"final_period": True, "strip": False, "prepend": ""}
+    encoder = object.__new__(OnnxEncoder)
+
+    def read_settings(folder: Path) -> None:
+        encoder.folder = folder
+        encoder._text = encoder._settings()["text"]
+        encoder._prepared("a sentence")
+
+    add("onnx", "encoder.json", settings, read_settings)
+    for name in ("model.onnx", "tokenizer.json"):
+        (root / "onnx" / name).touch()
+    check = lambda check: lambda folder: list(check(folder, CheckSettings()))  # noqa: E731
+    examine = (describe, check(encoder_folder.check_adapter), read_checkpoint)
+    add("adapter", "adapter_config.json", ADAPTER, all_of(*examine))
+    examine = (describe, check(encoder_folder.check), read_checkpoint, require_plain_folder)
+    add("encoder config", "config.json", CONFIG, all_of(*examine))
+    add("weight index", "model.safetensors.index.json", {"weight_map": {"a": "b.safetensors"}}, all_of(*examine))
+    (root / "weight-index/config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    pooled = root / "pooling"
+    add("pooling", "1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "pooling_mode": None}, describe, pooled)
+    (pooled / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    (pooled / "modules.json").write_text("[]")
+    return found
+
+
+RUN_FILES = {
+    "run options": "run.yaml",
+    "metrics": "metrics.jsonl",
+    "environment": "environment.json",
+    "trainer state": "trainer_state.json",
+    "scores of a run": "scores.json",
+}
+CELLS = np.array([0, 1, 0, 1], dtype=np.int32)
+
+
+def describe(folder: Path) -> None:
+    facts = describe_folder(folder, lambda line: None)
+    format_facts(facts)
+    json.dumps(facts, ensure_ascii=False).encode()
+
+
+def rewrite_environment(folder: Path) -> None:
+    path = folder / "environment.json"
+    before = path.read_bytes()
+    write_environment(folder, 3)
+    path.write_bytes(before)
+
+
+def read_curves(folder: Path) -> None:
+    curves = training_curves.gather(SimpleNamespace(runs=[str(folder)]))
+    for name in training_curves.metric_names(curves):
+        training_curves.series(*curves.values(), name)
