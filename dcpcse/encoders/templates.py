@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dcpcse.encoders.truncation import tokenize
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -206,16 +207,7 @@ def sentence_ids(
 
     room: the maximum number of tokens. lead: the text before each sentence, which belongs to its first word.
     """
-    ids = token_ids(tokenizer, [lead + sentence.strip() for sentence in sentences], room + 1, special=False)
-    return [row[:room] for row in ids], sum(len(row) > room for row in ids)
-
-
-def token_ids(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int, *, special: bool = True
-) -> list[list[int]]:
-    """Return the ids of texts, truncated to `max_length` tokens; special: whether to add special tokens."""
-    options = {"add_special_tokens": special, "truncation": True, "max_length": max_length, "verbose": False}
-    return tokenizer(list(texts), return_attention_mask=False, return_token_type_ids=False, **options)["input_ids"]
+    return tokenize(tokenizer, [lead + sentence.strip() for sentence in sentences], room, special=False)
 
 
 def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:

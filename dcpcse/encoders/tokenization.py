@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dcpcse.encoders.templates import Rendered, Slots, TokenTemplate, token_ids, with_final_period
+from dcpcse.encoders.templates import Rendered, Slots, TokenTemplate, with_final_period
+from dcpcse.encoders.truncation import tokenize
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -64,20 +65,6 @@ def tokenize_texts(
 
 def _drop(ids: list[int], removed: Collection[int]) -> list[int]:
     return [token for token in ids if token not in removed] if removed else ids
-
-
-def tokenize(
-    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_length: int
-) -> tuple[list[list[int]], int]:
-    """Return the token ids of each sentence, including special tokens, and the number of truncated sentences."""
-    # One extra token shows which texts are too long, without keeping all ids of a very long text.
-    ids = token_ids(tokenizer, sentences, max_length + 1)
-    longer = [i for i, tokens in enumerate(ids) if len(tokens) > max_length]
-    if longer:
-        truncated = token_ids(tokenizer, [sentences[i] for i in longer], max_length)
-        for i, tokens in zip(longer, truncated, strict=True):
-            ids[i] = tokens
-    return ids, len(longer)
 
 
 def require_batch_size(batch_size: int) -> None:

@@ -11,6 +11,7 @@ from huggingface_hub.dataclasses import strict
 
 from dcpcse.encoders.templates import with_final_period
 from dcpcse.encoders.tokenization import CUT_WARNING, batches, require_batch_size, require_sentences
+from dcpcse.encoders.truncation import truncated_ids
 from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import read_text
@@ -62,7 +63,9 @@ class OnnxEncoder:
         self._text: dict[str, Any] = settings["text"]
         self._words = Tokenizer.from_file(str(self.folder / TOKENIZER))
         self._pad_id: int = self._words.padding["pad_id"]
+        self._side: str = self._words.truncation["direction"]
         self._words.no_padding()  # batches are padded below
+        self._words.no_truncation()  # a setting that threads would share; see `truncated_ids`
         self._session = onnxruntime.InferenceSession(self.folder / GRAPH, providers=list(providers))
 
     def encode(
@@ -97,12 +100,10 @@ class OnnxEncoder:
             raise UserError(
                 f"max_length {wanted} is not between {least} and {self.max_tokens}, the maximum of this encoder"
             )
-        self._words.enable_truncation(wanted, direction=self._words.truncation["direction"])
-        texts = self._words.encode_batch_fast(list(map(self._prepared, sentences)))
-        cut = sum(bool(text.overflowing) for text in texts)
+        ids, cut = truncated_ids(self._words, list(map(self._prepared, sentences)), wanted, side=self._side)
         if cut and max_length is None:
-            logger.warning(CUT_WARNING, cut, len(texts), wanted)
-        return [text.ids for text in texts]
+            logger.warning(CUT_WARNING, cut, len(ids), wanted)
+        return ids
 
     def _prepared(self, sentence: str) -> str:
         """Return a sentence in the form that the tokenizer expects."""

@@ -67,7 +67,7 @@ def serve_page(blocks: gr.Blocks, host: str, port: int) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), host, "localhost", "127.0.0.1"]))
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-    blocks.queue(default_concurrency_limit=1)  # one query at a time: encoding changes the settings of a tokenizer
+    blocks.queue(default_concurrency_limit=1)  # one query at a time, which uses all cores
     blocks.launch(
         server_name=host, server_port=port, share=False, quiet=True, prevent_thread_lock=True, footer_links=[],
         theme=theme, css=CSS, enable_monitoring=False, ssr_mode=False, pwa=False, mcp_server=False,

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -68,32 +69,36 @@ class EncodeJob:
     def encode(self, model: SentenceEncoder, sentences: Sequence[str]) -> EncodedChunk:
         """Encode the sentences of a chunk."""
         autocast = torch.autocast(model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
-        with _count_truncated() as counter, autocast:
+        with _count_truncated() as counts, autocast:
             vectors = model.encode(
                 sentences, batch_size=self.encoder.batch_size, normalize=self.normalize, max_length=self.max_length
             )
         release_memory()
         with np.errstate(over="ignore"):  # the caller rejects infinite values and reports their line
-            return EncodedChunk(vectors.astype(self.dtype, copy=False), counter.truncated)
+            return EncodedChunk(vectors.astype(self.dtype, copy=False), sum(counts))
 
 
-class _TruncationCounter(logging.Filter):
-    """A filter that hides the warning about truncated texts, which every chunk would repeat, and sums its counts."""
+_COUNTS: ContextVar[list[int] | None] = ContextVar("counts", default=None)
+"""The numbers of truncated texts that warnings in this thread reported, or None if it does not count them."""
 
-    truncated = 0
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.msg is not CUT_WARNING:
-            return True
-        self.truncated += record.args[0]
-        return False
+def _counted(record: logging.LogRecord) -> bool:
+    """Hide the warning about truncated texts, which every chunk would repeat, and keep its number."""
+    counts = _COUNTS.get()
+    if record.msg is not CUT_WARNING or counts is None:
+        return True
+    counts.append(record.args[0])
+    return False
+
+
+# One filter for all threads: a filter that comes and goes would also hide the warnings of other threads.
+logging.getLogger(SentenceEncoder.__module__).addFilter(_counted)
 
 
 @contextlib.contextmanager
-def _count_truncated() -> Iterator[_TruncationCounter]:
-    counter, logger = _TruncationCounter(), logging.getLogger(SentenceEncoder.__module__)
-    logger.addFilter(counter)
+def _count_truncated() -> Iterator[list[int]]:
+    token = _COUNTS.set(counts := [])
     try:
-        yield counter
+        yield counts
     finally:
-        logger.removeFilter(counter)
+        _COUNTS.reset(token)

@@ -1,0 +1,63 @@
+"""Tokenise and truncate texts without changing the tokenizer, which several threads may share.
+
+The library `tokenizers` keeps the maximum length as a setting of the tokenizer, where a second thread would overwrite
+it. Here, the tokenizer returns all ids of a text, and the ids that it would cut off are removed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase
+
+
+def tokenize(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int, *, special: bool = True
+) -> tuple[list[list[int]], int]:
+    """Return the ids of each text, truncated to `max_length` tokens, and the number of truncated texts.
+
+    The ids are those of `tokenizer(texts, truncation=True, max_length=max_length)`. special: whether to add special
+    tokens, which count as tokens.
+    """
+    if not tokenizer.is_fast:  # it is written in Python and keeps no settings between calls
+        how = {"add_special_tokens": special, "verbose": False}
+        longer = sum(len(ids) > max_length for ids in tokenizer(list(texts), **how)["input_ids"])
+        return tokenizer(list(texts), truncation=True, max_length=max_length, **how)["input_ids"], longer
+    words = _without_settings(tokenizer)
+    return truncated_ids(words, texts, max_length, special=special, side=tokenizer.truncation_side)
+
+
+def truncated_ids(
+    words: Tokenizer, texts: Sequence[str], max_length: int, *, special: bool = True, side: str = "right"
+) -> tuple[list[list[int]], int]:
+    """Return the result of `tokenize` for a tokenizer of the library `tokenizers` without truncation and padding.
+
+    side: the end of the text where tokens are removed, "right" or "left".
+    """
+    rows, truncated = [], 0
+    for encoding in words.encode_batch_fast(list(texts), add_special_tokens=special):
+        ids = encoding.ids
+        if len(ids) > max_length:
+            truncated += 1
+            added = encoding.special_tokens_mask  # 1 only at the tokens added around the text, not at "[SEP]" in it
+            start, stop = added.index(0), len(added) - added[::-1].index(0)
+            room = stop - start - (len(ids) - max_length)
+            content = ids[start : start + room] if side == "right" else ids[stop - room : stop]
+            ids = [*ids[:start], *content, *ids[stop:]]
+        rows.append(ids)
+    return rows, truncated
+
+
+def _without_settings(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """Return a tokenizer without truncation and padding that shares all parts of this one, in about 10 µs."""
+    from tokenizers import Tokenizer
+
+    own = tokenizer.backend_tokenizer
+    words = Tokenizer(own.model)
+    words.normalizer, words.pre_tokenizer, words.post_processor = own.normalizer, own.pre_tokenizer, own.post_processor
+    words.add_tokens(list(own.get_added_tokens_decoder().values()))  # in the order of their ids, which they keep
+    words.encode_special_tokens = tokenizer.split_special_tokens
+    return words
