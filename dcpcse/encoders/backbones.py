@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import transformers
@@ -19,6 +20,7 @@ from dcpcse.encoders.safe_loading import NO_CODE, NO_PICKLES, WITH_ADAPTER, requ
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import MODEL_FOLDER_FILE
 from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.safetensors_io import require_same_tensors
 
 
@@ -360,12 +362,25 @@ def quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
+_EVALUATING: WeakKeyDictionary[nn.Module, list[bool]] = WeakKeyDictionary()
+"""Module → for each running context of `evaluating`, whether the module was in train mode before."""
+_LOCK = thread_lock()
+
+
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module into eval mode for the duration of the context."""
-    was_training = module.training
-    module.eval()
+    """Put a module into eval mode for the duration of the context.
+
+    If contexts overlap in several threads, the last one to end restores the mode from before the first.
+    """
+    with _LOCK:
+        before = _EVALUATING.setdefault(module, [])
+        before.append(module.training)
+        module.eval()
     try:
         yield
     finally:
-        module.train(was_training)
+        with _LOCK:
+            was_training = before.pop()
+            if not before:
+                module.train(was_training)

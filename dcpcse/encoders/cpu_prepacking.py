@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from dcpcse.utils.locks import thread_lock
+
 LEAST_WEIGHTS = 256 * 256
 """Minimum size of a prepacked matrix. Smaller ones do not benefit: a oneDNN call takes about 20 µs longer than MKL."""
 
@@ -30,28 +32,41 @@ Values that the user has set are kept.
 for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, KEPT_PRODUCTS)
 
+_LOCK = thread_lock()
+
 
 @contextlib.contextmanager
 def prepacked(module: nn.Module, enabled: bool = True) -> Iterator[int]:
     """Make linear layers of a module multiply by prepacked copies of their weights within the context.
 
-    Yields the number of these layers. They are the float32 layers on a CPU whose weights need no gradient: under
-    `torch.no_grad` and `torch.inference_mode`, all layers; otherwise, the frozen ones. Their weights must not change
-    within the context. The copies double the memory of the weights; a backward pass, which also needs copies of the
-    transposed weights, triples it.
+    Yields the number of layers that it prepacks. They are the float32 layers on a CPU whose weights need no gradient:
+    under `torch.no_grad` and `torch.inference_mode`, all layers; otherwise, the frozen ones. Their weights must not
+    change within the context. The copies double the memory of the weights; a backward pass, which also needs copies
+    of the transposed weights, triples it. Contexts that overlap, also in several threads, share the copies, which are
+    kept until the last of these contexts ends.
     """
-    layers = [layer for layer in module.modules() if _fits(layer)] if enabled and _available() else []
-    for layer in layers:
-        layer.forward = _Prepacked(layer)
+    held: list[tuple[nn.Linear, _Prepacked]] = []
+    new = 0
     try:
-        yield len(layers)
+        with _LOCK:
+            for layer in filter(_fits, module.modules()) if enabled and _available() else ():
+                if "forward" not in vars(layer):
+                    layer.forward, new = _Prepacked(layer), new + 1
+                layer.forward.users += 1
+                held.append((layer, layer.forward))
+        yield new
     finally:
-        for layer in layers:
-            del layer.forward
+        with _LOCK:
+            for layer, product in held:
+                product.users -= 1
+                if not product.users:
+                    del layer.forward
 
 
 class _Prepacked:
-    """Replacement for the forward method of an `nn.Linear`."""
+    """Replacement for the forward method of an `nn.Linear`. users: number of contexts that use it."""
+
+    users = 0
 
     def __init__(self, layer: nn.Linear) -> None:
         self.weight, self.bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
@@ -95,8 +110,8 @@ def _available() -> bool:
 
 
 def _fits(layer: nn.Module) -> bool:
-    # A layer with its own forward method was changed by other code (accelerate's hooks) or by an enclosing context.
-    if type(layer) is not nn.Linear or "forward" in vars(layer):
+    # A layer with another forward method of its own was changed by other code, such as accelerate's hooks.
+    if type(layer) is not nn.Linear or not isinstance(vars(layer).get("forward"), _Prepacked | None):
         return False
     parameters = list(layer.parameters())
     return layer.weight.numel() >= LEAST_WEIGHTS and all(

@@ -200,7 +200,8 @@ class SentenceEncoder(nn.Module):
         long sentences are smaller (see `CPU_TOKENS` and `GPU_TOKENS`). normalize: scale the embeddings to unit length.
         max_length: truncate texts to this number of tokens, including special tokens; by default, only texts that
         exceed the encoder's positions are truncated, and one warning reports their number. without: token ids to
-        remove from all texts, except special tokens. Raises UserError if an argument is invalid.
+        remove from all texts, except special tokens. Several threads may call this at the same time, but not while the
+        model is trained. Raises UserError if an argument is invalid.
         """
         tokenization.require_batch_size(batch_size)
         tokenization.require_sentences(sentences)

@@ -18,6 +18,7 @@ from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.inference.loading import load_model
 from dcpcse.inference.similarity import cosine_matrix, normalize_rows
+from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError
 
 Sentences = str | Sequence[str]
@@ -64,7 +65,9 @@ class SimCSE:
         max_length: maximum number of tokens; longer sentences are truncated. If the encoder allows fewer tokens, its
         own maximum applies.
         """
-        self.model.to(self.device if device is None else device)
+        wanted = self.device if device is None else pick_device(device)
+        if wanted != self.model.device:
+            self.model.to(wanted)
         sentences = [sentence] if isinstance(sentence, str) else sentence
         vectors = self.model.encode(sentences, batch_size, max_length=min(max_length, self.model.encoder.max_tokens))
         vectors = normalize_rows(vectors) if normalize_to_unit else vectors

@@ -1,4 +1,4 @@
-"""An exclusive lock on a folder that one run writes to."""
+"""An exclusive lock on a folder that one run writes to, and a lock for the threads of a process."""
 
 import contextlib
 import errno
@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -107,3 +108,11 @@ def _described(content: bytes) -> str | None:
     except ValueError:
         return None
     return f"process {holder['process']} on {holder['host']} since {holder['since']}"
+
+
+def thread_lock() -> threading.RLock:
+    """Return a lock for the threads of this process. A forked process gets it free, whoever held it."""
+    lock = threading.RLock()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lock._at_fork_reinit)
+    return lock

@@ -21,10 +21,12 @@ from dcpcse.inference.index.index_folder import read_index, require_place, write
 from dcpcse.inference.similarity import normalize_rows
 from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.npy import open_array
 
 CHUNK = 8_192  # number of sentences encoded and written at once
 QUERY_CHUNK = 256  # number of queries compared with the vectors at once
+_ADDING = thread_lock()
 
 
 class Hit(NamedTuple):
@@ -197,11 +199,13 @@ class SentenceIndex:
             raise UserError(f"{len(vectors)} vectors for {len(sentences)} sentences; give one row a sentence")
         if not len(sentences):
             return
-        added = self._unit_vectors(vectors, len(self))
-        self._sentences, self._vectors = [*self._sentences, *sentences], np.concatenate([self._vectors, added])
-        if self._ivf is not None:
-            self._ivf.add(added)
-        self.text = None
+        with _ADDING:
+            added = self._unit_vectors(vectors, len(self))
+            # In this order, a search in another thread finds the sentences of all vectors that it sees.
+            self._sentences, self._vectors = [*self._sentences, *sentences], np.concatenate([self._vectors, added])
+            if self._ivf is not None:
+                self._ivf.add(added)
+            self.text = None
 
     def search(
         self, queries: str | Sequence[str], top_k: int = 5, threshold: float | None = None, *, batch_size: int = 128
@@ -223,16 +227,16 @@ class SentenceIndex:
             raise UserError(f"threshold {threshold}: must be between -1 and 1, as cosines are")
         if not len(vectors):
             return []
-        queries, k = self._unit_vectors(vectors), min(top_k + nearest.EXTRA_ROWS, len(self))
-        found = []
+        searched, queries, found = self._vectors, self._unit_vectors(vectors), []
+        k = min(top_k + nearest.EXTRA_ROWS, len(searched))
         for start in range(0, len(queries), QUERY_CHUNK):
             chunk = queries[start : start + QUERY_CHUNK]
             if self._ivf is None:
-                candidates = nearest.nearest_rows(self._vectors, chunk, k, self.backend)
+                candidates = nearest.nearest_rows(searched, chunk, k, self.backend)
             else:
                 candidates = self._ivf.search(chunk, k)[1]
             for query, own in zip(chunk, candidates, strict=True):
-                rows, scores = nearest.rank_candidates(self._vectors, query, own)
+                rows, scores = nearest.rank_candidates(searched, query, own)
                 best = list(zip(rows.tolist(), scores.tolist(), strict=True))[:top_k]
                 found.append([Hit(self._sentences[r], s, r) for r, s in best if threshold is None or s >= threshold])
         return found
