@@ -134,6 +134,9 @@ def scaled_to_one(rows: np.ndarray) -> np.ndarray:
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Scale rows (N, H) to length 1, in float64; rows of zeros are unchanged."""
     rows = rows.astype(np.float64)
+    # Powers of two scale without rounding, and no square of a number below 1 overflows.
+    _, exponents = np.frexp(np.abs(rows).max(axis=1, keepdims=True, initial=0))
+    rows = np.ldexp(rows, -exponents)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
 

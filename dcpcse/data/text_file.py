@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from dcpcse.utils import arguments
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.text_lines import decode_line, line_error
 
@@ -32,7 +33,7 @@ class TextFile:
 
         Blank lines are rejected, since row i of the vectors belongs to line i of the file.
         """
-        path = Path(path)
+        path = Path(arguments.path("text file", path))
         _require_file(path)
         starts, digests, at, number, digest = [], [], 0, 0, hashlib.sha256()
         try:

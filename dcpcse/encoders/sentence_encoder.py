@@ -31,6 +31,7 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_template_only, template_tokens
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate
 from dcpcse.encoders.tokenization import TokenizedTexts
+from dcpcse.utils.arguments import encode_arguments, whole_number
 from dcpcse.utils.devices import pick_device, release_memory, run_jobs
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.live_runs import read_beside_training
@@ -203,8 +204,7 @@ class SentenceEncoder(nn.Module):
         remove from all texts, except special tokens. Several threads may call this at the same time, but not while the
         model is trained. Raises UserError if an argument is invalid.
         """
-        tokenization.require_batch_size(batch_size)
-        tokenization.require_sentences(sentences)
+        sentences = encode_arguments(sentences, batch_size, normalize, max_length, without, show_progress)
         texts = self.tokenize(sentences, max_length, without)
 
         def encode_batch(rows: Sequence[int]) -> np.ndarray:
@@ -229,7 +229,7 @@ class SentenceEncoder(nn.Module):
     def require_length(self, max_length: int) -> None:
         """Raise UserError if max_length leaves no room for text or exceeds the encoder's positions."""
         least, limit = 3 if self.template is None else self.template.length + 1, self.encoder.max_tokens
-        if not least <= max_length <= limit:
+        if not least <= whole_number("max_length", max_length) <= limit:
             raise UserError(f"a maximum of {max_length} tokens is invalid; this encoder takes {least} to {limit}")
 
     def _encode_batch(self, texts: TokenizedTexts, rows: Sequence[int], normalize: bool) -> np.ndarray:

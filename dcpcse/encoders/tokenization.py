@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dcpcse.encoders.templates import Rendered, Slots, TokenTemplate, with_final_period
 from dcpcse.encoders.truncation import tokenize
-from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,29 +63,6 @@ def tokenize_texts(
 
 def _drop(ids: list[int], removed: Collection[int]) -> list[int]:
     return [token for token in ids if token not in removed] if removed else ids
-
-
-def require_batch_size(batch_size: int) -> None:
-    """Raise UserError if batch_size is less than 1."""
-    if batch_size < 1:
-        raise UserError(f"batch_size {batch_size} is too small; give at least 1")
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
-"""Surrogates: Python strings can contain them, but tokenizers cannot encode them."""
-
-
-def require_sentences(sentences: Sequence[str]) -> None:
-    """Raise UserError unless `sentences` is a sequence of strings, and not a single string."""
-    if isinstance(sentences, str):
-        raise UserError("encode takes a list of sentences but got a single string; write encode([text])")
-    if not hasattr(sentences, "__getitem__") or isinstance(sentences, Mapping):
-        raise UserError(f"encode takes a list of sentences but got a {type(sentences).__name__}; write list(...)")
-    for i, sentence in enumerate(sentences):
-        if not isinstance(sentence, str):
-            raise UserError(f"sentence {i} is a {type(sentence).__name__} ({sentence!r:.60}); give a string")
-        if not sentence.isascii() and _SURROGATE.search(sentence):
-            raise UserError(f"sentence {i} contains a surrogate ({sentence!r:.60}), half a character; remove it")
 
 
 def batches(lengths: Sequence[int], rows: int, tokens: int) -> Iterator[list[int]]:

@@ -26,8 +26,9 @@ from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import TOKENIZER_FILES, sha256_of
 from dcpcse.encoders.storage.model_folder import FolderContents
-from dcpcse.encoders.tokenization import TokenizedTexts, require_batch_size, require_sentences
+from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.inference.mixed_batch import EncoderBatch, hidden_states, joint_mask
+from dcpcse.utils.arguments import encode_arguments, strings
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.live_runs import read_beside_training
@@ -128,10 +129,14 @@ class Adapters:
         if isinstance(adapter, str):
             how = {"max_length": max_length, "without": without, "show_progress": show_progress}
             return self[adapter].encode(sentences, batch_size, normalize, **how)
-        require_batch_size(batch_size)
-        require_sentences(sentences)
-        _require_a_name_each(sentences, adapter)
-        texts = _Texts.tokenize(self, sentences, adapter, max_length, without)
+        sentences = encode_arguments(sentences, batch_size, normalize, max_length, without, show_progress)
+        takes = "encode takes the name of an adapter or a list of names"
+        names = strings(adapter, takes, "name", "the name of an adapter")
+        if len(names) != len(sentences):
+            raise UserError(
+                f"got {len(sentences)} sentences and {len(names)} adapter names; give one name, or one per sentence"
+            )
+        texts = _Texts.tokenize(self, sentences, names, max_length, without)
 
         def encode_batch(rows: Sequence[int]) -> np.ndarray:
             return as_numbers(texts.embeddings(rows), normalize)
@@ -256,18 +261,6 @@ def _errors_of(name: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(f"adapter {name!r}: {error}") from error
-
-
-def _require_a_name_each(sentences: Sequence[str], names: Sequence[str]) -> None:
-    if not hasattr(names, "__getitem__") or isinstance(names, Mapping):
-        raise UserError(f"encode takes the name of an adapter or a list of names, not a {type(names).__name__}")
-    if len(names) != len(sentences):
-        raise UserError(
-            f"got {len(sentences)} sentences and {len(names)} adapter names; give one name, or one per sentence"
-        )
-    for i, name in enumerate(names):
-        if not isinstance(name, str):
-            raise UserError(f"name {i} is a {type(name).__name__} ({name!r:.60}); give the name of an adapter")
 
 
 def _read_folder(folder: str | Path) -> FolderContents:

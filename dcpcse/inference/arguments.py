@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from dcpcse.encoders.pooling import BIAS_NAMES, POOLERS, UNTRAINED, describe_poolers
 from dcpcse.encoders.templates import Template
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import flag, option, require, require_count
+from dcpcse.utils.option_fields import flag, option, require, require_choices, require_count, require_kinds
 
 
 @dataclass
@@ -59,6 +59,8 @@ class EncoderArguments:
     use_auth_token: bool = option(False, "Use the stored hub token.")
 
     def __post_init__(self) -> None:
+        require_kinds(self)
+        require_choices(self)
         for name in ("batch_size", "top_k"):
             require(getattr(self, name) >= 1, f"--{name}", getattr(self, name), "at least 1")
         if self.template is not None:
@@ -96,6 +98,8 @@ class EncodingArguments:
     overwrite: bool = option(False, "Replace an output, finished or not, of a different model, text or option.")
 
     def __post_init__(self) -> None:
+        require_kinds(self)
+        require_choices(self)
         for name in ("chunk_size", "num_processes", "max_seq_length"):
             given = getattr(self, name)
             require(given is None or given >= 1, f"--{name}", given, "at least 1")

@@ -18,6 +18,7 @@ from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.inference.loading import load_model
 from dcpcse.inference.similarity import cosine_matrix, normalize_rows
+from dcpcse.utils.arguments import path, truth_value, whole_number
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError
 
@@ -41,13 +42,14 @@ class SimCSE:
         num_cells_in_search: int = 10,
         pooler: str | None = None,
     ) -> None:
-        name = str(model_name_or_path)
+        name = str(path("model_name_or_path", model_name_or_path))
         if pooler is None and not is_model_folder(name):
             pooler = "cls_before_pooler" if "unsup" in name else "cls"
         arguments = EncoderArguments(pooler_type=pooler, device=None if device is None else str(device))
         self.model = load_model(name, arguments)
         self.tokenizer, self.device = self.model.tokenizer, self.model.device
-        self.num_cells, self.num_cells_in_search = num_cells, num_cells_in_search
+        self.num_cells = whole_number("num_cells", num_cells, 1)
+        self.num_cells_in_search = whole_number("num_cells_in_search", num_cells_in_search, 1)
         self.index: SentenceIndex | None = None
 
     def encode(
@@ -65,11 +67,15 @@ class SimCSE:
         max_length: maximum number of tokens; longer sentences are truncated. If the encoder allows fewer tokens, its
         own maximum applies.
         """
+        max_length = min(whole_number("max_length", max_length), self.model.encoder.max_tokens)
+        given = {"return_numpy": return_numpy, "normalize_to_unit": normalize_to_unit, "keepdim": keepdim}
+        for name, value in given.items():
+            truth_value(name, value)
         wanted = self.device if device is None else pick_device(device)
         if wanted != self.model.device:
             self.model.to(wanted)
         sentences = [sentence] if isinstance(sentence, str) else sentence
-        vectors = self.model.encode(sentences, batch_size, max_length=min(max_length, self.model.encoder.max_tokens))
+        vectors = self.model.encode(sentences, batch_size, max_length=max_length)
         vectors = normalize_rows(vectors) if normalize_to_unit else vectors
         vectors = vectors[0] if isinstance(sentence, str) and not keepdim else vectors
         return vectors if return_numpy else torch.from_numpy(vectors)
@@ -82,7 +88,8 @@ class SimCSE:
         keys: sentences, or their vectors.
         """
         own = self.encode(queries, device, return_numpy=True, keepdim=True)
-        others = keys if isinstance(keys, np.ndarray) else self.encode(keys, device, return_numpy=True)
+        are_vectors = isinstance(keys, np.ndarray) and keys.dtype.kind not in "OTU"
+        others = keys if are_vectors else self.encode(keys, device, return_numpy=True)
         found = cosine_matrix(own, np.atleast_2d(others))
         if not isinstance(queries, str):
             return found
@@ -101,6 +108,9 @@ class SimCSE:
         use_faiss: None uses faiss if it is installed and faster; the search results are the same. faiss_fast: search
         approximately, with the cells of faiss. Raises UserError if faiss is required but not installed.
         """
+        truth_value("faiss_fast", faiss_fast)
+        if use_faiss is not None:
+            truth_value("use_faiss", use_faiss)
         if faiss_fast and use_faiss is False:
             raise UserError("faiss_fast=True needs faiss, but use_faiss=False excludes it; leave one of them out")
         self.index = SentenceIndex.build(

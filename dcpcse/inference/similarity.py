@@ -6,15 +6,17 @@ from typing import Any
 import numpy as np
 from senteval.scores import cosine, unit_rows
 
+from dcpcse.utils.arguments import encoder, matrix
 from dcpcse.utils.errors import UserError
 
 
 def normalize_rows(vectors: np.ndarray, first: int = 0) -> np.ndarray:
     """Return the rows (n, H) scaled to unit length, in float32.
 
-    first: the number that the error message uses for the first row. Raises UserError if a row is zero or not finite.
+    first: the number that the error message uses for the first row. Raises UserError if a row is zero or not finite,
+    or if the vectors are not real numbers.
     """
-    rows = np.asarray(vectors)
+    rows = matrix("vectors", vectors)
     if rows.ndim != 2:
         raise UserError(f"vectors of shape {rows.shape}; give a matrix (n, H) with one row a vector")
     finite = np.isfinite(rows).all(axis=1)
@@ -48,6 +50,7 @@ def similarity(
     model: any object with `encode(sentences, batch_size=…)`. A returned array is float32. Raises UserError
     if a vector is zero or not finite.
     """
+    encoder(model)
     one, other = ([x] if isinstance(x, str) else x for x in (a, b))
     found = cosine_matrix(model.encode(one, batch_size=batch_size), model.encode(other, batch_size=batch_size))
     found = found[tuple(0 if isinstance(x, str) else slice(None) for x in (a, b))]

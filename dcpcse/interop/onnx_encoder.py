@@ -10,9 +10,10 @@ import numpy as np
 from huggingface_hub.dataclasses import strict
 
 from dcpcse.encoders.templates import with_final_period
-from dcpcse.encoders.tokenization import CUT_WARNING, batches, require_batch_size, require_sentences
+from dcpcse.encoders.tokenization import CUT_WARNING, batches
 from dcpcse.encoders.truncation import truncated_ids
 from dcpcse.utils import schema
+from dcpcse.utils.arguments import encode_arguments, path
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import read_text
 
@@ -56,7 +57,7 @@ class OnnxEncoder:
         except ImportError as error:
             raise UserError(f"{error.name} is not installed: pip install onnxruntime tokenizers") from error
 
-        self.folder = Path(folder)
+        self.folder = Path(path("folder", folder))
         settings = self._settings()
         self.dimension: int = settings["dimension"]
         self.max_tokens: int = settings["max_tokens"]
@@ -83,8 +84,7 @@ class OnnxEncoder:
         included. By default, sentences are truncated to the maximum of the encoder, with one warning that reports how
         many.
         """
-        require_batch_size(batch_size)
-        require_sentences(sentences)
+        sentences = encode_arguments(sentences, batch_size, normalize, max_length)
         ids = self._ids(sentences, max_length)
         embeddings = np.empty((len(ids), self.dimension), dtype=np.float32)
         for rows in batches(list(map(len, ids)), batch_size, TOKENS_PER_BATCH):

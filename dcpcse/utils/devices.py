@@ -17,11 +17,13 @@ JobT = TypeVar("JobT")
 def pick_device(device: str | torch.device | None) -> torch.device:
     """Return the given device; the default is cuda if available, else cpu. Raises UserError if it is unavailable."""
     try:
-        picked = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if isinstance(device, bool) or not isinstance(device, str | int | torch.device | None):
+            raise TypeError  # torch would take True as the number of a GPU
+        picked = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
         torch.empty(0, device=picked)
         if picked.type == "meta":
             raise RuntimeError("it holds no values")
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise UserError(
             f"device {str(device)!r} is not available; choose cpu, or cuda if torch finds a GPU"
         ) from error

@@ -4,8 +4,9 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_args
 
+from dcpcse.utils.arguments import list_of_strings, number, string, truth_value, whole_number
 from dcpcse.utils.errors import UserError, invalid_choice
 
 BASE = "--base (in Python: base=)"
@@ -120,9 +121,20 @@ def require_seed(name: str, given: int | None) -> None:
 def require_choices(arguments: Any) -> None:
     """Raise UserError if the value of an option is not one of the choices that its dataclass field declares."""
     for one in fields(arguments):
-        value, known = getattr(arguments, one.name), one.metadata.get("choices")
-        if known is not None and value is not None and value not in known:
-            raise invalid_choice(f"--{one.name}", value, known)
+        given, known = getattr(arguments, one.name), one.metadata.get("choices")
+        for value in given if isinstance(given, list) else [given]:
+            if known is not None and value is not None and value not in known:
+                raise invalid_choice(f"--{one.name}", value, known)
+
+
+def require_kinds(arguments: Any) -> None:
+    """Convert options to the types of their fields, such as numpy's integers; raise UserError for other types."""
+    checks = {bool: truth_value, int: whole_number, float: number, str: string, list[str]: list_of_strings}
+    for one in fields(arguments):
+        value, kinds = getattr(arguments, one.name), (one.type, *get_args(one.type))
+        if value is not None or type(None) not in kinds:
+            check = next(check for kind, check in checks.items() if kind in kinds)
+            setattr(arguments, one.name, check(f"--{one.name}", value))
 
 
 def require_count(name: str, value: int | None) -> None:

@@ -19,6 +19,7 @@ from dcpcse.encoders.storage.manifest import (
     file_names,
     read_record,
 )
+from dcpcse.utils.arguments import path
 from dcpcse.utils.errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ def resolve_model_folder(name: str, options: LoadOptions) -> tuple[str, LoadOpti
 
 def require_model_folder(name: str | Path, options: LoadOptions | None) -> tuple[str | Path, LoadOptions | None]:
     """Like `resolve_model_folder`, but raise UserError if the repository does not contain a model folder."""
-    if not is_hub_id(name):
+    if not is_hub_id(path("folder", name)):
         return name, options
     options = options or LoadOptions()
     folder = find_model_folder(str(name), options)

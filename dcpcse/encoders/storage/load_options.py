@@ -1,7 +1,10 @@
 """Options for loading a checkpoint from the Hugging Face Hub: revision, cache and token."""
 
+import os
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from dcpcse.utils.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -11,6 +14,12 @@ class LoadOptions:
     revision: str | None = None
     cache_dir: str | None = None
     token: str | bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, kinds in {"revision": str, "cache_dir": str | os.PathLike, "token": str | bool}.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kinds):
+                raise UserError(f"{name} of type {type(value).__name__}: must be a string")
 
     @classmethod
     def from_args(cls, cache_dir: str | None, use_auth_token: bool, model_revision: str = "main") -> "LoadOptions":

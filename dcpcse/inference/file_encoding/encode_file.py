@@ -18,6 +18,7 @@ from dcpcse.inference.file_encoding.formats import writer_for
 from dcpcse.inference.file_encoding.ray_workers import RayWorkers, ray_workers
 from dcpcse.inference.file_encoding.shards import Shards, parts_folder
 from dcpcse.inference.file_encoding.workers import InProcess, WorkerProcesses
+from dcpcse.utils.arguments import path
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_file, require_writable
 from dcpcse.utils.locks import exclusive_lock
@@ -55,6 +56,9 @@ def encode_file(
     `if __name__ == "__main__":`. Raises UserError if a line cannot be encoded, if the output cannot be written, or if
     an existing output was written with a different model, text or options.
     """
+    model = str(path("model", model))
+    if not isinstance(args, EncodingArguments):
+        raise UserError(f"args of type {type(args).__name__}: must be EncodingArguments(output=...)")
     encoder, output = encoder or EncoderArguments(), Path(args.output)
     write = writer_for(output, args.with_sentences)
     require_file(output, "--output")

@@ -13,13 +13,13 @@ from tqdm.auto import tqdm
 from dcpcse.data.text_file import TextFile
 from dcpcse.encoders.fingerprint import current_identity, differences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.tokenization import require_sentences
 from dcpcse.inference.file_encoding.shards import OutputRecord
 from dcpcse.inference.index import nearest
 from dcpcse.inference.index.backends import BACKENDS
 from dcpcse.inference.index.index_folder import read_index, require_place, write_index
 from dcpcse.inference.similarity import normalize_rows
 from dcpcse.utils import schema
+from dcpcse.utils.arguments import encoder, matrix, number, path, strings, truth_value, whole_number
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.npy import open_array
@@ -89,17 +89,25 @@ class SentenceIndex:
         """
         if model is None and vectors is None:
             raise UserError("an index needs a model that encodes the sentences, or their vectors; give one of them")
+        if vectors is None:
+            encoder(model)
         require_backend(backend)
-        _require_positive("num_cells", num_cells)
-        _require_positive("num_cells_in_search", num_cells_in_search)
+        options = {"batch_size": batch_size, "num_cells": num_cells, "num_cells_in_search": num_cells_in_search}
+        for name, value in options.items():
+            whole_number(name, value, 1)
+        for name, value in {"overwrite": overwrite, "show_progress": show_progress}.items():
+            truth_value(name, value)
         if folder is not None:
+            folder = path("folder", folder)
             require_place(Path(folder), overwrite)
         count, chunks, text = _read_sentences(texts)
         identity = _identity(model)
         if isinstance(vectors, str | Path):
             vectors, identity = _read_vectors(Path(vectors), text, identity)
-        if vectors is not None and (np.ndim(vectors) != 2 or len(vectors) != count):
-            raise UserError(f"vectors of shape {np.shape(vectors)} for {count} sentences; give one row a sentence")
+        if vectors is not None:
+            vectors = matrix("vectors", vectors)
+            if vectors.ndim != 2 or len(vectors) != count:
+                raise _not_one_row_each(vectors, count)
 
         def rows() -> Iterator[tuple[list[str], np.ndarray]]:
             start = 0
@@ -138,7 +146,7 @@ class SentenceIndex:
         has changed, or if the index was built with a different model.
         """
         require_backend(backend)
-        record, sentences, vectors, clusters = read_index(folder)
+        record, sentences, vectors, clusters = read_index(path("folder", folder))
         if model is not None:
             _require_same_model(record["model"], model, f"the index {folder}")
         if backend == "ivf" and clusters is None:
@@ -170,33 +178,38 @@ class SentenceIndex:
     def num_cells_in_search(self, value: int) -> None:
         if self._ivf is None:
             raise UserError(f"num_cells_in_search needs the backend ivf; this index is searched with {self.backend}")
-        _require_positive("num_cells_in_search", value)
-        self._ivf.nprobe = min(value, self._ivf.nlist)
+        self._ivf.nprobe = min(whole_number("num_cells_in_search", value, 1), self._ivf.nlist)
 
     def sentence(self, row: int) -> str:
         """Return the sentence in a row; rows are counted from 0."""
-        if not 0 <= row < len(self):
+        if not 0 <= whole_number("row", row) < len(self):
             raise IndexError(row)
         return self._sentences[row]
 
     def vectors(self, rows: Sequence[int]) -> np.ndarray:
         """Return the unit vectors (n, H) of the given rows; rows are counted from 0."""
+        rows = [whole_number("row", row, 0, len(self) - 1) for row in rows]
         return np.asarray(self._vectors[np.asarray(rows, dtype=np.int64)])
 
     def add(self, sentences: Sequence[str] | str | Path, *, batch_size: int = 128) -> None:
         """Encode a list of sentences, or the lines of a text file, and add them as `add_vectors` does: all or none."""
         encode = self._encoder(batch_size)
-        texts = list(chain.from_iterable(_read_sentences(sentences)[1]))
-        self.add_vectors(texts, encode(texts))
+        if isinstance(sentences, str | Path):
+            sentences = list(chain.from_iterable(_read_sentences(sentences)[1]))
+        texts = strings(sentences)
+        if texts:
+            self.add_vectors(texts, encode(texts))
 
     def add_vectors(self, sentences: Sequence[str], vectors: np.ndarray) -> None:
         """Add sentences with their vectors (n, H) in memory; `save` writes them to a folder.
 
         Each call copies the index in memory, so add many sentences with one call.
         """
-        require_sentences(sentences)
-        if len(sentences) != len(vectors):
-            raise UserError(f"{len(vectors)} vectors for {len(sentences)} sentences; give one row a sentence")
+        sentences, vectors = strings(sentences), matrix("vectors", vectors)
+        if vectors.ndim == 0 or len(sentences) != len(vectors):
+            raise UserError(
+                f"vectors of shape {vectors.shape} for {len(sentences)} sentences; give one row a sentence"
+            )
         if not len(sentences):
             return
         with _ADDING:
@@ -216,16 +229,18 @@ class SentenceIndex:
         sentences with at least this cosine. Raises UserError if the index has no model, or if the model has changed
         since the index was built.
         """
-        vectors = self._encoder(batch_size)([queries] if isinstance(queries, str) else queries)
+        encode = self._encoder(batch_size)
+        vectors = encode([queries] if isinstance(queries, str) else strings(queries))
         found = self.search_vectors(vectors, top_k, threshold)
         return found[0] if isinstance(queries, str) else found
 
     def search_vectors(self, vectors: np.ndarray, top_k: int = 5, threshold: float | None = None) -> list[list[Hit]]:
         """Return, for each query vector (Q, H), the `top_k` sentences with the largest cosines, as `search` does."""
-        _require_positive("top_k", top_k)
-        if threshold is not None and not -1 <= threshold <= 1:
-            raise UserError(f"threshold {threshold}: must be between -1 and 1, as cosines are")
-        if not len(vectors):
+        whole_number("top_k", top_k, 1)
+        if threshold is not None:
+            number("threshold", threshold, -1, 1)
+        vectors = matrix("vectors", vectors)
+        if vectors.ndim and not len(vectors):
             return []
         searched, queries, found = self._vectors, self._unit_vectors(vectors), []
         k = min(top_k + nearest.EXTRA_ROWS, len(searched))
@@ -243,6 +258,7 @@ class SentenceIndex:
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write the index to a folder atomically. overwrite: replace an index in the folder."""
+        folder, overwrite = path("folder", folder), truth_value("overwrite", overwrite)
         ivf, parts = self._ivf, [range(i, min(i + CHUNK, len(self))) for i in range(0, len(self), CHUNK)]
         rows = (([self._sentences[row] for row in part], self._vectors[part.start : part.stop]) for part in parts)
         facts = {"model": self.identity, "text": self.text}
@@ -260,7 +276,7 @@ class SentenceIndex:
             raise UserError("the index has no model to encode with; load it with a model, or give vectors")
         if self.identity is not None:
             _require_same_model(self.identity, self.model, "the index")
-        return partial(self.model.encode, batch_size=batch_size)
+        return partial(encoder(self.model).encode, batch_size=whole_number("batch_size", batch_size, 1))
 
     def _unit_vectors(self, vectors: np.ndarray, first: int = 0) -> np.ndarray:
         rows = normalize_rows(vectors, first)
@@ -277,9 +293,8 @@ def require_backend(backend: str) -> None:
         nearest.load_faiss()
 
 
-def _require_positive(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise UserError(f"{name} {value}: must be a whole number, at least 1")
+def _not_one_row_each(vectors: np.ndarray, count: int) -> UserError:
+    return UserError(f"vectors of shape {vectors.shape} for {count} sentences; give one row a sentence")
 
 
 def _identity(model: Any) -> Mapping[str, Any] | None:
@@ -300,10 +315,10 @@ def _read_sentences(texts: Sequence[str] | str | Path) -> tuple[int, Iterable[li
     if isinstance(texts, str | Path):
         file = TextFile.read(texts, CHUNK)
         return file.lines, map(file.chunk, range(file.chunks)), file.sha256
-    require_sentences(texts)
-    if not len(texts):
+    texts = strings(texts)
+    if not texts:
         raise UserError("the list of sentences is empty; give at least one sentence")
-    return len(texts), (list(texts[i : i + CHUNK]) for i in range(0, len(texts), CHUNK)), None
+    return len(texts), (texts[i : i + CHUNK] for i in range(0, len(texts), CHUNK)), None
 
 
 def _read_vectors(

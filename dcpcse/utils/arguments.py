@@ -1,0 +1,157 @@
+"""Checks of the arguments that functions of the Python interface take; all raise UserError with one line.
+
+What a function takes, it takes exactly: "8" is no number, 1.0 and True are no whole numbers, and a table is no list.
+"""
+
+import math
+import operator
+import os
+import re
+from collections.abc import Iterable, Mapping
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcpcse.utils.errors import UserError, first_line
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Surrogates: Python strings can contain them, but tokenizers cannot encode them."""
+
+
+def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """Return an integer of any type, also of numpy, that is not a truth value and within limits, both included."""
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError as error:
+        raise _invalid(name, value, ", ".join(filter(None, ["a whole number", _limits(least, most)]))) from error
+    return _within(name, number, least, most)
+
+
+def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
+    """Return a finite real number, also of numpy, that is not a truth value and within limits, both included."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real) or not math.isfinite(value):
+        raise _invalid(name, value, ", ".join(filter(None, ["a number", _limits(least, most)])))
+    return _within(name, float(value), least, most)
+
+
+def truth_value(name: str, value: Any) -> bool:
+    """Return True or False; other values, such as "no", would count as true without being so."""
+    if not isinstance(value, bool | np.bool_):
+        raise _invalid(name, value, "True or False")
+    return bool(value)
+
+
+def string(name: str, value: Any) -> str:
+    """Return a string, or a path as a string."""
+    if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str):
+        raise _invalid(name, value, "a string")
+    return text
+
+
+def list_of_strings(name: str, value: Any) -> list[str]:
+    """Return a list or tuple of strings as a list."""
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        raise _invalid(name, value, "a list of strings")
+    return list(value)
+
+
+def path(name: str, value: Any) -> str | Path:
+    """Return a path that is not empty: a string or an object such as `pathlib.Path`, but no bytes."""
+    if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str) or not text:
+        raise _invalid(name, value, "a path, as a string or pathlib.Path")
+    if "\0" in text:
+        raise _invalid(name, value, "a path without NUL")
+    return value if isinstance(value, str | Path) else text
+
+
+def encoder(value: Any) -> Any:
+    """Return an object with a method `encode`, such as a `SentenceEncoder`, but no string, which has one too."""
+    if isinstance(value, str | type) or not callable(getattr(value, "encode", None)):
+        raise _invalid("model", value, "an object with encode(sentences, batch_size=...), such as dcpcse.load(folder)")
+    return value
+
+
+def strings(
+    value: Any, takes: str = "encode takes a list of sentences", item: str = "sentence", is_a: str = "a string"
+) -> list[str]:
+    """Return the strings of a list, array or column as a list.
+
+    takes, item, is_a: words of the messages: what is taken, and what one string of the list is. Raises UserError for
+    a single string, a table, a set, a mapping or an iterator, for an item that is not a string, and for a string with
+    a surrogate.
+    """
+    kind, shape = type(value).__name__, getattr(value, "shape", None)
+    if isinstance(value, str):
+        raise UserError(f"{takes} but got a single string; write encode([text])")
+    if hasattr(value, "columns") or hasattr(value, "column_names"):  # iterating over it may yield names of columns
+        raise UserError(f'{takes}, not a {kind} (a table); give one column: table["column"].tolist()')
+    ordered = all(hasattr(value, method) for method in ("__getitem__", "__len__", "__iter__"))
+    if not ordered or isinstance(value, Mapping | bytes | bytearray):
+        raise UserError(f"{takes}, not a {kind}; write list(...)")
+    if shape is not None and len(shape) != 1:
+        raise UserError(f"{takes}, not a {kind} of shape {tuple(shape)}; give one dimension")
+    texts = list(value)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UserError(f"{item} {i} is a {type(text).__name__} ({text!r:.60}); give {is_a}".replace("\n", " "))
+        if not text.isascii() and _SURROGATE.search(text):
+            raise UserError(f"{item} {i} contains a surrogate ({text!r:.60}), half a character; remove it")
+    return texts
+
+
+def encode_arguments(
+    sentences: Any,
+    batch_size: Any,
+    normalize: Any,
+    max_length: Any,
+    without: Any = (),
+    show_progress: Any = False,
+) -> list[str]:
+    """Check the arguments that all functions `encode` have, and return the sentences as a list."""
+    whole_number("batch_size", batch_size, 1)
+    truth_value("normalize", normalize)
+    truth_value("show_progress", show_progress)
+    if max_length is not None:
+        whole_number("max_length", max_length)
+    if isinstance(without, str) or not isinstance(without, Iterable):
+        raise _invalid("without", without, "a list of token ids")
+    for token in without:
+        whole_number("without: token id", token)
+    return strings(sentences)
+
+
+def matrix(name: str, value: Any) -> np.ndarray:
+    """Return vectors as an array of real numbers, without a copy where possible; the caller checks its shape.
+
+    Raises UserError for complex numbers, text, objects and rows of different lengths.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged rows; a tensor on a GPU or with a gradient
+        raise UserError(
+            f"{name} cannot be read as an array ({first_line(error)}); give a numpy array (n, H)"
+        ) from error
+    if array.dtype.kind not in "fiub":
+        raise UserError(f"{name} of dtype {array.dtype}; give real numbers, such as float32")
+    return array
+
+
+def _within(name: str, value: Any, least: float | None, most: float | None) -> Any:
+    if (least is not None and value < least) or (most is not None and value > most):
+        raise _invalid(name, value, _limits(least, most))
+    return value
+
+
+def _limits(least: float | None, most: float | None) -> str:
+    if most is None:
+        return "" if least is None else f"at least {least}"
+    return f"between {least} and {most}"
+
+
+def _invalid(name: str, value: Any, allowed: str) -> UserError:
+    shown = " ".join(repr(value).split())  # the representation of a model has many lines
+    return UserError(f"{name} {shown:.60}: must be {allowed}")
