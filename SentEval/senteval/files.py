@@ -1,5 +1,8 @@
 """Checks of the files of a task: whether they exist, have the official size, and are identical to the known ones."""
 
+import errno
+import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -47,8 +50,22 @@ def require_count(task: str, path: Path, found: int, official: int, unit: str) -
 @cache
 def known_files() -> dict[str, str]:
     """Return path in the data folder -> sha256 of the file with which the documented scores were computed."""
-    lines = KNOWN.read_text(encoding="utf-8").splitlines()
+    lines = read_bytes(KNOWN).decode().splitlines()
     return {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the contents of a file. Raises OSError for anything else: to open a pipe could wait forever."""
+    with open(path, "rb", opener=_open_regular) as file:
+        return file.read()
+
+
+def _open_regular(path: str, flags: int) -> int:
+    opened = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # which has no effect on files
+    if stat.S_ISREG(os.fstat(opened).st_mode):
+        return opened
+    os.close(opened)
+    raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file", path)
 
 
 def identify(
@@ -60,7 +77,7 @@ def identify(
     """
     found, read = {}, read or {}
     for path in dict.fromkeys(paths):
-        content = read.get(path) or Content.of(path.read_bytes())
+        content = read.get(path) or Content.of(read_bytes(path))
         name = path.relative_to(data_dir).as_posix() if path.is_relative_to(data_dir) else str(path)
         found[name] = {**content._asdict(), "known": known_files().get(name) == content.sha256}
     return found

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from senteval.errors import DataError
+from senteval.files import read_bytes
 
 REMEDY = "correct the file or download the SentEval data again"
 
@@ -72,7 +73,7 @@ def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> lis
     or_latin1, if it is not UTF-8.
     """
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
     record = _record.get()

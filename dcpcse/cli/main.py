@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Sequence
 
 from dcpcse.cli.runner import run
+from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import invalid_choice
 
 COMMANDS = {
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(argv: Sequence[str]) -> int | None:
     name, *words = argv or ["--help"]
     if name in ("-h", "--help"):
-        print(_help())
+        print_result(_help())
         return 0
     if name not in COMMANDS:
         raise invalid_choice("command", name, COMMANDS)

@@ -24,9 +24,10 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.training.summary import count_parameters
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import SEED
+from dcpcse.utils.parsing import read_bytes, read_text
 
 SAMPLE = Path(__file__).parents[2] / "data/sample"
 HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
@@ -70,9 +71,9 @@ def quickstart_command(argv: Sequence[str]) -> None:
     seconds = train_on_sample(base, args)
     model = SentenceEncoder.load(args.output_dir)
     rows["trained [CLS]"] = measure_sample(model, pairs)
-    print(score_report(rows, pairs["test"].gold))
-    print(cost_report(model, Path(args.output_dir), seconds))
-    print(neighbour_listing(model, (SAMPLE / "sentences.txt").read_text(encoding="utf-8").splitlines()))
+    print_result(score_report(rows, pairs["test"].gold))
+    print_result(cost_report(model, Path(args.output_dir), seconds))
+    print_result(neighbour_listing(model, read_text(SAMPLE / "sentences.txt").splitlines()))
 
 
 def quickstart_parser() -> CommandParser:
@@ -92,7 +93,7 @@ def official_encoder() -> str:
     """
     folder = _from_hub() or _from_package()
     weights = folder / "model.safetensors"
-    if not weights.is_file() or hashlib.sha256(weights.read_bytes()).hexdigest() != SHA256:
+    if not weights.is_file() or hashlib.sha256(read_bytes(weights)).hexdigest() != SHA256:
         raise UserError(f"{weights} is not the official file (sha256 {SHA256}); give an encoder with --base")
     return str(folder)
 

@@ -1,6 +1,5 @@
-"""Run a command-line tool: set up its output, and turn user mistakes into one line and exit code 2."""
+"""Run a command-line tool: set up its output; user mistakes and refusals of the system end in one line and code 2."""
 
-import errno
 import logging
 import os
 import signal
@@ -10,12 +9,14 @@ from collections.abc import Callable, Sequence
 
 from senteval.errors import DataError
 
-from dcpcse.utils.errors import UserError, printable
+from dcpcse.utils.console import print_message, printable_output
+from dcpcse.utils.errors import UserError, printable, shortened
+from dcpcse.utils.refusals import describe_refusal
 from dcpcse.utils.signals import Interrupted, end_silently, sigterm_raises
 
 
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> int:
-    """Run a tool and return its exit code; a user mistake prints one line to stderr and returns 2.
+    """Run a tool and return its exit code; a user mistake or a refusal of the system prints one line and returns 2.
 
     `--debug` shows the traceback. Of several processes, the first that fails prints the error (`_wait_for_the_end`).
     """
@@ -23,37 +24,39 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
     argv, debug = _take_debug(argv)
     # Of several processes, only the first one logs.
     first = os.environ.get("RANK", "0") == "0"
-    _set_up_output(first)
-    try:
-        _require_current_folder()
-        with sigterm_raises():
-            code = main(argv)
-        sys.stdout.flush()
-        return code or 0
-    except BrokenPipeError:
-        # The reader of the pipe (`| head`) has closed it. Python would report this when it flushes stdout at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13  # the exit code with which shells report SIGPIPE
-    except KeyboardInterrupt as error:
-        if debug:
-            raise
-        if first and (str(error) or not _is_launchers_signal(error)):
-            print(str(error) or "interrupted", file=sys.stderr)
-        return getattr(error, "code", 130)
-    except (UserError, DataError, OSError, RuntimeError) as error:
-        described = None if debug else _describe_error(error)
-        if described is None:
-            raise
-        line, code = described
-        if not first or code == 1:
-            _wait_for_the_end()
-        print(f"error: {printable(' '.join(line.splitlines()))}", file=sys.stderr)
-        if code == 2 and _is_one_of_several():
-            # Without Python's clean-up, in which the threads of a process group may abort and hide the exit code.
+    with printable_output():
+        _set_up_logging(first)
+        try:
+            _require_current_folder()
+            _require_text(argv)
+            with sigterm_raises():
+                code = main(argv)
             sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-        return code
+            return code or 0
+        except BrokenPipeError:
+            # The reader of the pipe (`| head`) has closed it. Python would report this when it flushes stdout.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + 13  # the exit code with which shells report SIGPIPE
+        except KeyboardInterrupt as error:
+            if debug:
+                raise
+            if first and (str(error) or not _is_launchers_signal(error)):
+                print_message(str(error) or "interrupted")
+            return getattr(error, "code", 130)
+        except Exception as error:
+            described = None if debug else _describe_error(error)
+            if described is None:
+                raise
+            line, code = described
+            if not first or code == 1:
+                _wait_for_the_end()
+            print_message(f"error: {shortened(line)}")
+            if code == 2 and _is_one_of_several():
+                # Without Python's clean-up, in which the threads of a process group may abort and hide the exit code.
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+            return code
 
 
 def _is_one_of_several() -> bool:
@@ -65,11 +68,8 @@ def _is_one_of_several() -> bool:
     return world_size() > 1
 
 
-def _set_up_output(first: bool) -> None:
-    """Log to stderr in the first process only; output to a closed stream (`>&-`) is discarded."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, it stays open until the process ends
+def _set_up_logging(first: bool) -> None:
+    """Log to stderr in the first process only."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Printable("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -79,28 +79,30 @@ def _set_up_output(first: bool) -> None:
 
 
 def _require_current_folder() -> None:
+    """Raise UserError unless the current folder exists and its path is text."""
     try:
-        os.getcwd()
+        _require_text([os.getcwd()], "the current folder")
     except FileNotFoundError as error:
         raise UserError("the current folder no longer exists; change to another folder") from error
 
 
-_PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-"""Errors that a path given by the user may cause, wherever it is first used."""
+def _require_text(words: Sequence[str], what: str = "the argument") -> None:
+    """Raise UserError for bytes that the encoding of the locale lacks: no file that dcpcse writes could name them."""
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            encoding = sys.getfilesystemencoding()
+            remedy = "rename it" if encoding == "utf-8" else "set PYTHONUTF8=1 if it is UTF-8, or rename it"
+            raise UserError(f"{what} {word!r} is not text in {encoding}; {remedy}")
 
 
 def _describe_error(error: Exception) -> tuple[str, int] | None:
     """Return the message of an error and the exit code, or None for a bug, which keeps its traceback."""
     if isinstance(error, (UserError, DataError)):
         return str(error), 2
-    if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
-        path = "" if error.filename is None else f": {str(error.filename)[:200]}"
-        return f"{error.strerror}{path}; give a different path", 2
-    if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # raised by pathlib
-        return f"{str(error)[:200]}; give the path of the file itself", 2
     if isinstance(error, RuntimeError) and _is_lost_process(error):
         return f"a different process of this run has ended or cannot be reached: {str(error).splitlines()[0]}", 1
-    return None
+    described = describe_refusal(error)
+    return described and (described, 2)
 
 
 class _Printable(logging.Formatter):

@@ -21,6 +21,7 @@ from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.npy import open_array
+from dcpcse.utils.parsing import read_bytes
 
 CORPUS = "corpus.json"
 IDS = "corrupted.npy"
@@ -77,7 +78,7 @@ class Corpus:
                 "corrupt"
             )
         try:
-            content = (folder / CORPUS).read_bytes()
+            content = read_bytes(folder / CORPUS)
             record, ids = schema.parse(CorpusRecord, content), open_array(folder / IDS)
             if ids.dtype not in (np.uint16, np.int32):
                 raise ValueError(f"{IDS} is {ids.dtype}, not uint16 or int32")

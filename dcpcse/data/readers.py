@@ -15,7 +15,9 @@ from typing import Any
 
 from dcpcse.data.labels import label_kind, misplaced_label, normalize_label
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.text_lines import NUL_OR_SURROGATE, decode_line
+from dcpcse.utils.parsing import open_input
+from dcpcse.utils.refusals import doing
+from dcpcse.utils.text_lines import NUL_OR_SURROGATE, decode_line, numbered_lines
 
 ROLES = ("anchor", "positive", "negative")
 
@@ -172,8 +174,8 @@ def _numbered_lines(source: DataSource) -> NumberedLines:
     digest = hashlib.sha256()
     try:
         # As bytes: text mode would also end lines at a lone \r, and str.splitlines at U+2028 and others.
-        with open(source.path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+        with doing(f"while {source.path} was read"), open_input(source.path) as file:
+            for number, line in numbered_lines(source.path, file):
                 digest.update(line)
                 try:
                     text = decode_line(source.path, number, line)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from dcpcse.utils import arguments
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.text_lines import decode_line, line_error
+from dcpcse.utils.parsing import open_input
+from dcpcse.utils.refusals import doing
+from dcpcse.utils.text_lines import decode_line, line_error, numbered_lines
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,9 @@ class TextFile:
         starts, digests, at, number, digest = [], [], 0, 0, hashlib.sha256()
         try:
             state = _state(path)
-            with open(path, "rb") as file:  # as bytes: text mode would also end lines at a lone \r
-                for number, line in enumerate(file, start=1):
+            # As bytes: text mode would also end lines at a lone \r.
+            with doing(f"while {path} was read"), open_input(path) as file:
+                for number, line in numbered_lines(path, file):
                     if not decode_line(path, number, line).strip():
                         raise line_error(path, number, "is blank; remove it, since every line must have a vector")
                     if (number - 1) % chunk_size == 0:
@@ -71,7 +74,7 @@ class TextFile:
         """Return the lines of a chunk without line ends; raise UserError if they are not those that were checked."""
         self.require_unchanged()
         try:
-            with open(self.path, "rb") as file:
+            with open_input(self.path) as file:
                 file.seek(self.starts[number])
                 lines = list(islice(file, self.chunk_size))
         except OSError as error:
@@ -115,7 +118,8 @@ def read_sentences(path: Path, option: str) -> list[str]:
     from senteval.lines import single_blanks
 
     try:
-        lines = path.read_bytes().split(b"\n")
+        with doing(f"while {path} was read"), open_input(path) as file:
+            lines = file.read().split(b"\n")
     except OSError as error:
         raise UserError(f"{option} {path}: cannot read the file: {error.strerror}") from error
     texts = [single_blanks(decode_line(path, number, line)) for number, line in enumerate(lines, start=1)]

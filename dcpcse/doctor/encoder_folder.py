@@ -9,7 +9,7 @@ from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok
 from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig, WeightIndex
 from dcpcse.encoders.storage.manifest import CONFIG, PEFT_CONFIG, PEFT_PROMPTS, WEIGHTS, read_object
 from dcpcse.utils.errors import UserError, first_line
-from dcpcse.utils.parsing import parse_json
+from dcpcse.utils.parsing import parse_json, read_bytes
 from dcpcse.utils.safetensors_header import HEADER_DTYPES, read_header
 
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
@@ -89,7 +89,7 @@ def _tokenizer(path: Path) -> Findings:
         return
     if found[0] == "tokenizer.json":
         try:
-            parse_json((path / found[0]).read_bytes())
+            parse_json(read_bytes(path / found[0]))
         except ValueError as error:
             yield fault("tokenizer", f"{path / found[0]} is not readable JSON ({error})")
             return

@@ -9,6 +9,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok, warning
+from dcpcse.utils.parsing import read_text
 
 SUPPORTED_VERSIONS = Path(__file__).parent / "supported.txt"
 """One requirement per line; setup.py reads the same file."""
@@ -21,7 +22,7 @@ _FLAGS = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_H
 
 def check(path: Path, settings: CheckSettings) -> Findings:
     """Check the environment; path: the folder whose disk space is checked."""
-    for line in SUPPORTED_VERSIONS.read_text(encoding="utf-8").splitlines():
+    for line in read_text(SUPPORTED_VERSIONS).splitlines():
         if line:
             yield from _version(Requirement(line))
     yield from _devices()

@@ -14,6 +14,8 @@ from dcpcse.data.labels import LabelCounter, describe_labels, label_kind
 from dcpcse.data.readers import ROLES, DataSource, read_table
 from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note, ok, warning
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import open_input
+from dcpcse.utils.text_lines import MOST_LINE_BYTES
 
 MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "<na>"}
 """Cells that other readers take for missing values; dcpcse reads them as text."""
@@ -110,8 +112,8 @@ def _is_sentence(name: str) -> bool:
 
 def _bytes(path: Path) -> Findings:
     """Check the byte-order mark and the line endings."""
-    marks, crlf, lf, lone, last = b"", 0, 0, 0, b""
-    with open(path, "rb") as file:
+    marks, crlf, lf, lone, last, since = b"", 0, 0, 0, b"", 0
+    with open_input(path) as file:
         while chunk := file.read(CHUNK_BYTES):
             if not marks:
                 marks = chunk[:3]
@@ -120,6 +122,9 @@ def _bytes(path: Path) -> Findings:
             lf += chunk.count(b"\n")
             lone += chunk.count(b"\r")
             last = chunk[-1:]
+            since = 0 if b"\n" in chunk else since + len(chunk)
+            if since > MOST_LINE_BYTES:  # the reader of the rows reports it
+                return
     size = f"{os.path.getsize(path):,} bytes"
     yield ok("format", f"{path.suffix.lower()[1:]}, {size}")
     if marks == b"\xef\xbb\xbf":

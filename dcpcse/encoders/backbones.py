@@ -16,11 +16,19 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging as transformers_logging
 
-from dcpcse.encoders.safe_loading import NO_CODE, NO_PICKLES, WITH_ADAPTER, require_plain_config, require_plain_folder
+from dcpcse.encoders.safe_loading import (
+    NO_CODE,
+    NO_PICKLES,
+    WITH_ADAPTER,
+    require_no_pipes,
+    require_plain_config,
+    require_plain_folder,
+)
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import MODEL_FOLDER_FILE
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.locks import thread_lock
+from dcpcse.utils.refusals import doing, is_out_of_memory
 from dcpcse.utils.safetensors_io import require_same_tensors
 
 
@@ -328,11 +336,15 @@ def _require_none_missing(name_or_path: str, missing: set[str], what: str = "enc
 @contextlib.contextmanager
 def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
     """Convert the errors that transformers raises for a wrong path, id or file to one line."""
+    require_no_pipes(Path(name_or_path))
     try:
-        yield
+        with doing(f"while the {what} {name_or_path} was loaded"):
+            yield
     except UserError:
         raise
     except Exception as error:  # tokenizers raises Exception itself, and invalid values cause errors of any type
+        if is_out_of_memory(error):
+            raise
         folder = Path(name_or_path)
         if "use_safetensors" in str(error):
             reason = NO_PICKLES

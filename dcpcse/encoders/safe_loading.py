@@ -48,6 +48,13 @@ def require_plain_config(name_or_path: str, config: PretrainedConfig) -> None:
             raise UserError(f"{name_or_path}: config.json requires {what} ({name}); give an encoder without them")
 
 
+def require_no_pipes(folder: Path) -> None:
+    """Raise UserError if a folder contains a pipe or a device, at which transformers and its libraries would wait."""
+    for file in folder.iterdir() if os.path.isdir(folder) else ():
+        if os.path.exists(file) and not file.is_file() and not file.is_dir():
+            raise UserError(f"{file} is a pipe or a device, not a file; remove it, or save its contents to a file")
+
+
 def require_plain_folder(folder: Path) -> None:
     """Raise UserError if a folder's weights are pickles or outside the folder, or if it contains an adapter."""
     if not folder.is_dir():

@@ -35,6 +35,7 @@ from dcpcse.utils.arguments import encode_arguments, whole_number
 from dcpcse.utils.devices import pick_device, release_memory, run_jobs
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.live_runs import read_beside_training
+from dcpcse.utils.refusals import doing
 from dcpcse.utils.safetensors_io import TORCH_DTYPES, require_same_tensors, set_dtype
 
 logger = logging.getLogger(__name__)
@@ -185,6 +186,7 @@ class SentenceEncoder(nn.Module):
         all_layers = self.pooler.needs_all_layers
         return self.encoder(input_ids, attention_mask, slots=slots, all_layers=all_layers, **options)
 
+    @doing("while sentences were encoded")
     def encode(
         self,
         sentences: Sequence[str],

@@ -21,6 +21,7 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
 from dcpcse.evaluation.embedding_cache import EmbeddingCache
 from dcpcse.evaluation.postprocessing import Fitting
+from dcpcse.utils.refusals import doing
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ METRIC_NAMES = {"STSBenchmark": "stsb_spearman", "SICKRelatedness": "sickr_spear
 """Similarity task with a dev set → name of its metric in the papers' training scripts."""
 
 
+@doing("while the tasks were evaluated")
 def evaluate_suite(
     model: SentenceEncoder,
     suite: Suite,

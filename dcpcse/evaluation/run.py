@@ -21,7 +21,7 @@ from dcpcse.evaluation.results_file import Report, write_similarities
 from dcpcse.evaluation.tables import headline, tables
 from dcpcse.inference.arguments import PublishedEvaluationArguments
 from dcpcse.inference.loading import load_model
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.distributed import (
     destroy_process_group,
     init_process_group,
@@ -63,7 +63,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
     report = Report(output, model, args.mode, settings, fitting) if output else None
     evaluation = evaluate_and_report(args, model, suite, report, fitting, benchmark)
     if is_main_process():
-        print(tables(evaluation.results, args.mode))
+        print_result(tables(evaluation.results, args.mode))
         _notify_summary(evaluation)
         if args.similarities_file:
             write_similarities(args.similarities_file, evaluation.results)

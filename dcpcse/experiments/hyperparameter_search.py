@@ -23,6 +23,7 @@ from dcpcse.utils import schema
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import open_append, require_plain_file, write_atomic
+from dcpcse.utils.parsing import read_bytes
 from dcpcse.utils.run_files import is_number, read_state
 
 TrainingOptions = dict[str, Any]
@@ -244,7 +245,7 @@ class Trials:
         with open_append(log) as file:
             code = subprocess.run([*command, "--overwrite_output_dir"], stdout=file, stderr=file).returncode
         if code:
-            last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            last = read_bytes(log).decode(errors="replace").strip().splitlines()
             raise TrialFailedError(last[-1] if last else f"exit code {code}")
         history = (read_state(folder) or {}).get("log_history") or []
         scores = [entry[SELECTION_METRIC] for entry in history if is_number(entry.get(SELECTION_METRIC))]

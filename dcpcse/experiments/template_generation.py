@@ -17,6 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from dcpcse.encoders.safe_loading import NO_CODE
 from dcpcse.encoders.templates import MASK, SENTENCE, Template
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import read_text
 
 SENTINELS = ("<extra_id_0>", "<extra_id_1>", "<extra_id_2>")
 MAX_GAP_TOKENS = 20
@@ -34,7 +35,7 @@ class Example:
 def read_definitions(path: str | Path) -> list[Example]:
     """Read lines of the form word<TAB>definition. Raises UserError with file and line for any other line."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the definitions {path}: {error}") from error
     examples = []

@@ -7,7 +7,6 @@ Every score is saved immediately, so that an interrupted search can be resumed.
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from prettytable import PrettyTable
 
 from dcpcse.encoders.templates import MASK, SENTENCE, Template
 from dcpcse.utils import schema
+from dcpcse.utils.console import print_message, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import open_append, require_writable, write_atomic
 from dcpcse.utils.parsing import parse_yaml, read_text
@@ -103,7 +103,7 @@ class TemplateScores:
             rows = schema.read_lines(ScoreLine, self.path)
         except UserError as error:
             raise UserError(f"{error}; delete it, or choose another --output_dir") from error
-        text = self.path.read_text(encoding="utf-8")
+        text = read_text(self.path)
         if not text.endswith("\n"):  # the incomplete line of a call that was killed
             write_atomic(self.path, text[: text.rfind("\n") + 1])
         return rows
@@ -135,7 +135,7 @@ def search_templates(args: argparse.Namespace, relationships: Sequence[str], pre
                 model.set_template(Template.parse(text))
                 result = evaluate_suite(model, suite, batch_size=args.batch_size).results[DEV_TASK]
                 scores.add(text, result.points)
-            print(f"{done}/{len(texts)}  {scores.by_template[text]:6.2f}  {text}", file=sys.stderr)
+            print_message(f"{done}/{len(texts)}  {scores.by_template[text]:6.2f}  {text}")
         return max(texts, key=lambda text: scores.by_template[text])
 
     if generated:
@@ -145,7 +145,7 @@ def search_templates(args: argparse.Namespace, relationships: Sequence[str], pre
         words = best.removeprefix(SENTENCE).removesuffix(f"{MASK} .").strip()
         score(build_template(prefix, words) for prefix in prefixes)
     kept = scores.best(args.keep)
-    print(score_table(kept))
+    print_result(score_table(kept))
     write_atomic(Path(args.output_dir) / BEST_FILE, "".join(f"{text}\n" for text, _ in kept))
 
 

@@ -3,9 +3,9 @@
 The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.cli.legacy_options` translates older names.
 """
 
-import os
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from dcpcse.utils import schema
+from dcpcse.utils.distributed import init_process_group, launched
 from dcpcse.utils.errors import UserError, invalid_choice
 from dcpcse.utils.option_fields import option, require, require_seed
 from dcpcse.utils.parsing import read_text
@@ -149,11 +150,13 @@ class RunArguments(TrainingArguments):
     hub_model_id: str | None = option(None, "Repository for --push_to_hub, as ORGANISATION/NAME.")
 
     def __post_init__(self) -> None:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available():
+        if launched() > 1 and not torch.accelerator.is_available():
             # accelerate joins processes on CPUs only with use_cpu; otherwise all would train separately in one folder.
             self.use_cpu = True
         self._require_valid_numbers()
         self._require_known()
+        backend = self.ddp_backend or ("nccl" if torch.cuda.is_available() and not self.use_cpu else "gloo")
+        init_process_group(backend, timedelta(seconds=self.ddp_timeout))
         try:
             super().__post_init__()
         except (ValueError, TypeError, NotImplementedError, ImportError, OSError) as error:

@@ -18,6 +18,7 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.training.model_card import CARD, digest_in, write_card
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import atomic_folder, require_inside, require_new_folder, write_atomic
+from dcpcse.utils.parsing import read_bytes, read_text
 from dcpcse.utils.run_files import ENVIRONMENT, METRICS, RUN_FILE
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ def require_pushable(folder: str | Path, target: PushTarget, *, overwrite: bool 
             return None
     _require_private(remote, target)
     last = Path(folder) / LAST_PUSH_FILE
-    earlier = last.is_file() and last.read_bytes() == _last_push(target, remote.sha)
+    earlier = last.is_file() and read_bytes(last) == _last_push(target, remote.sha)
     if _files(remote) and not earlier and not overwrite:
         raise UserError(
             f"{target.repo_id} ({target.branch}) contains something other than an earlier version of {folder}; choose "
@@ -147,7 +148,7 @@ def pull_from_hub(repo_id: str, output: str | Path, options: LoadOptions) -> Pat
 def remove_old_card(folder: Path) -> None:
     """Remove a card whose weights are about to be replaced, unless dcpcse did not write the card."""
     card = folder / CARD
-    if card.is_file() and digest_in(card.read_text(encoding="utf-8")):
+    if card.is_file() and digest_in(read_text(card)):
         card.unlink()
 
 
@@ -169,7 +170,7 @@ def _require_card(folder: Path, digest: str, repo_id: str) -> None:
     if not card.is_file():
         write_atomic(card, write_card(folder, repo_id))
         logger.info("the model card is in %s", card)
-    elif digest_in(card.read_text(encoding="utf-8")) not in (None, digest):
+    elif digest_in(read_text(card)) not in (None, digest):
         raise UserError(f"{card} was written for other weights; replace it with dcpcse card {folder} --overwrite")
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,13 @@ from dcpcse.training.run_recorder import write_environment
 from dcpcse.training.summary import planned_steps, summary
 from dcpcse.training.trainer import ContrastiveTrainer
 from dcpcse.training.validate_setup import require_data, require_fitting, require_shardable, require_training_file
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, print_message
 from dcpcse.utils.distributed import is_lost_process, require_same_in_all_processes
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.live_runs import explain_removal
 from dcpcse.utils.locks import exclusive_lock, is_locked
+from dcpcse.utils.refusals import doing
 from dcpcse.utils.run_files import RUN_FILE, last_checkpoint, read_state
 from dcpcse.utils.signals import Interrupted
 
@@ -300,7 +300,10 @@ def _metrics_of_training(
         trainer.restore(checkpoint)
         return None
     try:
-        with _explain_removal(checkpoint, trainer.args, lambda: trainer.state.global_step <= checkpoint.step):
+        with (
+            doing("while the model was trained"),
+            _explain_removal(checkpoint, trainer.args, lambda: trainer.state.global_step <= checkpoint.step),
+        ):
             return trainer.train(resume_from_checkpoint=str(checkpoint.folder) if checkpoint else None).metrics
     except KeyboardInterrupt as error:
         if not str(error):  # interrupted immediately, within a step
@@ -326,9 +329,7 @@ def _report_lost_process(trainer: ContrastiveTrainer, output: Path) -> None:
         raise Interrupted(number)
     reporter = 1 if trainer.args.process_index == 1 and not is_locked(output) else 0
     if trainer.args.process_index == reporter:
-        print(
-            f"another process of this run has ended; {output_folder.resume_hint(output)}", file=sys.stderr, flush=True
-        )
+        print_message(f"another process of this run has ended; {output_folder.resume_hint(output)}")
 
 
 def resolved(model: ModelArguments, data: DataArguments, run: RunArguments, given: Collection[str]) -> dict[str, Any]:

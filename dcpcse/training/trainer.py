@@ -26,6 +26,7 @@ from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in
 from dcpcse.training.guards import Guards, Locate
 from dcpcse.training.optimizer import UncorrectedAdamW, own_rates, split_groups, with_own_warmups
 from dcpcse.training.output_folder import EVAL_RESULTS
+from dcpcse.training.pace import PaceCallback
 from dcpcse.training.run_recorder import MetricsFile
 from dcpcse.training.sharding import shard_layers, unsharded
 from dcpcse.training.step import TrainingStep
@@ -78,6 +79,7 @@ class ContrastiveTrainer(Trainer):
         self.add_callback(self.metrics_file)
         if args.shard_encoder:
             self.add_callback(_ShardEncoder(self))
+        self.add_callback(PaceCallback())
         self.add_callback(_AfterStep(method))
         self.add_callback(ResumeCallback(self))
         self.stop = DeferredSignal()

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.option_fields import OWN_METADATA, Whole, finite_number
 
@@ -224,7 +224,7 @@ class _HelpAction(argparse.Action):
     def __call__(self, parser: Parser, namespace: Any, values: str | None, option_string: str | None = None) -> None:
         if values not in (None, "all"):
             raise UserError(f"--help {values} is unknown; give --help for the main options, or --help all")
-        print(parser.format_help() if values else parser.format_main_help(), end="")
+        print_result(parser.format_help() if values else parser.format_main_help(), end="")
         parser.exit()
 
 

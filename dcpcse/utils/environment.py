@@ -10,6 +10,8 @@ import numpy as np
 import torch
 import transformers
 
+from dcpcse.utils.parsing import read_text
+
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of all libraries that a score could depend on."""
@@ -47,7 +49,7 @@ def git_commit() -> str | None:
 
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = read_text("/proc/cpuinfo").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
     names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

@@ -55,10 +55,22 @@ def first_line(error: Exception) -> str:
     return f"{first} {others[0].strip()}" if first.endswith(":") and others else first
 
 
-# C0 and C1 controls except tab and line feed, marks that force the direction of a text, and unpaired surrogates.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0 and C1 controls except tab and line feed, marks of the direction of a text, and unpaired surrogates.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
     """Return the text with its control characters escaped as in JSON (\\u001b), so that no terminal acts on them."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def shortened(message: str) -> str:
+    """Return an error message as one line; long words in a long message, and a very long message, are cut inside."""
+    line = " ".join(message.splitlines())
+    if len(line) > _LONG:
+        line = re.sub(r"""\S{81,}|'[^']{80,}'|"[^"]{80,}\"""", lambda word: f"{word[0][:60]}…{word[0][-15:]}", line)
+    return line if len(line) <= 2 * _LONG else f"{line[:_LONG]} … {line[3 - _LONG :]}"
+
+
+_LONG = 1000
+"""The length in characters of an error message from which it is shortened."""

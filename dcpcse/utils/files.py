@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import open_input
 
 PART = re.compile(r"\.(.+)\.[0-9a-f]{8}(?:[0-9a-f]{8})?\.part", re.DOTALL)
 """Names of the files and folders that are being written, with 16 random digits (8 in earlier versions)."""
@@ -164,7 +165,8 @@ def _staged(path: Path, *, is_folder: bool = False, digits: str | None = None) -
         remove_leftovers(path.parent, path.name)
         part, opened = _create(path, is_folder, digits)
         try:
-            yield part, opened
+            with doing(f"while {path} was written"):
+                yield part, opened
         finally:
             with contextlib.suppress(OSError):
                 remove(part)
@@ -271,5 +273,5 @@ def fsync(place: Path | int) -> None:
 
 def file_sha256(path: str | Path) -> str:
     """Return the sha256 of a file in hexadecimal digits."""
-    with open(path, "rb") as file:
+    with open_input(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

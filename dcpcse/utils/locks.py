@@ -19,6 +19,7 @@ from huggingface_hub.dataclasses import strict
 from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import existing_folder, require_plain_file
+from dcpcse.utils.parsing import read_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ def _write_holder(file: int, path: Path) -> None:
 
 def _holder(path: Path) -> str:
     try:
-        return _described(path.read_bytes()) or "which has just started"
+        return _described(read_bytes(path)) or "which has just started"
     except OSError:
         return "which has just started"
 

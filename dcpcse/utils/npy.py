@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dcpcse.utils.parsing import open_input
+
 _ABSURD = (EOFError, TypeError, KeyError, OverflowError, SyntaxError, RecursionError, MemoryError)
 BROKEN_HEADERS = (*_ABSURD, tokenize.TokenError)
 """Exceptions besides ValueError that numpy raises for malformed headers, which it parses as Python literals."""
@@ -14,6 +16,7 @@ BROKEN_HEADERS = (*_ABSURD, tokenize.TokenError)
 def open_array(path: str | Path) -> np.ndarray:
     """Return the array of a .npy file without unpickling. Raises OSError or ValueError for any other file."""
     try:
+        open_input(path).close()  # raises OSError for anything that is not a file
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (*BROKEN_HEADERS, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a .npy file ({error})") from error

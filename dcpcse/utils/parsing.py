@@ -1,15 +1,20 @@
-"""Functions that read JSON and YAML from untrusted sources without running code or exhausting the memory."""
+"""Functions that open the files of users and parse JSON and YAML without running code or exhausting the memory."""
 
 import errno
 import functools
+import io
 import json
+import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import yaml
+
+from dcpcse.utils.refusals import doing
 
 MOST_NODES = 1_000_000
 """Maximum number of values of a YAML text after its aliases are expanded; ten lines can expand to a billion."""
@@ -25,11 +30,41 @@ _NUMBERS = {
 """Tag → the form of the numbers that YAML files may contain."""
 
 
-def read_text(path: Path) -> str:
-    """Return the UTF-8 text of a file. Raises OSError for anything that is not a file, such as a pipe."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is not a file", str(path))
-    return path.read_text(encoding="utf-8")
+MOST_BYTES = 512 * 2**20
+"""Maximum size of a file that is read whole by `read_bytes` or `read_text`; records of runs are far smaller."""
+
+
+def open_input(path: str | Path) -> BinaryIO:
+    """Open a file to read its bytes. Every file that a user names is opened by this function.
+
+    Raises OSError for anything that is not a file. To open a pipe could wait forever, a device such as /dev/zero never
+    ends, and many files are read twice: to check them, and to use them.
+    """
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    opened = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # which has no effect on files
+    kind = os.fstat(opened).st_mode
+    if stat.S_ISREG(kind):
+        return opened
+    os.close(opened)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "it is a pipe or a device, not a file; save its contents to a file", path)
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Return the contents of a small file. Raises OSError if it is no file or larger than `MOST_BYTES`."""
+    with doing(f"while {path} was read"), open_input(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes; at most {MOST_BYTES:,} are read", str(path))
+        return file.read()
+
+
+def read_text(path: str | Path) -> str:
+    """Return the UTF-8 text of a small file, with line feeds as line ends. Raises OSError as `read_bytes` does."""
+    return io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding="utf-8").read()
 
 
 def parse_json(text: str | bytes, *, once: bool = False) -> Any:

@@ -14,6 +14,7 @@ import yaml
 
 from dcpcse.utils.errors import invalid_choice
 from dcpcse.utils.option_fields import needs_of
+from dcpcse.utils.parsing import read_text
 
 _ROOT = Path(__file__).parent.parent / "presets"
 
@@ -66,7 +67,7 @@ def load_preset(name: str) -> Preset:
     """Load a preset. Raises UserError, with a suggestion and all names, if the preset does not exist."""
     if name not in names():
         raise invalid_choice("--preset", name, names())
-    content = yaml.safe_load((_ROOT / f"{name}.yaml").read_text(encoding="utf-8"))
+    content = yaml.safe_load(read_text(_ROOT / f"{name}.yaml"))
     return Preset(
         name, content["source"], content["published"], tuple(content.get("notes", ())), dict(content["options"])
     )

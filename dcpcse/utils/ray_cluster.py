@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import read_text
 
 
 @contextmanager
@@ -58,7 +59,7 @@ def _last_cluster() -> str:
     """Return the address that Ray uses by default. After a crash, the cluster at this address may no longer exist."""
     file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray/ray_current_cluster"
     given = os.environ.get("RAY_ADDRESS", "")
-    return given or (file.read_text(encoding="utf-8").strip() if file.is_file() else "")
+    return given or (read_text(file).strip() if file.is_file() else "")
 
 
 def machines(ray: ModuleType) -> list[dict[str, float]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import open_input
 
 MAX_HEADER_BYTES = 16 * 2**20
 """Maximum size of a header, for some 100,000 tensors. safetensors allows six times as much, which takes minutes."""
@@ -40,7 +41,7 @@ def read_header(path: Path) -> TensorHeaders:
 
 
 def _require_short_header(path: Path) -> None:
-    with path.open("rb") as file:
+    with open_input(path) as file:
         start = file.read(8)
     if len(start) == 8 and (length := struct.unpack("<Q", start)[0]) > MAX_HEADER_BYTES:
         raise UserError(f"{path} has a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are allowed")

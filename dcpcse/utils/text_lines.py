@@ -1,8 +1,11 @@
 """Functions that decode and check the lines of a text file; errors name the file and the line."""
 
 import codecs
+import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from dcpcse.utils.errors import UserError
 
@@ -11,6 +14,21 @@ _BINARY = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]|\0{3}")
 
 NUL_OR_SURROGATE = re.compile("[\0\ud800-\udfff]")
 """Characters that JSON can escape, but that file names, tokenizers, terminals and Arrow do not accept."""
+
+
+MOST_LINE_BYTES = 512 * 2**20
+"""Maximum length of a line; a longer one (a file of zeros) would fill the memory."""
+
+
+def numbered_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield number (from 1) and bytes of each line. Raises UserError for a line of more than `MOST_LINE_BYTES`."""
+    for number in itertools.count(1):
+        line = file.readline(MOST_LINE_BYTES + 1)
+        if not line:
+            return
+        if len(line) > MOST_LINE_BYTES:
+            raise line_error(path, number, f"has more than {MOST_LINE_BYTES:,} bytes; is it a text file?")
+        yield number, line
 
 
 def line_error(path: Path, number: int, problem: str) -> UserError:

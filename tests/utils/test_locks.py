@@ -95,6 +95,8 @@ def test_a_full_disk_still_locks(tmp_path, monkeypatch):
         with exclusive_lock(tmp_path, "it"):
             assert locks.is_locked(tmp_path)
     assert [*tmp_path.iterdir()] == []
+
+
 def test_asking_changes_nothing_and_disturbs_nobody(tmp_path):
     mine = tmp_path / "mine.txt"
     mine.write_text("the user's own")

@@ -18,6 +18,7 @@ from dcpcse.analysis.plots.projection import name_axes, project
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import Whole
+from dcpcse.utils.parsing import open_input
 from dcpcse.utils.text_lines import decode_line
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def frequency_ranks(tokenizer: "PreTrainedTokenizerBase", lines: Iterable[str], 
 def read_lines(path: Path, most: int) -> list[str]:
     """Return the first `most` lines of a text file that are not blank; raises UserError if there are none."""
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             texts = (decode_line(path, number, line) for number, line in enumerate(file, start=1))
             found = list(islice((text for text in texts if text.strip()), most))
     except OSError as error:

@@ -30,7 +30,7 @@ from dcpcse.experiments.reproduction.units import (
     relevant_options,
 )
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import require_writable, write_files
 from dcpcse.utils.option_fields import Whole
@@ -52,11 +52,11 @@ def reproduce_command(argv: Sequence[str]) -> None:
 
         rows = find_rows(args.rows) if args.rows else list(all_rows().values())
         no_data = _no_data(config)
-        print(
+        print_result(
             row_listing(rows, {row.name: obstacle(row, config) or (no_data if row.measured else None) for row in rows})
         )
         recipes = sum(row.cited is None for row in rows)
-        print(f"{plural(len(rows), 'row')}: {recipes} with a recipe, {len(rows) - recipes} cited only")
+        print_result(f"{plural(len(rows), 'row')}: {recipes} with a recipe, {len(rows) - recipes} cited only")
         return
     baseline = find_rows([args.baseline]) if args.baseline else []
     if len(baseline) > 1:
@@ -71,9 +71,9 @@ def reproduce_command(argv: Sequence[str]) -> None:
         raise UserError(f"none of the rows can be run: {reasons}")
     sizes, refused = _settle(units)
     if args.dry_run:
-        print(plan_table(units, sizes, obstacles | refused))
+        print_result(plan_table(units, sizes, obstacles | refused))
         if problem := _unusable_data(units, config):
-            print(f"not ready: {problem}")
+            print_result(f"not ready: {problem}")
         _require_none_failed(refused, rows)
         return
     require_writable(args.output_dir, f"--output_dir {args.output_dir}")
@@ -335,7 +335,7 @@ def _write_results(
         "answer.json": json.dumps(content, indent=2, ensure_ascii=False) + "\n",
     }
     write_files({args.output_dir / name: written for name, written in files.items()})
-    print(text)
+    print_result(text)
     notify(f"results, commands and environment are saved to {args.output_dir}/answer.txt, .md, .csv and .json")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from dcpcse.cli.parse import parse_training
 from dcpcse.experiments.hyperparameter_search import SEARCHES, Search, TrainingOptions, Trials, import_optuna
 from dcpcse.utils.command_parser import CommandParser
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_writable
 from dcpcse.utils.option_fields import Whole
@@ -39,7 +39,7 @@ def search_hyperparameters_command(argv: Sequence[str]) -> None:
             trials.finish(name, known[name](trials.best_after(before)))
     except StopIteration:
         notify(f"--limit {args.limit} reached; run the same command again to continue")
-    print(trials.table())
+    print_result(trials.table())
     trials.write_best()
 
 

@@ -16,6 +16,7 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_new_folder
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.option_fields import Whole
+from dcpcse.utils.parsing import read_text
 
 if TYPE_CHECKING:
     from dcpcse.experiments.reproduction.published_rows import PublishedRow
@@ -151,4 +152,4 @@ def _evaluate(
     every = {**options, **{name: getattr(args, name) for name in names}, "output_file": output}
     given = {name: value for name, value in every.items() if value is not None}
     run_evaluation(*parse_evaluation(command_words(evaluation_options(row, encoder) | given)))
-    return json.loads(output.read_text(encoding="utf-8"))
+    return json.loads(read_text(output))

@@ -13,7 +13,7 @@ from huggingface_hub.dataclasses import strict
 from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.files import file_sha256
-from dcpcse.utils.parsing import parse_json, read_text
+from dcpcse.utils.parsing import parse_json, read_bytes, read_text
 
 MODEL_FOLDER_FILE = "dcpcse.json"
 """The file that every model folder contains."""
@@ -264,7 +264,7 @@ def sha256_of(path: Path) -> str:
     """
     try:
         if path.name == TOKENIZER_FILE:
-            return hashlib.sha256(_without_last_call(path.read_bytes())).hexdigest()
+            return hashlib.sha256(_without_last_call(read_bytes(path))).hexdigest()
         return file_sha256(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error

@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerBase
 from dcpcse.encoders.storage import backbone_folder, manifest
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside, staging_folder, write_json_atomic
-from dcpcse.utils.parsing import parse_json
+from dcpcse.utils.parsing import parse_json, read_text
 from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 
@@ -117,7 +117,7 @@ def holds_another_encoder(folder: Path) -> bool:
 
 def _holds_own_encoder(folder: Path) -> bool:
     try:
-        record = parse_json((folder / manifest.MODEL_FOLDER_FILE).read_text(encoding="utf-8"))
+        record = parse_json(read_text(folder / manifest.MODEL_FOLDER_FILE))
         return record.get("backbone") is not None
     except (OSError, ValueError, AttributeError):
         return False

@@ -6,6 +6,7 @@ surrounding punctuation, then in lower case. The stop words are the 386 of this 
 """
 
 import hashlib
+import io
 import logging
 import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ from dcpcse.encoders.backbones import Backbone, EncoderSource
 from dcpcse.encoders.tokenization import TokenizedTexts
 from dcpcse.encoders.untrained.static import StaticEncoder
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import open_input
+from dcpcse.utils.refusals import doing
 
 logger = logging.getLogger(__name__)
 
@@ -120,8 +123,8 @@ def _read_file(path: Path) -> tuple[list[str], np.ndarray]:
     """Return words and their vectors (V, H) in float32; a duplicate word gets its first vector."""
     found: dict[str, np.ndarray] = {}
     try:
-        with path.open(encoding="utf-8") as file:
-            for word, vector in _parsed(path, file):
+        with doing(f"while {path} was read"), open_input(path) as file:
+            for word, vector in _parsed(path, io.TextIOWrapper(file, encoding="utf-8")):
                 found.setdefault(word, vector)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the word vectors {path}: {error}") from error

@@ -14,6 +14,7 @@ import yaml
 from senteval.names import TASK_SETS
 
 from dcpcse.utils.errors import UserError, did_you_mean
+from dcpcse.utils.parsing import read_text
 
 AVERAGE_COLUMN = "avg"
 """Name of the column with the average over a table's tasks."""
@@ -108,7 +109,7 @@ def all_rows() -> Mapping[str, PublishedRow]:
     """Return all rows by name, in the order of the papers."""
     rows: dict[str, PublishedRow] = {}
     for path in sorted((Path(__file__).parent / "tables").glob("*.yaml")):
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(read_text(path))
         for table, described in content["tables"].items():
             rows |= {row.name: row for row in _rows_of(f"{path.stem}/{table}", described)}
     return rows

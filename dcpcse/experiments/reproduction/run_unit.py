@@ -25,6 +25,7 @@ from dcpcse.utils.environment import system_info
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import open_append, remove, write_atomic
 from dcpcse.utils.locks import exclusive_lock
+from dcpcse.utils.parsing import read_bytes
 from dcpcse.utils.ray_cluster import connected, machines
 from dcpcse.utils.run_files import Scores, checkpoints_in
 
@@ -119,7 +120,7 @@ def _call(unit: RunUnit, words: Sequence[str], capture: bool = False) -> str:
 
 def _last_line(unit: RunUnit) -> str:
     """Return the last line of a unit's log, or its last error line, with the path of the log."""
-    text = (unit.folder / LOG).read_text(encoding="utf-8", errors="replace")
+    text = read_bytes(unit.folder / LOG).decode(errors="replace")
     lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])
     return f"{said} (full log: {unit.folder / LOG})"

@@ -15,6 +15,7 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.inference.file_encoding.encode_job import EncodedChunk, EncodeJob
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.ray_cluster import connected, machines
+from dcpcse.utils.refusals import as_user_error, describe_refusal
 
 
 @contextlib.contextmanager
@@ -65,8 +66,8 @@ class RayWorkers:
                 del worker  # ends a worker without a chunk, whose cores a restarted worker may need
                 yield ray.get(result)
         except ray.exceptions.RayError as error:
-            if isinstance(cause := getattr(error, "cause", None), UserError):
-                raise cause from error
+            if isinstance(cause := getattr(error, "cause", None), UserError) or describe_refusal(cause):
+                raise as_user_error(cause) from error
             reason = str(error).strip().splitlines()[-1]
             raise UserError(
                 f"the work on Ray failed ({reason:.200}); finished chunks are kept: run the same command to resume"

@@ -65,6 +65,7 @@ class OutputRecord(schema.Open):
     truncated: int | None = schema.count(default=None)
     bytes: int | None = schema.count(default=None)
 
+
 _SHARD = re.compile(r"\d{8}\.npz(\.part)?")
 """Names of shards; earlier versions wrote them under the second name first."""
 

@@ -17,8 +17,10 @@ from tqdm import tqdm
 
 from dcpcse.data.text_file import TextFile
 from dcpcse.inference.file_encoding.encode_job import EncodedChunk, EncodeJob
+from dcpcse.utils.console import printable_output
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.refusals import as_user_error
 
 
 class InProcess:
@@ -102,11 +104,11 @@ def _serve(connection: Connection, job: EncodeJob, text: TextFile, device: str, 
     """Run a worker process: encode the chunks whose numbers arrive, until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the main one terminates the workers
     tqdm.set_lock(threading.RLock())  # Python would warn that a terminated process leaks tqdm's own lock, a semaphore
-    with contextlib.suppress(EOFError, ConnectionError):
+    with printable_output(), contextlib.suppress(EOFError, ConnectionError):
         try:
             model = job.load_in_worker(device, threads)
             while True:
                 number = connection.recv()
                 connection.send((number, job.encode(model, text.chunk(number))))
-        except UserError as error:
-            connection.send(error)
+        except Exception as error:
+            connection.send(as_user_error(error))

@@ -34,7 +34,7 @@ from dcpcse.utils.files import (
     write_json_atomic,
 )
 from dcpcse.utils.npy import open_array
-from dcpcse.utils.parsing import parse_json
+from dcpcse.utils.parsing import open_input, parse_json, read_text
 
 INDEX_FORMAT = 2
 RECORD, VECTORS, SENTENCES = "dcpcse_index.json", "vectors.npy", "sentences.jsonl"
@@ -66,7 +66,7 @@ class SavedSentences(Sequence[str]):
     """The sentences of a mapped file. Lines are parsed on access; only their end offsets (8 bytes) are in memory."""
 
     def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             self._ends = np.fromiter(itertools.accumulate(map(len, file)), np.int64)
         self._path, self._bytes = path, np.memmap(path, np.uint8, "r")
 

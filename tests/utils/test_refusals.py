@@ -1,0 +1,129 @@
+"""Refusals of the system end in one line, and nothing raw reaches the terminal."""
+
+import ast
+import errno
+import io
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import dcpcse
+from dcpcse.cli.runner import run
+from dcpcse.training import pace
+from dcpcse.utils import text_lines
+from dcpcse.utils.console import printable_output
+from dcpcse.utils.distributed import init_process_group
+from dcpcse.utils.errors import UserError, shortened
+from dcpcse.utils.parsing import open_input, read_text
+from dcpcse.utils.refusals import describe_refusal, doing
+
+PACKAGE = Path(dcpcse.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("refuse", "said"),
+    [
+        (lambda: torch.empty(2**45), "not enough memory while it was tried"),
+        (lambda: np.empty(2**45), "not enough memory while it was tried"),
+        (lambda: bytearray(2**45), "not enough memory while it was tried"),
+        (lambda: "\udcf6".encode(), "cannot be written in utf-8"),
+        (lambda: os.mkdir("/proc/x"), "/proc/x"),
+        (lambda: os.write(-1, b""), "Bad file descriptor while it was tried"),
+    ],
+    ids=["torch", "numpy", "python", "encoding", "path", "no path"],
+)
+def test_a_refusal_is_one_line_that_says_what_was_done(refuse, said, capfd):
+    def tool(argv):
+        with doing("while it was tried"):
+            refuse()
+
+    assert run(tool, []) == 2
+    message = capfd.readouterr().err
+    assert message.startswith("error: ")
+    assert message.count("\n") == 1
+    assert said in message
+
+
+def test_a_bug_keeps_its_traceback_and_rust_errors_have_their_number():
+    assert describe_refusal(RuntimeError("shapes do not match")) is None
+    assert describe_refusal(OSError("no number")) is None
+    assert describe_refusal(Exception("IoError(Os { code: 27 })")).startswith(os.strerror(errno.EFBIG))
+    with pytest.raises(KeyError):
+        run(lambda argv: {}["x"], [])
+
+
+def test_arguments_that_are_not_text_are_refused(capfd):
+    assert run(lambda argv: 0, ["gr\udcfc"]) == 2
+    assert r"'gr\udcfc' is not text" in capfd.readouterr().err
+
+
+def test_a_pipe_is_no_input(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero", tmp_path):
+        with pytest.raises(OSError, match=r"not a file|directory"):
+            open_input(path)
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 2**40)
+    with pytest.raises(OSError, match=r"1,099,511,627,776 bytes"):
+        read_text(tmp_path / "large")
+
+
+def test_an_endless_line_is_refused(monkeypatch):
+    monkeypatch.setattr(text_lines, "MOST_LINE_BYTES", 4)
+    assert [line for _, line in text_lines.numbered_lines(Path("f"), io.BytesIO(b"abc\nd"))] == [b"abc\n", b"d"]
+    with pytest.raises(UserError, match="f, line 2: has more than 4 bytes"):
+        list(text_lines.numbered_lines(Path("f"), io.BytesIO(b"a\nabcdefg")))
+
+
+def test_all_output_is_escaped_and_fits_the_terminal(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", newline=""))
+    with printable_output():
+        sys.stdout.write("a\x1b[31m\u061c\u202e\r")
+        sys.stdout.write("\r50%")
+        sys.stdout.write("ö😀")
+        sys.stdout.flush()
+    assert raw.getvalue() == rb"a\u001b[31m\u061c\u202e\u000d" + b"\r50%" + rb"\u00f6\ud83d\ude00"
+
+
+def test_long_messages_are_cut_within():
+    line = shortened(f"{'x' * 10**6} is too long; give a shorter name")
+    assert len(line) < 200
+    assert line.endswith("xxx is too long; give a shorter name")
+    assert len(shortened("a b " * 10**5)) <= 2000
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_one_module_prints_and_one_opens_inputs(path):
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    names = {call.id for call in calls if isinstance(call, ast.Name)}
+    methods = {call.attr for call in calls if isinstance(call, ast.Attribute)}
+    assert "print" not in names or path.name == "console.py"
+    assert not methods & {"read_text", "read_bytes"}
+
+
+def test_a_process_without_the_others_ends_in_a_line(monkeypatch):
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DCPCSE_MEETING_SECONDS", "0.2")
+    with pytest.raises(UserError, match="1 process of WORLD_SIZE=2 did not arrive"):
+        init_process_group()
+    monkeypatch.delenv("RANK")
+    with pytest.raises(UserError, match="RANK is not set"):
+        init_process_group()
+
+
+def test_an_absurd_length_is_told_once(monkeypatch):
+    said, clock = [], iter(range(1000))
+    monkeypatch.setattr(pace, "notify", said.append)
+    monkeypatch.setattr(pace.time, "monotonic", lambda: next(clock))
+    callback = pace.PaceCallback()
+    for step in range(1, 40):
+        state = type("State", (), {"global_step": step, "max_steps": 10**9, "is_world_process_zero": True})
+        callback.on_step_end(None, state, None)
+    (line,) = said
+    assert line.startswith("at 1 s per step, the remaining 999,999,989 steps take 31.7 years")
