@@ -1,9 +1,10 @@
-"""Load frozen encoders from Hugging Face folders or the hub, and identify them by a fingerprint."""
+"""Load frozen encoders from Hugging Face folders or the hub, and identify them by weights and configuration."""
 
 import contextlib
 import hashlib
+import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging as transformers_logging
 
+from dcpcse.encoders.base_facts import configuration, tokenizer_facts
 from dcpcse.encoders.safe_loading import (
     NO_CODE,
     NO_PICKLES,
@@ -34,13 +36,26 @@ from dcpcse.utils.safetensors_io import require_same_tensors
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """Origin of a frozen encoder, and the fingerprint that identifies its weights."""
+    """Origin of a frozen encoder, and its identity.
+
+    fingerprint: digest of its weights without their names, by which earlier versions identified an encoder. weights:
+    digest of its weights with their names. configuration: see `base_facts.configuration`. The last two are None if an
+    earlier version recorded the source.
+    """
 
     name_or_path: str
     revision: str | None
     model_type: str
     hidden_size: int
     fingerprint: str
+    weights: str | None = None
+    configuration: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, name_or_path: str, revision: str | None) -> "EncoderSource":
+        """Return the source of a loaded encoder without heads."""
+        kind, size = model.config.model_type, model.config.hidden_size
+        return cls(name_or_path, revision, kind, size, *fingerprints(model), configuration(model))
 
 
 @dataclass(frozen=True)
@@ -80,13 +95,8 @@ def load_backbone(
         model, pooler = _load_encoder(name_or_path, settings, options)
         head = None if lm_head is None else _other_lm_head(lm_head, model, options)
     local = Path(name_or_path).is_dir()
-    source = EncoderSource(
-        name_or_path=str(Path(name_or_path).resolve()) if local else name_or_path,
-        revision=None if local else getattr(settings, "_commit_hash", None) or options.revision,
-        model_type=settings.model_type,
-        hidden_size=settings.hidden_size,
-        fingerprint=fingerprint(model),
-    )
+    revision = None if local else getattr(settings, "_commit_hash", None) or options.revision
+    source = EncoderSource.of(model, str(Path(name_or_path).resolve()) if local else name_or_path, revision)
     require(source)
     fitting = fitting_tokenizer(tokenizer or name_or_path, name_or_path, model, options)
     return Backbone(model, fitting, source, pooler, head)
@@ -107,18 +117,36 @@ def build_backbone(
     _take_pooler(model)
     require_same_tensors(f"{place}: the encoder", model.state_dict(), weights)
     model.load_state_dict(weights)
-    name = str(Path(place).resolve())
-    source = EncoderSource(name, None, settings.model_type, settings.hidden_size, fingerprint(model))
+    source = EncoderSource.of(model, str(Path(place).resolve()), None)
     return Backbone(model.eval(), fitting_tokenizer(tokenizer or place, place, model, options), source)
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Return a sha256 of the shapes and float32 bytes of all weights; it does not depend on the parameters' names.
+    """Return the first of the `fingerprints` of a model."""
+    return fingerprints(model)[0]
 
-    Poolers are excluded, so that an encoder has the same fingerprint with and without its pooler.
+
+def fingerprints(model: nn.Module) -> tuple[str, str]:
+    """Return two sha256 of the shapes and float32 bytes of all weights: without their names, and with their names.
+
+    The first is the identity that earlier versions recorded; it is the same if layers are swapped. Poolers are
+    excluded, so that an encoder has the same fingerprints with and without its pooler.
     """
-    digests = [weight_digest(weight) for name, weight in model.named_parameters() if not name.startswith("pooler.")]
+    state = {name: weight for name, weight in model.state_dict().items() if not name.startswith("pooler.")}
+    digests = {name: weight_digest(weight) for name, weight in state.items()}
+    parameters = [digests[name] for name, _ in model.named_parameters() if name in digests]
+    return combined_digest(parameters), named_digest(digests)
+
+
+def combined_digest(digests: Iterable[bytes]) -> str:
+    """Return a sha256 of the digests of weights, which depends neither on their names nor on their order."""
     return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+
+
+def named_digest(digests: Mapping[str, bytes], settings: Any = None) -> str:
+    """Return a sha256 of the digests of weights by their names, and of settings that can be written to JSON."""
+    named = {name: digest.hex() for name, digest in digests.items()}
+    return hashlib.sha256(json.dumps([named, settings], sort_keys=True).encode()).hexdigest()
 
 
 def weight_digest(weight: Tensor) -> bytes:
@@ -132,6 +160,11 @@ def weight_digest(weight: Tensor) -> bytes:
 def vocabulary_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the sha256 of all tokens and their ids."""
     return hashlib.sha256(repr(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
+
+
+def tokenizer_record(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Return the entries of `dcpcse.json` that identify a tokenizer."""
+    return {"vocabulary": vocabulary_fingerprint(tokenizer), "tokenizer": tokenizer_facts(tokenizer)}
 
 
 def require_trained_head(lm_head: str) -> None:
@@ -192,6 +225,8 @@ def _config(name_or_path: str, options: LoadOptions) -> PretrainedConfig:
             f"{name_or_path} is a {config.model_type} model, not an encoder; give an encoder such as BERT or RoBERTa"
         )
     require_plain_config(name_or_path, config)
+    # Both change no vector, but with other values a tuple is returned, or texts of most lengths fail.
+    config.return_dict, config.chunk_size_feed_forward = True, 0
     return config
 
 

@@ -9,13 +9,16 @@ from weakref import WeakKeyDictionary
 
 import torch
 import transformers
-from tokenizers import Tokenizer
 
+from dcpcse.encoders.base_facts import configuration, tokenizer_facts
 from dcpcse.encoders.storage import model_folder
 from dcpcse.encoders.storage.backbone_folder import read_backbone
 
 ROUNDING_ONLY_KEYS = ("device", "torch", "transformers")
 """Names of the facts that change embeddings only by rounding."""
+
+LATER_KEYS = ("weights", "configuration", "special_tokens")
+"""Names of the facts that earlier versions did not record; they are compared if both identities have them."""
 
 _CACHE: WeakKeyDictionary[torch.nn.Module, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()
 """Model → the state of the model when its identity was computed, and this identity."""
@@ -27,15 +30,20 @@ def identity(model: torch.nn.Module) -> dict[str, Any]:
     The facts are equal for models with equal embeddings. model: a `SentenceEncoder`; this module cannot import this
     class, which belongs to a higher layer.
     """
+    special = tokenizer_facts(model.tokenizer)
+    backend, _ = special.pop("backend"), special.pop("tokenizers")
     return {
         "base": model.source.fingerprint,
+        "weights": model.source.weights,
+        "configuration": _configurations(model),
         "dtype": str(model.encoder.backbone.dtype),
         "pooling": model.pooling,
         "head_at_inference": model.head_at_inference,
         "position_offset": model.encoder.position_offset,
         "reading": model.preprocessing_record(),
         "trained": _digest(_trained(model)),
-        "tokenizer": _tokenizer_digest(model.tokenizer.backend_tokenizer),
+        "tokenizer": backend,
+        "special_tokens": special,
         "max_tokens": model.encoder.max_tokens,
         "device": model.device.type,
         "torch": torch.__version__,
@@ -72,8 +80,17 @@ def trained_digest(folder: str | Path) -> str:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the names of the facts that differ between two identities and change embeddings by more than rounding."""
-    return [name for name in sorted({*one, *other} - set(ROUNDING_ONLY_KEYS)) if one.get(name) != other.get(name)]
+    """Return the names of the facts that differ between two identities and change embeddings by more than rounding.
+
+    Facts that an identity of an earlier version lacks are not compared; `unrecorded` names them.
+    """
+    compared = {*one, *other} - {*ROUNDING_ONLY_KEYS, *unrecorded(one), *unrecorded(other)}
+    return [name for name in sorted(compared) if one.get(name) != other.get(name)]
+
+
+def unrecorded(recorded: Mapping[str, Any]) -> list[str]:
+    """Return the names of the facts that an identity lacks because an earlier version recorded it."""
+    return [name for name in LATER_KEYS if name not in recorded]
 
 
 def _state(model: Any) -> Any:
@@ -85,13 +102,15 @@ def _state(model: Any) -> Any:
     if any(tensor.is_inference() for tensor in tensors):
         return object()  # inference tensors have no version counter; a new object differs from every earlier state
     versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
-    return versions, model.pooling, model.head_at_inference, model.preprocessing_record(), id(model.tokenizer)
+    tokenizer = id(model.tokenizer), model.tokenizer.special_tokens_map
+    return versions, model.pooling, model.head_at_inference, model.preprocessing_record(), tokenizer
 
 
-def _tokenizer_digest(tokenizer: Tokenizer) -> str:
-    # Truncation and padding are left out: they are those of the last call, so encoding a text would change the digest.
-    content = json.loads(tokenizer.to_str()) | {"truncation": None, "padding": None}
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+def _configurations(model: torch.nn.Module) -> Any:
+    """Return the configuration of the encoder, and those of a masked-LM head if there is one at inference."""
+    modules = () if model.head is None else model.head.modules()
+    heads = [configuration(module) for module in modules if isinstance(module, transformers.PreTrainedModel)]
+    return {**model.source.configuration, "heads": heads} if heads else model.source.configuration
 
 
 def _trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:

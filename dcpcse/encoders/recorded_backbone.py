@@ -1,15 +1,19 @@
 """Load the encoder of a model folder: its frozen base, or the trained encoder that the folder contains."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from dcpcse.encoders.backbones import Backbone, EncoderSource, load_backbone
+from dcpcse.encoders.base_facts import configuration_differences, tokenizer_differences
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.storage.manifest import backbone_path
+from dcpcse.encoders.storage.manifest import backbone_path, unrecorded
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import BASE
+
+logger = logging.getLogger(__name__)
 
 
 class _OtherEncoderError(UserError):
@@ -44,11 +48,48 @@ def require_recorded(
 
     remedy: the last part of the error message.
     """
-    if source.fingerprint != recorded["fingerprint"]:
+    if (difference := next(base_differences(recorded, source), None)) is not None:
         raise _OtherEncoderError(
             f"{where} ({source.model_type}, hidden size {source.hidden_size}) is not the encoder that {folder} "
             f"was trained on ({recorded['model_type']}, hidden size {recorded['hidden_size']}, "
-            f"{recorded['name_or_path']}): the fingerprints of the weights differ; {remedy}"
+            f"{recorded['name_or_path']}): {difference}; {remedy}"
+        )
+
+
+def base_differences(recorded: Mapping[str, Any], source: EncoderSource) -> Iterator[str]:
+    """Yield a description of each difference between a recorded base and a loaded encoder.
+
+    recorded: the entry `base` of a manifest. One of an earlier version is compared by the weights without their names.
+    """
+    found = asdict(source)
+    key = "fingerprint" if recorded.get("weights") is None else "weights"
+    if recorded["fingerprint"] != found["fingerprint"]:
+        yield "the fingerprints of the weights differ"
+    elif recorded[key] != found[key]:
+        yield "the weights are the same, but under other names"
+    if recorded.get("configuration") is not None:
+        yield from configuration_differences(recorded["configuration"], found["configuration"])
+
+
+def recorded_tokenizer_differences(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a description of each difference between the tokenizer of a manifest and a loaded tokenizer.
+
+    found: the `tokenizer_record` of the latter. A manifest of an earlier version is compared by the vocabulary only.
+    """
+    if recorded["vocabulary"] != found["vocabulary"]:
+        yield "the vocabularies differ"
+    if recorded.get("tokenizer") is not None:
+        yield from tokenizer_differences(recorded["tokenizer"], found["tokenizer"])
+
+
+def tell_unrecorded(folder: str | Path, record: Mapping[str, Any]) -> None:
+    """Log what could not be checked in a folder of an earlier version, if anything."""
+    if missing := unrecorded(record):
+        logger.warning(
+            "%s was saved by an earlier version of dcpcse: %s could not be checked; load and save it again to record "
+            "them",
+            folder,
+            ", ".join(missing),
         )
 
 

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from dcpcse.encoders import tokenization
-from dcpcse.encoders.backbones import Backbone, EncoderSource, evaluating, fingerprint, vocabulary_fingerprint
+from dcpcse.encoders.backbones import Backbone, EncoderSource, evaluating, fingerprint, tokenizer_record
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.heads import MLMTransform, PretrainedPooler, TanhMLP, build_head, head_record
@@ -24,7 +24,7 @@ from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompt_support import peft_config
 from dcpcse.encoders.prompts import DeepPrompt
-from dcpcse.encoders.recorded_backbone import load_recorded
+from dcpcse.encoders.recorded_backbone import load_recorded, recorded_tokenizer_differences, tell_unrecorded
 from dcpcse.encoders.storage import hub, manifest, model_folder
 from dcpcse.encoders.storage.backbone_folder import TunedBackbone, plain_obstacles, read_backbone
 from dcpcse.encoders.storage.load_options import LoadOptions
@@ -291,7 +291,7 @@ class SentenceEncoder(nn.Module):
             **self.encoder.record(),
             **self.preprocessing_record(),
             "base": asdict(self.source),
-            "vocabulary": vocabulary_fingerprint(self.tokenizer),
+            **tokenizer_record(self.tokenizer),
         }
 
     @classmethod
@@ -306,7 +306,7 @@ class SentenceEncoder(nn.Module):
         """Load a model, in eval mode, from a folder that `save` wrote, on disk or on the Hub.
 
         The folder contains all settings. base: current location of the frozen encoder, if it has moved; its weights
-        are checked by fingerprint. device: by default, CUDA if it is available. Raises UserError if the base is a
+        and configuration are checked. device: by default, CUDA if it is available. Raises UserError if the base is a
         different encoder, if files are damaged, if weights are not finite, or if tensors are missing or unexpected.
         """
         return read_beside_training(folder, lambda: cls._load(folder, base, device, options))
@@ -318,22 +318,29 @@ class SentenceEncoder(nn.Module):
         folder, options = hub.require_model_folder(folder, options)
         contents = model_folder.read_contents(folder)
         backbone = load_recorded(folder, contents.record, base, options)
-        model = cls.restore(folder, contents, backbone, vocabulary_fingerprint(backbone.tokenizer))
+        model = cls.restore(folder, contents, backbone, tokenizer_record(backbone.tokenizer))
         if not model.encoder.tuned:
             set_dtype(backbone.model, TORCH_DTYPES[dtype_of(contents.record)])
         return model.to(pick_device(device))
 
     @classmethod
     def restore(
-        cls, folder: str | Path, contents: model_folder.FolderContents, backbone: Backbone, vocabulary: str
+        cls,
+        folder: str | Path,
+        contents: model_folder.FolderContents,
+        backbone: Backbone,
+        tokenizer: Mapping[str, Any],
     ) -> "SentenceEncoder":
         """Build the model of a folder from its contents and its encoder, in eval mode and without gradients.
 
-        vocabulary: fingerprint of the backbone's tokenizer. Raises UserError if files are damaged.
+        tokenizer: the `tokenizer_record` of the backbone's tokenizer. Raises UserError if files are damaged.
         """
         record = contents.record
-        if vocabulary != record["vocabulary"]:
-            raise UserError(f"the tokenizer in {folder} differs from that of the training; copy the folder again")
+        if (difference := next(recorded_tokenizer_differences(record, tokenizer), None)) is not None:
+            raise UserError(
+                f"the tokenizer in {folder} differs from that of the training: {difference}; copy the folder again"
+            )
+        tell_unrecorded(folder, record)
         try:
             model = cls._build(backbone, record)
         except (UserError, TypeError, KeyError, RuntimeError) as error:
@@ -349,7 +356,7 @@ class SentenceEncoder(nn.Module):
         return cls(
             Encoder.build(backbone.model, record),
             backbone.tokenizer,
-            backbone.source if record["backbone"] is None else EncoderSource(**record["base"]),
+            backbone.source if record["backbone"] is None else _base_of(record, backbone),
             pooling=record["pooling"],
             head=None if record["head"] is None else build_head(record["head"], backbone.source.hidden_size),
             head_at_inference=record["head"] is not None and record["head"]["at_inference"],
@@ -530,6 +537,11 @@ def plain_encoder(
         final_period=final_period,
     )
     return model.requires_grad_(False).eval()
+
+
+def _base_of(record: Mapping[str, Any], backbone: Backbone) -> EncoderSource:
+    """Return the recorded base of a trained encoder, with the configuration of the loaded one."""
+    return replace(EncoderSource(**record["base"]), configuration=backbone.source.configuration)
 
 
 def dtype_of(record: Mapping[str, Any]) -> str:

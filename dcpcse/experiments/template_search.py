@@ -205,4 +205,5 @@ def _owner(model: "SentenceEncoder", suite: "Suite") -> dict[str, Any]:
     facts = identity(model)
     data = [file["sha256"] for file in suite.files.values()]
     settings = {"denoise": model.denoising.inference, "final_period": model.final_period}
-    return {"base": facts["base"], "tokenizer": facts["tokenizer"], "data": data, **settings}
+    names = ("base", "weights", "configuration", "tokenizer", "special_tokens")
+    return {**{name: facts[name] for name in names}, "data": data, **settings}

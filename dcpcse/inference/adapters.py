@@ -1,7 +1,7 @@
 """Load many adapters on one frozen encoder, select them by name, and encode mixed batches with them.
 
 An output folder of train.py that contains prompts but no encoder is an adapter of its base encoder. The base is loaded
-and identified by its fingerprint once; each adapter adds only its own tensors. The rows of a mixed batch share one
+and identified once; each adapter adds only its own tensors. The rows of a mixed batch share one
 forward pass through the base, in which each row has the prompts of its adapter (`dcpcse.inference.mixed_batch`).
 Pooling, head and template denoising are applied separately for each adapter.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.encoders.backbones import Backbone, fitting_tokenizer, vocabulary_fingerprint
+from dcpcse.encoders.backbones import Backbone, fitting_tokenizer, tokenizer_record
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.recorded_backbone import load_recorded, require_recorded
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, as_numbers, dtype_of, encode_in_batches, plain_encoder
@@ -56,7 +56,7 @@ class Adapters:
         self._base = plain_encoder(backbone, "avg")
         self._models: dict[str, SentenceEncoder] = {}
         # A tokenizer of 30,000 tokens takes more memory than many adapters, and most folders have the same one.
-        own = (backbone.tokenizer, vocabulary_fingerprint(backbone.tokenizer))
+        own = (backbone.tokenizer, tokenizer_record(backbone.tokenizer))
         self._tokenizers = {_tokenizer_files(folder): own}
 
     @classmethod
@@ -71,7 +71,7 @@ class Adapters:
         """Load the base encoder of the first folder and the adapters of all folders (local, or on the hub).
 
         folders: name of each adapter → its folder. base: path of the frozen encoder if it differs from the path
-        recorded in the first folder; its fingerprint must match. device: by default cuda if it is available.
+        recorded in the first folder; weights and configuration must match. device: by default cuda if it is available.
         Raises UserError if a folder has a different encoder, vocabulary or type of weights, if it contains an encoder
         of its own, or if `SentenceEncoder.load` rejects it.
         """
@@ -154,8 +154,8 @@ class Adapters:
         folder, _ = hub.require_model_folder(folder, self._options)
         contents = _read_folder(folder)
         self._require_of_base(folder, contents.record)
-        tokenizer, vocabulary = self._tokenizer(folder)
-        model = SentenceEncoder.restore(folder, contents, replace(self._backbone, tokenizer=tokenizer), vocabulary)
+        tokenizer, record = self._tokenizer(folder)
+        model = SentenceEncoder.restore(folder, contents, replace(self._backbone, tokenizer=tokenizer), record)
         return _for_inference(model).to(self._base.device)
 
     def _require_of_base(self, folder: str | Path, record: Mapping[str, Any]) -> None:
@@ -167,13 +167,13 @@ class Adapters:
                 f"{self._dtype}; {LOAD_ALONE_HINT}"
             )
 
-    def _tokenizer(self, folder: str | Path) -> tuple[PreTrainedTokenizerBase, str]:
-        """Return the tokenizer of a folder and its vocabulary's fingerprint; equal tokenizer files are loaded once."""
+    def _tokenizer(self, folder: str | Path) -> tuple[PreTrainedTokenizerBase, Mapping[str, Any]]:
+        """Return the tokenizer of a folder and its `tokenizer_record`; equal tokenizer files are loaded once."""
         digest = _tokenizer_files(folder)
         if digest not in self._tokenizers:
             source, model = self._backbone.source, self._backbone.model
             tokenizer = fitting_tokenizer(str(folder), source.name_or_path, model, LoadOptions())
-            self._tokenizers[digest] = (tokenizer, vocabulary_fingerprint(tokenizer))
+            self._tokenizers[digest] = (tokenizer, tokenizer_record(tokenizer))
         return self._tokenizers[digest]
 
 

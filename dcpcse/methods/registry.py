@@ -14,6 +14,7 @@ from dcpcse.data.labels import Columns
 from dcpcse.data.views import View
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import set_frozen_dtype
+from dcpcse.encoders.recorded_backbone import base_differences, recorded_tokenizer_differences, tell_unrecorded
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
@@ -355,10 +356,11 @@ def _require_complete(method: Any, name: str, columns: Sequence[str]) -> None:
 def _require_compatible(model: SentenceEncoder, folder: str | Path) -> None:
     """Raise UserError if the trained weights in a folder do not fit the model."""
     saved, ours = model_folder.read_contents(folder).record, model.record()
+    tell_unrecorded(folder, saved)
     texts = [record["template"] and record["template"]["text"] for record in (saved, ours)]
     differences = {
-        "the vocabulary": saved["vocabulary"] != ours["vocabulary"],
-        "the frozen encoder": not model.encoder.tuned and saved["base"]["fingerprint"] != ours["base"]["fingerprint"],
+        "the tokenizer": any(recorded_tokenizer_differences(saved, ours)),
+        "the frozen encoder": not model.encoder.tuned and any(base_differences(saved["base"], model.source)),
         "the template": ours["shallow"] is not None and texts[0] != texts[1],
     }
     for part, differs in differences.items():

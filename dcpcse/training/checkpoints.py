@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers.trainer_pt_utils import safe_globals
 
+from dcpcse.encoders.recorded_backbone import base_differences, recorded_tokenizer_differences, tell_unrecorded
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import manifest, model_folder
 from dcpcse.methods import Method
@@ -144,17 +145,20 @@ class Checkpoint:
         for key in _SAME_IN_RECORDS:
             if saved.get(key) != ours[key]:
                 raise UserError(f"{self.folder} has {key} {saved.get(key)}, this run has {ours[key]}; {_SAME_OPTIONS}")
-        if saved["base"]["fingerprint"] != ours["base"]["fingerprint"]:
+        if (difference := next(base_differences(saved["base"], model.source), None)) is not None:
             raise UserError(
-                f"{self.folder} was trained on {saved['base']['name_or_path']}; {ours['base']['name_or_path']} has "
-                f"different weights; {_SAME_OPTIONS}"
+                f"{self.folder} was trained on {saved['base']['name_or_path']}; {ours['base']['name_or_path']} is "
+                f"another encoder: {difference}; {_SAME_OPTIONS}"
             )
+        if (difference := next(recorded_tokenizer_differences(saved, ours), None)) is not None:
+            raise UserError(f"{self.folder} was trained with another tokenizer: {difference}; {_SAME_OPTIONS}")
+        tell_unrecorded(self.folder, saved)
         if losses is not None:
             _read_loss_state(self.folder, losses)
 
 
 _SAME_IN_RECORDS = ("method", "pooling", "head", "prompt", "shallow", "cls_prompt", "position_offset", "template")
-_SAME_IN_RECORDS += ("denoising", "vocabulary")
+_SAME_IN_RECORDS += ("denoising",)
 _ANOTHER = "resume from another checkpoint"
 _SAME_OPTIONS = "resume with the options of the run (see its run.yaml)"
 

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from dcpcse.encoders.fingerprint import trained_digest
+from dcpcse.encoders.fingerprint import differences, trained_digest
 from dcpcse.encoders.storage import manifest
 from dcpcse.encoders.storage.parameter_counts import count_trained
 from dcpcse.methods import METHODS
@@ -100,7 +100,7 @@ def _read_scores(folder: Path, expected: Mapping[str, Any], given: Sequence[Path
     found = {path: require_scores(path) for path in given} if given else find_scores(folder, damaged)
     for path, report in found.items():
         evaluated = report.get("model", {}).get("identity", {})
-        if others := [key for key, value in expected.items() if evaluated.get(key) != value]:
+        if others := [key for key in differences(expected, evaluated) if key in expected]:
             raise UserError(
                 f"{path} contains the scores of a different model from {folder}: {', '.join(others)} differ; give "
                 "scores of this model"
@@ -115,7 +115,9 @@ def _read_scores(folder: Path, expected: Mapping[str, Any], given: Sequence[Path
 
 def _identity(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return those entries of the model's `identity` that follow from the record of its folder."""
+    later = {name: record["base"][name] for name in ("weights", "configuration") if record["base"].get(name)}
     return {
+        **later,
         "base": record["base"]["fingerprint"],
         "pooling": record["pooling"],
         "head_at_inference": bool(record["head"] and record["head"]["at_inference"]),

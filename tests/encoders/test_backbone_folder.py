@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from model_folders import without_checksums
+from model_folders import as_before, edit_record, without_checksums
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
@@ -202,15 +202,14 @@ PLAINLY = dict.fromkeys(("training", "inference", "shifted", "freeze"), False)
 )
 def test_a_damaged_record_is_one_line(change, message, saved):
     folder, _ = saved(method="promptbert")
-    path = folder / "dcpcse.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change), encoding="utf-8")
+    edit_record(folder, **change)
     with pytest.raises(UserError, match=message):
         dcpcse.load(folder)
 
 
 def test_a_folder_of_the_first_format_still_loads(saved, sentences):
     folder, model = saved(method="dcpcse", pre_seq_len=3)
-    path = folder / "dcpcse.json"
+    path = as_before(folder) / "dcpcse.json"
     record = json.loads(path.read_text())
     for name in ("shallow", "template", "denoising", "backbone"):
         del record[name]

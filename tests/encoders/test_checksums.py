@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from method_models import model_of
-from model_folders import edit_record, without_checksums
+from model_folders import edit_record, without_checksums, write_sealed
 
 import dcpcse
 from dcpcse.encoders.fingerprint import trained_digest
@@ -196,7 +196,7 @@ def test_whatever_stands_in_a_field_there_is_never_a_traceback(copied, name):
             for part in place[:-1]:
                 inner = inner[part]
             inner[place[-1]] = junk
-            path.write_text(json.dumps(record), encoding="utf-8")
+            write_sealed(path, record)
             try:
                 read_record(folder)
             except UserError as refusal:

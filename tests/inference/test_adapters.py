@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from model_folders import without_checksums
+from model_folders import edit_record, without_checksums
 
 import dcpcse
 from dcpcse.encoders import backbones
@@ -22,7 +22,6 @@ from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.template_denoising import Denoising
 from dcpcse.encoders.templates import Template, TokenTemplate
 from dcpcse.encoders.vector_prompts import PROMPT_FORMS
-from dcpcse.inference import adapters as adapters_module
 from dcpcse.inference.adapters import Adapters
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.safetensors_io import set_dtype
@@ -173,15 +172,15 @@ def test_encoder_and_tokenizer_are_loaded_and_known_once(folders, monkeypatch, t
     path.write_text(json.dumps(json.loads(path.read_text()) | cut))
     calls = []
     for module, name in (
-        (backbones, "fingerprint"),
+        (backbones, "fingerprints"),
         (backbones, "load_tokenizer"),
-        (adapters_module, "vocabulary_fingerprint"),
+        (backbones, "vocabulary_fingerprint"),
         (promptable, "_one_change_per_row"),  # of the check that prompts reach the output
     ):
         plain = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, plain=plain, name=name: calls.append(name) or plain(*a))
     adapters = Adapters.load(own, device="cpu")
-    assert sorted(calls) == ["_one_change_per_row", "fingerprint", "load_tokenizer", "vocabulary_fingerprint"]
+    assert sorted(calls) == ["_one_change_per_row", "fingerprints", "load_tokenizer", "vocabulary_fingerprint"]
     assert len({id(adapters[name].tokenizer) for name in adapters.names}) == 1
 
 
@@ -304,9 +303,8 @@ def of_other_words(folder, target):
 
 def of_another_shape(folder, target):
     shutil.copytree(folder, target)
-    record = json.loads((target / "dcpcse.json").read_text())
-    record["prompt"] |= {"heads": 2, "head_dim": 16}
-    (target / "dcpcse.json").write_text(json.dumps(record))
+    prompt = json.loads((target / "dcpcse.json").read_text())["prompt"]
+    edit_record(target, prompt=prompt | {"heads": 2, "head_dim": 16})
 
 
 REFUSED = {

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from model_folders import write_sealed
 from safetensors.torch import load_file, save_file
 
 TRAIN = (
@@ -96,7 +97,7 @@ def _in_record(*path: str, value: object) -> Callable[[Path], object]:
         for name in path[:-1]:
             place = place[name]
         place[path[-1]] = value
-        (folder / "dcpcse.json").write_text(json.dumps(record), encoding="utf-8")
+        write_sealed(folder / "dcpcse.json", record)
 
     return change
 

@@ -1,6 +1,7 @@
 """evaluation.py on every set of tasks: tables, the JSON file, kept embeddings, and what it refuses."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,34 @@ def test_kept_embeddings_serve_another_set_and_give_the_same_scores(words, every
     assert encoded == []
     scores = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["scores_x100"]
     assert scores == pytest.approx({task: everything["scores_x100"][task] for task in scores}, abs=1e-4)
+
+
+def test_kept_embeddings_are_those_of_the_configuration(tiny, data, tool, tmp_path):
+    """The encoder is changed where it is, under the same weights."""
+    base = Path(shutil.copytree(tiny("bert"), tmp_path / "base"))
+    argv = [
+        "--model_name_or_path",
+        str(base),
+        "--pooler",
+        "avg",
+        "--mode",
+        "fasttest",
+        "--data_dir",
+        data,
+        "--custom_data",
+    ]
+    argv += ["--task_set", "na", "--tasks", "STSBenchmark", "--overwrite"]
+    scores = []
+    for kept in (True, True, False):
+        path = tmp_path / "s.json"
+        cache = ["--cache_dir", str(tmp_path / "cache")] if kept else []
+        assert tool(evaluate_command, [*argv, *cache, "--output_file", str(path)]).code == 0
+        scores.append(json.loads(path.read_text(encoding="utf-8"))["scores_x100"])
+        content = json.loads((base / "config.json").read_text(encoding="utf-8"))
+        changed = {"hidden_act": "relu", "layer_norm_eps": 0.5}
+        (base / "config.json").write_text(json.dumps(content | changed), encoding="utf-8")
+    assert scores[1] == scores[2]
+    assert len(list((tmp_path / "cache").rglob("*.sqlite"))) == 2  # one per encoder
 
 
 def test_results_so_far_are_there_when_a_later_task_fails(words, tool, tmp_path, monkeypatch):

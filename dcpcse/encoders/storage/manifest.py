@@ -119,6 +119,9 @@ class _Base:
     model_type: str = schema.text()
     hidden_size: int = schema.size()
     fingerprint: str = schema.text()
+    # Not in folders of earlier versions:
+    weights: str | None = schema.text(default=None)
+    configuration: dict | None = None
 
 
 @strict
@@ -152,6 +155,8 @@ class Manifest:
     backbone: _OwnBackbone | None
     # Not in folders of earlier versions:
     sha256: dict = field(default_factory=dict)
+    tokenizer: dict | None = None
+    record_sha256: str | None = schema.text(default=None)
 
     def validate_pairs(self) -> None:
         """Raise ValueError if only one of two fields that belong together is null."""
@@ -167,6 +172,31 @@ class Manifest:
                 raise ValueError(f"sha256 contains {name!r:.60}, which is not a file of this model")
             if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
                 raise ValueError(f"sha256.{name} is {digest!r:.60}; expected 64 hexadecimal digits")
+
+
+OPEN_FIELDS = ("method", "arguments", "base.name_or_path", "base.revision")
+"""Fields that may be edited by hand: they do not change vectors, or loading offers them as options."""
+
+
+def record_digest(record: Mapping[str, Any]) -> str:
+    """Return the sha256 of all fields of a manifest except `OPEN_FIELDS` and the digest itself."""
+    covered = {name: value for name, value in record.items() if name not in (*OPEN_FIELDS, "record_sha256")}
+    base = covered.get("base")
+    if isinstance(base, Mapping):
+        covered["base"] = {name: value for name, value in base.items() if f"base.{name}" not in OPEN_FIELDS}
+    return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
+
+
+def unrecorded(record: Mapping[str, Any]) -> list[str]:
+    """Return what cannot be checked in a folder of an earlier version, because its manifest does not record it."""
+    frozen = record["backbone"] is None  # the sha256 of its files identify a trained encoder
+    facts = {
+        "the names of the encoder's weights": frozen and record["base"].get("weights"),
+        "the encoder's configuration": frozen and record["base"].get("configuration"),
+        "the tokenizer's rules and special tokens": record.get("tokenizer"),
+        f"the fields of {MODEL_FOLDER_FILE}": record.get("record_sha256"),
+    }
+    return [name for name, fact in facts.items() if fact is None]
 
 
 _SECOND_FORMAT = ("shallow", "template", "denoising", "backbone")
@@ -197,6 +227,13 @@ def read_record(folder: str | Path) -> dict[str, Any]:
         schema.validate(Manifest, record)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged, or of another version: {error}; copy the folder again") from error
+    later = (*(record["base"].get(name) for name in ("weights", "configuration")), record.get("tokenizer"))
+    sealed = record.get("record_sha256")
+    if sealed != record_digest(record) and (sealed is not None or any(fact is not None for fact in later)):
+        raise UserError(
+            f"{path} has been changed since it was written: record_sha256 is not that of its fields; copy the folder "
+            f"again (only {', '.join(OPEN_FIELDS)} may be edited; to change others, load the model and save it)"
+        )
     return record
 
 
@@ -283,9 +320,12 @@ def _without_last_call(data: bytes) -> bytes:
 def changed_files(folder: Path, record: Mapping[str, Any]) -> Iterator[str]:
     """Yield an error message for each file that differs from its checksum; none for folders without checksums."""
     if "sha256" in record:
-        weights = {name for name in file_names(record) if name.endswith(".safetensors") and (folder / name).is_file()}
-        for name in sorted(weights - set(record["sha256"])):
-            yield f"{folder / name} has no sha256 in {MODEL_FOLDER_FILE}, as all weights have; copy the folder again"
+        files = {name for name in file_names(record) - {MODEL_FOLDER_FILE} if (folder / name).is_file()}
+        for name in sorted(files - set(record["sha256"])):
+            yield (
+                f"{folder / name} has no sha256 in {MODEL_FOLDER_FILE}, as all files of a model have; remove the file "
+                "if it was added, or copy the folder again"
+            )
     for name, expected in record.get("sha256", {}).items():
         path = folder / name
         if not path.is_file():

@@ -72,7 +72,9 @@ def write_contents(
         if tokenizer is not None:
             tokenizer.save_pretrained(part)
         record = {"format": manifest.FOLDER_FORMAT, **record, "prompts_file": name, "backbone": own}
-        write_json_atomic(part / manifest.MODEL_FOLDER_FILE, {**record, "sha256": manifest.checksums(part, record)})
+        record["sha256"] = manifest.checksums(part, record)
+        record["record_sha256"] = manifest.record_digest(record)
+        write_json_atomic(part / manifest.MODEL_FOLDER_FILE, record)
 
 
 @contextlib.contextmanager

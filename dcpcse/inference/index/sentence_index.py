@@ -1,5 +1,6 @@
 """An index that finds the sentences nearest to a query sentence or a query vector by cosine similarity."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from dcpcse.data.text_file import TextFile
-from dcpcse.encoders.fingerprint import current_identity, differences
+from dcpcse.encoders.fingerprint import current_identity, differences, unrecorded
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.inference.file_encoding.shards import OutputRecord
 from dcpcse.inference.index import nearest
@@ -23,6 +24,8 @@ from dcpcse.utils.arguments import encoder, matrix, number, path, strings, truth
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.npy import open_array
+
+logger = logging.getLogger(__name__)
 
 CHUNK = 8_192  # number of sentences encoded and written at once
 QUERY_CHUNK = 256  # number of queries compared with the vectors at once
@@ -149,6 +152,7 @@ class SentenceIndex:
         record, sentences, vectors, clusters = read_index(path("folder", folder))
         if model is not None:
             _require_same_model(record["model"], model, f"the index {folder}")
+            _tell_unrecorded(f"the index {folder}", record["model"])
         if backend == "ivf" and clusters is None:
             raise UserError(f"{folder} was built without the backend ivf; build it with ivf, or use another backend")
         ivf = None
@@ -310,6 +314,13 @@ def _require_same_model(identity: Mapping[str, Any] | None, model: Any, name: st
         raise UserError(f"{name} was built with a different model ({differ}); use that model, or build it again")
 
 
+def _tell_unrecorded(name: str, identity: Mapping[str, Any]) -> None:
+    """Log what could not be compared with the identity that an earlier version recorded, if anything."""
+    if missing := unrecorded(identity):
+        what = ", ".join(missing)
+        logger.warning("%s was written by an earlier version of dcpcse: %s could not be compared", name, what)
+
+
 def _read_sentences(texts: Sequence[str] | str | Path) -> tuple[int, Iterable[list[str]], str | None]:
     """Return the number of sentences, the sentences in chunks, and the sha256 of a text file (None for a list)."""
     if isinstance(texts, str | Path):
@@ -346,4 +357,6 @@ def _read_vectors(
         raise UserError(f"the vectors {path} belong to another text; give that text, or encode this one")
     if identity is not None and (others := differences(model, identity)):
         raise UserError(f"{path} was made by a different model ({', '.join(others)} differ); encode the text again")
+    if identity is not None:
+        _tell_unrecorded(str(path), model)
     return array, model
