@@ -1,6 +1,7 @@
 """`dcpcse encode`: the vectors of `SentenceEncoder.encode` in the order of the lines, whatever interrupts the work."""
 
 import contextlib
+import json
 import multiprocessing
 import os
 import shutil
@@ -243,6 +244,10 @@ def test_the_same_command_on_a_finished_file_does_nothing(tiny, text, tool, enco
 
 OTHERS = {  # what differs in the second command → what the error names
     "model": (lambda argv, tiny, text: [tiny("bert", seed=7), *argv[1:]], "a different model (base "),
+    "configuration": (
+        lambda argv, tiny, text: [relu(tiny, text), *argv[1:]],
+        "(configuration.hidden_act default, now relu)",
+    ),
     "pooler": (lambda argv, tiny, text: [*argv, "--pooler", "avg_top2"], "pooling avg, now avg_top2"),
     "file": (lambda argv, tiny, text: [argv[0], str(other_text(text)), *argv[2:]], "a different text"),
     "dtype": (lambda argv, tiny, text: [*argv, "--dtype", "float16"], "dtype float32, now float16"),
@@ -252,6 +257,16 @@ OTHERS = {  # what differs in the second command → what the error names
     "pads": (lambda argv, tiny, text: [*argv, "--packing", "False"], "packing True, now False"),
     "batch": (lambda argv, tiny, text: [*argv, "--batch_size", "5"], "batch_size 128, now 5"),
 }
+
+
+def relu(tiny, text: Path) -> str:
+    """The same encoder, with another activation in its config.json."""
+    folder = text.with_name("relu")
+    if not folder.exists():
+        shutil.copytree(tiny("bert"), folder)
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps(content | {"hidden_act": "relu"}), encoding="utf-8")
+    return str(folder)
 
 
 def other_text(text: Path) -> Path:

@@ -244,8 +244,11 @@ def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     for part in sorted({*was, *now}):
         name, before, after = f"a different {part.removesuffix('s')}", was.get(part), now.get(part)
         for key in sorted({*before, *after}) if isinstance(before, dict) and isinstance(after, dict) else ():
-            if before.get(key) != after.get(key):
-                return f"{name} ({key} {before.get(key)!s:.40}, now {after.get(key)!s:.40})"
+            if (one := before.get(key)) != (other := after.get(key)):
+                if isinstance(one, dict) and isinstance(other, dict):  # a configuration: name its first field
+                    field = min(inner for inner in {*one, *other} if one.get(inner) != other.get(inner))
+                    key, one, other = f"{key}.{field}", one.get(field, "default"), other.get(field, "default")
+                return f"{name} ({key} {one!s:.40}, now {other!s:.40})"
         if before != after:
             return name
     return None
