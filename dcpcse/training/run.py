@@ -10,12 +10,21 @@ import transformers
 import yaml
 from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
 from torch import nn
+from transformers import PreTrainedModel
 
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
 from dcpcse.data.indexed_dataset import IndexedDataset
 from dcpcse.data.training_file import TrainingData, load_training_file, locate_rows
-from dcpcse.encoders.backbones import Backbone, fingerprint, load_backbone, vocabulary_fingerprint
+from dcpcse.encoders.backbones import (
+    Backbone,
+    combined_digest,
+    load_backbone,
+    named_digest,
+    vocabulary_fingerprint,
+    weight_digest,
+)
+from dcpcse.encoders.base_facts import configuration, training_configuration
 from dcpcse.encoders.encoder import set_packed
 from dcpcse.encoders.storage import hub, manifest
 from dcpcse.encoders.storage.load_options import LoadOptions
@@ -214,11 +223,15 @@ def build_trainer(
 
 def _made_of(data: TrainingData, run: RunArguments, method: Method, corpus: Corpus | None) -> dict[str, Any]:
     """Return the inputs of a run other than its options and encoder, by the names used in error messages."""
-    frozen = [parameter for loss_fn in method.losses for parameter in loss_fn.parameters()]
-    frozen = nn.ParameterList(parameter for parameter in frozen if not parameter.requires_grad)
+    losses = nn.ModuleList(method.losses)
     made_of = {"processes": run.world_size, "training file": data.sha256}
-    if len(frozen):
-        made_of["generator or LM head"] = fingerprint(frozen)
+    made_of["configuration for training"] = training_configuration(method.model.encoder.backbone.config)
+    if frozen := {name: weight_digest(one) for name, one in losses.named_parameters() if not one.requires_grad}:
+        made_of["generator or LM head"] = combined_digest(frozen.values())
+        models = [module for module in losses.modules() if isinstance(module, PreTrainedModel)]
+        settings = [configuration(model) | training_configuration(model.config) for model in models]
+        # Not in checkpoints of earlier versions, which identified the weights without their names.
+        made_of["generator or LM head, with names and configuration"] = named_digest(frozen, settings)
     if corpus:
         made_of["corrupted corpus"] = corpus.fingerprint
     if digest := digest_from_outside(method.model.method):

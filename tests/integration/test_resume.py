@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_folders import as_before
 from runs import assert_same_weights, comparable, files, train_loss, weights
 
 from dcpcse.cli.commands.train import train_command
@@ -375,3 +376,30 @@ def test_resuming_on_another_encoder_is_refused(refused, tiny, interrupted, tmp_
     """The prompts were trained against other weights; a folder is refused there for the same reason."""
     line = refused(tmp_path / "out", interrupted / "checkpoint-2", encoder=tiny("bert", seed=11))
     assert "checkpoint-2" in line
+
+
+def test_a_resumed_run_compares_the_configuration_and_the_tokenizer(refused, tiny, interrupted, tmp_path):
+    """Also what no vector depends on, but training does; a checkpoint of an earlier version has only the weights."""
+    for changed, file, change, message in (
+        ("activation", "config.json", {"hidden_act": "relu"}, "hidden_act is 'relu', and was 'gelu' in training"),
+        ("dropout", "config.json", {"hidden_dropout_prob": 0.5}, "another configuration for training"),
+        ("tokenizer", "tokenizer_config.json", {"cls_token": "[SEP]"}, "cls_token is [['[SEP]', 3]], and was"),
+    ):
+        base = Path(shutil.copytree(tiny("bert"), tmp_path / changed))
+        content = json.loads((base / file).read_text(encoding="utf-8"))
+        (base / file).write_text(json.dumps(content | change), encoding="utf-8")
+        assert message in refused(tmp_path / "out", interrupted / "checkpoint-2", encoder=str(base))
+    (interrupted / "checkpoint-2/checkpoint.json").unlink()  # the seal, which an earlier version did not write
+    as_before(interrupted / "checkpoint-2")
+    line = refused(tmp_path / "out", interrupted / "checkpoint-2", encoder=tiny("bert", seed=11))
+    assert "is another encoder: the fingerprints of the weights differ" in line
+
+
+def test_another_generator_under_the_same_weights_is_refused(refused, train, tiny, train_txt, tmp_path):
+    options = {**STEPS, "save_steps": 2, "method": "diffcse"}
+    generator = Path(shutil.copytree(tiny("bert"), tmp_path / "generator"))
+    folder = train.interrupted(3, tiny("bert"), train_txt, **options, generator_name=str(generator))
+    content = json.loads((generator / "config.json").read_text(encoding="utf-8"))
+    (generator / "config.json").write_text(json.dumps(content | {"hidden_act": "relu"}), encoding="utf-8")
+    line = refused(tmp_path / "out", folder / "checkpoint-2", method="diffcse", generator_name=str(generator))
+    assert "another generator or LM head, with names and configuration" in line
