@@ -94,6 +94,9 @@ def replaced_model(folder: Path, remove_old: Callable[[Path], None] | None = Non
                 require_inside(folder, str(path))
             elif (folder / path).is_dir() and not (folder / path).is_symlink():
                 raise UserError(f"{folder / path} is a folder, where a file is to be written; give another folder")
+        strays = set(manifest.TOKENIZER_FILES) - set(map(str, files)) - _recorded_files(folder)
+        if stray := next((name for name in sorted(strays) if (folder / name).exists()), None):
+            raise UserError(f"{folder / stray} is not of this model, but would be read with it; move it away")
         (remove_old or clear)(folder)
         for path in sorted(files, key=lambda path: _LAST.index(path.name) if path.name in _LAST else -1):
             (folder / path).parent.mkdir(exist_ok=True)
@@ -108,7 +111,7 @@ def clear(folder: Path) -> None:
     """Remove the files of a model from a folder; keep other files, including encoders not written by dcpcse."""
     if _holds_own_encoder(folder):
         backbone_folder.clear_backbone(folder)
-    for name in manifest.OURS:
+    for name in {*manifest.OURS, *(_recorded_files(folder) & set(manifest.TOKENIZER_FILES))}:
         (folder / name).unlink(missing_ok=True)
 
 
@@ -118,11 +121,22 @@ def holds_another_encoder(folder: Path) -> bool:
 
 
 def _holds_own_encoder(folder: Path) -> bool:
+    return _record(folder).get("backbone") is not None
+
+
+def _recorded_files(folder: Path) -> set[str]:
+    """Return the names of the files of the model in a folder, except those of folders without checksums."""
+    named = _record(folder).get("sha256")
+    return {*named} if isinstance(named, dict) else set()
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """Return the record in a folder without checking it; {} if there is none."""
     try:
         record = parse_json(read_text(folder / manifest.MODEL_FOLDER_FILE))
-        return record.get("backbone") is not None
-    except (OSError, ValueError, AttributeError):
-        return False
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def read_contents(folder: str | Path) -> FolderContents:
