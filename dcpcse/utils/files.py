@@ -10,7 +10,6 @@ import re
 import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -45,7 +44,7 @@ def existing_folder(folder: Path) -> Iterator[None]:
 def require_writable(folder: Path, option: str) -> None:
     """Raise UserError unless files can be written to a folder, which need not exist. The check leaves no files."""
     try:
-        with existing_folder(folder), tempfile.TemporaryFile(dir=folder):
+        with _staged(folder / "check"):  # not a TemporaryFile, which a kill may leave behind
             pass
     except OSError as error:
         raise UserError(f"{option}: cannot write into {folder} ({error.strerror}); choose another folder") from error
@@ -134,7 +133,12 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     folder = folder.resolve()  # so that a link to an empty folder is kept
     with staging_folder(folder) as part:
         yield part
-        os.replace(part, folder)
+        try:
+            os.replace(part, folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise UserError(f"{folder} was written by another process in the meantime; give another folder") from error
 
 
 @contextlib.contextmanager
@@ -187,11 +191,14 @@ def _create(path: Path, is_folder: bool, digits: str | None) -> tuple[Path, int]
             if not (is_folder and path.parent.is_dir()):
                 raise
             continue
-        with contextlib.suppress(OSError):  # also if the file system does not support locks
+        try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if part.exists():
+            is_ours = part.exists()
+        except OSError as error:
+            is_ours = not isinstance(error, BlockingIOError)  # the file system may not support locks
+        if is_ours:
             return part, opened
-        os.close(opened)  # before it was locked, another process took it for a leftover
+        os.close(opened)  # before it was locked, another process took it for a leftover and removes it
 
 
 def remove_leftovers(folder: Path, name: str | None = None, finish: Callable[[Path], None] | None = None) -> None:

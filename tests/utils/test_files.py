@@ -17,6 +17,7 @@ from dcpcse.utils.files import (
     open_append,
     require_file,
     require_output,
+    require_writable,
     staging_folder,
     staging_path,
     write_atomic,
@@ -59,6 +60,26 @@ def test_a_failure_leaves_what_was_there_and_no_temporary_file(write, tmp_path):
     with pytest.raises(UnicodeEncodeError):
         write_atomic(tmp_path / "a", "\ud800")
     assert names(tmp_path) == ["a"]
+
+
+def test_a_folder_that_another_process_fills_in_the_meantime_is_kept(tmp_path):
+    with pytest.raises(UserError, match="folder was written by another process"), atomic_folder(tmp_path / "folder"):
+        write_atomic(tmp_path / "folder/a", "of the other")
+    assert names(tmp_path) == ["folder"]
+    assert names(tmp_path / "folder") == ["a"]
+
+
+def test_a_check_of_a_folder_that_is_killed_leaves_nothing_for_long(tmp_path, monkeypatch):
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr("dcpcse.utils.files.remove", lambda path: os.kill(os.getpid(), signal.SIGKILL))
+        require_writable(tmp_path, "--output")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert len(names(tmp_path)) == 1
+    require_writable(tmp_path, "--output")
+    require_writable(tmp_path / "new/folder", "--output")
+    assert names(tmp_path) == []
 
 
 @pytest.fixture
