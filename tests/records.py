@@ -215,7 +215,8 @@ def make_records(root: Path) -> dict[str, Record]:
     np.save(root / "vectors/v.npy", np.eye(2, 4, dtype=np.float32))
     corpus = root / "corpus"
     corpus.mkdir()
-    Corpus.create(corpus, (4, 1, 6), 500).flush()
+    with Corpus.create(corpus, (4, 1, 6), 500) as add_rows:
+        add_rows(np.zeros((4, 1, 6)))
     record = {"shape": [4, 1, 6], "data": "x", "vocabulary": "y", "views": ["anchor"], "max_seq_length": 32}
     add(
         "corpus", "corpus.json", record, lambda folder: Corpus.read(folder).require(data="x", views=["anchor"]), corpus

@@ -1,15 +1,12 @@
 """Checks of the files of a task: whether they exist, have the official size, and are identical to the known ones."""
 
-import errno
-import os
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from senteval.errors import DataError
-from senteval.lines import Content
+from senteval.lines import Content, read_bytes
 
 DOWNLOAD = (
     "download the SentEval data (bash SentEval/data/downstream/download_dataset.sh), or give the folder that "
@@ -52,20 +49,6 @@ def known_files() -> dict[str, str]:
     """Return path in the data folder -> sha256 of the file with which the documented scores were computed."""
     lines = read_bytes(KNOWN).decode().splitlines()
     return {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return the contents of a file. Raises OSError for anything else: to open a pipe could wait forever."""
-    with open(path, "rb", opener=_open_regular) as file:
-        return file.read()
-
-
-def _open_regular(path: str, flags: int) -> int:
-    opened = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # which has no effect on files
-    if stat.S_ISREG(os.fstat(opened).st_mode):
-        return opened
-    os.close(opened)
-    raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file", path)
 
 
 def identify(

@@ -5,9 +5,12 @@ inside sentences, and all later texts would get the label of a different line.
 """
 
 import codecs
+import errno
 import hashlib
 import math
+import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from senteval.errors import DataError
-from senteval.files import read_bytes
 
 REMEDY = "correct the file or download the SentEval data again"
 
@@ -63,6 +65,20 @@ def recorded() -> Iterator[dict[Path, Content]]:
         yield _record.get()
     finally:
         _record.reset(token)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the contents of a file. Raises OSError for anything else: to open a pipe could wait forever."""
+    with open(path, "rb", opener=_open_regular) as file:
+        return file.read()
+
+
+def _open_regular(path: str, flags: int) -> int:
+    opened = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # which has no effect on files
+    if stat.S_ISREG(os.fstat(opened).st_mode):
+        return opened
+    os.close(opened)
+    raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file", path)
 
 
 def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> list[Line]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dcpcse.cli.runner import run
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import invalid_choice
+from dcpcse.utils.refusals import require_text
 
 COMMANDS = {
     "train": ("train", "train a method (as train.py)"),
@@ -34,6 +35,10 @@ COMMANDS = {
 """Name → module in `commands`, and description. `search-templates` runs the function `search_templates_command`."""
 
 
+READERS = ("doctor", "info", "plot", "report", "runs", "similarity", "search")
+"""Commands that write no record of their arguments, so that these may also be names that are not text."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code, which is 2 for an unknown command."""
     return run(_dispatch, argv)
@@ -46,6 +51,8 @@ def _dispatch(argv: Sequence[str]) -> int | None:
         return 0
     if name not in COMMANDS:
         raise invalid_choice("command", name, COMMANDS)
+    if name not in READERS:
+        require_text(words)
     return find_command(name)(words)
 
 

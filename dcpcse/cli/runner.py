@@ -5,13 +5,15 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from types import TracebackType
 
 from senteval.errors import DataError
 
 from dcpcse.utils.console import print_message, printable_output
 from dcpcse.utils.errors import UserError, printable, shortened
-from dcpcse.utils.refusals import describe_refusal
+from dcpcse.utils.refusals import describe_refusal, require_text
 from dcpcse.utils.signals import Interrupted, end_silently, sigterm_raises
 
 
@@ -28,7 +30,6 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
         _set_up_logging(first)
         try:
             _require_current_folder()
-            _require_text(argv)
             with sigterm_raises():
                 code = main(argv)
             sys.stdout.flush()
@@ -46,6 +47,7 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
         except Exception as error:
             described = None if debug else _describe_error(error)
             if described is None:
+                sys.excepthook = _print_traceback  # Python calls it after the streams that escape are gone
                 raise
             line, code = described
             if not first or code == 1:
@@ -57,6 +59,11 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
                 sys.stderr.flush()
                 os._exit(code)
             return code
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print the traceback of a bug, with control characters in names escaped."""
+    sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _is_one_of_several() -> bool:
@@ -81,18 +88,9 @@ def _set_up_logging(first: bool) -> None:
 def _require_current_folder() -> None:
     """Raise UserError unless the current folder exists and its path is text."""
     try:
-        _require_text([os.getcwd()], "the current folder")
+        require_text([os.getcwd()], "the current folder")
     except FileNotFoundError as error:
         raise UserError("the current folder no longer exists; change to another folder") from error
-
-
-def _require_text(words: Sequence[str], what: str = "the argument") -> None:
-    """Raise UserError for bytes that the encoding of the locale lacks: no file that dcpcse writes could name them."""
-    for word in words:
-        if any("\ud800" <= letter <= "\udfff" for letter in word):
-            encoding = sys.getfilesystemencoding()
-            remedy = "rename it" if encoding == "utf-8" else "set PYTHONUTF8=1 if it is UTF-8, or rename it"
-            raise UserError(f"{what} {word!r} is not text in {encoding}; {remedy}")
 
 
 def _describe_error(error: Exception) -> tuple[str, int] | None:

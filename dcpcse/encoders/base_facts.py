@@ -27,9 +27,9 @@ WITHOUT_EFFECT = (
     *("initializer_range", "initializer_cutoff_factor", "sinusoidal_pos_embds"),
     # Classifiers, other heads and decoders, which are not part of the encoder.
     *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params"),
-    *("classifier_dropout", "classifier_activation", "classifier_bias", "classifier_pooling", "seq_classif_dropout"),
+    *("classifier_dropout", "classifier_pooling", "seq_classif_dropout"),
     *("qa_dropout", "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
-    *("decoder_bias", "sparse_prediction", "sparse_pred_ignore_index", "use_cache", "deterministic_flash_attn"),
+    *("sparse_prediction", "sparse_pred_ignore_index", "use_cache", "deterministic_flash_attn"),
     # Outputs beside the last hidden state, which are requested where they are needed.
     *("output_hidden_states", "output_attentions"),
     # Ids of tokens, since the tokenizer inserts them. `configuration` adds the padding id of RoBERTa's positions.
@@ -39,15 +39,18 @@ WITHOUT_EFFECT = (
 )
 """Fields of a configuration that change neither vectors nor training. All fields in neither list are compared."""
 
+OF_HEADS = ("classifier_activation", "classifier_bias", "decoder_bias")
+"""Fields that change the vectors of a masked-LM head only."""
 
-def configuration(model: PreTrainedModel) -> dict[str, Any]:
+
+def configuration(model: PreTrainedModel, head: bool = False) -> dict[str, Any]:
     """Return the fields of an encoder's configuration that may change vectors, in a form that can be written to JSON.
 
     Fields with the default value of their class are left out, so that a field that a later version of transformers
-    adds or removes makes no difference.
+    adds or removes makes no difference. head: also return the fields of a masked-LM head.
     """
     values, defaults = plain_values(model.config), plain_values(type(model.config)())
-    ignored = {*WITHOUT_EFFECT, *IN_TRAINING_ONLY}
+    ignored = {*WITHOUT_EFFECT, *IN_TRAINING_ONLY, *(() if head else OF_HEADS)}
     found = {name: value for name, value in values.items() if name not in ignored and value != defaults.get(name)}
     if (padding := positions_of(model).padding_idx) is not None:
         found["pad_token_id"] = padding

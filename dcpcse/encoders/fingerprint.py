@@ -102,14 +102,17 @@ def _state(model: Any) -> Any:
     if any(tensor.is_inference() for tensor in tensors):
         return object()  # inference tensors have no version counter; a new object differs from every earlier state
     versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
-    tokenizer = id(model.tokenizer), model.tokenizer.special_tokens_map
+    words = model.tokenizer
+    tokenizer = id(words), words.special_tokens_map, words.truncation_side, words.split_special_tokens, len(words)
     return versions, model.pooling, model.head_at_inference, model.preprocessing_record(), tokenizer
 
 
 def _configurations(model: torch.nn.Module) -> Any:
     """Return the configuration of the encoder, and those of a masked-LM head if there is one at inference."""
     modules = () if model.head is None else model.head.modules()
-    heads = [configuration(module) for module in modules if isinstance(module, transformers.PreTrainedModel)]
+    heads = [
+        configuration(module, head=True) for module in modules if isinstance(module, transformers.PreTrainedModel)
+    ]
     return {**model.source.configuration, "heads": heads} if heads else model.source.configuration
 
 

@@ -31,7 +31,7 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_template_only, template_tokens
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate
 from dcpcse.encoders.tokenization import TokenizedTexts
-from dcpcse.utils.arguments import encode_arguments, whole_number
+from dcpcse.utils.arguments import encode_arguments, path, string, whole_number
 from dcpcse.utils.devices import pick_device, release_memory, run_jobs
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.live_runs import read_beside_training
@@ -263,7 +263,7 @@ class SentenceEncoder(nn.Module):
 
         Raises UserError if the encoder has no trained weights.
         """
-        prompt, encoder = self.encoder.prompt, self.encoder
+        folder, prompt, encoder = path("folder", folder), self.encoder.prompt, self.encoder
         if prompt is None and encoder.shallow is None and not encoder.tuned:
             raise UserError(
                 "the encoder has no trained weights to save; save an encoder with prompts, or a trained encoder"
@@ -309,6 +309,7 @@ class SentenceEncoder(nn.Module):
         and configuration are checked. device: by default, CUDA if it is available. Raises UserError if the base is a
         different encoder, if files are damaged, if weights are not finite, or if tensors are missing or unexpected.
         """
+        folder, base = path("folder", folder), None if base is None else string("base", base)
         return read_beside_training(folder, lambda: cls._load(folder, base, device, options))
 
     @classmethod

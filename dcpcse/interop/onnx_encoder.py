@@ -14,8 +14,9 @@ from dcpcse.encoders.tokenization import CUT_WARNING, batches
 from dcpcse.encoders.truncation import truncated_ids
 from dcpcse.utils import schema
 from dcpcse.utils.arguments import encode_arguments, path
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.parsing import read_text
+from dcpcse.utils.refusals import is_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +63,17 @@ class OnnxEncoder:
         self.dimension: int = settings["dimension"]
         self.max_tokens: int = settings["max_tokens"]
         self._text: dict[str, Any] = settings["text"]
-        self._words = Tokenizer.from_file(str(self.folder / TOKENIZER))
-        self._pad_id: int = self._words.padding["pad_id"]
-        self._side: str = self._words.truncation["direction"]
+        try:
+            self._words = Tokenizer.from_file(str(self.folder / TOKENIZER))
+            self._pad_id: int = self._words.padding["pad_id"]
+            self._side: str = self._words.truncation["direction"]
+            self._session = onnxruntime.InferenceSession(self.folder / GRAPH, providers=list(providers))
+        except Exception as error:  # both libraries raise many classes for damaged files
+            if is_refusal(error):
+                raise
+            raise UserError(f"{self.folder} is damaged ({first_line(error)}); export it again") from error
         self._words.no_padding()  # batches are padded below
         self._words.no_truncation()  # a setting that threads would share; see `truncated_ids`
-        self._session = onnxruntime.InferenceSession(self.folder / GRAPH, providers=list(providers))
 
     def encode(
         self,

@@ -155,6 +155,8 @@ class RunArguments(TrainingArguments):
             self.use_cpu = True
         self._require_valid_numbers()
         self._require_known()
+        if not 1 <= self.ddp_timeout <= 10**8:
+            raise UserError(f"--ddp_timeout {self.ddp_timeout}: must be from 1 to 100000000 seconds")
         backend = self.ddp_backend or ("nccl" if torch.cuda.is_available() and not self.use_cpu else "gloo")
         init_process_group(backend, timedelta(seconds=self.ddp_timeout))
         try:

@@ -229,7 +229,7 @@ def _made_of(data: TrainingData, run: RunArguments, method: Method, corpus: Corp
     if frozen := {name: weight_digest(one) for name, one in losses.named_parameters() if not one.requires_grad}:
         made_of["generator or LM head"] = combined_digest(frozen.values())
         models = [module for module in losses.modules() if isinstance(module, PreTrainedModel)]
-        settings = [configuration(model) | training_configuration(model.config) for model in models]
+        settings = [configuration(model, head=True) | training_configuration(model.config) for model in models]
         # Not in checkpoints of earlier versions, which identified the weights without their names.
         made_of["generator or LM head, with names and configuration"] = named_digest(frozen, settings)
     if corpus:

@@ -1,5 +1,6 @@
 """Find training runs and read their options, progress and scores from their folders, without importing torch."""
 
+import errno
 import math
 import os
 import re
@@ -206,6 +207,8 @@ def find_scores(folder: Path, on_problem: Callable[[str], None]) -> dict[Path, d
         try:
             report = run_files.read_scores(path)
         except UserError as error:
+            if getattr(error.__cause__, "errno", None) == errno.EFBIG:
+                raise  # not a file of scores, but nobody can tell without reading it
             if path.is_symlink() or path.exists():  # otherwise it has been removed since it was listed
                 on_problem(str(error))
             continue

@@ -7,7 +7,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,11 @@ def whole_number(name: str, value: Any, least: int | None = None, most: int | No
 
 def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
     """Return a finite real number, also of numpy, that is not a truth value and within limits, both included."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real) or not math.isfinite(value):
+    try:
+        finite = isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
+    except OverflowError:  # an integer beyond all floating-point numbers
+        finite = False
+    if not finite:
         raise _invalid(name, value, ", ".join(filter(None, ["a number", _limits(least, most)])))
     return _within(name, float(value), least, most)
 
@@ -117,7 +121,7 @@ def encode_arguments(
     truth_value("show_progress", show_progress)
     if max_length is not None:
         whole_number("max_length", max_length)
-    if isinstance(without, str) or not isinstance(without, Iterable):
+    if not isinstance(without, list | tuple | set | frozenset | range | np.ndarray) or np.ndim(without) > 1:
         raise _invalid("without", without, "a list of token ids")
     for token in without:
         whole_number("without: token id", token)
@@ -127,8 +131,10 @@ def encode_arguments(
 def matrix(name: str, value: Any) -> np.ndarray:
     """Return vectors as an array of real numbers, without a copy where possible; the caller checks its shape.
 
-    Raises UserError for complex numbers, text, objects and rows of different lengths.
+    Raises UserError for complex numbers, text, objects, masked values and rows of different lengths.
     """
+    if isinstance(value, np.ma.MaskedArray):
+        raise UserError(f"{name}: the array has masked values; fill them (array.filled(...)), or leave their rows out")
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged rows; a tensor on a GPU or with a gradient
@@ -137,6 +143,9 @@ def matrix(name: str, value: Any) -> np.ndarray:
         ) from error
     if array.dtype.kind not in "fiub":
         raise UserError(f"{name} of dtype {array.dtype}; give real numbers, such as float32")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        with np.errstate(over="ignore"):  # too large values become infinite, which the caller refuses
+            return array.astype(np.float64)
     return array
 
 
@@ -153,5 +162,8 @@ def _limits(least: float | None, most: float | None) -> str:
 
 
 def _invalid(name: str, value: Any, allowed: str) -> UserError:
-    shown = " ".join(repr(value).split())  # the representation of a model has many lines
+    try:
+        shown = " ".join(repr(value).split())  # the representation of a model has many lines
+    except ValueError:  # Python writes no integers of more than 4,300 digits
+        shown = f"of type {type(value).__name__}"
     return UserError(f"{name} {shown:.60}: must be {allowed}")

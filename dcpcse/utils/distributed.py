@@ -77,6 +77,8 @@ def _meet(timeout: timedelta) -> dict[str, Any]:
     rank, port = _number("RANK"), _number("MASTER_PORT")
     if not rank < processes:
         raise UserError(f"RANK is {rank}, but WORLD_SIZE is {processes}; number the processes from 0")
+    if port > 65535:
+        raise UserError(f"MASTER_PORT is {port}; give a port up to 65535")
     host = f"{os.environ['MASTER_ADDR']}:{port}"
     start, said, store, arrived = time.monotonic(), False, None, 0
     while arrived < processes:
@@ -94,6 +96,8 @@ def _meet(timeout: timedelta) -> dict[str, Any]:
         if store is None:
             store = _open_store(os.environ["MASTER_ADDR"], port, rank == 0)
             if store is not None:
+                if store.add(f"{_ARRIVED}/{rank}", 1) > 1:
+                    raise UserError(f"two processes have RANK {rank}; number them from 0 to {processes - 1}")
                 arrived = store.add(_ARRIVED, 1)
         else:
             time.sleep(0.05)
@@ -154,7 +158,7 @@ def local_device(asked: str | None) -> str | None:
 
 def is_lost_process(error: BaseException) -> bool:
     """Return whether an error was caused by the end of another process."""
-    return isinstance(error, dist.DistBackendError) or "gloo/transport" in str(error)
+    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
 
 
 def gather_own_first(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -69,8 +69,11 @@ def shortened(message: str) -> str:
     line = " ".join(message.splitlines())
     if len(line) > _LONG:
         line = re.sub(r"""\S{81,}|'[^']{80,}'|"[^"]{80,}\"""", lambda word: f"{word[0][:60]}…{word[0][-15:]}", line)
-    return line if len(line) <= 2 * _LONG else f"{line[:_LONG]} … {line[3 - _LONG :]}"
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[3 - _LONGEST // 2 :]}"
 
 
-_LONG = 1000
-"""The length in characters of an error message from which it is shortened."""
+_LONG = 300
+"""The length in characters of an error message from which its long words are cut."""
+
+_LONGEST = 2000
+"""The maximum length in characters of an error message."""

@@ -37,7 +37,7 @@ def existing_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         for parent in missing:  # innermost first; folders to which another process has written are kept
-            if parent.is_dir() and not any(parent.iterdir()):
+            with contextlib.suppress(OSError):  # it is not empty
                 parent.rmdir()
 
 
@@ -191,6 +191,10 @@ def _create(path: Path, is_folder: bool, digits: str | None) -> tuple[Path, int]
             if not (is_folder and path.parent.is_dir()):
                 raise
             continue
+        except OSError:
+            if is_folder:
+                part.rmdir()
+            raise
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_ours = part.exists()

@@ -64,7 +64,8 @@ def read_bytes(path: str | Path) -> bytes:
 
 def read_text(path: str | Path) -> str:
     """Return the UTF-8 text of a small file, with line feeds as line ends. Raises OSError as `read_bytes` does."""
-    return io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding="utf-8").read()
+    with doing(f"while {path} was read"):
+        return io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding="utf-8").read()
 
 
 def parse_json(text: str | bytes, *, once: bool = False) -> Any:

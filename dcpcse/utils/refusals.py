@@ -4,7 +4,8 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 
 from dcpcse.utils.errors import UserError, first_line
 
@@ -108,3 +109,12 @@ def _describe_unicode(error: UnicodeError, during: str) -> str:
             f"and set PYTHONUTF8=1 if the locale has a different encoding"
         )
     return f"text{during} is not {getattr(error, 'encoding', 'valid text')} ({first_line(error)}); convert it to UTF-8"
+
+
+def require_text(words: Sequence[str], what: str = "the argument") -> None:
+    """Raise UserError for bytes that the encoding of the locale lacks: no file that dcpcse writes could name them."""
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            encoding = sys.getfilesystemencoding()
+            remedy = "rename it" if encoding == "utf-8" else "set PYTHONUTF8=1 if it is UTF-8, or rename it"
+            raise UserError(f"{what} {word!r} is not text in {encoding}; {remedy}")

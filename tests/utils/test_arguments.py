@@ -23,6 +23,7 @@ from dcpcse.inference.file_encoding import encode_file
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.inference.simcse import SimCSE
 from dcpcse.inference.similarity import cosine_matrix, similarity
+from dcpcse.utils import arguments
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError
 
@@ -224,3 +225,18 @@ def test_nothing_to_add_or_to_search_is_no_mistake(model):
     assert len(index) == 2 and index.search(TEXTS[0], 1)[0].row == 0
     for rows in ([1.7], ["0"], [True], [2], [-1]):
         refused(lambda rows=rows: index.vectors(rows), "row")
+
+
+def test_values_that_numpy_would_lose_are_refused():
+    with pytest.raises(UserError, match="masked values"):
+        arguments.matrix("vectors", np.ma.masked_array(np.ones((2, 2)), mask=[[True, False], [False, False]]))
+    assert np.isinf(arguments.matrix("vectors", np.full((1, 1), np.longdouble("1e4000")))).all()
+    for value in (10**400, 10**5000):
+        with pytest.raises(UserError, match="threshold"):
+            arguments.number("threshold", value)
+
+
+def test_removed_tokens_are_a_list_that_can_be_read_twice():
+    for without in ((token for token in [5]), {5: "x"}, b"\x05", "5"):
+        with pytest.raises(UserError, match="without"):
+            arguments.encode_arguments(["a"], 1, False, None, without)

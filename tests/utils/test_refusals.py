@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import dcpcse
+from dcpcse.cli.main import main
 from dcpcse.cli.runner import run
 from dcpcse.training import pace
 from dcpcse.utils import text_lines
@@ -57,7 +58,7 @@ def test_a_bug_keeps_its_traceback_and_rust_errors_have_their_number():
 
 
 def test_arguments_that_are_not_text_are_refused(capfd):
-    assert run(lambda argv: 0, ["gr\udcfc"]) == 2
+    assert main(["encode", "gr\udcfc"]) == 2 == main(["train", "gr\udcfc"])
     assert r"'gr\udcfc' is not text" in capfd.readouterr().err
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LENGTH_ROW = re.compile(r"(?P<study>.*)/length-(?P<length>[0-9]{1,9})")
+"""Name of a row with the scores of a prompt length."""
 
 
 @strict
@@ -36,8 +37,6 @@ class AnswerRow(schema.Open):
     name: str
     cells: dict[str, _AnswerCell] = field(default_factory=dict)
 
-
-"""Name of a row with the scores of a prompt length."""
 
 STS_AVERAGE = "STS average, Spearman × 100"
 SEED_OFFSET = 0.12

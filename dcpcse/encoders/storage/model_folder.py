@@ -94,10 +94,13 @@ def replaced_model(folder: Path, remove_old: Callable[[Path], None] | None = Non
                 require_inside(folder, str(path))
             elif (folder / path).is_dir() and not (folder / path).is_symlink():
                 raise UserError(f"{folder / path} is a folder, where a file is to be written; give another folder")
-        strays = set(manifest.TOKENIZER_FILES) - set(map(str, files)) - _recorded_files(folder)
+        earlier = _recorded_files(folder) & set(manifest.TOKENIZER_FILES)
+        strays = set(manifest.TOKENIZER_FILES) - set(map(str, files)) - earlier
         if stray := next((name for name in sorted(strays) if (folder / name).exists()), None):
             raise UserError(f"{folder / stray} is not of this model, but would be read with it; move it away")
         (remove_old or clear)(folder)
+        for name in earlier:
+            (folder / name).unlink(missing_ok=True)
         for path in sorted(files, key=lambda path: _LAST.index(path.name) if path.name in _LAST else -1):
             (folder / path).parent.mkdir(exist_ok=True)
             os.replace(part / path, folder / path)
@@ -111,7 +114,7 @@ def clear(folder: Path) -> None:
     """Remove the files of a model from a folder; keep other files, including encoders not written by dcpcse."""
     if _holds_own_encoder(folder):
         backbone_folder.clear_backbone(folder)
-    for name in {*manifest.OURS, *(_recorded_files(folder) & set(manifest.TOKENIZER_FILES))}:
+    for name in manifest.OURS:
         (folder / name).unlink(missing_ok=True)
 
 

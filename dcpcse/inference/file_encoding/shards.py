@@ -120,6 +120,7 @@ class Shards:
         except files of unknown origin at the place of the record or of the shards.
         """
         with self._disk_errors():
+            remove_leftovers(self.folder)
             if not self._is_started():
                 if not overwrite and (conflict := self._conflict()):
                     raise UserError(f"{conflict}; choose a different --output, or add --overwrite")
@@ -201,8 +202,8 @@ class Shards:
 
     def _unknown(self) -> Path | None:
         """Return a file that would be replaced although dcpcse encode did not write it."""
-        files = [self._job, *self._shards()] if _read(self._job) is None else []
-        files += [self._record] if _read(self._record) is None else []
+        files = [self._job, *self._shards()] if _read(JobRecord, self._job) is None else []
+        files += [self._record] if _read(OutputRecord, self._record) is None else []
         return next((path for path in files if os.path.lexists(path)), None)
 
     def _shards(self) -> list[Path]:
