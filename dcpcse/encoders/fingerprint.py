@@ -89,8 +89,11 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def unrecorded(recorded: Mapping[str, Any]) -> list[str]:
-    """Return the names of the facts that an identity lacks because an earlier version recorded it."""
-    return [name for name in LATER_KEYS if name not in recorded]
+    """Return the names of the facts that an identity lacks because an earlier version recorded it.
+
+    An earlier version recorded none of them. If only some are missing, the record is damaged, and they differ.
+    """
+    return [] if any(name in recorded for name in LATER_KEYS) else list(LATER_KEYS)
 
 
 def _state(model: Any) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from dcpcse.encoders import fingerprint
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.fingerprint import current_identity
 from dcpcse.encoders.templates import Template
@@ -530,3 +531,19 @@ def test_vectors_of_another_text_or_model_or_origin_are_rejected(encoded, model,
     os.truncate(output, 300)
     with pytest.raises(UserError, match="cannot read the vectors"):
         SentenceIndex.build(model, text, vectors=output)
+
+
+def test_a_record_of_another_number_of_rows_is_refused(tmp_path):
+    SentenceIndex.build(None, list("abc"), tmp_path / "i", vectors=np.eye(3, 4))
+    path = tmp_path / "i/dcpcse_index.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": 2}))
+    with pytest.raises(UserError, match="names 2 rows, but there are 3"):
+        SentenceIndex.load(tmp_path / "i")
+
+
+def test_only_an_identity_without_any_later_fact_is_of_an_earlier_version():
+    now = {"base": "a", "weights": "b", "configuration": {}, "special_tokens": {}}
+    assert fingerprint.unrecorded({"base": "a"}) == ["weights", "configuration", "special_tokens"]
+    assert fingerprint.differences({"base": "a"}, now) == []
+    for name in fingerprint.unrecorded({}):
+        assert fingerprint.differences({key: value for key, value in now.items() if key != name}, now) == [name]

@@ -216,6 +216,8 @@ def read_index(
         sentences, vectors = SavedSentences(folder / SENTENCES), _rows(folder / VECTORS, record)
         if len(sentences) != len(vectors):
             raise ValueError(f"{len(vectors)} vectors for {len(sentences)} sentences")
+        if record.get("rows") not in (None, len(vectors)):
+            raise ValueError(f"{RECORD} names {record['rows']} rows, but there are {len(vectors)}")
         clusters = None
         if record["backend"] == "ivf":
             centroids, cells = _rows(folder / CENTROIDS, record), open_array(folder / CELLS)
