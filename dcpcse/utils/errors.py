@@ -72,7 +72,7 @@ def shortened(message: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[3 - _LONGEST // 2 :]}"
 
 
-_LONG = 300
+_LONG = 1000
 """The length in characters of an error message from which its long words are cut."""
 
 _LONGEST = 2000
