@@ -16,6 +16,7 @@ from dcpcse.data.labels import SCORE, LabelCounter, label_kind
 from dcpcse.data.readers import ROLES, DataSource, delimiter_of, read_table
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import atomic_file
+from dcpcse.utils.parsing import open_input
 from dcpcse.utils.schema import parse
 
 if TYPE_CHECKING:  # imported lazily, since the import takes over a second and would delay `train.py --help`
@@ -106,9 +107,11 @@ def read_summary(cached: Path) -> dict[str, Any] | None:
 
     summary = None
     # The file does not exist, a crash truncated it, or another program changed it. It is then written again.
-    with contextlib.suppress(OSError, pa.ArrowException, KeyError, ValueError), pa.memory_map(str(cached)) as file:
-        for _, metadata in pa.ipc.open_stream(file).iter_batches_with_custom_metadata():
-            summary = metadata and parse(CacheSummary, metadata["summary"])
+    with contextlib.suppress(OSError, pa.ArrowException, KeyError, ValueError):
+        open_input(cached).close()  # raises OSError for a pipe, which would be waited for
+        with pa.memory_map(str(cached)) as file:
+            for _, metadata in pa.ipc.open_stream(file).iter_batches_with_custom_metadata():
+                summary = metadata and parse(CacheSummary, metadata["summary"])
     return summary
 
 

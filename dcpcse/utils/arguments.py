@@ -6,7 +6,6 @@ What a function takes, it takes exactly: "8" is no number, 1.0 and True are no w
 import math
 import operator
 import os
-import re
 from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
@@ -14,10 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpcse.utils.errors import UserError, first_line
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
-"""Surrogates: Python strings can contain them, but tokenizers cannot encode them."""
+from dcpcse.utils.errors import SURROGATE, UserError, first_line
 
 
 def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
@@ -102,7 +98,7 @@ def strings(
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise UserError(f"{item} {i} is a {type(text).__name__} ({text!r:.60}); give {is_a}".replace("\n", " "))
-        if not text.isascii() and _SURROGATE.search(text):
+        if not text.isascii() and SURROGATE.search(text):
             raise UserError(f"{item} {i} contains a surrogate ({text!r:.60}), half a character; remove it")
     return texts
 

@@ -55,6 +55,9 @@ def first_line(error: Exception) -> str:
     return f"{first} {others[0].strip()}" if first.endswith(":") and others else first
 
 
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Halves of characters: Python strings can contain them, but no encoding, tokenizer or file in UTF-8 can."""
+
 # C0 and C1 controls except tab and line feed, marks of the direction of a text, and unpaired surrogates.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

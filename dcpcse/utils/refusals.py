@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 
-from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.errors import SURROGATE, UserError, first_line
 
 
 @contextlib.contextmanager
@@ -114,7 +114,7 @@ def _describe_unicode(error: UnicodeError, during: str) -> str:
 def require_text(words: Sequence[str], what: str = "the argument") -> None:
     """Raise UserError for bytes that the encoding of the locale lacks: no file that dcpcse writes could name them."""
     for word in words:
-        if any("\ud800" <= letter <= "\udfff" for letter in word):
+        if SURROGATE.search(word):
             encoding = sys.getfilesystemencoding()
             remedy = "rename it" if encoding == "utf-8" else "set PYTHONUTF8=1 if it is UTF-8, or rename it"
             raise UserError(f"{what} {word!r} is not text in {encoding}; {remedy}")

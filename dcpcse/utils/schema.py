@@ -20,7 +20,7 @@ from typing import Any, get_args, get_origin
 from huggingface_hub.dataclasses import type_validator, validated_field
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
 
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import SURROGATE, UserError
 from dcpcse.utils.parsing import parse_json, read_text
 from dcpcse.utils.text_lines import NUL_OR_SURROGATE
 
@@ -106,8 +106,6 @@ def version(number: int) -> Any:
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
 size = partial(between, 1, 10_000_000)
 count = partial(between, 0, MAX_COUNT)
 fraction = partial(between, 0, 1, "a number")
@@ -185,7 +183,7 @@ def _require_plain(content: Any, finite: bool) -> None:
         elif isinstance(value, list):
             waiting += [(f"{where}[{i}]", one, depth + 1) for i, one in enumerate(value)]
         elif isinstance(value, str):
-            if len(value) > MAX_TEXT_LENGTH or _SURROGATE.search(value):
+            if len(value) > MAX_TEXT_LENGTH or SURROGATE.search(value):
                 raise ValueError(f"{at}{value!r:.60} is longer than {MAX_TEXT_LENGTH} or has surrogates")
         elif isinstance(value, int | float):
             if (finite or isinstance(value, int)) and not abs(value) <= sys.float_info.max:

@@ -606,6 +606,16 @@ def test_an_unchanged_file_is_read_once(write, cache, reads, caplog):
     assert "dropped 1" in caplog.text
 
 
+def test_a_pipe_in_the_cache_is_replaced_and_not_waited_for(write, cache):
+    path = write("a.txt", "one\ntwo\n")
+    load_training_file(path, cache)
+    (cached,) = cache.iterdir()
+    cached.unlink()
+    os.mkfifo(cached)
+    assert rows(load_training_file(path, cache)) == [("one",), ("two",)]
+    assert cached.is_file()
+
+
 def test_a_file_of_another_size_but_the_same_time_is_read_anew(write, cache):
     path = write("a.txt", "one\n")
     os.utime(path, ns=(1, 1))
