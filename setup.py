@@ -15,6 +15,12 @@ TOOLS = [
     "coverage>=7.10",
     "hypothesis>=6.140",
     "import-linter>=2.13",
+    "ipykernel>=7",
+    "mypy>=2",
+    "nbclient>=0.10",
+    "nbformat>=5.10",
+    "pandas>=2.2",
+    "polars>=1.30",
     "pytest>=8",
     "pytest-xdist>=3.6",
     "ruff>=0.17",
@@ -22,7 +28,7 @@ TOOLS = [
 ]
 EXTRAS = {
     "demo": ["gradio>=6,<7"],
-    "docs": ["sphinx>=8", "myst-parser>=4", "furo>=2025.7", "matplotlib>=3.9,<4"],
+    "docs": ["sphinx>=8", "myst-nb>=1.4", "furo>=2025.7", "matplotlib>=3.9,<4"],
     "faiss": ["faiss-cpu>=1.10"],
     "mteb": ["mteb>=2.26,<3"],
     "onnx": ["onnx>=1.18", "onnxscript>=0.5", "onnxruntime>=1.20"],

@@ -1,0 +1,1 @@
+"""The functions of the Python interface: `dcpcse.load`, `train`, `evaluate` and `compare`."""
