@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from transformers import TrainingArguments
+import transformers
 
 from dcpcse.cli.commands.corrupt import corrupt_parser
 from dcpcse.cli.commands.demo import demo_parser
@@ -33,7 +33,7 @@ from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.experiments.reproduction.published_rows import find_rows
 from dcpcse.methods import arguments_class, fill_defaults
-from dcpcse.training.arguments import DataArguments, RunArguments
+from dcpcse.training.arguments import DataArguments, TrainingArguments
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -175,8 +175,8 @@ def test_every_script_that_the_readme_calls_is_there():
 
 
 def own_options() -> set[str]:
-    inherited = {f.name: f.default for f in fields(TrainingArguments)}
-    run = {f.name for f in fields(RunArguments) if f.name not in inherited or f.default != inherited[f.name]}
+    inherited = {f.name: f.default for f in fields(transformers.TrainingArguments)}
+    run = {f.name for f in fields(TrainingArguments) if f.name not in inherited or f.default != inherited[f.name]}
     own = {f.name for kind in (arguments_class(), DataArguments) for f in fields(kind)}
     return own | (run - {"include_for_metrics"})
 
@@ -200,7 +200,7 @@ def test_the_tables_name_every_option_of_encoding():
 
 
 def test_no_option_is_named_that_does_not_exist():
-    words = [f.name for kind in (arguments_class(), DataArguments, RunArguments) for f in fields(kind)]
+    words = [f.name for kind in (arguments_class(), DataArguments, TrainingArguments) for f in fields(kind)]
     parsers = [
         evaluation_parser(),
         reproduce_parser(),

@@ -21,7 +21,7 @@ from dcpcse.utils.parsing import parse_json, parse_yaml, read_text
 
 if TYPE_CHECKING:
     from dcpcse.methods.arguments import ModelArguments
-    from dcpcse.training.arguments import DataArguments, RunArguments
+    from dcpcse.training.arguments import DataArguments, TrainingArguments
 
 MAIN_TRAINING_OPTIONS = {
     "model and method": (
@@ -56,7 +56,7 @@ MAIN_EVALUATION_OPTIONS = {
 _UNSET = object()
 
 
-def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArguments, RunArguments], set[str]]":
+def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArguments, TrainingArguments], set[str]]":
     """Register the methods of plugins; return the options of train.py and the names of the given options."""
     from dcpcse.methods import arguments_class
     from dcpcse.methods.plugins import load_plugins
@@ -89,9 +89,9 @@ def training_parser() -> Parser:
     # Imported here because transformers' TrainingArguments imports torch and modelling code, which takes seconds.
     from dcpcse.methods import METHODS, option_parts
     from dcpcse.methods.arguments import ModelArguments
-    from dcpcse.training.arguments import UNSUPPORTED, DataArguments, RunArguments
+    from dcpcse.training.arguments import UNSUPPORTED, DataArguments, TrainingArguments
 
-    kinds = (ModelArguments, *option_parts(), DataArguments, RunArguments)
+    kinds = (ModelArguments, *option_parts(), DataArguments, TrainingArguments)
     parser = Parser(
         kinds,
         prog="train.py",

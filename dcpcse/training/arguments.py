@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
-from transformers import TrainingArguments
+import transformers
 from transformers.training_args import OptimizerNames
 
 from dcpcse.utils import schema
@@ -84,7 +84,7 @@ MAX_EPOCHS, MAX_LEARNING_RATE = 1_000_000, 1e38
 
 
 @dataclass
-class RunArguments(TrainingArguments):
+class TrainingArguments(transformers.TrainingArguments):
     """Options of a run: those of transformers' Trainer, and further options of train.py."""
 
     _argument_group_name = "further options of transformers.TrainingArguments"

@@ -14,7 +14,7 @@ from dcpcse.encoders.recorded_backbone import base_differences, recorded_tokeniz
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import manifest, model_folder
 from dcpcse.methods import Method
-from dcpcse.training.arguments import RunArguments
+from dcpcse.training.arguments import TrainingArguments
 from dcpcse.training.atomic_save import read_seal
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_json_atomic
@@ -102,7 +102,7 @@ class Checkpoint:
         if not (self.folder / RUN_FILE).is_file():
             return
         before = _whole(read_options, self.folder)
-        defaults = {f.name: getattr(f.default, "value", f.default) for f in fields(RunArguments)}
+        defaults = {f.name: getattr(f.default, "value", f.default) for f in fields(TrainingArguments)}
         for name in sorted(set(before) | set(options)):
             was, now = (o.get(name, defaults.get(name)) for o in (before, options))
             if was == now:
@@ -226,7 +226,7 @@ def find_best(best: int | None, output_dir: Path, checkpoint: Path) -> Path | No
     return next((place for place in places if place.is_dir()), None)
 
 
-def find_checkpoint(run: RunArguments) -> Checkpoint | None:
+def find_checkpoint(run: TrainingArguments) -> Checkpoint | None:
     """Return the checkpoint from which the run resumes, or None if it starts from the beginning.
 
     It is the given folder, or the newest complete checkpoint in --output_dir; broken checkpoints there are skipped
@@ -248,7 +248,7 @@ def find_checkpoint(run: RunArguments) -> Checkpoint | None:
     return newest
 
 
-def is_in(checkpoint: Path, run: RunArguments) -> bool:
+def is_in(checkpoint: Path, run: TrainingArguments) -> bool:
     """Return whether a checkpoint is in the output folder of this run."""
     return checkpoint.resolve().parent == Path(run.output_dir).resolve()
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dcpcse.encoders.storage import model_folder
 from dcpcse.training import atomic_save, checkpoints
-from dcpcse.training.arguments import RunArguments
+from dcpcse.training.arguments import TrainingArguments
 from dcpcse.training.guards import NON_FINITE
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import remove, require_writable
@@ -14,7 +14,7 @@ EVAL_RESULTS = "eval_results.txt"
 REPORTS = (RUN_FILE, "train_results.txt", EVAL_RESULTS, STATE, *RECORDS)
 
 
-def require_output_dir(run: RunArguments) -> None:
+def require_output_dir(run: TrainingArguments) -> None:
     """Raise UserError unless files can be written to --output_dir."""
     folder = Path(run.output_dir)
     if run.process_index:  # the first process checks
@@ -24,7 +24,7 @@ def require_output_dir(run: RunArguments) -> None:
     require_writable(folder, f"--output_dir {run.output_dir}")
 
 
-def check_output(run: RunArguments, encoder: str | None) -> None:
+def check_output(run: TrainingArguments, encoder: str | None) -> None:
     """Raise UserError if the output folder cannot be used for this run.
 
     It must be empty, unless it is to be overwritten or its run is to be resumed. It must not contain the encoder.
@@ -49,7 +49,7 @@ def check_output(run: RunArguments, encoder: str | None) -> None:
         )
 
 
-def _resumes_in(folder: Path, run: RunArguments) -> bool:
+def _resumes_in(folder: Path, run: TrainingArguments) -> bool:
     """Return whether the options request that the run in this folder be resumed."""
     asked = run.resume_from_checkpoint
     if not checkpoints.asks_to_resume(asked):

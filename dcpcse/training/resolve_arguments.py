@@ -13,7 +13,7 @@ from transformers.integrations import get_available_reporting_integrations
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from dcpcse.evaluation.evaluator import METRIC_NAMES
-from dcpcse.training.arguments import DataArguments, RunArguments
+from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.publish import PushTarget
 from dcpcse.utils.console import notify
 from dcpcse.utils.devices import require_flex_attention
@@ -50,7 +50,7 @@ Such an option is reported and not rejected, since old scripts contain some.
 """
 
 
-def take_push_target(run: RunArguments, given: Collection[str]) -> PushTarget | None:
+def take_push_target(run: TrainingArguments, given: Collection[str]) -> PushTarget | None:
     """Return the repository to which the finished folder is pushed, or None without `--push_to_hub`.
 
     Also sets `run.push_to_hub` to False, since transformers would push every checkpoint with optimiser states and
@@ -68,7 +68,7 @@ def take_push_target(run: RunArguments, given: Collection[str]) -> PushTarget | 
     return PushTarget(run.hub_model_id, run.hub_revision or "main", run.hub_private_repo or None)
 
 
-def resolve_arguments(run: RunArguments, data: DataArguments, given: Collection[str]) -> None:
+def resolve_arguments(run: TrainingArguments, data: DataArguments, given: Collection[str]) -> None:
     """Fill in values that follow from other options, and raise UserError for invalid combinations."""
     if not {"do_train", "do_eval"} & set(given):  # run.do_eval is not used: eval_strategy also sets it
         run.do_train = True
@@ -105,7 +105,7 @@ def resolve_arguments(run: RunArguments, data: DataArguments, given: Collection[
         os.environ["TENSORBOARD_LOGGING_DIR"] = run.logging_dir
 
 
-def _notify_of_unused(run: RunArguments, given: Collection[str]) -> None:
+def _notify_of_unused(run: TrainingArguments, given: Collection[str]) -> None:
     """Report each given option that has no effect."""
     for name, need in NEEDS.items():
         if name in given and not need.holds(run):
@@ -117,7 +117,7 @@ def _word(value: Any) -> str:
     return str(getattr(value, "value", value))
 
 
-def _require_installed(run: RunArguments) -> None:
+def _require_installed(run: TrainingArguments) -> None:
     """Raise UserError if a reporter, the optimiser, the schedule or a compile option is unknown or not installed."""
     if unknown := sorted(set(run.report_to) - set(INTEGRATION_TO_CALLBACK)):
         raise invalid_choice("--report_to", unknown[0], [*sorted(INTEGRATION_TO_CALLBACK), "none"])
@@ -142,7 +142,7 @@ def _require_installed(run: RunArguments) -> None:
             ) from error
 
 
-def _require_schedule(run: RunArguments) -> None:
+def _require_schedule(run: TrainingArguments) -> None:
     """Raise UserError if the learning rate schedule cannot be created or advanced with these options."""
     name = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=run.learning_rate)
@@ -167,6 +167,6 @@ def _require_metric(name: str, data: DataArguments) -> None:
         raise invalid_choice("--metric_for_best_model", name, known)
 
 
-def wants_dev_scores(run: RunArguments) -> bool:
+def wants_dev_scores(run: TrainingArguments) -> bool:
     """Return whether the run computes dev scores at any time."""
     return run.do_eval or run.eval_strategy != "no" or run.eval_on_start

@@ -2,15 +2,16 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import transformers
 import yaml
-from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
+from senteval import Suite
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerCallback
 
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
@@ -32,14 +33,16 @@ from dcpcse.evaluation.evaluator import dev_metrics, evaluate_suite
 from dcpcse.methods import Method, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import digest_from_outside
+from dcpcse.methods.registry import Builder
 from dcpcse.training import atomic_save, checkpoints, output_folder
-from dcpcse.training.arguments import DataArguments, RunArguments
+from dcpcse.training.arguments import DataArguments, TrainingArguments
+from dcpcse.training.dev_evaluation import load_dev_tasks
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.publish import PushTarget, push_to_hub, remove_old_card, require_pushable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS, resolve_arguments, take_push_target, wants_dev_scores
 from dcpcse.training.run_recorder import write_environment
 from dcpcse.training.summary import planned_steps, summary
-from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.training.trainer import Trainer
 from dcpcse.training.validate_setup import require_data, require_fitting, require_shardable, require_training_file
 from dcpcse.utils.console import notify, print_message
 from dcpcse.utils.distributed import is_lost_process, require_same_in_all_processes
@@ -61,8 +64,32 @@ NEVER_RECORDED = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "p
 """Options that are never recorded in `run.yaml`, because they belong to one call and not to the run."""
 
 
-def run_training(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
-    """Run train.py with parsed options; given: the names of the options that the user has set."""
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of a run that have no spelling on a command line; train.py gives none.
+
+    train_data, eval_pairs, eval_labels: Python objects; None if the options of these names hold paths. method: a
+    function (backbone, args, columns) → `Method`, or a built `Method`; None if `--method` names a registered one.
+    callbacks: as in transformers' Trainer. trainer_class: the class that trains.
+    """
+
+    train_data: Any = None
+    eval_pairs: Any = None
+    eval_labels: Any = None
+    method: Builder | Method | None = None
+    callbacks: Sequence[TrainerCallback | type[TrainerCallback]] = ()
+    trainer_class: type[Trainer] = Trainer
+
+
+def run_training(
+    options: tuple[ModelArguments, DataArguments, TrainingArguments],
+    given: Collection[str],
+    inputs: Inputs = Inputs(),
+) -> Trainer:
+    """Train, evaluate and record as train.py does, and return the trainer.
+
+    options: parsed options. given: the names of the options that the user has set. inputs: what options cannot hold.
+    """
     _, _, run_args = options
     resolve_arguments(run_args, options[1], given)
     output_folder.require_output_dir(run_args)
@@ -71,10 +98,12 @@ def run_training(options: tuple[ModelArguments, DataArguments, RunArguments], gi
         stack.enter_context(atomic_save.explain_disk_errors(output, lambda: output_folder.resume_hint(output)))
         if run_args.process_index == 0:
             stack.enter_context(exclusive_lock(output, f"--output_dir {output}"))
-        _train_with(options, given)
+        return _train_with(options, given, inputs)
 
 
-def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
+def _train_with(
+    options: tuple[ModelArguments, DataArguments, TrainingArguments], given: Collection[str], inputs: Inputs
+) -> Trainer:
     model_args, data_args, run_args = options
     output_folder.check_output(run_args, model_args.model_name_or_path)
     target = take_push_target(run_args, given)
@@ -102,17 +131,20 @@ def _train_with(options: tuple[ModelArguments, DataArguments, RunArguments], giv
             if run_args.load_best_model_at_end:
                 checkpoint.require_best(Path(run_args.output_dir))
     in_dev = bool(model_args.denoise_in_dev)
-    trainer = build_trainer(method, data, data_args, run_args, dev, denoise_in_dev=in_dev, corpus=corpus)
+    trainer = build_trainer(
+        method, data, data_args, run_args, dev, denoise_in_dev=in_dev, corpus=corpus, inputs=inputs
+    )
     trainer.made_of = made_of
     _train_and_evaluate(trainer, checkpoint, run_options)
     if target and trainer.is_world_process_zero():
         _push(Path(run_args.output_dir), target)
     trainer.accelerator.wait_for_everyone()  # a process that leaves the group early may abort the others
     trainer.accelerator.end_training()
+    return trainer
 
 
 def _train_and_evaluate(
-    trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, run_options: Mapping[str, Any]
+    trainer: Trainer, checkpoint: checkpoints.Checkpoint | None, run_options: Mapping[str, Any]
 ) -> None:
     """Train and evaluate if this is requested and not done yet. run_options: result of `resolved`."""
     run = trainer.args
@@ -131,17 +163,6 @@ def _push(folder: Path, target: PushTarget) -> None:
         raise UserError(
             f"the model is in {folder}, but not on the hub: {error}; try again: dcpcse push {folder} {target.repo_id}"
         ) from error
-
-
-def dev_tasks(data: DataArguments) -> list[str]:
-    """Return the names of the tasks that are evaluated on their dev sets."""
-    return [*data.eval_tasks, *(TRANSFER_TASKS if data.eval_transfer else ())]
-
-
-def load_dev_tasks(data: DataArguments) -> Suite:
-    """Load and check the files of the dev tasks once for the whole run, before any encoder is loaded."""
-    settings = settings_of_mode("dev", official=not data.custom_eval_data)
-    return load_suite(dev_tasks(data), data.eval_data_dir, settings)
 
 
 def _data_cache(args: ModelArguments) -> Path | None:
@@ -184,12 +205,13 @@ def build_trainer(
     method: Method,
     data: TrainingData,
     data_args: DataArguments,
-    run_args: RunArguments,
+    run_args: TrainingArguments,
     dev: Suite | None = None,
     *,
     denoise_in_dev: bool = False,
     corpus: Corpus | None = None,
-) -> ContrastiveTrainer:
+    inputs: Inputs = Inputs(),
+) -> Trainer:
     """Build the Trainer of a run, with its collator and dev evaluation.
 
     dev: tasks for the dev evaluation. denoise_in_dev: use template denoising in it. corpus: corrupted ids of the data.
@@ -209,11 +231,12 @@ def build_trainer(
         seed=run_args.seed,
         pad_to_max_length=data_args.pad_to_max_length,
     )
-    trainer = ContrastiveTrainer(
+    trainer = inputs.trainer_class(
         method,
         run_args,
         dev_scores=dev_scores if dev else None,
         locate=lambda numbers: locate_rows(data_args.train_file, data, numbers),
+        callbacks=list(inputs.callbacks),
         data_collator=collator,
         train_dataset=CorruptedDataset(data.dataset, corpus) if corpus else IndexedDataset(data.dataset),
     )
@@ -221,7 +244,7 @@ def build_trainer(
     return trainer
 
 
-def _made_of(data: TrainingData, run: RunArguments, method: Method, corpus: Corpus | None) -> dict[str, Any]:
+def _made_of(data: TrainingData, run: TrainingArguments, method: Method, corpus: Corpus | None) -> dict[str, Any]:
     """Return the inputs of a run other than its options and encoder, by the names used in error messages."""
     losses = nn.ModuleList(method.losses)
     made_of = {"processes": run.world_size, "training file": data.sha256}
@@ -239,7 +262,7 @@ def _made_of(data: TrainingData, run: RunArguments, method: Method, corpus: Corp
     return made_of
 
 
-def _is_finished(trainer: ContrastiveTrainer, options: Mapping[str, Any]) -> bool:
+def _is_finished(trainer: Trainer, options: Mapping[str, Any]) -> bool:
     """Return whether the run to resume has already finished; if so, load its result, which remains unchanged.
 
     Raises UserError if the result was trained with different options, or if it has fewer steps than planned and there
@@ -267,9 +290,7 @@ def _is_finished(trainer: ContrastiveTrainer, options: Mapping[str, Any]) -> boo
     return False
 
 
-def _prepare(
-    trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None, run_options: Mapping[str, Any]
-) -> None:
+def _prepare(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None, run_options: Mapping[str, Any]) -> None:
     """Clean the output folder, write the records of the run to it, and print a summary of the run."""
     if not trainer.is_world_process_zero():
         return
@@ -289,7 +310,7 @@ def _prepare(
         notify(line)
 
 
-def _train(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None) -> None:
+def _train(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None) -> None:
     output = Path(trainer.args.output_dir)
     with trainer.stop.active():
         metrics = _metrics_of_training(trainer, checkpoint)
@@ -303,9 +324,7 @@ def _train(trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | Non
         raise Interrupted(number, f"{Interrupted(number).name} at the end of the training: the model is in {output}")
 
 
-def _metrics_of_training(
-    trainer: ContrastiveTrainer, checkpoint: checkpoints.Checkpoint | None
-) -> Mapping[str, float] | None:
+def _metrics_of_training(trainer: Trainer, checkpoint: checkpoints.Checkpoint | None) -> Mapping[str, float] | None:
     """Train and return the metrics; return None if the checkpoint is already at the end of the run."""
     steps, output = planned_steps(trainer), Path(trainer.args.output_dir)
     if checkpoint and checkpoint.step >= steps:  # transformers would train one more step
@@ -329,14 +348,14 @@ def _metrics_of_training(
 
 
 def _explain_removal(
-    checkpoint: checkpoints.Checkpoint | None, run: RunArguments, is_read: Callable[[], bool] = lambda: True
+    checkpoint: checkpoints.Checkpoint | None, run: TrainingArguments, is_read: Callable[[], bool] = lambda: True
 ) -> contextlib.AbstractContextManager[None]:
     """Explain the errors of this block if a training in another folder has removed the checkpoint to resume from."""
     foreign = checkpoint.folder if checkpoint and not checkpoints.is_in(checkpoint.folder, run) else None
     return explain_removal(foreign, is_read)
 
 
-def _report_lost_process(trainer: ContrastiveTrainer, output: Path) -> None:
+def _report_lost_process(trainer: Trainer, output: Path) -> None:
     """Report once that another process has ended: in the first process, or in the second if the first has ended."""
     if number := trainer.stop.number:  # the launcher has noticed it as well and is ending this process
         raise Interrupted(number)
@@ -345,7 +364,9 @@ def _report_lost_process(trainer: ContrastiveTrainer, output: Path) -> None:
         print_message(f"another process of this run has ended; {output_folder.resume_hint(output)}")
 
 
-def resolved(model: ModelArguments, data: DataArguments, run: RunArguments, given: Collection[str]) -> dict[str, Any]:
+def resolved(
+    model: ModelArguments, data: DataArguments, run: TrainingArguments, given: Collection[str]
+) -> dict[str, Any]:
     """Return the options of a run with their final values, including defaults."""
     # Only those of transformers' hundred options are kept that were given or are always recorded.
     kept = {name: value for name, value in run.to_dict().items() if name in given or name in ALWAYS_RECORDED}
@@ -358,7 +379,7 @@ def write_run(path: Path, options: Mapping[str, Any]) -> None:
     write_atomic(path, yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True))
 
 
-def _evaluate(trainer: ContrastiveTrainer) -> None:
+def _evaluate(trainer: Trainer) -> None:
     """Evaluate the result on the dev sets, print the scores, and write them to eval_results.txt."""
     lines = _lines(trainer.evaluate())
     if trainer.is_world_process_zero():

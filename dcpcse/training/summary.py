@@ -1,6 +1,6 @@
 """Write the summary that train.py prints before training: parameters, negatives and steps.
 
-The argument `trainer` is always a `ContrastiveTrainer`.
+The argument `trainer` is always a `dcpcse.training.trainer.Trainer`.
 """
 
 import math

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import TrainOutput
 
@@ -40,7 +41,7 @@ from dcpcse.utils.signals import DeferredSignal, Interrupted, ignore_signals
 logger = logging.getLogger(__name__)
 
 
-class ContrastiveTrainer(Trainer):
+class Trainer(transformers.Trainer):
     """Trainer that weights and logs the loss terms of a method, computes dev scores and saves checkpoints.
 
     Checkpoints contain the trained weights only, never the frozen encoder.
@@ -434,7 +435,7 @@ class _AfterStep(TrainerCallback):
 class ResumeCallback(TrainerCallback):
     """Makes a resumed run continue exactly: finds the best checkpoint, sets the epoch, delays epoch checkpoints."""
 
-    def __init__(self, trainer: ContrastiveTrainer) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.postponed = False
 
@@ -469,7 +470,7 @@ class ResumeCallback(TrainerCallback):
 class _ShardEncoder(TrainerCallback):
     """Shards the encoder when training starts. Before that, accelerate would not wrap the other weights in DDP."""
 
-    def __init__(self, trainer: ContrastiveTrainer) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:

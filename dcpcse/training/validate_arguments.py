@@ -6,11 +6,11 @@ from pathlib import Path
 from dcpcse.data.readers import reader_of
 from dcpcse.methods import fill_defaults
 from dcpcse.methods.arguments import ModelArguments
-from dcpcse.training.arguments import DataArguments, RunArguments
+from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.utils.errors import UserError
 
 
-def require_valid(options: tuple[ModelArguments, DataArguments, RunArguments], given: Collection[str]) -> None:
+def require_valid(options: tuple[ModelArguments, DataArguments, TrainingArguments], given: Collection[str]) -> None:
     """Raise UserError if a path is missing or cannot be used, or if options of the method contradict each other.
 
     given: names of the options that the user has set.

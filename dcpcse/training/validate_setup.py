@@ -10,7 +10,7 @@ from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training import validate_arguments as first_checks
-from dcpcse.training.arguments import DataArguments, RunArguments
+from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.gradient_cache import require_cachable
 from dcpcse.training.optimizer import WITHOUT_WARMUP
 from dcpcse.utils.console import notify
@@ -26,7 +26,7 @@ def require_training_file(model: ModelArguments, data: DataArguments) -> None:
         raise UserError(f"--eval_tasks {unknown[0]} has no dev scores; choose from: {', '.join(METRIC_NAMES)}")
 
 
-def require_enough(data: TrainingData, run: RunArguments, path: str) -> None:
+def require_enough(data: TrainingData, run: TrainingArguments, path: str) -> None:
     """Raise UserError if the training file has too few rows for the loss, the processes or --dataloader_drop_last."""
     rows, batch = len(data.dataset), run.per_device_train_batch_size * run.world_size
     if rows < 2:
@@ -51,7 +51,7 @@ def require_enough(data: TrainingData, run: RunArguments, path: str) -> None:
         logger.warning("%d examples are fewer than a batch of %d; every batch contains all of them", rows, batch)
 
 
-def warn_of_duplicates(data: TrainingData, file: str, run: RunArguments) -> None:
+def warn_of_duplicates(data: TrainingData, file: str, run: TrainingArguments) -> None:
     """Log a warning if rows of the file are repeated, contradict each other or give no training signal."""
     found, batch = data.repeats, run.per_device_train_batch_size * run.world_size
     problems = {
@@ -73,7 +73,7 @@ def warn_of_duplicates(data: TrainingData, file: str, run: RunArguments) -> None
         )
 
 
-def require_shardable(model: ModelArguments, run: RunArguments) -> None:
+def require_shardable(model: ModelArguments, run: TrainingArguments) -> None:
     """Raise UserError if `--shard_encoder` cannot split the encoder."""
     obstacles = {
         "one process has nothing to split; launch several with torchrun": run.world_size == 1,
@@ -85,7 +85,7 @@ def require_shardable(model: ModelArguments, run: RunArguments) -> None:
             raise UserError(f"--shard_encoder: {obstacle}, or leave --shard_encoder out")
 
 
-def require_data(data: TrainingData, model: ModelArguments, run: RunArguments, file: str) -> None:
+def require_data(data: TrainingData, model: ModelArguments, run: TrainingArguments, file: str) -> None:
     """Raise UserError if the data cannot be trained on; also report duplicate rows, and options without effect."""
     require_enough(data, run, file)
     warn_of_duplicates(data, file, run)
@@ -93,7 +93,7 @@ def require_data(data: TrainingData, model: ModelArguments, run: RunArguments, f
         notify("--gather_gradient published has no effect with one process")
 
 
-def require_fitting(method: Method, data: DataArguments, run: RunArguments) -> None:
+def require_fitting(method: Method, data: DataArguments, run: TrainingArguments) -> None:
     """Raise UserError if the method cannot be trained with this sentence length, batch size or another option."""
     require_fits(method, data)
     require_fresh_workers(method, run)
@@ -125,7 +125,7 @@ def require_fits(method: Method, data: DataArguments) -> None:
             )
 
 
-def require_fresh_workers(method: Method, run: RunArguments) -> None:
+def require_fresh_workers(method: Method, run: TrainingArguments) -> None:
     """Raise UserError if persistent workers would repeat the augmentations of the first epoch."""
     if run.dataloader_persistent_workers and any(view.augmentation for view in method.views):
         raise UserError(
@@ -134,7 +134,7 @@ def require_fresh_workers(method: Method, run: RunArguments) -> None:
         )
 
 
-def require_inner_gradient(method: Method, run: RunArguments) -> None:
+def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
     """Raise UserError if the method needs a gradient inside the forward pass and an option prevents this."""
     if method.adversary is None:
         return
@@ -151,7 +151,7 @@ def require_inner_gradient(method: Method, run: RunArguments) -> None:
             )
 
 
-def require_warmups(method: Method, run: RunArguments) -> None:
+def require_warmups(method: Method, run: TrainingArguments) -> None:
     """Raise UserError if a group of parameters has a warm-up of its own and the schedule cannot have one."""
     for group in method.groups:
         if group.warmup_steps is not None and run.lr_scheduler_type in WITHOUT_WARMUP:
@@ -161,7 +161,7 @@ def require_warmups(method: Method, run: RunArguments) -> None:
             )
 
 
-def require_negatives(method: Method, run: RunArguments) -> None:
+def require_negatives(method: Method, run: TrainingArguments) -> None:
     """Raise UserError if batches have no negatives, since the contrastive loss would always be 0."""
     batch = run.per_device_train_batch_size * run.world_size
     if method.negatives(batch) == 0:

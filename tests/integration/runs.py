@@ -26,7 +26,7 @@ from transformers import AutoModel, AutoTokenizer, DynamicCache, TrainerCallback
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
 from dcpcse.training import run as training
-from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -55,7 +55,7 @@ class Run:
     """What a run of train.py in this process went through, besides what lies in its folder."""
 
     folder: Path
-    trainer: ContrastiveTrainer | None = None
+    trainer: Trainer | None = None
     initial: dict[str, Tensor] = field(default_factory=dict)
     batches: list[dict[str, Tensor]] = field(default_factory=list)
     gradients: list[dict[str, Tensor]] = field(default_factory=list)
@@ -96,9 +96,9 @@ def watching(record: Run, interrupt_before: int | None = None) -> Iterator[None]
 
     interrupt_before: press Ctrl-C before the step after so many finished ones.
     """
-    build, compute = training.build_trainer, ContrastiveTrainer.compute_loss
+    build, compute = training.build_trainer, Trainer.compute_loss
 
-    def build_trainer(*args: Any, **kwargs: Any) -> ContrastiveTrainer:
+    def build_trainer(*args: Any, **kwargs: Any) -> Trainer:
         record.trainer = build(*args, **kwargs)
         record.initial = {n: p.detach().clone() for n, p in record.trainer.step_module.named_parameters()}
         record.trainer.add_callback(_Recorder(record))
@@ -110,11 +110,11 @@ def watching(record: Run, interrupt_before: int | None = None) -> Iterator[None]
         record.batches.append({name: copy.deepcopy(value) for name, value in inputs.items()})
         return compute(self, model, inputs, *args, **kwargs)
 
-    training.build_trainer, ContrastiveTrainer.compute_loss = build_trainer, compute_loss
+    training.build_trainer, Trainer.compute_loss = build_trainer, compute_loss
     try:
         yield
     finally:
-        training.build_trainer, ContrastiveTrainer.compute_loss = build, compute
+        training.build_trainer, Trainer.compute_loss = build, compute
 
 
 @dataclass(frozen=True)

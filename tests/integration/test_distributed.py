@@ -230,10 +230,10 @@ import torch
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.prompts import DeepPrompt
-from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.training.trainer import Trainer
 
 drawn, trainers, rows = [], [], []
-draw, init, compute = DeepPrompt.forward, ContrastiveTrainer.__init__, ContrastiveTrainer.compute_loss
+draw, init, compute = DeepPrompt.forward, Trainer.__init__, Trainer.compute_loss
 
 def forward(self, rows, *backbone):
     prefix = draw(self, rows, *backbone)
@@ -250,8 +250,8 @@ def compute_loss(self, model, inputs, *args, **kwargs):
     rows.append(tokenizer.batch_decode(inputs["input_ids"][:, 0], skip_special_tokens=True))
     return compute(self, model, inputs, *args, **kwargs)
 
-DeepPrompt.forward, ContrastiveTrainer.__init__ = forward, remember
-ContrastiveTrainer.compute_loss = compute_loss
+DeepPrompt.forward, Trainer.__init__ = forward, remember
+Trainer.compute_loss = compute_loss
 code = run(train_command, sys.argv[2:])
 state = {"code": code, "masks": drawn, "rows": rows, "rank": int(os.environ["RANK"])}
 state["trained"] = {n: p.detach() for n, p in trainers[-1].step_module.named_parameters() if p.requires_grad}
@@ -384,7 +384,7 @@ import sys
 from torch.distributed.tensor import DTensor
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
-from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.training.trainer import Trainer
 
 def count(trainer, when):
     split = [p for p in trainer.step_module.parameters() if isinstance(p, DTensor)]
@@ -398,8 +398,8 @@ def then_count(function, when):
         return result
     return call
 
-ContrastiveTrainer.save_model = then_count(ContrastiveTrainer.save_model, "when saved")
-ContrastiveTrainer.compute_loss = then_count(ContrastiveTrainer.compute_loss, "before backward")
+Trainer.save_model = then_count(Trainer.save_model, "when saved")
+Trainer.compute_loss = then_count(Trainer.compute_loss, "before backward")
 sys.exit(run(train_command, sys.argv[1:]))
 """
 
@@ -447,7 +447,7 @@ from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
 from dcpcse.utils.errors import UserError
 from dcpcse.models import SentenceEncoder
-from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.training.trainer import Trainer
 
 def fail(*args, **kwargs):
     if os.environ["RANK"] == sys.argv[1]:
@@ -455,7 +455,7 @@ def fail(*args, **kwargs):
     return original(*args, **kwargs)
 
 kind, name, main = {
-    "step": (ContrastiveTrainer, "compute_loss", train_command),
+    "step": (Trainer, "compute_loss", train_command),
     "encode": (SentenceEncoder, "encode", evaluate_command),
 }[sys.argv[2]]
 original = getattr(kind, name)

@@ -19,7 +19,7 @@ from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.prompts import DeepPrompt, ShallowPrompt
 from dcpcse.losses import Contrastive, MaskedLM, ReplacedTokenDetection
 from dcpcse.training import run as training
-from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.training.trainer import Trainer
 
 NEVER = {"logging_steps": 1000}
 """What is caught is not caught by the log."""
@@ -108,7 +108,7 @@ def test_the_term_that_is_not_finite_is_named(
 
 def test_a_gradient_that_is_not_finite_stops_too(tiny, train, train_txt, tmp_path, tool, monkeypatch):
     """Infinite in one parameter; clipping, which would spread it to all, has not been."""
-    step = ContrastiveTrainer.compute_loss
+    step = Trainer.compute_loss
 
     def compute_loss(self, *args, **kwargs):
         weight = self.step_module.model.head.dense.bias
@@ -116,7 +116,7 @@ def test_a_gradient_that_is_not_finite_stops_too(tiny, train, train_txt, tmp_pat
             weight.register_hook(lambda gradient: gradient * float("inf"))
         return step(self, *args, **kwargs)
 
-    monkeypatch.setattr(ContrastiveTrainer, "compute_loss", compute_loss)
+    monkeypatch.setattr(Trainer, "compute_loss", compute_loss)
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER)
     refused(tool, train_command, argv, "gradient", "model.head.dense.bias", "step 2")
     assert kept(tmp_path / "out", 2)[0]["not_finite"] == {
@@ -288,7 +288,7 @@ def test_gradients_that_may_be_zero_are_no_error(options, tiny, train, train_txt
 class _Change(TrainerCallback):
     """Writes to a weight in the middle of training, as a faulty optimiser or memory might."""
 
-    def __init__(self, trainer: ContrastiveTrainer, name: str) -> None:
+    def __init__(self, trainer: Trainer, name: str) -> None:
         self.trainer, self.name = trainer, name
 
     def on_step_end(self, args, state, control, **kwargs):

@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 
 from dcpcse.cli.commands.train import train_command
 from dcpcse.training import run as training
-from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.training.trainer import Trainer
 from dcpcse.utils import signals as interruption
 from dcpcse.utils.locks import LOCK, exclusive_lock
 from dcpcse.utils.safetensors_io import save_tensors
@@ -65,7 +65,7 @@ def during(monkeypatch):
     def plan(step: int, action: Callable[[], object]) -> None:
         build, once = training.build_trainer, _Once(step, action)
 
-        def build_trainer(*args, **kwargs) -> ContrastiveTrainer:
+        def build_trainer(*args, **kwargs) -> Trainer:
             trainer = build(*args, **kwargs)
             trainer.add_callback(once)
             return trainer
@@ -311,13 +311,13 @@ def test_the_limit_spares_the_newest_and_the_best(attempt, sts_data, monkeypatch
     options |= {"metric_for_best_model": "stsb_spearman", "eval_data_dir": sts_data, "custom_eval_data": True}
     scores = iter([0.1, 0.9, 0.3, 0.2, 0.9])
     monkeypatch.setattr(training, "dev_metrics", lambda results: {"stsb_spearman": next(scores)})
-    seen, save = [], ContrastiveTrainer.save_result
+    seen, save = [], Trainer.save_result
 
     def save_result(self, texts) -> None:
         seen.extend(checkpoints(tmp_path / "out"))
         save(self, texts)
 
-    monkeypatch.setattr(ContrastiveTrainer, "save_result", save_result)
+    monkeypatch.setattr(Trainer, "save_result", save_result)
     assert attempt(tmp_path / "out", **options, load_best_model_at_end=True).code == 0
     assert seen == ["checkpoint-4", "checkpoint-8"]
     assert checkpoints(tmp_path / "out") == ["checkpoint-4"]

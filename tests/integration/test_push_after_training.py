@@ -9,7 +9,7 @@ from runs import refused
 import dcpcse
 from dcpcse.cli.commands.hub import card_command, pull_command, push_command
 from dcpcse.cli.commands.train import train_command
-from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.training.trainer import Trainer
 
 ID = "someone/prompts"
 
@@ -50,13 +50,13 @@ def test_an_impossible_push_is_refused_before_training(server, train, tool, tiny
 
 def test_a_model_that_could_not_be_pushed_is_kept(server, train, tool, tiny, train_txt, tmp_path, monkeypatch):
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", push_to_hub=True, hub_model_id=ID)
-    save = ContrastiveTrainer.save_model
+    save = Trainer.save_model
 
     def save_and_disconnect(*args, **options):
         save(*args, **options)
         server.failing = True
 
-    monkeypatch.setattr(ContrastiveTrainer, "save_model", save_and_disconnect)
+    monkeypatch.setattr(Trainer, "save_model", save_and_disconnect)
     refused(tool, train_command, argv, f"the model is in {tmp_path / 'out'}, but not on the hub", "dcpcse push")
     dcpcse.load(tmp_path / "out", device="cpu")
 

@@ -11,7 +11,7 @@ from runs import assert_same_weights, comparable, files, train_loss, weights
 
 from dcpcse.cli.commands.train import train_command
 from dcpcse.training import run as training
-from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.training.trainer import Trainer
 
 # 40 sentences in batches of 8 are 5 steps an epoch; checkpoints at 2, 4, 5 or 6 of 8 steps.
 STEPS = {"max_steps": 8, "per_device_train_batch_size": 8, "save_strategy": "steps"}
@@ -173,7 +173,7 @@ def test_the_best_step_survives_an_interruption(best, train, tiny, train_txt, st
     options = {**STEPS, **EVALUATING, "eval_steps": 2, "save_strategy": None}
     options |= {"eval_data_dir": sts_data, "custom_eval_data": True}
 
-    steps, evaluate = [], ContrastiveTrainer.evaluate
+    steps, evaluate = [], Trainer.evaluate
 
     def evaluate_and_note(self, *args, **kwargs):
         steps.append(self.state.global_step)
@@ -182,7 +182,7 @@ def test_the_best_step_survives_an_interruption(best, train, tiny, train_txt, st
     def scores(results) -> dict[str, float]:
         return {"stsb_spearman": 0.9 if steps[-1] == 2 * best else 0.1 * steps[-1]}
 
-    monkeypatch.setattr(ContrastiveTrainer, "evaluate", evaluate_and_note)
+    monkeypatch.setattr(Trainer, "evaluate", evaluate_and_note)
     monkeypatch.setattr(training, "dev_metrics", scores)
     whole = train(tiny("bert"), train_txt, **options)
     folder = train.interrupted(5, tiny("bert"), train_txt, **options)

@@ -7,9 +7,9 @@ import torch
 
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.methods import build_method, model_arguments
-from dcpcse.training.arguments import RunArguments
+from dcpcse.training.arguments import TrainingArguments
 from dcpcse.training.optimizer import UncorrectedAdamW
-from dcpcse.training.trainer import ContrastiveTrainer
+from dcpcse.training.trainer import Trainer
 from dcpcse.training.validate_setup import require_warmups
 from dcpcse.utils.errors import UserError
 
@@ -67,9 +67,9 @@ def test_its_state_is_saved_and_loaded():
     assert torch.equal(*runs)
 
 
-def trainer(tiny, tmp_path, kind="bert", model=(("method", "simcse"),), **options) -> ContrastiveTrainer:
+def trainer(tiny, tmp_path, kind="bert", model=(("method", "simcse"),), **options) -> Trainer:
     method = build_method(load_backbone(tiny(kind)), model_arguments(**dict(model)), ["anchor"])
-    return ContrastiveTrainer(method, RunArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], **options))
+    return Trainer(method, TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], **options))
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
@@ -95,13 +95,13 @@ def test_the_default_is_torch_s(tiny, tmp_path):
 
 def test_other_optimisers_are_refused(tmp_path):
     with pytest.raises(UserError, match="--adam_bias_correction False is not available with --optim sgd"):
-        RunArguments(output_dir=str(tmp_path), optim="sgd", adam_bias_correction=False)
+        TrainingArguments(output_dir=str(tmp_path), optim="sgd", adam_bias_correction=False)
 
 
 # Groups of their own
 
 
-def with_discriminator(tiny, tmp_path, run=(), **options) -> ContrastiveTrainer:
+def with_discriminator(tiny, tmp_path, run=(), **options) -> Trainer:
     model = {
         "method": "d2cse",
         "discriminator": "trained",
@@ -159,7 +159,7 @@ def test_a_warm_up_alone_leaves_the_rate_and_none_leaves_the_groups(tiny, tmp_pa
 
 def test_a_schedule_without_warm_up_is_refused(tiny, tmp_path):
     made = with_discriminator(tiny, tmp_path, discriminator_warmup_steps=5)
-    run = RunArguments(output_dir=str(tmp_path), lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch")
+    run = TrainingArguments(output_dir=str(tmp_path), lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch")
     with pytest.raises(UserError, match="--lr_scheduler_type reduce_lr_on_plateau has no warm-up, but one of 5 steps"):
         require_warmups(made.method, run)
 

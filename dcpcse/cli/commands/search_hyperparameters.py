@@ -54,7 +54,7 @@ def _options_of_tries(words: Sequence[str], search: Search) -> tuple[list[str], 
     # Imported after the options are checked, as these imports take seconds.
     from dcpcse.data.readers import DataSource, read_table
     from dcpcse.methods import fill_defaults
-    from dcpcse.training.run import load_dev_tasks
+    from dcpcse.training.dev_evaluation import load_dev_tasks
     from dcpcse.training.validate_setup import require_training_file
 
     require_training_file(model, data)
