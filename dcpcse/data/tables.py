@@ -1,0 +1,321 @@
+"""Read rows from the objects in which Python users hold data: lists, dicts, data frames, datasets, generators.
+
+pandas, polars, pyarrow and `datasets` are recognised without being imported: an object of theirs exists only if its
+library is loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
+from dataclasses import dataclass, field
+from itertools import chain
+from numbers import Number
+from os import PathLike
+from typing import Any
+
+from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.text_lines import NUL_OR_SURROGATE
+
+BATCH_ROWS = 1_000
+"""Number of rows of a memory-mapped dataset that are in memory at once."""
+
+ALLOWED = (
+    "give a list of sentences, pairs or triples, a dict of columns, a DataFrame, a datasets.Dataset or a generator of "
+    "rows"
+)
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a Python object, read one after the other and only once.
+
+    name: the name of the object in messages, such as `train_data`. columns: the names of the columns; None if they
+    have no names. rows: iterator over the rows, which have the same number of cells; cells are raw Python objects.
+    kind: what the object is, such as `list of 1,000 rows`. picked: how columns of such an object are picked, a format
+    for their names. class_names: column → names of the classes that its numbers stand for (`datasets.ClassLabel`).
+    taken_once: whether the object cannot be read a second time.
+    """
+
+    name: str
+    columns: tuple[str, ...] | None
+    rows: Iterator[Row]
+    kind: str
+    picked: str = ""
+    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    taken_once: bool = False
+
+    def error(self, row: int, problem: str, place: int | None = None) -> UserError:
+        """Return the error for a row, counted from 1, or for the cell at a place, counted from 0, in a row."""
+        column = (
+            "" if place is None else f", column {place + 1 if self.columns is None else repr(self.columns[place])}"
+        )
+        return UserError(f"{self.name}: row {row}{column}: {problem}")
+
+    def text(self, row: int, place: int, cell: Any) -> str:
+        """Return the text of a cell; a missing cell (None, NaN, pandas.NA) is an empty string.
+
+        row: the number of the row, from 1. place: the index of the column. Raises UserError if the cell is not a
+        string, or contains a NUL or half a character.
+        """
+        if is_missing(cell):
+            return ""
+        if not isinstance(cell, str):
+            raise self.error(row, f"expected a string but found {describe(cell)}; {self._remedy(place, cell)}", place)
+        if found := NUL_OR_SURROGATE.search(cell):
+            raise self.error(row, f"found \\u{ord(found[0]):04x}, which is not a character; remove it", place)
+        return str(cell)
+
+    def pick(self, columns: Sequence[str]) -> str:
+        """Return an expression that picks these columns, such as `train_data[["anchor", "positive"]]`."""
+        names = ", ".join(f'"{name}"' for name in columns)
+        return self.picked.format(names, name=self.name) if self.picked else f"only {names}"
+
+    def _remedy(self, place: int, cell: Any) -> str:
+        if isinstance(cell, (bytes, bytearray)):
+            return "decode it by .decode()"
+        if isinstance(cell, Mapping) or _is_series(cell):
+            return "give one string per cell"
+        others = [name for i, name in enumerate(self.columns or ()) if i != place]
+        return f"convert it by str(){f', or leave the column out: {self.pick(others[:3])}' if others else ''}"
+
+
+def open_table(data: Any, name: str) -> Table:
+    """Return the rows of a Python object as a `Table`; only the first row is read at once.
+
+    data: a list or another iterable of rows (a row is a string, a tuple or list of cells, or a dict); a dict of
+    columns; a pandas or polars DataFrame or Series; an Arrow table, or any object with an Arrow stream; a numpy array;
+    a `datasets.Dataset`, which stays memory-mapped, or an `IterableDataset`. An iterator is taken once; one that
+    never ends cannot be recognised, and is read for ever. name: the name of the object in messages.
+
+    Raises UserError if the object is of another type or has no rows. While rows are read, UserError is raised for a
+    row that has other columns than the rows before.
+    """
+    _refuse_other_types(data, name)
+    table = _open(data, name)
+    first = next(table.rows, None)
+    if first is None:
+        raise UserError(f"{name}: the {type(data).__name__} is empty; give at least one row")
+    if not first:
+        raise UserError(f"{name}: row 1 has no columns; give at least a column of sentences")
+    rows = _even(name, chain([first], table.rows))
+    return Table(**{**vars(table), "rows": rows})
+
+
+def is_missing(cell: Any) -> bool:
+    """Return whether a cell is None, NaN, pandas.NA or pandas.NaT."""
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(cell, Number) and bool(cell != cell)
+
+
+def describe(value: Any) -> str:
+    """Return a short description of a Python object that is not what was expected, such as `the number 3`."""
+    if value is None or isinstance(value, bool):
+        return str(value)
+    if isinstance(value, (str, bytes, bytearray)):
+        return (
+            f"the string {value[:40]!r}" if isinstance(value, str) else f"{type(value).__name__} {bytes(value[:40])!r}"
+        )
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if isinstance(value, Number):
+        return f"the number {str(value)[:40]}"
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _refuse_other_types(data: Any, name: str) -> None:
+    if isinstance(data, (bytes, bytearray, PathLike, Number, str)) or data is None:
+        raise UserError(f"{name}: expected rows but found {describe(data)}; {ALLOWED}")
+    if isinstance(data, Set):
+        raise UserError(f"{name}: a {type(data).__name__} has no order; give a list, for instance sorted({name})")
+    if isinstance(data, _types("datasets", "DatasetDict", "IterableDatasetDict")):
+        split = "train" if "train" in data else next(iter(data), "train")
+        raise UserError(
+            f"{name}: expected rows but found a {type(data).__name__} with the splits {', '.join(map(repr, data))}; "
+            f"give one split: data[{split!r}]"
+        )
+    if isinstance(data, type) or (callable(data) and not hasattr(data, "__iter__") and not _is_indexed(data)):
+        raise UserError(f"{name}: expected rows but found {describe(data)}; if it makes rows, call it: {name}()")
+
+
+def _open(data: Any, name: str) -> Table:
+    """Return the table of an object, whose rows are not compared with each other yet."""
+    if isinstance(data, _types("pandas", "DataFrame")):
+        return _of_pandas(data, name)
+    if isinstance(data, _types("polars", "DataFrame")):
+        return Table(name, tuple(data.columns), data.iter_rows(), _kind(data), "{name}.select([{0}])")
+    if isinstance(data, (*_types("pandas", "Series"), *_types("polars", "Series"))):
+        named = isinstance(data.name, str) and data.name != ""
+        return Table(name, (data.name,) if named else None, ((cell,) for cell in data), _kind(data))
+    if isinstance(data, _types("datasets", "Dataset")) and data.format["type"] != "custom":
+        return _of_dataset(data, name)
+    if isinstance(data, _types("datasets", "IterableDataset")):
+        columns, rows = _rows(data.with_format(None), name)
+        return Table(name, columns, rows, "IterableDataset", "{name}.select_columns([{0}])")
+    if isinstance(data, _types("pyarrow", "Array", "ChunkedArray")):
+        return Table(name, None, ((cell.as_py(),) for cell in data), _kind(data))
+    if hasattr(data, "__arrow_c_stream__"):
+        return _of_arrow(data, name)
+    if isinstance(data, Mapping):
+        return _of_columns(data, name)
+    if isinstance(data, _types("numpy", "ndarray")) and not 1 <= data.ndim <= 2:
+        raise UserError(f"{name}: expected 1 or 2 dimensions but found an array of {data.ndim}; {ALLOWED}")
+    if _is_indexed(data) and not isinstance(data, Iterable):
+        data = _Indexed(data)
+    if not isinstance(data, Iterable):
+        raise UserError(f"{name}: expected rows but found {describe(data)}; {ALLOWED}")
+    columns, rows = _rows(data, name)
+    return Table(name, columns, rows, _kind(data), taken_once=isinstance(data, Iterator))
+
+
+def _of_pandas(frame: Any, name: str) -> Table:
+    if frame.index.inferred_type == "string":
+        raise UserError(
+            f"{name}: the index of the DataFrame contains text, which is not read; make it a column with "
+            f"{name}.reset_index(), or remove it with {name}.reset_index(drop=True)"
+        )
+    names = list(frame.columns)
+    numbered = all(isinstance(column, int) for column in names)
+    if not numbered and (other := [column for column in names if not isinstance(column, str)]):
+        raise UserError(
+            f"{name}: expected column names that are strings but found {describe(other[0])} in {names}; rename the "
+            f"columns: {name}.columns = [...]"
+        )
+    columns = None if numbered else tuple(map(str, names))
+    return Table(name, columns, frame.itertuples(index=False, name=None), _kind(frame), "{name}[[{0}]]")
+
+
+def _of_dataset(data: Any, name: str) -> Table:
+    names = data.format["columns"]
+    batches = data.with_format("arrow", columns=names).iter(batch_size=BATCH_ROWS)
+    classes = {column: feature.names for column, feature in data.features.items() if hasattr(feature, "int2str")}
+    rows = _rows_of_batches(batches)
+    return Table(name, tuple(names), rows, _kind(data), "{name}.select_columns([{0}])", class_names=classes)
+
+
+def _of_arrow(data: Any, name: str) -> Table:
+    import pyarrow as pa
+
+    once = isinstance(data, pa.RecordBatchReader)
+    reader = data if once else pa.RecordBatchReader.from_stream(data)
+    pieces = (batch.slice(start, BATCH_ROWS) for batch in reader for start in range(0, len(batch), BATCH_ROWS))
+    picked = "{name}.select([{0}])" if isinstance(data, pa.Table) else ""
+    return Table(name, tuple(reader.schema.names), _rows_of_batches(pieces), _kind(data), picked, taken_once=once)
+
+
+def _rows_of_batches(batches: Iterable[Any]) -> Iterator[Row]:
+    """Yield the rows of Arrow tables or record batches."""
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _of_columns(data: Mapping[Any, Any], name: str) -> Table:
+    if not data:
+        raise UserError(f"{name}: the {type(data).__name__} is empty; give at least one column")
+    columns = _names(data, name)
+    for column, values in data.items():
+        if isinstance(values, (str, bytes, Mapping, Set)) or not (isinstance(values, Sized) and _is_series(values)):
+            raise UserError(
+                f"{name}: expected a list of cells as column {column!r} but found {describe(values)}; give a dict of "
+                "lists of equal length"
+            )
+    (first, rows), *others = ((column, len(values)) for column, values in data.items())
+    for column, number in others:
+        if number != rows:
+            raise UserError(
+                f"{name}: column {column!r} has {plural(number, 'row')}, column {first!r} has {rows:,}; give columns "
+                "of equal length"
+            )
+    return Table(name, columns, zip(*data.values(), strict=True), f"dict of {plural(rows, 'row')}")
+
+
+def _rows(data: Iterable[Any], name: str) -> tuple[tuple[str, ...] | None, Iterator[Row]]:
+    """Return the names of the columns, if rows are dicts, and the rows of an iterable of strings, rows or dicts."""
+    values = iter(data)
+    head = next(values, _END)
+    if head is _END:
+        return None, iter(())
+    values = chain([head], values)
+    if not isinstance(head, Mapping):
+        return None, (_row(value) for value in values)
+    columns = _names(head, name) if head else ()
+    if not columns:
+        raise UserError(f"{name}: row 1 is an empty dict; give a dict such as {{'anchor': '...', 'positive': '...'}}")
+    return columns, (_in_order(name, number, value, columns) for number, value in enumerate(values, start=1))
+
+
+_END = object()
+
+
+def _row(value: Any) -> Row:
+    return tuple(value) if _is_series(value) and not isinstance(value, (str, bytes)) else (value,)
+
+
+def _in_order(name: str, number: int, value: Any, columns: tuple[str, ...]) -> Row:
+    if not isinstance(value, Mapping):
+        raise UserError(f"{name}: row {number}: expected a dict, as in row 1, but found {describe(value)}; give dicts")
+    if value.keys() != set(columns):
+        raise UserError(
+            f"{name}: row {number} has the keys {list(value)}, rows before have {list(columns)}; give every row the "
+            "same keys"
+        )
+    return tuple(value[column] for column in columns)
+
+
+def _even(name: str, rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield the rows; raise UserError for the first one that has another number of cells than those before."""
+    width = None
+    for number, row in enumerate(rows, start=1):
+        width = len(row) if width is None else width
+        if len(row) != width:
+            raise UserError(
+                f"{name}: row {number} has {plural(len(row), 'column')}, rows before have {width}; give every row the "
+                "same number"
+            )
+        yield row
+
+
+def _names(columns: Iterable[Any], name: str) -> tuple[str, ...]:
+    for column in columns:
+        if not isinstance(column, str):
+            raise UserError(f"{name}: expected column names that are strings but found {describe(column)}; rename it")
+    return tuple(columns)
+
+
+class _Indexed:
+    """An iterable over an object with a length and items, such as a map-style dataset of PyTorch."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.data[i] for i in range(len(self.data)))
+
+
+def _is_indexed(data: Any) -> bool:
+    return hasattr(data, "__getitem__") and isinstance(data, Sized)
+
+
+def _is_series(value: Any) -> bool:
+    """Return whether an object is a sequence of cells (a list, a tuple, an array or a column)."""
+    series = (*_types("numpy", "ndarray"), *_types("pandas", "Series"), *_types("polars", "Series"))
+    series += _types("pyarrow", "Array", "ChunkedArray")
+    return isinstance(value, (Sequence, *series))
+
+
+def _kind(data: Any) -> str:
+    kind = type(data.data if isinstance(data, _Indexed) else data).__name__
+    return f"{kind} of {plural(len(data), 'row')}" if isinstance(data, Sized) else kind
+
+
+def _types(module: str, *names: str) -> tuple[type, ...]:
+    """Return the types of a library; none if it is not loaded, since no object of its types can exist then."""
+    loaded = sys.modules.get(module)
+    return tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))
