@@ -1,11 +1,12 @@
-"""Cache the rows of training files in Arrow files, which can be memory-mapped."""
+"""Cache the rows of training data in Arrow files, which can be memory-mapped."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from dcpcse.data.cache_summary import CacheSummary
 from dcpcse.data.duplicates import Duplicates
 from dcpcse.data.labels import SCORE, LabelCounter, label_kind
-from dcpcse.data.readers import ROLES, DataSource, delimiter_of, read_table
+from dcpcse.data.readers import ROLES, DataSource, FileRow, RowSource, delimiter_of, read_table
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.files import atomic_file
+from dcpcse.utils.files import atomic_file, staging_folder
 from dcpcse.utils.parsing import open_input
 from dcpcse.utils.schema import parse
 
@@ -44,31 +45,58 @@ def cache_key(path: Path, sha256: str) -> str:
 
 
 def write_cache(cached: Path, source: DataSource, sha256: str) -> dict[str, Any]:
-    """Read the source, write its rows to `cached` atomically, and return a summary of them.
+    """Read a file, write its rows to `cached` atomically, and return a summary of them.
 
     Raises UserError, and writes nothing, unless the bytes that were read have the digest that `cached` is named by.
     """
+    with _explained(cached.parent), atomic_file(cached) as file:
+        summary = _write_stream(file, source, *read_table(source))
+        if source.sha256 != sha256:
+            raise UserError(f"training file {source.path} has changed while it was read; start again")
+        return summary
+
+
+def write_rows(folder: Path, source: RowSource, columns: list[str], rows: Iterator[FileRow]) -> tuple[Path, dict]:
+    """Write rows to a file in the cache folder that is named by their digest; return its path and a summary.
+
+    columns: the names of the 1 to 3 columns. The digest is `source.sha256`, which is known only after the last row. A
+    file of the same rows is replaced. If reading or writing fails, nothing is left.
+    """
+    with _explained(folder), staging_folder(folder / "rows") as part:
+        with open(part / "rows.arrow", "wb") as file:
+            summary = _write_stream(file, source, columns, rows)
+        identity = json.dumps(["rows", source.sha256, READER_VERSION])
+        cached = folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.arrow"
+        os.replace(part / "rows.arrow", cached)
+        return cached, summary
+
+
+def roles_of(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that columns have in the cache: those of their roles."""
+    kind = label_kind(columns)
+    return (*ROLES[:2], kind) if kind else ROLES[: len(columns)]
+
+
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Raise UserError in place of the system's refusal to write to the cache folder."""
     try:
-        with atomic_file(cached) as file:
-            summary = _write_stream(file, source)
-            if source.sha256 != sha256:
-                raise UserError(f"training file {source.path} has changed while it was read; start again")
-            return summary
+        yield
     except OSError as error:
         raise UserError(
-            f"cannot write to the cache folder {cached.parent}: {error.strerror or error}; "
-            "choose another folder with --cache_dir"
+            f"cannot write to the cache folder {folder}: {error.strerror or error}; choose another folder with "
+            "--cache_dir"
         ) from error
 
 
-def _write_stream(file: BinaryIO, source: DataSource) -> dict[str, Any]:
+def _write_stream(
+    file: BinaryIO, source: RowSource, columns: list[str], complete: Iterator[FileRow]
+) -> dict[str, Any]:
     import pyarrow as pa
 
-    columns, complete = read_table(source)
     kind = label_kind(columns)
     repeats, tally = Duplicates(len(columns), labelled=kind is not None), LabelCounter(kind)
-    roles = (*ROLES[:2], kind) if kind else ROLES[: len(columns)]
-    schema = pa.schema([(role, pa.float64() if role == SCORE else pa.string()) for role in roles])
+    schema = pa.schema([(role, pa.float64() if role == SCORE else pa.string()) for role in roles_of(columns)])
     with pa.ipc.new_stream(file, schema) as writer:
         while batch := list(islice(complete, BATCH_ROWS)):
             repeats.add(batch)
@@ -92,13 +120,11 @@ def _record_batch(columns: Iterable[Sequence[str]], schema: pa.Schema) -> pa.Rec
     return pa.record_batch([*map(pa.array, cells, schema.types)], schema)
 
 
-def _no_rows_error(source: DataSource, columns: list[str]) -> UserError:
+def _no_rows_error(source: RowSource, columns: list[str]) -> UserError:
     found = "no rows follow the header"
     if source.dropped:
         found = f"all of its {source.dropped} rows have blank cells"
-    return UserError(
-        f"training file {source.path} contains no sentences: {found} (columns {columns}); add at least one row"
-    )
+    return UserError(f"{source.described} contains no sentences: {found} (columns {columns}); add at least one row")
 
 
 def read_summary(cached: Path) -> dict[str, Any] | None:

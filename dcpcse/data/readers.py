@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,23 +32,29 @@ FileRow = tuple[int, list[str]]
 
 
 @dataclass
-class DataSource:
-    """A training file that is being read: it formats errors with their line numbers, and counts dropped rows.
+class RowSource:
+    """Training data that are being read: it formats errors with their row numbers, and counts dropped rows.
 
     For every invalid row, readers call `refuse`, which raises the error. A subclass may override `refuse` to return
     instead (as `dcpcse.doctor` does); the reader then skips the row and continues.
 
-    sha256: digest of the bytes that were read; None until the end of the file is reached.
+    name: the name of the data in messages. unit: what row numbers count. sha256: digest of what was read; None until
+    the end is reached.
     """
 
-    path: Path
+    name: str
     unit: str = "line"
     dropped: int = 0
     dropped_lines: list[int] = field(default_factory=list)
     sha256: str | None = None
 
+    @property
+    def described(self) -> str:
+        """The name of the data with what they are, as the subject of a message."""
+        return self.name
+
     def error(self, number: int, problem: str) -> UserError:
-        return UserError(f"{self.path}, {self.unit} {number}: {problem}")
+        return UserError(f"{self.name}, {self.unit} {number}: {problem}")
 
     def refuse(self, number: int, error: UserError) -> None:
         """Handle an invalid row by raising its error."""
@@ -60,6 +67,18 @@ class DataSource:
 
     def summary(self, columns: list[str]) -> dict[str, Any]:
         return {"columns": columns, "dropped": self.dropped, "dropped_lines": self.dropped_lines, "unit": self.unit}
+
+
+class DataSource(RowSource):
+    """A training file that is being read; the digest is that of its bytes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self.path = path
+
+    @property
+    def described(self) -> str:
+        return f"training file {self.path}"
 
 
 Reader = Callable[[DataSource], Iterator[FileRow]]
@@ -98,27 +117,29 @@ def take_columns(source: DataSource, rows: Iterator[FileRow]) -> list[str]:
     raise UserError(f"training file {source.path} {found}; give at least one sentence")
 
 
-def _check_columns(source: DataSource, number: int, columns: list[str]) -> None:
+def require_columns(columns: list[str], error: Callable[[str], UserError]) -> None:
+    """Raise `error`, given a problem, unless these are the names of 1 to 3 columns of training data."""
     if not all(columns):
-        raise source.error(number, f"the header {columns} has an empty name; name every column")
+        raise error(f"the columns {columns} have an empty name; name every column")
     if repeated := next((name for name in columns if columns.count(name) > 1), None):
-        raise source.error(
-            number,
-            f"the header {columns} has the name {repeated!r} twice; give every column a name of its own (the first "
-            "row must be a header)",
+        raise error(
+            f"the columns {columns} have the name {repeated!r} twice; give every column a name of its own (in a file, "
+            "the first row must be a header)"
         )
     if len(columns) > len(ROLES):
-        raise source.error(
-            number,
+        raise error(
             f"found {len(columns)} columns {columns}; keep 1 (sentence), 2 (anchor, positive) or "
-            "3 (anchor, positive, negative; or two sentences and a column named label or score)",
+            "3 (anchor, positive, negative; or two sentences and a column named label or score)"
         )
     if name := misplaced_label(columns):
-        raise source.error(
-            number,
+        raise error(
             f"the column {name!r} of {columns} is not the third; put labels or scores into the third column, after "
-            "two columns of sentences, or rename a column of sentences",
+            "two columns of sentences, or rename a column of sentences"
         )
+
+
+def _check_columns(source: DataSource, number: int, columns: list[str]) -> None:
+    require_columns(columns, partial(source.error, number))
     if len(columns) == 1 and "\t" in columns[0]:
         problem = f"the only column name, {columns[0]!r}, contains a tab"
         raise source.error(number, f"{problem}; if tabs separate the columns, name the file .tsv")
@@ -127,7 +148,7 @@ def _check_columns(source: DataSource, number: int, columns: list[str]) -> None:
         raise source.error(number, f"{problem}; separate columns by commas (.csv) or tabs (.tsv)")
 
 
-def complete_rows(source: DataSource, columns: list[str], rows: Iterable[FileRow]) -> Iterator[FileRow]:
+def complete_rows(source: RowSource, columns: list[str], rows: Iterable[FileRow]) -> Iterator[FileRow]:
     """Yield complete rows with stripped cells; drop rows with blank cells, pass other invalid rows to `refuse`."""
     kind = label_kind(columns)
     for number, cells in rows:
@@ -146,7 +167,7 @@ def complete_rows(source: DataSource, columns: list[str], rows: Iterable[FileRow
             yield from _labelled(source, number, sentences, kind)
 
 
-def _labelled(source: DataSource, number: int, cells: list[str], kind: str) -> Iterator[FileRow]:
+def _labelled(source: RowSource, number: int, cells: list[str], kind: str) -> Iterator[FileRow]:
     """Yield the row with its normalised label, unless the label is invalid."""
     try:
         yield number, [*cells[:-1], normalize_label(kind, cells[-1])]

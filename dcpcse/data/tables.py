@@ -60,13 +60,13 @@ class Table:
         row: the number of the row, from 1. place: the index of the column. Raises UserError if the cell is not a
         string, or contains a NUL or half a character.
         """
+        if isinstance(cell, str):
+            if found := NUL_OR_SURROGATE.search(cell):
+                raise self.error(row, f"found \\u{ord(found[0]):04x}, which is not a character; remove it", place)
+            return str(cell)
         if is_missing(cell):
             return ""
-        if not isinstance(cell, str):
-            raise self.error(row, f"expected a string but found {describe(cell)}; {self._remedy(place, cell)}", place)
-        if found := NUL_OR_SURROGATE.search(cell):
-            raise self.error(row, f"found \\u{ord(found[0]):04x}, which is not a character; remove it", place)
-        return str(cell)
+        raise self.error(row, f"expected a string but found {describe(cell)}; {self._remedy(place, cell)}", place)
 
     def pick(self, columns: Sequence[str]) -> str:
         """Return an expression that picks these columns, such as `train_data[["anchor", "positive"]]`."""
@@ -97,7 +97,8 @@ def open_table(data: Any, name: str) -> Table:
     table = _open(data, name)
     first = next(table.rows, None)
     if first is None:
-        raise UserError(f"{name}: the {type(data).__name__} is empty; give at least one row")
+        found = "empty, or has been read before" if table.taken_once else "empty"
+        raise UserError(f"{name}: the {type(data).__name__} is {found}; give at least one row")
     if not first:
         raise UserError(f"{name}: row 1 has no columns; give at least a column of sentences")
     rows = _even(name, chain([first], table.rows))

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,34 +28,76 @@ if TYPE_CHECKING:  # imported lazily, since the import takes over a second and w
 
 logger = logging.getLogger(__name__)
 
+Places = Callable[[Set[int]], Mapping[int, Mapping[str, int]]]
+"""A function from rows of a dataset to their locations, such as {"line": 3}; rows of unknown location are left out."""
+
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The sentences of one training file.
+    """The sentences of one training file, or of one Python object.
 
     dataset: a table with the string columns `anchor`, `anchor, positive` or `anchor, positive, negative`. Labelled
     pairs have `label` (a string of `labels.CLASSES`) or `score` (a number) instead of `negative`.
+    name: the path, or the name and the kind of the object, for messages and for the record of a run.
     columns: the names of the columns in the file (`text` for a txt file).
     dropped: number of rows dropped because of a blank cell. dropped_lines: line numbers, from 1, of the first few
-    dropped rows (in a JSON array, item numbers from 1).
+    dropped rows (in a JSON array, item numbers; in an object, row numbers). unit: `line`, `item` or `row`.
     repeats: counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
     classes: label → number of rows, for the labels that occur. scores: the smallest and the largest score.
-    sha256: digest of the bytes of the file from which these rows were read; the file may have changed since.
+    sha256: digest of the bytes of the file from which these rows were read (the file may have changed since), or of
+    the rows of an object.
+    places: function from rows of the dataset to their locations in the file or object; see `locate`.
     """
 
+    name: str
     dataset: Dataset
     sha256: str
     columns: tuple[str, ...]
     dropped: int
     dropped_lines: tuple[int, ...]
+    unit: str
     repeats: DuplicateCounts
+    places: Places = field(repr=False, compare=False)
     classes: Mapping[str, int] = field(default_factory=dict)
     scores: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, cached: Path, *, summary: Mapping[str, Any], sha256: str, places: Places) -> TrainingData:
+        """Return the data in a cache file, with the summary of its rows; log a warning if rows were dropped."""
+        data = cls(
+            name=name,
+            dataset=memory_map(cached),
+            sha256=sha256,
+            columns=tuple(summary["columns"]),
+            dropped=summary["dropped"],
+            dropped_lines=tuple(summary["dropped_lines"]),
+            unit=summary["unit"],
+            repeats=DuplicateCounts.of(summary["repeats"]),
+            places=places,
+            classes=summary["classes"],
+            scores=tuple(summary["scores"]),
+        )
+        if data.dropped:
+            shown = ", ".join(map(str, data.dropped_lines)) + (
+                ", ..." if data.dropped > len(data.dropped_lines) else ""
+            )
+            message = "%s: dropped %s with blank cells (%s %s)"
+            logger.warning(message, name, plural(data.dropped, "row"), data.unit, shown)
+        return data
 
     @property
     def roles(self) -> Columns:
         """The columns of the dataset, with the summary of the labels that methods need."""
         return Columns(self.dataset.column_names, self.classes, self.scores)
+
+    def locate(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the row number, the location and the sentences of each of the given rows of the dataset.
+
+        The location is `line` (from 1) in a file, `item` in a JSON array, and `given_row` (from 1) in a Python object.
+        A file is read again; if that fails, or if the file has changed since, the location is left out.
+        """
+        texts, places = self.dataset.select(list(rows)).to_list(), self.places(set(rows))
+        return [{"row": row, **places.get(row, {}), **text} for row, text in zip(rows, texts, strict=True)]
 
 
 def load_training_file(
@@ -75,42 +118,20 @@ def load_training_file(
         raise unreadable(path, error) from error
     cached = cache_folder(cache_dir) / f"{cache_key(path, sha256)}.arrow"
     summary = (None if refresh else read_summary(cached)) or write_cache(cached, DataSource(path), sha256)
-    _warn_of_dropped(path, **summary)
-    return TrainingData(
-        dataset=memory_map(cached),
-        sha256=sha256,
-        columns=tuple(summary["columns"]),
-        dropped=summary["dropped"],
-        dropped_lines=tuple(summary["dropped_lines"]),
-        repeats=DuplicateCounts.of(summary["repeats"]),
-        classes=summary["classes"],
-        scores=tuple(summary["scores"]),
-    )
+    places = partial(_places_in_file, path, sha256)
+    return TrainingData.of(str(path), cached, summary=summary, sha256=sha256, places=places)
 
 
-def locate_rows(path: str | Path, data: TrainingData, rows: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the row number, the location in the training file and the sentences of each of the given rows.
-
-    The location is `line` (from 1), or `item` in a JSON array. data: what `load_training_file` returned. The file is
-    read again; if that fails, or if the file has changed since, the location is left out.
-    """
-    texts = data.dataset.select(list(rows)).to_list()
-    places: dict[int, dict[str, int]] = {}
+def _places_in_file(path: Path, sha256: str, rows: Set[int]) -> Mapping[int, Mapping[str, int]]:
     with contextlib.suppress(UserError):
-        source, wanted = DataSource(Path(path)), set(rows)
+        source = DataSource(path)
         _, complete = read_table(source)
-        found = {row: {source.unit: line} for row, (line, _) in enumerate(complete) if row in wanted}
-        places = found if source.sha256 == data.sha256 else {}
-    return [{"row": row, **places.get(row, {}), **text} for row, text in zip(rows, texts, strict=True)]
+        found = {row: {source.unit: line} for row, (line, _) in enumerate(complete) if row in rows}
+        return found if source.sha256 == sha256 else {}
+    return {}
 
 
 def distinct_sentences(path: str | Path) -> tuple[str, ...]:
     """Return the distinct sentences in all columns of a training file; raise the errors of `load_training_file`."""
     data = load_training_file(path)
     return tuple(dict.fromkeys(text for column in data.roles.sentences for text in data.dataset[column]))
-
-
-def _warn_of_dropped(path: Path, *, dropped: int, dropped_lines: list[int], unit: str, **_: Any) -> None:
-    if dropped:
-        shown = ", ".join(map(str, dropped_lines)) + (", ..." if dropped > len(dropped_lines) else "")
-        logger.warning("%s: dropped %s with blank cells (%s %s)", path, plural(dropped, "row"), unit, shown)

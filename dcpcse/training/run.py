@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, TrainerCallback
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
 from dcpcse.data.indexed_dataset import IndexedDataset
-from dcpcse.data.training_file import TrainingData, load_training_file, locate_rows
+from dcpcse.data.training_file import TrainingData, load_training_file
 from dcpcse.encoders.backbones import (
     Backbone,
     combined_digest,
@@ -235,7 +235,7 @@ def build_trainer(
         method,
         run_args,
         dev_scores=dev_scores if dev else None,
-        locate=lambda numbers: locate_rows(data_args.train_file, data, numbers),
+        locate=data.locate,
         callbacks=list(inputs.callbacks),
         data_collator=collator,
         train_dataset=CorruptedDataset(data.dataset, corpus) if corpus else IndexedDataset(data.dataset),

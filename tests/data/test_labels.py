@@ -12,7 +12,7 @@ from dcpcse.data import arrow_cache
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.duplicates import Duplicates
 from dcpcse.data.labels import CLASSES, Columns
-from dcpcse.data.training_file import distinct_sentences, load_training_file, locate_rows
+from dcpcse.data.training_file import distinct_sentences, load_training_file
 from dcpcse.data.views import sentence_pair_views
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.methods import METHODS, fill_defaults, model_arguments, register
@@ -132,7 +132,7 @@ def test_labels_are_no_sentences(load, tmp_path):
 def test_a_row_is_found_again_with_its_label(load, tmp_path):
     loaded = load("a.csv", PAIRS)
     found = {"row": 1, "line": 3, "anchor": "a dog", "positive": "a cat", "label": "contradiction"}
-    assert locate_rows(tmp_path / "a.csv", loaded, [1]) == [found]
+    assert loaded.locate([1]) == [found]
 
 
 def test_a_second_reading_knows_the_labels(load, tmp_path, monkeypatch):

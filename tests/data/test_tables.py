@@ -80,7 +80,7 @@ def test_a_column_of_strings_gives_rows_of_one_cell(data, column):
 def test_an_iterator_is_taken_once(data):
     table = open_table(data, "train_data")
     assert (list(table.rows), table.taken_once) == (PAIRS, True)
-    with pytest.raises(UserError, match="is empty; give at least one row"):
+    with pytest.raises(UserError, match="is empty, or has been read before; give at least one row"):
         open_table(data, "train_data")
 
 
@@ -123,7 +123,7 @@ ALLOWED = (
             "expected rows but found a DatasetDict with the splits 'test', 'train'; give one split: data['train']",
         ),
         ([], "the list is empty; give at least one row"),
-        (iter([]), "the list_iterator is empty; give at least one row"),
+        (iter([]), "the list_iterator is empty, or has been read before; give at least one row"),
         (pd.DataFrame(), "the DataFrame is empty; give at least one row"),
         (DATASET.select([]), "the Dataset is empty; give at least one row"),
         ({}, "the dict is empty; give at least one column"),

@@ -149,8 +149,8 @@ def test_the_folder_name_does_not_decide_the_delimiter(tmp_path, cache):
     [("a.csv", "s,s\na,b\n"), ("a.tsv", "x\ts\ts \na\tb\tc\n"), ("a.jsonl", '{"s": "a", " s": "b"}\n')],
 )
 def test_two_columns_of_one_name_are_an_error(error_of, name, content):
-    assert "line 1: the header [" in error_of(name, content)
-    assert "has the name 's' twice" in error_of(name, content)
+    assert "line 1: the columns [" in error_of(name, content)
+    assert "have the name 's' twice" in error_of(name, content)
 
 
 def test_names_of_columns_may_differ_in_case(load):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from dcpcse.data.training_file import load_training_file, locate_rows
+from dcpcse.data.training_file import load_training_file
 from dcpcse.training.guards import collapse, finite
 from dcpcse.training.guards.collapse import LASTING, CollapseMonitor, effective_rank
 from dcpcse.training.guards.finite import FiniteCheck, Pass
@@ -242,17 +242,17 @@ def test_rows_are_found_in_their_file_again(tmp_path):
     }.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
     data = load_training_file(tmp_path / "t.csv", tmp_path / "cache")
-    assert locate_rows(tmp_path / "t.csv", data, [2, 0]) == [
+    assert data.locate([2, 0]) == [
         {"row": 2, "line": 7, "anchor": "six", "positive": "seven"},
         {"row": 0, "line": 2, "anchor": "one two", "positive": "three"},
     ]
     data = load_training_file(tmp_path / "t.json", tmp_path / "cache")
-    assert locate_rows(tmp_path / "t.json", data, [1]) == [{"row": 1, "item": 3, "anchor": "p", "positive": "q"}]
+    assert data.locate([1]) == [{"row": 1, "item": 3, "anchor": "p", "positive": "q"}]
     changed = (tmp_path / "t.json").read_text(encoding="utf-8").replace('"p"', '"r"')
     (tmp_path / "t.json").write_text(changed, encoding="utf-8")  # its rows are not those that were loaded
-    assert locate_rows(tmp_path / "t.json", data, [1]) == [{"row": 1, "anchor": "p", "positive": "q"}]
+    assert data.locate([1]) == [{"row": 1, "anchor": "p", "positive": "q"}]
     (tmp_path / "t.json").unlink()
-    assert locate_rows(tmp_path / "t.json", data, [1]) == [{"row": 1, "anchor": "p", "positive": "q"}]
+    assert data.locate([1]) == [{"row": 1, "anchor": "p", "positive": "q"}]
 
 
 # Frozen weights
