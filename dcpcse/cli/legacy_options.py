@@ -2,11 +2,8 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from dcpcse.encoders.pooling import BIAS_NAMES
-from dcpcse.encoders.templates import MASK, PROMPT, SENTENCE
-from dcpcse.utils.option_fields import MAX_PROMPT_SIZE
 
 
 @dataclass(frozen=True)
@@ -123,48 +120,6 @@ def _promptbert(seen: Collection[str], notify: Callable[[str], None]) -> list[st
         implied = ["--denoise_in_dev"]
     if implied:
         notify(f"as in the public PromptBERT code: {' '.join(implied)}")
-    return implied
-
-
-def _conpvp(prompt_len: int) -> dict[str, Any]:
-    """Return the settings of the public ConPVP code, in which a full stop follows [MASK]."""
-    prompts = [PROMPT] * min(prompt_len, MAX_PROMPT_SIZE)  # a length out of range is reported later
-    return {
-        "template": " ".join([SENTENCE, *prompts, MASK, "."]),
-        **{"denoise_by": "attention", "prototype_templates": "code", "prompt_init": "uniform"},
-    }
-
-
-def _diffcse(value: Any) -> dict[str, Any]:
-    """Return the settings of the public DiffCSE code, which do not depend on the value of the option."""
-    return {
-        **{"generation": "argmax", "generate_at": "all", "generator_train_mode": True, "crtd_reduction": "mean_all"},
-        **{"lambda_weight": 0.1, "masking_ratio": 0.15, "batchnorm": False, "mlp_only_train": False},
-    }
-
-
-TELLING_OPTIONS: Mapping[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
-    "prompt_len": ("conpvp", _conpvp),
-    "generator_name": ("diffcse", _diffcse),
-    "lambda_weight": ("diffcse", _diffcse),
-}
-"""Option that identifies a public code without a method option → the method, and a function that returns the settings
-of that code for a value of the option."""
-
-
-def implied_method(given: Mapping[str, Any], notify: Callable[[str], None]) -> dict[str, Any]:
-    """Return the method and settings of the public code that an option identifies, unless a method is given.
-
-    given: the options of the command line, the options file and the preset together.
-    """
-    telling = next((name for name in TELLING_OPTIONS if given.get(name) is not None), None)
-    if telling is None or "method" in given:
-        return {}
-    method, settings = TELLING_OPTIONS[telling]
-    implied = {name: value for name, value in settings(given[telling]).items() if name not in given}
-    implied = {"method": method, **implied}
-    words = " ".join(f"--{name} {value}" for name, value in implied.items())
-    notify(f"--{telling} is an option of the public {method} code: {words}")
     return implied
 
 

@@ -5,15 +5,13 @@ The command line overrides the options file, which overrides the preset, which o
 
 import argparse
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcpcse.cli.legacy_options import EVALUATION_NAMES, TRAINING_NAMES, LegacyNames, implied_method, translate
+from dcpcse.cli.legacy_options import EVALUATION_NAMES, TRAINING_NAMES, LegacyNames, translate
 from dcpcse.evaluation.arguments import EvaluationArguments
 from dcpcse.inference.arguments import PublishedEvaluationArguments
-from dcpcse.utils import presets
 from dcpcse.utils.command_parser import DEBUG_HELP, Parser, build_dataclass
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
@@ -53,19 +51,15 @@ MAIN_EVALUATION_OPTIONS = {
 }
 """Options that `evaluation.py --help` shows, by heading."""
 
-_UNSET = object()
-
 
 def parse_training(argv: Sequence[str]) -> "tuple[tuple[ModelArguments, DataArguments, TrainingArguments], set[str]]":
     """Register the methods of plugins; return the options of train.py and the names of the given options."""
-    from dcpcse.methods import arguments_class
     from dcpcse.methods.plugins import load_plugins
+    from dcpcse.training.options import resolve_options
 
-    argv = list(argv)
     load_plugins(_plugins_in(argv))
     parser = training_parser()
-    *_, data, run = parser.dataclass_types
-    return _parse(parser, argv, (arguments_class(), data, run), TRAINING_NAMES, _implied_in_training)
+    return resolve_options(parser, _given(parser, argv, TRAINING_NAMES))
 
 
 def _plugins_in(argv: Sequence[str]) -> list[str]:
@@ -81,19 +75,16 @@ def _plugins_in(argv: Sequence[str]) -> list[str]:
 def parse_evaluation(argv: Sequence[str]) -> tuple[EvaluationArguments, PublishedEvaluationArguments]:
     """Return the options of evaluation.py."""
     parser = evaluation_parser()
-    return _parse(parser, argv, parser.dataclass_types, EVALUATION_NAMES)[0]
+    given = _given(parser, argv, EVALUATION_NAMES)
+    return tuple(build_dataclass(kind, given) for kind in parser.dataclass_types)
 
 
 def training_parser() -> Parser:
     """Return the parser of train.py."""
-    # Imported here because transformers' TrainingArguments imports torch and modelling code, which takes seconds.
-    from dcpcse.methods import METHODS, option_parts
-    from dcpcse.methods.arguments import ModelArguments
-    from dcpcse.training.arguments import UNSUPPORTED, DataArguments, TrainingArguments
+    from dcpcse.methods import METHODS
+    from dcpcse.training.options import training_option_parser
 
-    kinds = (ModelArguments, *option_parts(), DataArguments, TrainingArguments)
-    parser = Parser(
-        kinds,
+    parser = training_option_parser(
         prog="train.py",
         usage="train.py [OPTIONS.yaml] --model_name_or_path ENCODER --train_file FILE --output_dir FOLDER [--OPTION "
         "VALUE ...]",
@@ -102,7 +93,6 @@ def training_parser() -> Parser:
         epilog="--help all shows all options, including those of single methods and of "
         f"transformers.TrainingArguments. {DEBUG_HELP} With a value, --debug is the option of transformers.",
         main_options=MAIN_TRAINING_OPTIONS,
-        unsupported=UNSUPPORTED,
     )
     for action in parser._actions:
         if action.dest == "method":
@@ -126,70 +116,22 @@ def evaluation_parser() -> Parser:
     )
 
 
-def _implied_in_training(given: Mapping[str, Any]) -> dict[str, Any]:
-    return _save_at_evaluations(given) | implied_method(given, notify)
+def _given(parser: Parser, argv: Sequence[str], names: LegacyNames) -> dict[str, Any]:
+    """Return the options given on a command line, without defaults.
 
-
-def _save_at_evaluations(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options implied by `--load_best_model_at_end`: by default, save a checkpoint at every evaluation.
-
-    With transformers' default save_steps=500 the best evaluation might have no checkpoint.
-    """
-    if not given.get("load_best_model_at_end"):
-        return {}
-    implied = {"metric_for_best_model": "stsb_spearman"}
-    if not {"save_steps", "save_strategy"} & set(given):
-        implied |= {"save_strategy": given.get("eval_strategy", "no"), "save_total_limit": 2}
-        if "eval_steps" in given:
-            implied["save_steps"] = given["eval_steps"]
-        notify("a checkpoint is saved at every evaluation; the best and the last one are kept")
-    return {name: value for name, value in implied.items() if name not in given}
-
-
-def _parse(
-    parser: Parser,
-    argv: Sequence[str],
-    kinds: Sequence[type],
-    names: LegacyNames,
-    implied: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda given: {},
-) -> tuple[tuple, set[str]]:
-    """Return the options as dataclasses of these kinds, and the names of the given options.
-
-    argv: optionally a .json or .yaml file of options, then options, which override the file; both override a preset.
-    names: old option names. implied: a function that returns the options implied by the given ones.
+    argv: optionally a .json or .yaml file of options, then options, which override the file. names: old option names.
     """
     argv = list(argv)
     from_file: dict[str, Any] = {}
     if argv and not argv[0].startswith("-"):
         from_file = _read_config(parser, Path(argv.pop(0)), names)
-    given = from_file | _given(parser, translate(argv, notify, names))
-    given = presets.drop_unused(_preset(parser, given), given, parser.metadata(), notify) | given
-    values = given | dict(implied(given))
-    return tuple(build_dataclass(kind, values) for kind in kinds), set(given)
-
-
-def _given(parser: Parser, argv: Sequence[str]) -> dict[str, Any]:
-    """Return the options given on a command line, without defaults."""
-    unset = argparse.Namespace(**{action.dest: _UNSET for action in parser._actions})
-    namespace, unknown = parser.parse_known_args(argv, unset)
-    parser.refuse_unknown(unknown)
-    return {name: value for name, value in vars(namespace).items() if value is not _UNSET}
-
-
-def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the preset that `--preset` names, and report its source."""
-    if not given.get("preset"):
-        return {}
-    preset = presets.load_preset(given["preset"])
-    for line in preset.describe().splitlines():
-        notify(line)
-    return _given_by_name(parser, preset.options, TRAINING_NAMES)
+    return from_file | parser.given(translate(argv, notify, names))
 
 
 def _read_config(parser: Parser, path: Path, names: LegacyNames = TRAINING_NAMES) -> dict[str, Any]:
     content = _content(path)
     try:
-        return _given_by_name(parser, content, names)
+        return parser.given_by_name(content, lambda words: translate(words, notify, names))
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -214,24 +156,3 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     ".yaml": parse_yaml,
     ".yml": parse_yaml,
 }
-
-
-def _given_by_name(parser: Parser, options: Mapping[str, Any], names: LegacyNames) -> dict[str, Any]:
-    """Return the options of a file or preset, parsed and checked like those of a command line."""
-    for name, value in options.items():
-        action = parser._option_string_actions.get(f"--{name}")
-        # run.yaml contains --report_to as a list of one value.
-        if isinstance(value, list) and len(value) > 1 and action is not None and action.nargs not in ("+", "*"):
-            raise UserError(f"--{name} {value} is a list; give one value")
-    words = [word for name, value in options.items() for word in _as_words(name, value)]
-    return _given(parser, translate(words, notify, names))
-
-
-def _as_words(name: str, value: Any) -> list[str]:
-    if value is None:
-        return []
-    if isinstance(value, dict):
-        return [f"--{name}", json.dumps(value)]
-    if isinstance(value, list):
-        return [f"--{name}", *map(str, value)] if value else []
-    return [f"--{name}", str(value)]

@@ -1,6 +1,7 @@
 """Argument parsers that raise UserError with a one-line message instead of printing the usage."""
 
 import argparse
+import json
 import math
 import re
 import sys
@@ -201,6 +202,27 @@ class Parser(CommandParser, HfArgumentParser):
         """Return the metadata of all options by name."""
         return {field.name: field.metadata for kind in self.dataclass_types for field in fields(kind)}
 
+    def given(self, argv: Sequence[str]) -> dict[str, Any]:
+        """Return the options given on a command line, without defaults."""
+        unset = argparse.Namespace(**{action.dest: _UNSET for action in self._actions})
+        namespace, unknown = self.parse_known_args(argv, unset)
+        self.refuse_unknown(unknown)
+        return {name: value for name, value in vars(namespace).items() if value is not _UNSET}
+
+    def given_by_name(
+        self, options: Mapping[str, Any], translate: Callable[[list[str]], list[str]] = list
+    ) -> dict[str, Any]:
+        """Return the options of a file or preset, parsed and checked like those of a command line.
+
+        translate: a function that replaces old options on a command line.
+        """
+        for name, value in options.items():
+            action = self._option_string_actions.get(f"--{name}")
+            # run.yaml contains --report_to as a list of one value.
+            if isinstance(value, list) and len(value) > 1 and action is not None and action.nargs not in ("+", "*"):
+                raise UserError(f"--{name} {value} is a list; give one value")
+        return self.given(translate([word for name, value in options.items() for word in _as_words(name, value)]))
+
     def parse(self, argv: Sequence[str], texts: str | None = None) -> tuple[Any, ...]:
         """Return the dataclasses, and a namespace of all other arguments.
 
@@ -212,6 +234,20 @@ class Parser(CommandParser, HfArgumentParser):
             left = [word for word in left if word[:1] == "-"]
         self.refuse_unknown(left)
         return (*(build_dataclass(kind, vars(places)) for kind in self.dataclass_types), places)
+
+
+_UNSET = object()
+
+
+def _as_words(name: str, value: Any) -> list[str]:
+    """Return an option of a file as the words of a command line."""
+    if value is None:
+        return []
+    if isinstance(value, dict):
+        return [f"--{name}", json.dumps(value)]
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)] if value else []
+    return [f"--{name}", str(value)]
 
 
 class _HelpAction(argparse.Action):

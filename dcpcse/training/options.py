@@ -1,0 +1,167 @@
+"""Resolve the options of a training run, given on a command line or in Python.
+
+The given options override the preset, which overrides the options that the given ones imply, which override the
+defaults.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers.hf_argparser import string_to_bool
+
+from dcpcse.encoders.templates import MASK, PROMPT, SENTENCE
+from dcpcse.utils import presets
+from dcpcse.utils.arguments import list_of_strings, number, string, truth_value, whole_number
+from dcpcse.utils.command_parser import Parser, build_dataclass
+from dcpcse.utils.console import notify
+from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
+from dcpcse.utils.option_fields import MAX_PROMPT_SIZE
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Collection
+
+    from dcpcse.methods.arguments import ModelArguments
+    from dcpcse.training.arguments import DataArguments, TrainingArguments
+
+    Options = tuple[ModelArguments, DataArguments, TrainingArguments]
+
+
+def training_option_parser(**settings: Any) -> Parser:
+    """Return a parser of the options of train.py, with those of all registered methods. settings: as of `Parser`."""
+    # Imported here because transformers' TrainingArguments imports torch and modelling code, which takes seconds.
+    from dcpcse.methods import option_parts
+    from dcpcse.methods.arguments import ModelArguments
+    from dcpcse.training.arguments import UNSUPPORTED, DataArguments, TrainingArguments
+
+    kinds = (ModelArguments, *option_parts(), DataArguments, TrainingArguments)
+    return Parser(kinds, unsupported=UNSUPPORTED, **settings)
+
+
+def resolve_options(parser: Parser, given: Mapping[str, Any]) -> "tuple[Options, set[str]]":
+    """Return the options as dataclasses, and the names of those that were given, also by the preset.
+
+    given: the options that the user has set, with values of their types.
+    """
+    from dcpcse.methods import arguments_class
+    from dcpcse.training.arguments import DataArguments, TrainingArguments
+
+    given = presets.drop_unused(_preset(parser, given), given, parser.metadata(), notify) | given
+    values = given | _save_at_evaluations(given) | _implied_method(given)
+    model, data, run = (
+        build_dataclass(kind, values) for kind in (arguments_class(), DataArguments, TrainingArguments)
+    )
+    return (model, data, run), set(given)
+
+
+def python_options(parser: Parser, options: Mapping[str, Any], others: "Collection[str]" = ()) -> dict[str, Any]:
+    """Return options that were given as Python values, with the values that the command line would have parsed.
+
+    An option that is None is left out. others: names of further parameters, which a message may suggest. Raises
+    UserError for an unknown or unsupported option, and for a value that is not of the type of the option.
+    """
+    actions = {action.dest: action for action in parser._actions if action.nargs != 0 and action.dest != "help"}
+    values = {}
+    for name, value in options.items():
+        if name in parser.unsupported:
+            raise UserError(f"--{name} is not supported: {parser.unsupported[name]}; leave it out")
+        if name not in actions:
+            hint = did_you_mean(name, [*others, *actions])
+            raise UserError(f"unknown option {name}; {hint or 'see the options in docs/training.md'}")
+        if value is not None:
+            values[name] = _python_value(actions[name], value)
+    return values
+
+
+_CHECKS: Mapping[Any, Callable[[str, Any], Any]] = {string_to_bool: truth_value, int: whole_number, float: number}
+
+
+def _python_value(action: "argparse.Action", value: Any) -> Any:
+    """Return the value of an option as its parser would; raise UserError for a value of another type."""
+    name, value = f"--{action.dest}", getattr(value, "value", value)  # transformers' options may be enumerations
+    if action.nargs == "+":
+        return list_of_strings(name, [value] if isinstance(value, str | Path) else value)
+    if check := _CHECKS.get(action.type):
+        return check(name, value)
+    if action.choices is not None:
+        if not isinstance(value, str) or value not in action.choices:
+            raise invalid_choice(name, str(value), action.choices)
+        return value
+    if isinstance(value, dict):  # of the options whose value is a JSON object
+        try:
+            value = json.dumps(value)
+        except TypeError as error:
+            raise UserError(f"{name}: {error}; give an object that JSON can hold") from error
+    if isinstance(value, list | tuple) and len(value) == 1:  # transformers holds report_to as a list
+        value = value[0]
+    return string(name, value)
+
+
+def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the preset that `--preset` names, and report its source."""
+    if not given.get("preset"):
+        return {}
+    preset = presets.load_preset(given["preset"])
+    for line in preset.describe().splitlines():
+        notify(line)
+    return parser.given_by_name(preset.options)
+
+
+def _save_at_evaluations(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options implied by `--load_best_model_at_end`: by default, save a checkpoint at every evaluation.
+
+    With transformers' default save_steps=500 the best evaluation might have no checkpoint.
+    """
+    if not given.get("load_best_model_at_end"):
+        return {}
+    implied = {"metric_for_best_model": "stsb_spearman"}
+    if not {"save_steps", "save_strategy"} & set(given):
+        implied |= {"save_strategy": given.get("eval_strategy", "no"), "save_total_limit": 2}
+        if "eval_steps" in given:
+            implied["save_steps"] = given["eval_steps"]
+        notify("a checkpoint is saved at every evaluation; the best and the last one are kept")
+    return {name: value for name, value in implied.items() if name not in given}
+
+
+def _conpvp(prompt_len: int) -> dict[str, Any]:
+    """Return the settings of the public ConPVP code, in which a full stop follows [MASK]."""
+    prompts = [PROMPT] * min(prompt_len, MAX_PROMPT_SIZE)  # a length out of range is reported later
+    return {
+        "template": " ".join([SENTENCE, *prompts, MASK, "."]),
+        **{"denoise_by": "attention", "prototype_templates": "code", "prompt_init": "uniform"},
+    }
+
+
+def _diffcse(value: Any) -> dict[str, Any]:
+    """Return the settings of the public DiffCSE code, which do not depend on the value of the option."""
+    return {
+        **{"generation": "argmax", "generate_at": "all", "generator_train_mode": True, "crtd_reduction": "mean_all"},
+        **{"lambda_weight": 0.1, "masking_ratio": 0.15, "batchnorm": False, "mlp_only_train": False},
+    }
+
+
+TELLING_OPTIONS: Mapping[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
+    "prompt_len": ("conpvp", _conpvp),
+    "generator_name": ("diffcse", _diffcse),
+    "lambda_weight": ("diffcse", _diffcse),
+}
+"""Option that identifies a public code without a method option → the method, and a function that returns the settings
+of that code for a value of the option."""
+
+
+def _implied_method(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the method and settings of the public code that an option identifies, unless a method is given.
+
+    given: the options of the command line, the options file and the preset together.
+    """
+    telling = next((name for name in TELLING_OPTIONS if given.get(name) is not None), None)
+    if telling is None or "method" in given:
+        return {}
+    method, settings = TELLING_OPTIONS[telling]
+    implied = {name: value for name, value in settings(given[telling]).items() if name not in given}
+    implied = {"method": method, **implied}
+    words = " ".join(f"--{name} {value}" for name, value in implied.items())
+    notify(f"--{telling} is an option of the public {method} code: {words}")
+    return implied
