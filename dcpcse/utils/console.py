@@ -6,7 +6,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, TextIO
 
 from dcpcse.utils.errors import printable
@@ -24,9 +25,28 @@ def print_message(line: str) -> None:
     print(f"{printable(line)}\n", end="", file=sys.stderr, flush=True)
 
 
+_translate: ContextVar[Callable[[str], str]] = ContextVar("translate", default=str)
+"""The translation of the lines of `notify` and `warn`; in a call from Python, it renames the options in them."""
+
+
+@contextlib.contextmanager
+def worded(translate: Callable[[str], str]) -> Iterator[None]:
+    """Translate the log lines for the user within this context."""
+    token = _translate.set(translate)
+    try:
+        yield
+    finally:
+        _translate.reset(token)
+
+
 def notify(line: str) -> None:
     """Log a line for the user, such as how an option is interpreted."""
-    logger.info(line)
+    logger.info(_translate.get()(line))
+
+
+def warn(line: str) -> None:
+    """Log a line for the user about something that may be a mistake."""
+    logger.warning(_translate.get()(line))
 
 
 @contextlib.contextmanager
