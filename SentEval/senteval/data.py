@@ -23,7 +23,8 @@ class ScoredPairs:
     """One set of N sentence pairs with human similarity scores.
 
     first, second: the N sentences of each side. gold: the scores (N,) in float64, on the scale of the set. lines: the
-    line numbers of the N pairs in source, counted from 1. files: all files that the set was read from.
+    numbers of the N pairs in source, counted from 1. files: all files that the set was read from. unit: what the
+    numbers count if it is not lines (`senteval.lines.Line`).
     """
 
     name: str
@@ -33,6 +34,7 @@ class ScoredPairs:
     source: Path
     lines: list[int]
     files: tuple[Path, ...] = ()
+    unit: str = ""
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -41,7 +43,7 @@ class ScoredPairs:
         """Yield every sentence with its line."""
         for side in (self.first, self.second):
             for sentence, number in zip(side, self.lines, strict=True):
-                yield sentence, Line(self.source, number, "")
+                yield sentence, Line(self.source, number, "", unit=self.unit)
 
 
 class Pair(NamedTuple):
@@ -135,7 +137,9 @@ def parse_gold(line: Line, text: str, scale: tuple[float, float]) -> float:
     return float(text)
 
 
-def collect(name: str, pairs: Sequence[Pair], source: Path, gold_path: Path, remedy: str = REMEDY) -> ScoredPairs:
+def collect(
+    name: str, pairs: Sequence[Pair], source: Path, gold_path: Path, remedy: str = REMEDY, unit: str = ""
+) -> ScoredPairs:
     """Return the pairs as ScoredPairs. Raises DataError if there are fewer than 2, or if all scores are equal."""
     if len(pairs) < 2:
         raise DataError(f"{gold_path}: {len(pairs)} scored pairs found, at least 2 are needed; {remedy}")
@@ -147,4 +151,4 @@ def collect(name: str, pairs: Sequence[Pair], source: Path, gold_path: Path, rem
             f"different scores are needed; {remedy}"
         )
     files = tuple(dict.fromkeys((source, gold_path)))
-    return ScoredPairs(name, first, second, gold, source, numbers, files)
+    return ScoredPairs(name, first, second, gold, source, numbers, files, unit)

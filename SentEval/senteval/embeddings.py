@@ -127,6 +127,6 @@ def check_finite(vectors: np.ndarray, sentences: Sequence[str], lines: dict[str,
         sentence = sentences[int(np.argmin(finite))]
         line = lines[sentence]
         raise DataError(
-            f"{line.path}:{line.number}: the embedding of {quote(sentence)} is not finite (NaN or infinite); check "
+            f"{line.place}: the embedding of {quote(sentence)} is not finite (NaN or infinite); check "
             "the encoder (did training diverge, or half precision overflow?)"
         )

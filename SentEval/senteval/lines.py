@@ -27,15 +27,25 @@ CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 
 
 class Line(NamedTuple):
-    """One line of a file without its line break. number: counted from 1. remedy: the advice in error messages."""
+    """One line of a file without its line break, or one row of other data.
+
+    path: the file, or the name of data that are not in a file. number: counted from 1. remedy: the advice in error
+    messages. unit: what is counted if it is not lines, such as "row".
+    """
 
     path: Path
     number: int
     text: str
     remedy: str = REMEDY
+    unit: str = ""
+
+    @property
+    def place(self) -> str:
+        """The file and the number, as they are named in error messages."""
+        return f"{self.path}: {self.unit} {self.number}" if self.unit else f"{self.path}:{self.number}"
 
     def error(self, problem: str) -> DataError:
-        return DataError(f"{self.path}:{self.number}: {problem}; {self.remedy}")
+        return DataError(f"{self.place}: {problem}; {self.remedy}")
 
 
 Located = tuple[str, Line]
@@ -59,12 +69,19 @@ _record: ContextVar[dict[Path, Content] | None] = ContextVar("record", default=N
 
 @contextmanager
 def recorded() -> Iterator[dict[Path, Content]]:
-    """Yield a dictionary, to which `read_lines` adds the content of every file that it reads in this block."""
+    """Yield a dictionary, to which `record` adds contents by path; `read_lines` records every file that it reads."""
     token = _record.set({})
     try:
         yield _record.get()
     finally:
         _record.reset(token)
+
+
+def record(path: Path, content: Content) -> None:
+    """Add a content to the dictionary of `recorded`. Raises DataError if the path had another content before."""
+    contents = _record.get()
+    if contents is not None and contents.setdefault(path, content) != content:
+        raise DataError(f"{path}: has changed while the tasks were loaded; start again")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -92,9 +109,8 @@ def read_lines(path: Path, or_latin1: bool = False, remedy: str = REMEDY) -> lis
         raw = read_bytes(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
-    record = _record.get()
-    if record is not None and record.setdefault(path, found := Content.of(raw)) != found:
-        raise DataError(f"{path}: has changed while the tasks were loaded; start again")
+    if _record.get() is not None:
+        record(path, Content.of(raw))
     raw = raw.removeprefix(codecs.BOM_UTF8)
 
     def fault(start: int) -> DataError:

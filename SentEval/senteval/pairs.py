@@ -1,47 +1,116 @@
-"""A task that evaluates the user's own scored sentence pairs, one pair per line, like an STS task."""
+"""Tasks that evaluate the user's own sentence pairs by the cosines of their embeddings."""
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from senteval.data import ScoredPairs, collect, make_pair, parse_gold
+import numpy as np
+
+from senteval.data import ScoredPairs
 from senteval.embeddings import Embeddings
-from senteval.lines import read_lines, split_columns
-from senteval.scores import TaskResult
+from senteval.lines import Content, record
+from senteval.scores import TaskResult, require_different, similarities
 from senteval.settings import Settings
 from senteval.sts import LoadedSts
 
-REMEDY = "each line must be sentence, sentence and score, separated by tabs, without a header line"
-ANY_NUMBER = (-math.inf, math.inf)
-
 
 @dataclass(frozen=True)
-class PairsTask:
-    """A task whose pairs come from a tab-separated file without a header; scores may have any scale."""
+class BinaryPairsResult:
+    """The scores of pairs that are labelled 1 (the same, similar) or 0, with the cosine as the score of a pair.
 
-    path: Path
-    family = "pairs"
+    average_precision, roc_auc: area under the precision-recall curve (as a step function) and under the ROC curve.
+    best_accuracy: the largest share of pairs that are classified correctly if a pair counts as 1 when its cosine is at
+    least threshold; threshold is None if no threshold is better than to count no pair as 1. All are fractions. gold,
+    cosines: labels and cosines (N,) of all pairs.
+    """
+
+    task: str
+    split: str
+    average_precision: float
+    roc_auc: float
+    best_accuracy: float
+    threshold: float | None
+    nsamples: int
+    positives: int
+    family: str = "binary-pairs"
+    gold: np.ndarray | None = field(default=None, repr=False, compare=False)
+    cosines: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     @property
-    def name(self) -> str:
-        return self.path.name
+    def score(self) -> float:
+        """The average precision."""
+        return self.average_precision
+
+    @property
+    def points(self) -> float:
+        """The score × 100, as in tables."""
+        return 100 * self.score
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-serialisable dict; all scores are fractions."""
+        return {name: value for name, value in vars(self).items() if name not in ("family", "gold", "cosines")}
+
+
+@dataclass(frozen=True, eq=False)
+class PairsTask:
+    """A task with pairs of your own.
+
+    Pairs with the scores 0 and 1 are evaluated by average precision, all others by Spearman correlation on any scale.
+    content: what identifies the pairs in records: the digest and size of their file or, without a file, of their text.
+    """
+
+    name: str
+    pairs: ScoredPairs
+    content: Content
+
+    @property
+    def family(self) -> str:
+        return "binary-pairs" if set(self.pairs.gold) == {0.0, 1.0} else "pairs"
 
     def load(self, data_dir: Path, settings: Settings) -> "LoadedPairs":
-        """Read and check the file; data_dir is ignored. Raises DataError for faults in the file."""
-        return LoadedPairs(self.name, settings.split, (read_pairs(self.path),))
+        """Return the pairs, which were checked when they were read; data_dir is ignored."""
+        record(self.pairs.source, self.content)
+        kind = LoadedBinaryPairs if self.family == "binary-pairs" else LoadedPairs
+        return kind(self.name, settings.split, (self.pairs,))
 
 
 class LoadedPairs(LoadedSts):
-    """The checked pairs of the user's file."""
+    """The user's scored pairs."""
 
     def score(self, embed: Embeddings, settings: Settings) -> TaskResult:
         return replace(super().score(embed, settings), family="pairs")
 
 
-def read_pairs(path: Path) -> ScoredPairs:
-    """Read lines "sentence<TAB>sentence<TAB>score". Raises DataError, with file and line, for any other line."""
-    pairs = []
-    for line in read_lines(path, remedy=REMEDY):
-        first, second, score = split_columns(line, 3, more_allowed=False)
-        pairs.append(make_pair(line, first, second, parse_gold(line, score, ANY_NUMBER)))
-    return collect("pairs", pairs, path, path, REMEDY)
+class LoadedBinaryPairs(LoadedSts):
+    """The user's pairs with the labels 0 and 1."""
+
+    def score(self, embed: Embeddings, settings: Settings) -> BinaryPairsResult:
+        """Compute average precision, ROC AUC and the best accuracy of the cosines."""
+        (pairs,) = self.subsets
+        cosines = similarities(self.task, pairs, embed(pairs.first), embed(pairs.second))
+        require_different(self.task, cosines)
+        return binary_scores(self.task, self.split, pairs.gold, cosines)
+
+
+def binary_scores(task: str, split: str, gold: np.ndarray, cosines: np.ndarray) -> BinaryPairsResult:
+    """Return the scores of cosines (N,) as predictions of the labels 0 and 1 in gold (N,); both labels must occur."""
+    # Imported here because it is slow: see `senteval.tasks`.
+    from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+
+    positives = int(gold.sum())
+    negatives = len(gold) - positives
+    false_share, true_share, thresholds = roc_curve(gold, cosines, drop_intermediate=False)
+    accuracies = (true_share * positives + (1 - false_share) * negatives) / len(gold)
+    best = int(np.argmax(accuracies))
+    return BinaryPairsResult(
+        task=task,
+        split=split,
+        average_precision=float(average_precision_score(gold, cosines)),
+        roc_auc=float(roc_auc_score(gold, cosines)),
+        best_accuracy=float(accuracies[best]),
+        threshold=float(thresholds[best]) if np.isfinite(thresholds[best]) else None,
+        nsamples=len(gold),
+        positives=positives,
+        gold=gold,
+        cosines=cosines,
+    )

@@ -11,6 +11,7 @@ import numpy as np
 
 from senteval.data import ScoredPairs
 from senteval.errors import DataError, quote
+from senteval.lines import Line
 
 ROUNDING = 1e-12
 """Cosines whose difference is not larger than this are considered equal."""
@@ -107,7 +108,7 @@ def check_rows(task: str, pairs: ScoredPairs, sentences: Sequence[str], rows: np
     worst = int(np.argmin(usable))
     fault = "all zeros" if finite[worst] else "not finite (NaN or infinite)"
     raise DataError(
-        f"{pairs.source}:{pairs.lines[worst]}: {task} {pairs.name}: the embedding of "
+        f"{Line(pairs.source, pairs.lines[worst], '', unit=pairs.unit).place}: {task} {pairs.name}: the embedding of "
         f"{quote(sentences[worst])} is {fault}, so no cosine is defined; check the encoder (did training "
         f"diverge, or half precision overflow?)"
     )
@@ -157,14 +158,19 @@ def correlations(owner: str, similarity: np.ndarray, gold: np.ndarray) -> tuple[
     Tied values get their average rank. owner: the name of the data in messages. Raises DataError if all similarities
     are equal, since no correlation is defined then.
     """
-    if np.ptp(similarity) <= ROUNDING:
-        raise DataError(
-            f"{owner}: all {len(similarity)} pairs have the same similarity, {similarity[0]:.6g}, so no "
-            f"correlation is defined; check whether the encoder gives every sentence the same embedding"
-        )
+    require_different(owner, similarity)
     from scipy import stats  # imported here because it is slow: see `senteval.tasks`
 
     return stats.pearsonr(similarity, gold), stats.spearmanr(similarity, gold)
+
+
+def require_different(owner: str, similarity: np.ndarray) -> None:
+    """Raise DataError if all similarities (N,) are equal up to rounding. owner: see `correlations`."""
+    if np.ptp(similarity) <= ROUNDING:
+        raise DataError(
+            f"{owner}: all {len(similarity)} pairs have the same similarity, {similarity[0]:.6g}, so no "
+            f"score is defined; check whether the encoder gives every sentence the same embedding"
+        )
 
 
 def score_task(

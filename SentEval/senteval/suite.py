@@ -78,8 +78,9 @@ class Suite:
 def load_suite(tasks: Sequence[str], data_dir: str | Path, settings: Settings, extra: Sequence[Task] = ()) -> Suite:
     """Read and check the data of all tasks. extra: tasks of your own. Raises DataError at the first fault."""
     chosen = [*(find_tasks(tasks) if tasks or not extra else []), *extra]
-    if len({task.name for task in chosen}) < len(chosen):
-        raise DataError(f"your own task has the same name as one of {', '.join(tasks)}; rename its file")
+    names = [task.name for task in chosen]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DataError(f"your own data have the same name as another task, {twice}; rename their file")
     with recorded() as read:
         loaded = {task.name: task.load(Path(data_dir), settings) for task in chosen}
     paths = chain.from_iterable(task.files() for task in loaded.values())

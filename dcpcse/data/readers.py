@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -59,6 +59,15 @@ class RowSource:
     def refuse(self, number: int, error: UserError) -> None:
         """Handle an invalid row by raising its error."""
         raise error
+
+    def lines(self) -> NumberedLines:
+        """Yield the number (from 1) and the text of each line; see `_numbered_lines`."""
+        return _numbered_lines(self)
+
+    def numeric_key(self, keys: Sequence[str]) -> str | None:
+        """Return the key whose values may be JSON numbers instead of strings; None if there is none."""
+        # A numeric label is rejected later, with a message about labels.
+        return keys[-1] if label_kind(keys) else None
 
     def drop(self, number: int) -> None:
         self.dropped += 1
@@ -216,7 +225,7 @@ def unreadable(path: Path, error: OSError) -> UserError:
 
 def _read_text(source: DataSource) -> Iterator[FileRow]:
     named = False
-    for number, line in _numbered_lines(source):
+    for number, line in source.lines():
         if not named:
             yield number, ["text"]  # the column name that the text loader of `datasets` uses
             named = True
@@ -227,7 +236,7 @@ def _read_delimited(source: DataSource) -> Iterator[FileRow]:
     """Yield the rows of a csv or tsv file, with quotes as in RFC 4180. A row has the number of its first line."""
     delimiter = delimiter_of(source.path)
     # A lone \r counts as white space here; the csv module would read it as the end of a row.
-    lines = _Replayed((number, line.replace("\r", " ") + "\n") for number, line in _numbered_lines(source))
+    lines = _Replayed((number, line.replace("\r", " ") + "\n") for number, line in source.lines())
     # The limit of the csv module, by default 131,072 characters, holds for the whole process; it is never lowered.
     csv.field_size_limit(max(MAX_CELL, csv.field_size_limit()))
     records = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -292,7 +301,7 @@ class _Replayed:
 
 def _read_json(source: DataSource) -> Iterator[FileRow]:
     """Yield the rows of a json file: an array if it starts with `[`, otherwise JSON lines."""
-    lines, start, first = _numbered_lines(source), [], ""
+    lines, start, first = source.lines(), [], ""
     while not first.strip() and (numbered := next(lines, None)):
         start.append(numbered)
         first = numbered[1]
@@ -313,7 +322,7 @@ def _read_json_array(source: DataSource, lines: NumberedLines) -> Iterator[FileR
 
 def _read_json_lines(source: DataSource, lines: NumberedLines | None = None) -> Iterator[FileRow]:
     def values() -> Iterator[tuple[int, Any]]:
-        for number, line in _numbered_lines(source) if lines is None else lines:
+        for number, line in source.lines() if lines is None else lines:
             try:
                 value = _parse_json(line, number) if line.strip() else None
             except _RowError as error:
@@ -355,7 +364,7 @@ def _object_rows(source: DataSource, values: Iterable[tuple[int, Any]]) -> Itera
             continue
         try:
             cells = _as_object(number, value)
-            texts = _in_order(number, cells, keys or list(cells))
+            texts = _in_order(number, cells, keys or list(cells), source.numeric_key(keys or list(cells)))
         except _RowError as error:
             source.refuse(number, source.error(number, str(error)))
             continue
@@ -377,12 +386,10 @@ def _as_object(number: int, value: Any) -> dict[str, Any]:
     return cells
 
 
-def _in_order(number: int, cells: dict[str, Any], keys: list[str]) -> list[str]:
+def _in_order(number: int, cells: dict[str, Any], keys: list[str], numeric: str | None) -> list[str]:
     if cells.keys() != set(keys):
         problem = f"expected the keys {keys}, as in the first row, but found {list(cells)}"
         raise _RowError(number, f"{problem}; give every row the same keys")
-    # In JSON, a score may be a number. A numeric label is rejected later, with a message about labels.
-    numeric = keys[-1] if label_kind(keys) else None
     return [_as_text(number, key, cells[key], numeric=key == numeric) for key in keys]
 
 

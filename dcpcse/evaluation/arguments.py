@@ -57,8 +57,14 @@ class EvaluationArguments(EncoderArguments):
     tasks: list[str] | None = option(None, f"Tasks, with --task_set na: {', '.join(FAMILY_OF)}.")
     pairs: str | None = option(
         None,
-        "File of your own that is scored like an STS task: sentence, sentence and score, tab-separated, without a "
-        "header.",
+        "File of your own with two sentences and a score per row: csv, json, jsonl, or tab-separated under any other "
+        "name, with or without a header. Pairs with the scores 0 and 1 are evaluated by average precision, others by "
+        "Spearman correlation.",
+    )
+    labels: str | None = option(
+        None,
+        "File of your own with a text and its class per row, in the formats of --pairs: accuracy of a logistic "
+        "regression on the embeddings in cross-validation.",
     )
     mteb: list[str] | None = option(
         None,
@@ -142,17 +148,18 @@ class EvaluationArguments(EncoderArguments):
         self._require_mteb()
 
     def chosen_tasks(self) -> tuple[str, ...]:
-        """Return the names of the tasks of `--task_set` or `--tasks`; empty if only `--pairs` or `--mteb` is given.
+        """Return the names of the tasks of `--task_set` or `--tasks`.
 
-        Raises UserError if options contradict each other, and DataError if no task of the set supports the mode.
+        There are none if only `--pairs`, `--labels` or `--mteb` is given. Raises UserError if options contradict each
+        other, and DataError if no task of the set supports the mode.
         """
         if self.task_set == "na":
-            if not (self.tasks or self.pairs or self.mteb):
-                raise UserError("--task_set na needs --tasks, --pairs or --mteb; add one")
+            if not (self.tasks or self.pairs or self.labels or self.mteb):
+                raise UserError("--task_set na needs --tasks, --pairs, --labels or --mteb; add one")
             return tuple(self.tasks or ())
         if self.tasks:
             raise UserError(f"--tasks {' '.join(self.tasks)} needs --task_set na; add it")
-        if (self.pairs or self.mteb) and not self.task_set:
+        if (self.pairs or self.labels or self.mteb) and not self.task_set:
             return ()
         return tasks_of_set(self.task_set or "sts", "dev" if self.mode == "dev" else "test")
 

@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 METRIC_NAMES = {"STSBenchmark": "stsb_spearman", "SICKRelatedness": "sickr_spearman"}
 """Similarity task with a dev set → name of its metric in the papers' training scripts."""
 
+OWN_METRICS = {"pairs": "pairs_spearman", "binary-pairs": "pairs_ap", "labels": "labels_accuracy"}
+"""Family of own evaluation data (`dcpcse.evaluation.own_data`) → name of their metric."""
+
 
 @doing("while the tasks were evaluated")
 def evaluate_suite(
@@ -71,10 +74,12 @@ def evaluate(
 
 
 def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the dev metrics by their names in the papers: Spearman correlations as fractions, accuracies × 100.
+    """Return the dev metrics by their names in the papers, and those of own data by the names in `OWN_METRICS`.
 
-    The mean `avg_sts` or `avg_transfer` is included if the results contain all tasks that it averages.
+    Spearman correlations and average precisions are fractions, accuracies are × 100. The mean `avg_sts` or
+    `avg_transfer` is included if the results contain all tasks that it averages.
     """
+    own = {result.family: result for result in results.values() if result.family in OWN_METRICS}
     sts = {name: results[task].score for task, name in METRIC_NAMES.items() if task in results}
     transfer = {task: results[task].points for task in senteval.TRANSFER_TASKS if task in results}
     averages = {}
@@ -82,7 +87,10 @@ def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
         averages["avg_sts"] = sum(sts.values()) / len(sts)
     if len(transfer) == len(senteval.TRANSFER_TASKS):
         averages["avg_transfer"] = sum(transfer.values()) / len(transfer)
-    return sts | transfer | averages
+    own_scores = {
+        OWN_METRICS[family]: result.points if family == "labels" else result.score for family, result in own.items()
+    }
+    return own_scores | sts | transfer | averages
 
 
 @contextmanager

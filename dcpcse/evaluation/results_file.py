@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from senteval import Evaluation, Result, Settings, TaskResult
+from senteval.pairs import BinaryPairsResult
 
 from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -49,7 +50,7 @@ def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
     """Write the gold scores and cosines (N,) of each task's pairs to an .npz file (`TASK/gold`, `TASK/cosine`)."""
     arrays = {}
     for task, result in results.items():
-        if isinstance(result, TaskResult):
+        if isinstance(result, (TaskResult, BinaryPairsResult)):
             arrays |= {f"{task}/gold": result.gold, f"{task}/cosine": result.cosines}
     packed = io.BytesIO()
     np.savez_compressed(packed, **arrays)

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 from senteval import Evaluation, Result, Settings, Suite, load_suite, settings_of_mode
-from senteval.pairs import PairsTask
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from dcpcse.data.training_file import distinct_sentences
@@ -16,6 +15,7 @@ from dcpcse.evaluation.arguments import EvaluationArguments
 from dcpcse.evaluation.embedding_cache import embeddings_dir
 from dcpcse.evaluation.evaluator import evaluate_suite
 from dcpcse.evaluation.mteb_tasks import MtebResult, evaluate_mteb_tasks, load_tasks
+from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.evaluation.postprocessing import POSTPROCESSORS, Fitting
 from dcpcse.evaluation.results_file import Report, write_similarities
 from dcpcse.evaluation.tables import headline, tables
@@ -50,7 +50,7 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
         if getattr(published, name) not in (None, False):
             notify(f"--{name} is a training option and has no effect on the evaluation")
     # The data are loaded first, so that a missing file is reported before the model is loaded.
-    own = [PairsTask(Path(args.pairs))] if args.pairs else []
+    own = [*([own_pairs(args.pairs)] if args.pairs else []), *([own_labels(args.labels)] if args.labels else [])]
     chosen = args.chosen_tasks()
     suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
     benchmark = load_tasks(args.mteb, args.mteb_data_dir) if args.mteb else {}

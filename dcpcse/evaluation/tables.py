@@ -50,8 +50,33 @@ def _points(results: Sequence[Result], mode: str) -> str:
 
 
 def _pairs(results: Sequence[Result], mode: str) -> str:
-    rows = [[result.task, result.all.nsamples, f"{result.points:.2f}"] for result in results]
-    return _row(["file", "pairs", "Spearman x 100"], *rows, title="your own pairs")
+    rows = [
+        [result.task, result.all.nsamples, f"{result.points:.2f}", f"{100 * result.all.pearson:.2f}"]
+        for result in results
+    ]
+    return _row(["data", "pairs", "Spearman x 100", "Pearson x 100"], *rows, title="your own pairs")
+
+
+def _binary_pairs(results: Sequence[Result], mode: str) -> str:
+    names = ["data", "pairs", "average precision x 100", "ROC AUC x 100", "best accuracy x 100", "at cosine"]
+    rows = [
+        [
+            *(result.task, result.nsamples),
+            *_rounded([result.points, 100 * result.roc_auc, 100 * result.best_accuracy]),
+            "-" if result.threshold is None else f"{result.threshold:.3f}",
+        ]
+        for result in results
+    ]
+    return _row(names, *rows, title="your own pairs, labelled 1 and 0")
+
+
+def _labels(results: Sequence[Result], mode: str) -> str:
+    rows = [
+        [result.task, result.n_texts, len(result.classes), *_rounded([result.points, result.macro_f1])]
+        for result in results
+    ]
+    names = ["data", "texts", "classes", "accuracy x 100", "macro F1 x 100"]
+    return _row(names, *rows, title=f"your own labelled texts, {results[0].folds} folds")
 
 
 def _mteb(results: Sequence[Result], mode: str) -> str:
@@ -179,6 +204,8 @@ def _rounded(scores: Iterable[float]) -> list[str]:
 FAMILY_TABLES: Mapping[str, Callable[[Sequence[Result], str], str]] = {
     "sts": _points,
     "pairs": _pairs,
+    "binary-pairs": _binary_pairs,
+    "labels": _labels,
     "transfer": _points,
     "finetune": _finetune,
     "fewshot": _fewshot,

@@ -24,6 +24,8 @@ TEMPLATE = Path(__file__).with_name("model_card.md.j2")
 TASK_AND_METRIC: Mapping[str, tuple[str, str]] = {
     "sts": ("sts", "cosine_spearman"),
     "pairs": ("sts", "cosine_spearman"),
+    "binary-pairs": ("pair-classification", "cosine_ap"),
+    "labels": ("text-classification", "accuracy"),
     "finetune": ("sts", "spearman"),
     "transfer": ("text-classification", "accuracy"),
     "fewshot": ("text-classification", "accuracy"),

@@ -12,7 +12,6 @@ from mteb.models.models_protocols import CrossEncoderProtocol, EncoderProtocol, 
 from mteb_tiny import PAIRS, TinyRetrieval, TinySTS
 from scipy.stats import spearmanr
 from senteval import load_suite, settings_of_mode
-from senteval.pairs import PairsTask
 from torch import nn
 
 import dcpcse
@@ -20,6 +19,7 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
 from dcpcse.evaluation.evaluator import evaluate_suite
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder
+from dcpcse.evaluation.own_data import own_pairs
 from dcpcse.utils.errors import UserError
 
 
@@ -32,7 +32,7 @@ def test_mteb_gives_the_spearman_of_senteval_on_the_same_pairs(recipe, tiny, tmp
     model = model_of(recipe, tiny)
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(f"{a}\t{b}\t{gold}\n" for a, b, gold in PAIRS), encoding="utf-8")
-    suite = load_suite([], tmp_path, settings_of_mode("test"), extra=[PairsTask(path)])
+    suite = load_suite([], tmp_path, settings_of_mode("test"), extra=[own_pairs(path)])
     expected = evaluate_suite(model, suite).results["pairs.tsv"].score
     assert main_score(model, TinySTS()) == pytest.approx(expected, abs=1e-6)
 

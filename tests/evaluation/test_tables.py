@@ -6,6 +6,8 @@ from senteval.clustering import ClusteringResult
 from senteval.fewshot import FewShotResult
 from senteval.finetune import RelatednessResult
 from senteval.geometry import CosineBin, GeometryResult
+from senteval.labels import LabelsResult
+from senteval.pairs import BinaryPairsResult
 from senteval.retrieval import RetrievalResult
 from senteval.transfer import TransferResult
 
@@ -106,11 +108,22 @@ def test_geometry_leaves_out_what_was_not_measured():
     assert "cosine -0.2 ... 1.0" in text
 
 
-def test_pairs_of_ones_own_have_a_table_of_their_own():
+def test_own_data_have_tables_of_their_own():
     rows = shown(sts("my.tsv", 0.5, "pairs"), sts("STS12", 0.7))
     assert rows == [
         *(["STS12", "Avg."], ["70.00", "70.00"], ["your own pairs"]),
-        *(["file", "pairs", "Spearman x 100"], ["my.tsv", "10", "50.00"]),
+        *(["data", "pairs", "Spearman x 100", "Pearson x 100"], ["my.tsv", "10", "50.00", "50.00"]),
+    ]
+    binary = BinaryPairsResult("b.tsv", "test", 0.5, 0.6, 0.7, 0.25, 10, 4)
+    never = BinaryPairsResult("c.tsv", "test", 0.5, 0.6, 0.7, None, 10, 4)
+    assert shown(binary, never) == [
+        ["your own pairs, labelled 1 and 0"],
+        ["data", "pairs", "average precision x 100", "ROC AUC x 100", "best accuracy x 100", "at cosine"],
+        *(["b.tsv", "10", "50.00", "60.00", "70.00", "0.250"], ["c.tsv", "10", "50.00", "60.00", "70.00", "-"]),
+    ]
+    assert shown(LabelsResult("l.tsv", "test", 90.0, 80.0, ("x", "y", "z"), 30)) == [
+        ["your own labelled texts, 5 folds"],
+        *(["data", "texts", "classes", "accuracy x 100", "macro F1 x 100"], ["l.tsv", "30", "3", "90.00", "80.00"]),
     ]
 
 

@@ -1,5 +1,6 @@
 """evaluation.py on every set of tasks: tables, the JSON file, kept embeddings, and what it refuses."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -143,19 +144,26 @@ def test_tasks_outside_the_sets_are_measured_by_name(words, tool):
     assert all(name.removesuffix("-finetune") in outcome.out for name in names)
 
 
-def test_pairs_of_ones_own_are_scored_by_spearman(tiny, tool, tmp_path, sentences):
+def test_own_pairs_and_labels_are_scored_alone_and_stand_in_tables_and_file(tiny, tool, tmp_path, sentences):
     path = tmp_path / "my.tsv"
     gold = [3, -1, 200, 7.5, 0, 12]
     rows = list(zip(sentences[:6], sentences[6:12], gold, strict=True))
     path.write_text("".join(f"{a}\t{b}\t{g}\n" for a, b, g in rows), encoding="utf-8")
-    words = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--pairs", str(path)]
+    labelled = tmp_path / "mine"
+    labelled.write_text("".join(f"{text}\t{i % 2}\n" for i, text in enumerate(sentences)), encoding="utf-8")
+    words = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--pairs", str(path), "--labels", str(labelled)]
     outcome = tool(evaluate_command, [*words, "--output_file", str(tmp_path / "s.json")])
     assert outcome.code == 0, outcome.err
     encoder = plain_encoder(load_backbone(tiny("bert")), "avg")
     first, second = encoder.encode(sentences[:6], normalize=True), encoder.encode(sentences[6:12], normalize=True)
     expected = 100 * spearmanr((first * second).sum(1), gold).statistic
-    scores = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["scores_x100"]
-    assert scores == {"my.tsv": pytest.approx(expected, abs=1e-3)}
+    report = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    accuracy = report["tasks"]["mine"]["accuracy"]
+    assert report["scores_x100"] == {"my.tsv": pytest.approx(expected, abs=1e-3), "mine": accuracy}
+    assert set(report["averages_x100"]) == {"pairs", "labels"}
+    assert report["data"][str(path)]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert "your own pairs" in outcome.out and "your own labelled texts, 5 folds" in outcome.out
+    assert f"{expected:.2f}" in outcome.out and f"{accuracy:.2f}" in outcome.out
 
 
 def test_kept_embeddings_serve_another_set_and_give_the_same_scores(words, everything, tool, tmp_path, monkeypatch):
@@ -230,7 +238,10 @@ def test_sklearn_and_hidden_units_change_the_classifier(words, tool, tmp_path):
 
 
 REFUSED = {
-    "pairs called as a task": (["--pairs", "{CR}", "--task_set", "na", "--tasks", "CR"], "same name as one of CR"),
+    "pairs called as a task": (
+        ["--pairs", "{CR}", "--task_set", "na", "--tasks", "CR"],
+        "same name as another task, CR",
+    ),
     "data folder that is none": (["--data_dir", "nowhere", "--task_set", "transfer"], "--data_dir"),
     "few-shot option without few-shot": (["--shots", "8"], "--shots has no effect without a fewshot task"),
     "retrieval option without retrieval": (["--retrieval_identical", "keep"], "--retrieval_identical"),
@@ -246,7 +257,9 @@ REFUSED = {
     "a task that is not there": (["--task_set", "na", "--tasks", "SNLI"], "unknown task 'SNLI'"),
     "pairs that are not there": (["--pairs", "nowhere.tsv"], "nowhere.tsv"),
     "pairs without a score": (["--pairs", "{two}"], "two.tsv:1: expected 3 tab-separated columns but found 2"),
-    "pairs with a header": (["--pairs", "{header}"], "header.tsv:1: gold score 'score'"),
+    "one pair below a header": (["--pairs", "{header}"], "header.tsv: 1 scored pairs found, at least 2 are needed"),
+    "labels of one class": (["--labels", "{two}"], "two.tsv: every text has the class 'a dog'"),
+    "pairs and labels of one name": (["--pairs", "{CR}", "--labels", "{labels}"], "another task, CR; rename"),
     "a cache that cannot be written": (["--cache_dir", "setup.py/x"], "--cache_dir"),
 }
 
@@ -258,6 +271,9 @@ def test_a_wrong_request_is_one_line_and_exit_code_2(case, words, tool, tmp_path
     (tmp_path / "header.tsv").write_text("one\ttwo\tscore\na\tb\t1\n", encoding="utf-8")
     (tmp_path / "CR").write_text("a\tb\t1\nc\td\t2\n", encoding="utf-8")
     places = {name: str(tmp_path / f"{name}.tsv") for name in ("two", "header")} | {"CR": str(tmp_path / "CR")}
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels/CR").write_text("a\tx\nb\ty\n" * 5, encoding="utf-8")
+    places["labels"] = str(tmp_path / "labels/CR")
     outcome = tool(evaluate_command, [*words, *(word.format(**places) for word in given)])
     assert outcome.code == 2
     assert outcome.err.count("\n") == 1

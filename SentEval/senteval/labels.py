@@ -1,0 +1,139 @@
+"""A task that evaluates the user's own labelled texts by classification of their frozen embeddings."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from senteval.embeddings import Embeddings
+from senteval.errors import DataError, quote
+from senteval.labelled import LabelledTexts
+from senteval.lines import Content, Located, record
+from senteval.settings import Settings
+
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class LabelsResult:
+    """The scores of a classifier on labelled texts in cross-validation.
+
+    accuracy: share of texts whose class is predicted correctly, × 100. macro_f1: mean over classes of F1, × 100. Both
+    are computed from the predictions of all folds together. classes: names of the classes. folds: number of folds.
+    correct: whether the class of each text is predicted correctly (N,).
+    """
+
+    task: str
+    split: str
+    accuracy: float
+    macro_f1: float
+    classes: tuple[str, ...]
+    n_texts: int
+    folds: int = FOLDS
+    correct: np.ndarray | None = field(default=None, repr=False, compare=False)
+    family = "labels"
+
+    @property
+    def points(self) -> float:
+        """The accuracy × 100."""
+        return self.accuracy
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-serialisable dict; scores are × 100."""
+        return {**{name: value for name, value in vars(self).items() if name != "correct"}, "classes": [*self.classes]}
+
+
+@dataclass(frozen=True, eq=False)
+class LabelsTask:
+    """A task with labelled texts of your own.
+
+    examples: single texts; their labels are indices of classes. classes: the names of the classes. source: the file,
+    or the name of data that are not in a file. content: see `senteval.pairs.PairsTask`. Raises DataError if there are
+    fewer than 2 classes, or if a class has fewer texts than there are folds.
+    """
+
+    name: str
+    examples: LabelledTexts
+    classes: tuple[str, ...]
+    source: Path
+    content: Content
+    family = "labels"
+
+    def __post_init__(self) -> None:
+        remedy = self.examples.lines[0].remedy
+        if len(self.classes) < 2:
+            raise DataError(
+                f"{self.source}: every text has the class {quote(self.classes[0])}; at least two classes are needed; "
+                f"{remedy}"
+            )
+        counts = np.bincount(self.examples.labels, minlength=len(self.classes))
+        rarest = int(np.argmin(counts))
+        if counts[rarest] < FOLDS:
+            first = self.examples.lines[int(np.argmax(self.examples.labels == rarest))]
+            found = "1 text" if counts[rarest] == 1 else f"{counts[rarest]} texts"
+            raise DataError(
+                f"{first.place}: the class {quote(self.classes[rarest])} has {found}, but cross-validation in {FOLDS} "
+                f"folds needs at least {FOLDS} of each class; add texts, or remove the class; {remedy}"
+            )
+
+    def load(self, data_dir: Path, settings: Settings) -> "LoadedLabels":
+        """Return the texts, which were checked when they were read; data_dir is ignored."""
+        record(self.source, self.content)
+        return LoadedLabels(self, settings.split)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedLabels:
+    """The user's labelled texts."""
+
+    task: LabelsTask
+    split: str
+
+    def located(self) -> Iterator[Located]:
+        return zip(self.task.examples.texts[0], self.task.examples.lines, strict=True)
+
+    def files(self) -> list[Path]:
+        return [self.task.source]
+
+    def score(self, embed: Embeddings, settings: Settings) -> LabelsResult:
+        """Predict the class of each text by logistic regression on the other folds, drawn with settings.seed."""
+        from sklearn.metrics import f1_score  # imported here because it is slow: see `senteval.tasks`
+
+        examples = self.task.examples
+        predicted = cross_validated(embed(examples.texts[0]), examples.labels, settings.seed)
+        correct = predicted == examples.labels
+        return LabelsResult(
+            task=self.task.name,
+            split=self.split,
+            accuracy=100 * float(correct.mean()),
+            macro_f1=100 * float(f1_score(examples.labels, predicted, average="macro")),
+            classes=self.task.classes,
+            n_texts=len(examples),
+            correct=correct,
+        )
+
+
+def cross_validated(features: np.ndarray, labels: np.ndarray, seed: int) -> np.ndarray:
+    """Return the class (N,) that scikit-learn's logistic regression predicts for each row of features (N, H).
+
+    The classifier (C = 1, trained to convergence) is trained on the folds that do not contain the row. The folds are
+    stratified by class. Raises DataError if the classifier does not converge.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    # scikit-learn's default of 100 iterations stops before the optimum, at a point that depends on the solver.
+    classifier = LogisticRegression(max_iter=10_000)
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        try:
+            return cross_val_predict(classifier, features.astype(np.float64), labels, cv=folds)
+        except ConvergenceWarning as error:
+            raise DataError(
+                "logistic regression on your labelled texts does not converge; check the scale of the embeddings"
+            ) from error

@@ -1,0 +1,261 @@
+"""Read the user's own evaluation data, scored pairs or labelled texts, from files and from Python objects."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from senteval import labelled
+from senteval.data import collect, make_pair
+from senteval.errors import quote, shown
+from senteval.labels import LabelsTask
+from senteval.lines import Content, Line, is_number, read_lines, recorded, single_blanks
+from senteval.pairs import PairsTask
+
+from dcpcse.data.readers import READERS, DataSource, NumberedLines, delimiter_of
+from dcpcse.data.tables import Table, open_table
+from dcpcse.utils.errors import UserError, plural
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of own data: the number of its texts, the names that mark the column of its target, and its advice."""
+
+    texts: int
+    names: tuple[str, ...]
+    file_remedy: str
+    object_remedy: str
+
+    @property
+    def width(self) -> int:
+        return self.texts + 1
+
+    def target(self, columns: Sequence[str]) -> int | None:
+        """Return the index of the column of scores or labels if exactly one column has a name that marks it."""
+        found = [i for i, column in enumerate(columns) if column.strip().lower() in self.names]
+        return found[0] if len(found) == 1 else None
+
+
+PAIRS = _Kind(
+    2,
+    ("score", "label"),
+    "give sentence, sentence and score in each line, or a header with a column named score",
+    "give two sentences and a score in each row, or a column named score",
+)
+LABELS = _Kind(
+    1,
+    ("label", "class"),
+    "give text and class in each line, or a header with a column named label",
+    "give a text and its class in each row, or a column named label",
+)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Rows of own data.
+
+    source: the file, or the name of an object. columns: names of the columns; None if there are none. rows: the line
+    (without text) and the cells of each row. text: reads a cell of text, called with the line, the column and the
+    cell. separated: the way in which columns are separated, as an adjective. class_names: names of the classes for
+    which a column's numbers stand.
+    """
+
+    source: Path
+    columns: Sequence[str] | None
+    rows: Iterator[tuple[Line, Sequence[Any]]]
+    text: Callable[[Line, int, Any], str] = lambda line, place, cell: cell
+    separated: str = ""
+    class_names: Sequence[str] | None = None
+
+
+def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
+    """Return the evaluation task of your own sentence pairs.
+
+    data: a file or a Python object (see `dcpcse.data.tables.open_table`) with two sentences and a number per row. The
+    number is in the column named score or label, else in the third one. Pairs with the scores 0 and 1 are evaluated
+    by average precision, others by Spearman correlation; scores may have any scale. A .csv, .json or .jsonl file is
+    read as such, any other file as tab-separated columns; a header is optional. name: the name of an object in
+    messages and results; a file has its own.
+
+    Raises UserError or senteval.DataError, with the file and line or the row, if a row has other columns, a sentence
+    is blank, a score is not a finite number, all scores are equal, or there are fewer than two pairs.
+    """
+    with recorded() as contents:
+        table = _open(data, name, PAIRS)
+        target = _target(table, PAIRS)
+        pairs, unit = [], ""
+        for line, cells in table.rows:
+            first, second = _texts(table, PAIRS, line, cells, target)
+            pairs.append(make_pair(line, first, second, _number(line, cells[target])))
+            unit = line.unit
+    remedy = _remedy(data, PAIRS)
+    found = collect("pairs", pairs, table.source, table.source, remedy, unit)
+    content = contents.get(table.source) or _content(zip(found.first, found.second, found.gold.tolist(), strict=True))
+    return PairsTask(table.source.name, found, content)
+
+
+def own_labels(data: Any, name: str = "labels") -> LabelsTask:
+    """Return the evaluation task of your own labelled texts.
+
+    data: a file or a Python object with a text and its class per row, as for `own_pairs`. The class, a word or a whole
+    number, is in the column named label or class, else in the second one. A file has a header if one of its columns
+    has such a name. name: the name of an object in messages and results; a file has its own.
+
+    Raises UserError or senteval.DataError, with the file and line or the row, if a row has other columns, a text or a
+    class is blank, there are fewer than two classes, or a class has fewer texts than cross-validation has folds.
+    """
+    with recorded() as contents:
+        table = _open(data, name, LABELS)
+        target = _target(table, LABELS)
+        rows = [
+            (line, *_texts(table, LABELS, line, cells, target), _class(table, line, target, cells[target]))
+            for line, cells in table.rows
+        ]
+    if not rows:
+        raise UserError(f"{table.source}: there are no texts; {_remedy(data, LABELS)}")
+    classes = sorted({label for *_, label in rows})
+    index = {label: i for i, label in enumerate(classes)}
+    examples = labelled.collect((line, labelled.require_texts(line, text), index[label]) for line, text, label in rows)
+    content = contents.get(table.source) or _content((text, label) for _, text, label in rows)
+    return LabelsTask(table.source.name, examples, tuple(classes), table.source, content)
+
+
+def _open(data: Any, name: str, kind: _Kind) -> _Table:
+    if isinstance(data, (str, os.PathLike)):
+        return _open_file(Path(data), kind)
+    table = open_table(data, name)
+    target = None if table.columns is None else kind.target(table.columns)
+    if table.columns is not None and len(table.columns) != kind.width:
+        raise UserError(
+            f"{name}: found {plural(len(table.columns), 'column')} {list(table.columns)}, but {kind.width} are "
+            f"expected; {kind.object_remedy}{_selection(table, kind, target)}"
+        )
+    return _Table(
+        Path(name),
+        table.columns,
+        ((Line(Path(name), i, "", kind.object_remedy, "row"), row) for i, row in enumerate(table.rows, start=1)),
+        lambda line, place, cell: table.text(line.number, place, cell),
+        class_names=None if target is None else table.class_names.get(table.columns[target]),
+    )
+
+
+def _selection(table: Table, kind: _Kind, target: int | None) -> str:
+    """Return the advice to pick columns of a table that has too many; empty if it has too few."""
+    if len(table.columns) < kind.width:
+        return ""
+    last = kind.texts if target is None else target
+    texts = [column for i, column in enumerate(table.columns) if i != last]
+    return f", such as {table.pick([*texts[: kind.texts], table.columns[last]])}"
+
+
+def _open_file(path: Path, kind: _Kind) -> _Table:
+    source = _OwnFile(path, kind)
+    if path.suffix.lower() in (".csv", ".json", ".jsonl"):
+        rows, tabs = READERS[path.suffix.lower()](source), delimiter_of(path) == "\t"
+        separated = {".csv": "tab-separated " if tabs else "comma-separated "}.get(path.suffix.lower(), "")
+    else:
+        # Quotation marks are plain text, as in the files of the STS tasks.
+        rows = ((number, text.split("\t") if text else []) for number, text in source.lines())
+        separated = "tab-separated "
+    first = next(rows, None)
+    if first is None:
+        raise UserError(f"{path}: the file is empty; {kind.file_remedy}")
+    is_header = path.suffix.lower() in (".json", ".jsonl") or _is_header(first[1], kind)
+    located = ((source.line(number), cells) for number, cells in (rows if is_header else chain([first], rows)))
+    if is_header and len(first[1]) != kind.width:
+        raise source.line(first[0]).error(
+            f"found the columns {first[1]}, but {kind.width} {separated}columns are expected"
+        )
+    return _Table(path, first[1] if is_header else None, located, separated=separated)
+
+
+def _is_header(cells: Sequence[str], kind: _Kind) -> bool:
+    """Return whether the first row of a file has names: it names the target, or has a word in place of a score."""
+    if kind.target(cells) is not None:
+        return True
+    return kind is PAIRS and len(cells) == kind.width and bool(cells[-1].strip()) and not _is_float(cells[-1])
+
+
+def _is_float(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        float(text)
+        return True
+    return False
+
+
+class _OwnFile(DataSource):
+    """A file of own data: lines are read as those of senteval's files, whose contents are recorded."""
+
+    def __init__(self, path: Path, kind: _Kind) -> None:
+        super().__init__(path)
+        self.kind = kind
+
+    def line(self, number: int) -> Line:
+        """Return the line, or the item of a JSON array, for messages about it."""
+        return Line(self.path, number, "", self.kind.file_remedy, "" if self.unit == "line" else self.unit)
+
+    def error(self, number: int, problem: str) -> UserError:
+        return UserError(f"{self.line(number).place}: {problem}")
+
+    def lines(self) -> NumberedLines:
+        return ((line.number, line.text) for line in read_lines(self.path, remedy=self.kind.file_remedy))
+
+    def numeric_key(self, keys: Sequence[str]) -> str | None:
+        target = self.kind.target(keys)
+        return keys[-1 if target is None else target]
+
+
+def _target(table: _Table, kind: _Kind) -> int:
+    """Return the index of the column of scores or labels: the one with such a name, else the last."""
+    named = None if table.columns is None else kind.target(table.columns)
+    return kind.texts if named is None else named
+
+
+def _texts(table: _Table, kind: _Kind, line: Line, cells: Sequence[Any], target: int) -> list[str]:
+    """Return the texts of a row. Raises DataError if it has another number of columns than its kind has."""
+    if len(cells) != kind.width:
+        found = len(cells) or "an empty line"
+        raise line.error(f"expected {kind.width} {table.separated}columns but found {found}")
+    return [table.text(line, place, cell) for place, cell in enumerate(cells) if place != target]
+
+
+def _number(line: Line, cell: Any) -> float:
+    """Return the score of a pair. Raises DataError unless it is a finite number, or a string with one."""
+    if isinstance(cell, str):
+        text = cell.strip()
+    else:
+        # Numbers of numpy, decimal and polars convert to float; bytes would too.
+        text = repr(float(cell)) if isinstance(cell, (Real, np.bool_)) or hasattr(cell, "is_finite") else ""
+    if not is_number(text):
+        raise line.error(f"gold score {shown(cell)} found, a number expected")
+    return float(text)
+
+
+def _class(table: _Table, line: Line, target: int, cell: Any) -> str:
+    """Return the class of a text as a word. Raises DataError unless it is a word or a whole number."""
+    if isinstance(cell, Real) and float(cell).is_integer() and not isinstance(cell, (bool, Integral)):
+        cell = int(cell)  # a column of whole numbers is one of floats in pandas if a cell was missing
+    if isinstance(cell, Integral) and table.class_names is not None:
+        if not 0 <= cell < len(table.class_names):
+            raise line.error(f"class {cell} found, a number from 0 to {len(table.class_names) - 1} expected")
+        cell = table.class_names[cell]
+    if isinstance(cell, str) and cell.strip():
+        return single_blanks(table.text(line, target, cell))
+    if isinstance(cell, (Integral, np.bool_)):
+        return str(cell)
+    raise line.error(f"class {quote(cell)} found, a word or a whole number expected")
+
+
+def _remedy(data: Any, kind: _Kind) -> str:
+    return kind.file_remedy if isinstance(data, (str, os.PathLike)) else kind.object_remedy
+
+
+def _content(rows: Any) -> Content:
+    """Return the content that identifies rows without a file: that of their JSON lines."""
+    return Content.of("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())

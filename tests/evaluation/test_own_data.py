@@ -1,0 +1,285 @@
+"""Own evaluation data: their scores against other libraries and plain loops, every way to give them, and mistakes."""
+
+import json
+import zlib
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from scipy import stats
+from senteval import DataError, load_suite, settings_of_mode
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score, roc_auc_score
+from sklearn.model_selection import StratifiedKFold
+
+from dcpcse.evaluation.evaluator import dev_metrics
+from dcpcse.evaluation.own_data import own_labels, own_pairs
+from dcpcse.utils.errors import UserError
+
+WORDS = ["cat", "dog", "bird", "fish", "sits", "runs", "flies", "swims", "red", "blue", "green", "old", "young"]
+RANDOM = np.random.default_rng(7)
+TEXTS = [" ".join(RANDOM.choice(WORDS, size=RANDOM.integers(2, 7))) for _ in range(120)]
+PAIRS = [
+    (first, second, round(2 * len({*first.split()} & {*second.split()}) + noise, 2))
+    for first, second, noise in zip(TEXTS[:60], TEXTS[60:], RANDOM.random(60), strict=True)
+]
+BINARY = [(first, second, int(score > 1)) for first, second, score in PAIRS]
+# The first word decides the class, with errors.
+LABELLED = [(text, WORDS.index(text.split()[0]) % 3 if i % 9 else 2) for i, text in enumerate(TEXTS)]
+
+
+def encode(sentences: list[str]) -> np.ndarray:
+    """Return sums (n, 16) of random vectors of words; the first word of a sentence has a vector of its own."""
+    vectors = []
+    for sentence in sentences:
+        seeds = [
+            zlib.crc32(f"{place if place < 1 else ''} {word}".encode()) for place, word in enumerate(sentence.split())
+        ]
+        vectors.append(sum(np.random.default_rng(seed).standard_normal(16) for seed in seeds))
+    return np.array(vectors)
+
+
+def measured(*tasks, mode="dev", encode=encode, **changes):
+    return load_suite([], Path("nowhere"), settings_of_mode(mode, **changes), extra=tasks).measure(encode)
+
+
+def result_of(task, **options):
+    return measured(task, **options).results[task.name]
+
+
+def cosine(first: str, second: str) -> float:
+    one, other = encode([first, second])
+    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+COSINES = np.array([cosine(first, second) for first, second, _ in PAIRS])
+
+
+def test_scored_pairs_have_the_correlations_of_scipy():
+    result = result_of(own_pairs(PAIRS))
+    gold = [score for *_, score in PAIRS]
+    assert (result.task, result.family, list(result.gold)) == ("pairs", "pairs", gold)
+    np.testing.assert_allclose(result.cosines, COSINES, atol=1e-12)
+    assert result.points == pytest.approx(100 * stats.spearmanr(COSINES, gold).statistic, abs=1e-9)
+    assert result.all.pearson == pytest.approx(stats.pearsonr(COSINES, gold).statistic, abs=1e-9)
+    assert dev_metrics({"pairs": result}) == {"pairs_spearman": result.score}
+
+
+def average_precision(gold: np.ndarray, scores: np.ndarray) -> float:
+    """Mean over positives of the precision among all pairs that score at least as high."""
+    at_positives = [gold[scores >= score].mean() for score, label in zip(scores, gold, strict=True) if label]
+    return float(np.mean(at_positives))
+
+
+@pytest.mark.parametrize("cosines", [COSINES, np.round(COSINES, 1)], ids=["distinct", "tied"])
+def test_pairs_of_zeros_and_ones_have_the_average_precision_of_a_plain_loop(cosines):
+    from senteval.pairs import binary_scores
+
+    gold = np.array([float(label) for *_, label in BINARY])
+    result = binary_scores("pairs", "test", gold, cosines)
+    accuracies = {threshold: np.mean((cosines >= threshold) == gold) for threshold in (*cosines, np.inf)}
+    assert result.average_precision == pytest.approx(average_precision(gold, cosines), abs=1e-12)
+    assert result.roc_auc == pytest.approx(roc_auc_score(gold, cosines), abs=1e-12)
+    assert result.best_accuracy == pytest.approx(max(accuracies.values()), abs=1e-12)
+    assert accuracies[result.threshold] == pytest.approx(result.best_accuracy, abs=1e-12)
+
+
+def test_pairs_are_binary_if_both_labels_occur_and_nothing_else():
+    result = result_of(own_pairs(BINARY))
+    assert (result.family, result.nsamples, result.positives) == ("binary-pairs", 60, sum(row[2] for row in BINARY))
+    assert list(result.gold) == [label for *_, label in BINARY] and len(result.cosines) == 60
+    assert result.points == pytest.approx(100 * average_precision(result.gold, COSINES), abs=1e-9)
+    assert dev_metrics({"pairs": result}) == {"pairs_ap": result.score}
+    assert json.loads(json.dumps(result.as_dict()))["average_precision"] == result.score
+    assert own_pairs([*BINARY, ("a", "b", 0.5)]).family == "pairs"
+
+
+def test_a_threshold_that_no_pair_reaches_is_none():
+    from senteval.pairs import binary_scores
+
+    result = binary_scores("pairs", "test", np.array([0.0, 0.0, 1.0]), np.array([0.9, 0.8, 0.1]))
+    assert (result.best_accuracy, result.threshold) == (pytest.approx(2 / 3), None)
+
+
+@pytest.mark.parametrize("seed", [1111, 5])
+def test_labelled_texts_have_the_cross_validated_accuracy_of_scikit_learn(seed):
+    result = result_of(own_labels(LABELLED), seed=seed)
+    features, classes = encode([text for text, _ in LABELLED]), np.array([label for _, label in LABELLED])
+    predicted = np.full(len(classes), -1)
+    for train, test in StratifiedKFold(5, shuffle=True, random_state=seed).split(features, classes):
+        predicted[test] = (
+            LogisticRegression(max_iter=10_000).fit(features[train], classes[train]).predict(features[test])
+        )
+    assert list(result.correct) == list(predicted == classes)
+    assert result.points == pytest.approx(100 * np.mean(predicted == classes), abs=1e-9) and 40 < result.points < 100
+    assert result.macro_f1 == pytest.approx(100 * f1_score(classes, predicted, average="macro"), abs=1e-9)
+    assert dev_metrics({"labels": result}) == {"labels_accuracy": result.points}
+    assert json.loads(json.dumps(result.as_dict()))["classes"] == ["0", "1", "2"]
+
+
+FILES = {
+    "pairs.csv": lambda frame, path: frame.to_csv(path, index=False),
+    "pairs.tsv": lambda frame, path: frame.to_csv(path, index=False, sep="\t"),
+    "no-header": lambda frame, path: frame.to_csv(path, index=False, header=False, sep="\t"),
+    "no-header.csv": lambda frame, path: frame.to_csv(path, index=False, header=False),
+    "pairs.json": lambda frame, path: frame.to_json(path, orient="records"),
+    "pairs.jsonl": lambda frame, path: frame.to_json(path, orient="records", lines=True),
+}
+OBJECTS = {
+    "tuples": lambda frame: list(frame.itertuples(index=False, name=None)),
+    "dicts": lambda frame: frame.to_dict("records"),
+    "columns": lambda frame: frame.to_dict("list"),
+    "generator": lambda frame: (row for row in frame.itertuples(index=False, name=None)),
+    "pandas": lambda frame: frame,
+    "last first": lambda frame: frame[frame.columns[::-1]][[frame.columns[-1], *frame.columns[:-1]]],
+    "polars": lambda frame: pl.DataFrame(frame.to_dict("list")),
+    "dataset": datasets.Dataset.from_pandas,
+}
+FRAMES = {
+    "scores": (own_pairs, pd.DataFrame(PAIRS, columns=["one", "two", "score"])),
+    "zeros and ones": (own_pairs, pd.DataFrame(BINARY, columns=["one", "two", "label"])),
+    "classes": (own_labels, pd.DataFrame(LABELLED, columns=["text", "label"])),
+}
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_a_list_a_frame_a_dataset_and_a_file_of_any_name_are_the_same_data(frame, tmp_path):
+    read, table = FRAMES[frame]
+    expected = result_of(read(list(table.itertuples(index=False, name=None)), "own"))
+    for name, convert in OBJECTS.items():
+        assert result_of(read(convert(table), "own")) == expected, name
+    for name, write in FILES.items():
+        write(table, tmp_path / name)
+        found = measured(read(str(tmp_path / name)))
+        assert found.results[name].as_dict() == {**expected.as_dict(), "task": name}, name
+        assert list(found.files) == [str(tmp_path / name)]
+
+
+def test_classes_of_a_dataset_have_their_names_and_whole_floats_are_whole_numbers():
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    rows = {"text": [f"text {i}" for i in range(10)], "label": [0, 1] * 5}
+    assert own_labels(datasets.Dataset.from_dict(rows, features=features)).classes == ("no", "yes")
+    assert own_labels([(text, float(label)) for text, label in zip(*rows.values(), strict=True)]).classes == ("0", "1")
+
+
+def test_quotes_are_text_between_tabs_and_quotes_in_csv(tmp_path):
+    (tmp_path / "a.tsv").write_text('"Yes" he said\tno\t1\nb\tc\t2\n', encoding="utf-8")
+    (tmp_path / "a.csv").write_text('"""Yes"", he said",no,1\nb,c,2\n', encoding="utf-8")
+    assert own_pairs(tmp_path / "a.tsv").pairs.first[0] == '"Yes" he said'
+    assert own_pairs(tmp_path / "a.csv").pairs.first[0] == '"Yes", he said'
+
+
+def test_texts_that_occur_in_several_data_are_encoded_once():
+    calls = []
+
+    def counted(sentences: list[str]) -> np.ndarray:
+        calls.extend(sentences)
+        return encode(sentences)
+
+    measured(own_pairs(PAIRS), own_labels(LABELLED), encode=counted)
+    assert sorted(calls) == sorted(set(TEXTS))
+
+
+CLASSES = [("a b", "x")] * 5 + [("c d", "y")] * 5
+BAD = {
+    "NaN score": (own_pairs, [("a", "b", 1), ("c", "d", float("nan"))], "eval: row 2: gold score nan found, a number"),
+    "infinite score": (own_pairs, [("a", "b", float("inf"))], "eval: row 1: gold score inf found"),
+    "None score": (own_pairs, pd.DataFrame({"a": ["x"], "b": ["y"], "score": [None]}), "row 1: gold score None"),
+    "bytes as a score": (own_pairs, [("a", "b", b"3")], "row 1: gold score b'3' found"),
+    "word as a score": (own_pairs, [("a", "b", 1), ("a", "c", "high")], "row 2: gold score 'high' found"),
+    "same score": (own_pairs, [("a", "b", 1), ("c", "d", 1)], "eval: every gold score is 1, so no correlation"),
+    "one pair": (own_pairs, [("a", "b", 1)], "eval: 1 scored pairs found, at least 2 are needed"),
+    "two columns": (own_pairs, [("a", "b")], "row 1: expected 3 columns but found 2; give two sentences and a score"),
+    "strings": (own_pairs, ["a", "b"], "row 1: expected 3 columns but found 1"),
+    "uneven": (own_pairs, [("a", "b", 1), ("a", "b")], "eval: row 2 has 2 columns, rows before have 3"),
+    "extra column": (
+        own_pairs,
+        pd.DataFrame([(1, "a", "b", 2)], columns=["id", "one", "two", "score"]),
+        r"""found 4 columns ['id', 'one', 'two', 'score'], but 3 are expected""",
+    ),
+    "blank text": (own_pairs, [("a", "b", 1), (" ", "b", 2)], "row 2: an empty sentence found"),
+    "missing text": (own_pairs, [(None, "b", 1)], "row 1: an empty sentence found"),
+    "number as text": (own_pairs, [("a", 5, 1)], "row 1, column 2: expected a string but found the number 5"),
+    "bytes as text": (own_pairs, [(b"a", "b", 1)], "row 1, column 1: expected a string but found bytes"),
+    "empty list": (own_pairs, [], "eval: the list is empty"),
+    "a number": (own_pairs, 5, "eval: expected rows but found the number 5"),
+    "one class": (own_labels, [("a", 1)] * 9, "eval: every text has the class '1'; at least two classes"),
+    "rare class": (own_labels, [*CLASSES, ("e", "z")], "eval: row 11: the class 'z' has 1 text, but cross-validation"),
+    "no class": (own_labels, [("a", None)], "row 1: class None found, a word or a whole number expected"),
+    "NaN class": (own_labels, [("a", float("nan"))], "row 1: class nan found"),
+    "fraction as a class": (own_labels, [("a", 1.5)], "row 1: class 1.5 found"),
+    "blank class": (own_labels, [("a", " ")], "row 1: class ' ' found"),
+    "blank labelled text": (own_labels, [*CLASSES, ("", "x")], "row 11: an empty text found"),
+    "labels with a score": (own_labels, PAIRS, "row 1: expected 2 columns but found 3"),
+    "unlabelled": (
+        own_labels,
+        datasets.Dataset.from_dict(
+            {"text": ["a"], "label": [-1]},
+            features=datasets.Features(
+                {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["n", "y"])}
+            ),
+        ),
+        "row 1: class -1 found, a number from 0 to 1 expected",
+    ),
+}
+BAD_FILES = {
+    "word.tsv": (own_pairs, "a\tb\t1\nc\td\tx\n", ":2: gold score 'x' found"),
+    "nan.tsv": (own_pairs, "a\tb\tnan\nc\td\t1\n", ":1: gold score 'nan' found"),
+    "blank-line.csv": (
+        own_pairs,
+        "a,b,1\n\nc,d,2\n",
+        ":2: expected 3 comma-separated columns but found an",
+    ),
+    "two": (own_pairs, "a\tb\n", ":1: expected 3 tab-separated columns but found 2"),
+    "four.csv": (
+        own_pairs,
+        "a,b,score,id\n",
+        ":1: found the columns ['a', 'b', 'score', 'id'], but 3 comma-separated",
+    ),
+    "open.csv": (own_pairs, 'a,b,1\n"c,d,2\n', ':2: a quote (") in the row that starts here is not closed'),
+    "empty.json": (own_pairs, "", ": the file is empty"),
+    "number.jsonl": (
+        own_pairs,
+        '{"a":"x","b":2,"score":1}\n',
+        ":1: key 'b': expected a string but found",
+    ),
+    "array.json": (
+        own_pairs,
+        '[{"a":"x","b":"y","score":1},{"a":"","b":"y","score":2}]',
+        ": item 2: an empty",
+    ),
+    "latin.tsv": (own_pairs, b"caf\xe9\tb\t1\n", ":1: byte 0xe9 found where UTF-8 text is expected"),
+    "rare.tsv": (own_labels, "a\tx\n" * 5 + "b\ty\n" * 4, ":6: the class 'y' has 4 texts, but cross-validation"),
+    "header-only.csv": (own_labels, "text,label\n", ": there are no texts; give text and class"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_fault_in_an_object_is_named_with_its_row(case):
+    read, data, message = BAD[case]
+    with pytest.raises((UserError, DataError)) as error:
+        read(data, "eval")
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_fault_in_a_file_is_named_with_its_line(name, tmp_path):
+    read, content, message = BAD_FILES[name]
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises((UserError, DataError)) as error:
+        read(str(tmp_path / name))
+    assert str(error.value).startswith(f"{tmp_path / name}{message}") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("task", [own_pairs(PAIRS), own_pairs(BINARY), own_labels(LABELLED)], ids=FRAMES)
+def test_embeddings_that_cannot_be_scored_are_refused_with_the_row(task):
+    def with_nan(sentences: list[str]) -> np.ndarray:
+        return np.array([[np.nan, 1.0] if sentence == TEXTS[3] else [1.0, len(sentence)] for sentence in sentences])
+
+    with pytest.raises(DataError, match=r"(pairs|labels): row 4: the embedding of .* is not finite"):
+        measured(task, encode=with_nan)
+    with pytest.raises(DataError, match="same embedding for all"):
+        measured(task, encode=lambda sentences: np.ones((len(sentences), 2)))
