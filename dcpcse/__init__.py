@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
+    from dcpcse.api.train import TrainingResult, train
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
     from dcpcse.evaluation.evaluator import evaluate
     from dcpcse.evaluation.mteb_encoder import MTEBEncoder
@@ -26,6 +27,7 @@ __all__ = [
     "SentenceEncoder",
     "SentenceIndex",
     "SimCSE",
+    "TrainingResult",
     "UserError",
     "__version__",
     "encode_file",
@@ -34,6 +36,7 @@ __all__ = [
     "import_checkpoint",
     "load",
     "similarity",
+    "train",
 ]
 
 _LAZY_IMPORTS = {
@@ -43,11 +46,13 @@ _LAZY_IMPORTS = {
     "SentenceEncoder": "encoders.sentence_encoder",
     "SentenceIndex": "inference.index.sentence_index",
     "SimCSE": "inference.simcse",
+    "TrainingResult": "api.train",
     "encode_file": "inference.file_encoding",
     "evaluate": "evaluation.evaluator",
     "export": "interop.export",
     "import_checkpoint": "interop.convert",
     "similarity": "inference.similarity",
+    "train": "api.train",
 }
 """Public names by the module that defines them. A module is imported on first access, since torch takes seconds."""
 

@@ -32,7 +32,9 @@ _PHRASES = (
 )
 """Pattern in a message → its replacement; applied in this order, before the names of options are replaced."""
 
-_OPTION = re.compile(r"(?<![\w-])--([a-z][\w-]*)(?: (\w[\w-]*))?(: must be)?")
+_OPTION = re.compile(r"(?<![\w-])--([a-z][\w-]*)(?: (\w[\w-]*))?")
+_OF_USER = re.compile(r" [^;,]+: must be ")
+"""What follows an option whose value is the one that the user gave."""
 
 
 @contextlib.contextmanager
@@ -81,11 +83,11 @@ def in_python_words(text: str, names: Mapping[str, str] | None = None) -> str:
         text = re.sub(pattern, replacement, text)
 
     def parameter(found: re.Match[str]) -> str:
-        option, value, must = found[1], found[2], found[3] or ""
+        option, value = found[1], found[2]
         name, rest = names.get(option, option).replace("-", "_"), f" {value}" if value else ""
         is_asked = text[: found.start()].endswith(("did you mean ", "unknown option "))
-        if must or is_asked:  # the value is the user's, or there is none
-            return f"{name}{rest}{must}"
+        if is_asked or _OF_USER.match(text, found.end(1)):
+            return f"{name}{rest}"
         flags, values = _options()
         if option in flags:
             return f"{name}={value}" if value in ("True", "False") else f"{name}=True{rest}"

@@ -1,7 +1,6 @@
 """Evaluation of a model with senteval; used by evaluation.py and for model selection in training."""
 
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import numpy as np
 import senteval
 from senteval import Evaluation, Progress, Result, Suite, load_suite, settings_of_mode
 from senteval.embeddings import CHUNK
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -136,7 +135,7 @@ class _ModelAccess:
 
 
 class _ProgressBars:
-    """Progress bars on stderr, one per activity."""
+    """Progress bars, one per activity."""
 
     def __init__(self, shown: bool) -> None:
         self.shown, self.activity, self.done, self.bar = shown, None, 0, None
@@ -152,6 +151,6 @@ class _ProgressBars:
         if activity != self.activity:
             self.__exit__()
             self.activity, self.done = activity, 0
-            self.bar = tqdm(total=total, desc=activity, file=sys.stderr, disable=not self.shown)
+            self.bar = tqdm(total=total, desc=activity, disable=not self.shown)
         self.bar.update(done - self.done)
         self.done = done

@@ -38,6 +38,7 @@ from dcpcse.training import atomic_save, checkpoints, output_folder
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.dev_evaluation import load_dev_tasks
 from dcpcse.training.gradient_cache import require_repeatable
+from dcpcse.training.progress_bar import print_no_log
 from dcpcse.training.publish import PushTarget, push_to_hub, remove_old_card, require_pushable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS, resolve_arguments, take_push_target, wants_dev_scores
 from dcpcse.training.run_recorder import write_environment
@@ -70,7 +71,8 @@ class Inputs:
 
     train_data, eval_pairs, eval_labels: Python objects; None if the options of these names hold paths. method: a
     function (backbone, args, columns) → `Method`, or a built `Method`; None if `--method` names a registered one.
-    callbacks: as in transformers' Trainer. trainer_class: the class that trains.
+    callbacks: as in transformers' Trainer. trainer_class: the class that trains. prints_log: whether log entries are
+    printed beside the progress bar.
     """
 
     train_data: Any = None
@@ -79,6 +81,7 @@ class Inputs:
     method: Builder | Method | None = None
     callbacks: Sequence[TrainerCallback | type[TrainerCallback]] = ()
     trainer_class: type[Trainer] = Trainer
+    prints_log: bool = True
 
 
 def run_training(
@@ -240,6 +243,8 @@ def build_trainer(
         data_collator=collator,
         train_dataset=CorruptedDataset(data.dataset, corpus) if corpus else IndexedDataset(data.dataset),
     )
+    if not inputs.prints_log:
+        print_no_log(trainer)
     set_packed(trainer.step_module, run_args.packing, run_args.flex_attention)
     return trainer
 

@@ -10,29 +10,32 @@ from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.utils.errors import UserError
 
 
-def require_valid(options: tuple[ModelArguments, DataArguments, TrainingArguments], given: Collection[str]) -> None:
+def require_valid(
+    options: tuple[ModelArguments, DataArguments, TrainingArguments], given: Collection[str], has_data: bool = False
+) -> None:
     """Raise UserError if a path is missing or cannot be used, or if options of the method contradict each other.
 
-    given: names of the options that the user has set.
+    given: names of the options that the user has set. has_data: whether the training data are Python objects.
     """
     model, data, run = options
     if "output_dir" not in given:  # transformers would take ./trainer_output
         raise UserError("--output_dir is missing; give a folder for the trained model")
     if Path(run.output_dir).is_file():
         raise UserError(f"--output_dir {run.output_dir} is a file; give a folder")
-    require_encoder_and_file(model, data)
-    reader_of(Path(data.train_file))  # raises UserError if the file does not exist or has an unknown format
+    require_encoder_and_file(model, data, has_data)
+    if not has_data:
+        reader_of(Path(data.train_file))  # raises UserError if the file does not exist or has an unknown format
     _require_encoder(model.model_name_or_path)
     if not run.do_train and not run.do_eval and "do_train" in given:
         raise UserError("--do_train False leaves nothing to do without --do_eval; leave it out, or add --do_eval")
     fill_defaults(model, None)
 
 
-def require_encoder_and_file(model: ModelArguments, data: DataArguments) -> None:
+def require_encoder_and_file(model: ModelArguments, data: DataArguments, has_data: bool = False) -> None:
     """Raise UserError if the option for the encoder or for the training file is missing."""
     if not model.model_name_or_path:
         raise UserError("--model_name_or_path is missing; give an encoder as a Hugging Face folder or hub id")
-    if not data.train_file:
+    if not data.train_file and not has_data:
         raise UserError("--train_file is missing; give a txt, csv, tsv, json or jsonl file")
 
 

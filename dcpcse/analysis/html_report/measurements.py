@@ -155,7 +155,7 @@ def measure_model(
 def embed_all(label: str, encode: "Encode", located: "Iterable[Located]") -> "Embeddings":
     """Call `senteval.embeddings.encode_all` with a progress bar labelled with the model."""
     from senteval.embeddings import encode_all
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     with tqdm(desc=label, unit=" sentences") as bar:
 

@@ -1,13 +1,12 @@
 """Unsupervised transformations of sentence embeddings: whitening and flow."""
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from dcpcse.evaluation.postprocessing.flow import fit_flow
 from dcpcse.evaluation.postprocessing.whitening import Whitening
@@ -57,7 +56,7 @@ class FlowFitter:
     seed: int = 0
 
     def fit(self, vectors: np.ndarray) -> Map:
-        with tqdm(desc="fit flow", unit="step", mininterval=1, file=sys.stderr) as bar:
+        with tqdm(desc="fit flow", unit="step", mininterval=1) as bar:
 
             def on_step(step: int, steps: int, likelihood: float) -> None:
                 bar.total = steps

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
-from tqdm import tqdm
+from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from dcpcse.encoders.storage.manifest import is_model_folder

@@ -1,0 +1,277 @@
+"""`dcpcse.train`: train a method from Python, with the options of train.py as keywords."""
+
+import atexit
+import contextlib
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import TrainerCallback
+
+from dcpcse.api.words import in_python_words, python_words
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.methods import Method
+from dcpcse.methods.plugins import load_plugins
+from dcpcse.methods.registry import Builder
+from dcpcse.training.options import python_options, resolve_options, training_option_parser
+from dcpcse.training.output_folder import resume_hint
+from dcpcse.training.run import Inputs, run_training
+from dcpcse.training.run_history import read_run
+from dcpcse.training.trainer import Trainer
+from dcpcse.training.validate_arguments import require_valid
+from dcpcse.utils.arguments import path, string
+from dcpcse.utils.command_parser import Parser
+from dcpcse.utils.console import warn
+from dcpcse.utils.distributed import launched
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_new_folder
+from dcpcse.utils.locks import LOCK
+from dcpcse.utils.run_files import last_checkpoint
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_OPTIONS = {"model": "model_name_or_path", "train_data": "train_file"}
+"""Parameter of `train` → option of train.py, where the names differ."""
+
+_NAMES = {"data_dir": "eval_data_dir", "custom_data": "custom_eval_data"}
+"""Option in a message of senteval → parameter of `train`."""
+
+
+class TrainingResult:
+    """The result of `dcpcse.train`.
+
+    folder: the output folder of the run, as train.py leaves it; `dcpcse.load(folder)` loads the model. trainer: the
+    `dcpcse.Trainer` of the run. history: the logged values, one dict per log entry with its `step`, as in
+    metrics.jsonl; a value that is not finite is None.
+    """
+
+    def __init__(self, trainer: Trainer, folder: Path) -> None:
+        self.trainer = trainer
+        self.folder = folder
+        self._run = read_run(folder)
+        self.history: list[dict[str, Any]] = [dict(line) for line in self._run.metrics]
+
+    @property
+    def model(self) -> SentenceEncoder:
+        """The trained encoder, in eval mode: the best checkpoint with `load_best_model_at_end=True`, else the last."""
+        return self.trainer.step_module.model.eval()
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The figures of the run by name.
+
+        `train_loss` and `train_runtime` (in seconds), among others; for each dev score, its last value as `eval_NAME`
+        and its best one as `best_eval_NAME`. Spearman correlations are fractions, accuracies are × 100.
+        """
+        logged = {name: value for line in self.history for name, value in line.items()}
+        metrics = {name: value for name, value in logged.items() if name.startswith("train_")}
+        for name, score in self._run.dev_scores.items():
+            metrics |= {f"eval_{name}": score.last, f"best_eval_{name}": score.best}
+        return metrics
+
+    def plot(self) -> "Figure":
+        """Draw all logged values over the steps. Raises UserError if matplotlib is not installed."""
+        from dcpcse.analysis.plots.training_curves import draw
+
+        with python_words():
+            return draw({self.folder.name: self.history})
+
+    def save(self, folder: str | Path) -> Path:
+        """Copy the output folder, with its records and checkpoints, to a new folder, which becomes `self.folder`.
+
+        Raises UserError if the folder exists and is not empty.
+        """
+        with python_words():
+            target = Path(path("folder", folder))
+            require_new_folder(target, "folder")
+            shutil.copytree(self.folder, target, ignore=shutil.ignore_patterns(LOCK), dirs_exist_ok=True)
+            self.folder = target
+        return target
+
+    def __repr__(self) -> str:
+        figures = "".join(f", {name}={value:.4g}" for name, value in self.metrics.items() if _is_shown(name))
+        gone = " (removed when Python ends; save(folder) keeps it)" if self.folder in _temporary else ""
+        return f"<TrainingResult of {self.model.method}: folder={str(self.folder)!r}{gone}{figures}>"
+
+
+def _is_shown(metric: str) -> bool:
+    return metric == "train_loss" or metric.startswith(("eval_", "best_"))
+
+
+def train(
+    model: str | Path,
+    train_data: Any,
+    *,
+    method: str | Builder | Method | None = None,
+    preset: str | None = None,
+    output_dir: str | Path | None = None,
+    eval_pairs: Any = None,
+    eval_labels: Any = None,
+    callbacks: Sequence[TrainerCallback | type[TrainerCallback]] = (),
+    trainer_class: type[Trainer] = Trainer,
+    plugin: str | Path | Sequence[str | Path] = (),
+    **options: Any,
+) -> TrainingResult:
+    """Train sentence embeddings as train.py does, and return the model, its figures and its folder.
+
+    model: a Hugging Face folder or hub id of the encoder. train_data: a list of sentences, of pairs or of triples, a
+    dict of columns, a pandas or polars DataFrame, a `datasets.Dataset`, or the path of a training file. method: the
+    name of a method, by default that of the preset or dcpcse, or a function (backbone, args, columns) → `Method`.
+    preset: a published setting, such as `dcpcse/unsup-bert-base`. eval_pairs: pairs with scores or with 0 and 1;
+    eval_labels: texts with classes; both in any of these forms, measured during training beside `eval_tasks`.
+    callbacks: as in `transformers.Trainer`. trainer_class: a subclass of `dcpcse.Trainer`. plugin: modules or files
+    (.py) that register methods. options: every other option of train.py by its name, with the same default, such as
+    `learning_rate=3e-2` or `pre_seq_len=16`.
+
+    output_dir: folder of the run, which must be new or empty, unless `resume=True` or `overwrite_output_dir=True` is
+    given; by default, a temporary folder that is removed when this Python process ends. `disable_tqdm=True` hides the
+    progress bar. After the call, random states, environment variables and signal handlers are as before.
+
+    An interruption (Ctrl-C, or that of a notebook's kernel) saves a checkpoint after the running step and raises
+    `KeyboardInterrupt`; the message names the checkpoint. Raises UserError for a mistake in the arguments or the data.
+    """
+    with python_words(**_NAMES):
+        if train_data is None:
+            raise UserError("train_data is None; give sentences or pairs as a list or a table, or a training file")
+        if renamed := [name for name, option in _OPTIONS.items() if option in options]:
+            raise UserError(f"unknown option {_OPTIONS[renamed[0]]}; give {renamed[0]}")
+        _require_types(method, callbacks, trainer_class)
+        inputs = {"train_data": train_data, "eval_pairs": eval_pairs, "eval_labels": eval_labels, "method": method}
+        objects = {name: value for name, value in inputs.items() if not isinstance(value, str | os.PathLike)}
+        given = {_OPTIONS.get(name, name): value for name, value in inputs.items() if name not in objects}
+        given |= {"model_name_or_path": _encoder_name(model), "preset": preset, "output_dir": output_dir, **options}
+        given["plugin"] = plugin or None
+        parser = _parser(plugin)
+        values = python_options(parser, given, others=signature(train).parameters)
+        with _unchanged_process(), _output_folder(values) as folder:
+            resolved, names = resolve_options(parser, values)
+            require_valid(resolved, names, has_data="train_data" in objects)
+            with _explained_interruption(folder):
+                inputs = Inputs(**objects, callbacks=callbacks, trainer_class=trainer_class, prints_log=False)
+                trainer = run_training(resolved, names, inputs)
+        return TrainingResult(trainer, folder)
+
+
+def _parser(plugin: Any) -> Parser:
+    """Return the parser of the options, after the methods of plugins were registered."""
+    plugins = [plugin] if isinstance(plugin, str | os.PathLike) else plugin
+    if not isinstance(plugins, list | tuple):
+        raise UserError(f"plugin is a {type(plugin).__name__}; give modules or .py files as a list of strings")
+    load_plugins([string("plugin", one) for one in plugins])
+    return training_option_parser()
+
+
+def _encoder_name(model: Any) -> str:
+    """Return the name or folder of an encoder. Raises UserError for anything else, such as a loaded model."""
+    if isinstance(model, str | os.PathLike) and isinstance(os.fspath(model), str):
+        return os.fspath(model)
+    kinds = {one.__name__ for one in type(model).__mro__}
+    remedy = "give the name or the folder of an encoder, as a string or a path"
+    if "SentenceEncoder" in kinds:
+        remedy = (
+            "give the name or the folder of its encoder, and its own folder as init_from to start from its weights"
+        )
+    elif "SentenceTransformer" in kinds:
+        remedy = "save it, model.save(folder), and give the folder"
+    elif "PreTrainedModel" in kinds:
+        remedy = (
+            "give the name or the folder that it was loaded from, or save it with its tokenizer and give the folder"
+        )
+    raise UserError(f"model is a {type(model).__name__}; {remedy}")
+
+
+def _require_types(method: Any, callbacks: Any, trainer_class: Any) -> None:
+    """Raise UserError unless method, callbacks and class are of the types that a run takes."""
+    if not (method is None or isinstance(method, str | Method) or callable(method)):
+        raise UserError(f"method is a {type(method).__name__}; give a name, or a function that returns a Method")
+    if not isinstance(callbacks, list | tuple):
+        raise UserError(f"callbacks is a {type(callbacks).__name__}; give a list of transformers.TrainerCallback")
+    for one in callbacks:
+        if not isinstance(one, TrainerCallback) and not (isinstance(one, type) and issubclass(one, TrainerCallback)):
+            raise UserError(
+                f"callbacks: {one!r:.60} is not a transformers.TrainerCallback; derive its class from that"
+            )
+    if not (isinstance(trainer_class, type) and issubclass(trainer_class, Trainer)):
+        raise UserError(f"trainer_class {trainer_class!r:.60}: must be a subclass of dcpcse.Trainer")
+
+
+_temporary: dict[Path, int] = {}
+"""Temporary output folder → the process that removes it when it ends."""
+
+
+@atexit.register
+def _remove_temporary_folders() -> None:
+    for folder, process in _temporary.items():
+        if process == os.getpid():  # a forked process leaves the folders of its parent
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _output_folder(values: dict[str, Any]) -> Iterator[Path]:
+    """Set a temporary `output_dir` if none is given; after an error before anything was written, it is removed."""
+    if "output_dir" in values:
+        yield Path(values["output_dir"])
+        return
+    if launched() > 1:
+        raise UserError(f"output_dir is missing; give one folder for all {launched()} processes of the run")
+    folder = Path(tempfile.mkdtemp(prefix="dcpcse-"))
+    _temporary[folder] = os.getpid()
+    values["output_dir"] = str(folder)
+    try:
+        yield folder
+    finally:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+            _temporary.pop(folder, None)
+
+
+@contextlib.contextmanager
+def _explained_interruption(folder: Path) -> Iterator[None]:
+    """Say in an interruption which checkpoint there is and what can be done with it, and keep a temporary folder."""
+    temporary = folder in _temporary
+    if temporary:
+        warn(f"the model goes to the temporary folder {folder}, removed when Python ends; give output_dir to keep it")
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        text = in_python_words(str(error) or resume_hint(folder))
+        if newest := last_checkpoint(folder):
+            text += f"; dcpcse.load({str(newest)!r}) loads the model so far"
+        if temporary and any(folder.iterdir()):
+            del _temporary[folder]
+            text += f"; the temporary folder is kept: resume with output_dir={str(folder)!r}"
+        error.args = (text,)
+        raise
+
+
+@contextlib.contextmanager
+def _unchanged_process() -> Iterator[None]:
+    """Restore the random states, the environment variables and the settings of libraries that training changes."""
+    environment, verbosity = dict(os.environ), transformers.logging.get_verbosity()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    deterministic = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(environment):
+            del os.environ[name]
+        os.environ.update(environment)
+        transformers.logging.set_verbosity(verbosity)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        for device, state in enumerate(devices):
+            torch.cuda.set_rng_state(state, device)
+        torch.use_deterministic_algorithms(deterministic[0])
+        torch.backends.cudnn.deterministic = deterministic[1]

@@ -1,0 +1,26 @@
+"""A progress bar of training without the log entries, which transformers prints between its updates."""
+
+from typing import Any
+
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
+
+
+class Silent(TrainerCallback):
+    """Prints nothing."""
+
+    def on_log(self, *args: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        """Remove the entry `total_flos`, as transformers' own callbacks do before the log is recorded."""
+        (logs or {}).pop("total_flos", None)
+
+
+class ProgressBar(Silent, ProgressCallback):
+    """Shows the number of finished steps only, in a notebook as on a terminal."""
+
+
+def print_no_log(trainer: Trainer) -> None:
+    """Let a trainer print no log entries; with `--disable_tqdm True` it prints nothing at all."""
+    callbacks, replaced = trainer.callback_handler.callbacks, (PrinterCallback, DEFAULT_PROGRESS_CALLBACK)
+    for place, callback in enumerate(callbacks):
+        if type(callback) in replaced:
+            callbacks[place] = Silent() if trainer.args.disable_tqdm else ProgressBar()
