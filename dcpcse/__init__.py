@@ -1,6 +1,7 @@
 """DCPCSE: sentence embeddings by deep continuous prompts on frozen encoders."""
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.utils.errors import UserError
@@ -82,4 +83,7 @@ def load(
 def __getattr__(name: str) -> Any:
     if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_LAZY_IMPORTS[name]}", __name__), name)
+    with warnings.catch_warnings():
+        # By this, tqdm says in a notebook without ipywidgets that it draws bars as text.
+        warnings.filterwarnings("ignore", "IProgress not found")
+        return getattr(importlib.import_module(f".{_LAZY_IMPORTS[name]}", __name__), name)

@@ -16,6 +16,7 @@ import pytest
 import torch
 import transformers
 import yaml
+from matplotlib import pyplot
 from transformers import AutoModel, TrainerCallback
 
 import dcpcse
@@ -113,7 +114,10 @@ def test_the_result_holds_the_model_its_figures_and_its_folder(train, tmp_path, 
     assert result.folder == kept and "removed" not in repr(result)
     loaded = dcpcse.load(str(kept))
     np.testing.assert_array_equal(result.model.encode(sentences), loaded.encode(sentences))
-    assert {panel.get_title() for panel in result.plot().axes} >= {"loss", "learning rate"}
+    figure = result.plot()
+    assert {panel.get_title() for panel in figure.axes} >= {"loss", "learning rate"}
+    assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook shows it
+    assert pyplot.get_fignums() == []  # and not a second time
     with pytest.raises(dcpcse.UserError, match=r"folder .*kept is not empty"):
         result.save(kept)
 

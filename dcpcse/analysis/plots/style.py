@@ -128,9 +128,9 @@ def styled(draw: "Callable[..., Figure]") -> "Callable[..., Figure]":
 
 def figure(width: float, height: float) -> "Figure":
     """Return an empty figure of a size in inches, without a window or global state."""
-    from matplotlib.figure import Figure
+    from dcpcse.analysis.plots.notebook_figure import NotebookFigure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return NotebookFigure(figsize=(width, height), layout="constrained")
 
 
 def panel_grid(count: int, height: float, rows_each: int = 1, **options: Any) -> "tuple[Figure, np.ndarray]":
