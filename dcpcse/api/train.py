@@ -29,7 +29,6 @@ from dcpcse.training.run_history import read_run
 from dcpcse.training.trainer import Trainer
 from dcpcse.training.validate_arguments import require_valid
 from dcpcse.utils.arguments import path, string
-from dcpcse.utils.command_parser import Parser
 from dcpcse.utils.console import warn
 from dcpcse.utils.distributed import launched
 from dcpcse.utils.errors import UserError
@@ -109,7 +108,7 @@ def _is_shown(metric: str) -> bool:
 
 
 def train(
-    model: str | Path,
+    model: str | Path | None,
     train_data: Any,
     *,
     method: str | Builder | Method | None = None,
@@ -124,10 +123,10 @@ def train(
 ) -> TrainingResult:
     """Train sentence embeddings as train.py does, and return the model, its figures and its folder.
 
-    model: a Hugging Face folder or hub id of the encoder. train_data: a list of sentences, of pairs or of triples, a
-    dict of columns, a pandas or polars DataFrame, a `datasets.Dataset`, or the path of a training file. method: the
-    name of a method, by default that of the preset or dcpcse, or a function (backbone, args, columns) → `Method`.
-    preset: a published setting, such as `dcpcse/unsup-bert-base`. eval_pairs: pairs with scores or with 0 and 1;
+    model: a Hugging Face folder or hub id of the encoder; None if the method is a built `Method`. train_data: a list
+    of sentences, of pairs or of triples, a dict of columns, a pandas or polars DataFrame, a `datasets.Dataset`, or the
+    path of a training file. method: the name of a method, by default that of the preset or dcpcse, or a function
+    (backbone, args, columns) → `Method`. preset: a published setting, such as `dcpcse/unsup-bert-base`. eval_pairs: pairs with scores or with 0 and 1;
     eval_labels: texts with classes; both in any of these forms, measured during training beside `eval_tasks`.
     callbacks: as in `transformers.Trainer`. trainer_class: a subclass of `dcpcse.Trainer`. plugin: modules or files
     (.py) that register methods. options: every other option of train.py by its name, with the same default, such as
@@ -149,9 +148,11 @@ def train(
         inputs = {"train_data": train_data, "eval_pairs": eval_pairs, "eval_labels": eval_labels, "method": method}
         objects = {name: value for name, value in inputs.items() if not isinstance(value, str | os.PathLike)}
         given = {_OPTIONS.get(name, name): value for name, value in inputs.items() if name not in objects}
-        given |= {"model_name_or_path": _encoder_name(model), "preset": preset, "output_dir": output_dir, **options}
-        given["plugin"] = plugin or None
-        parser = _parser(plugin)
+        encoder = None if model is None and isinstance(method, Method) else _encoder_name(model)
+        given |= {"model_name_or_path": encoder, "preset": preset, "output_dir": output_dir, **options}
+        given["plugin"] = _plugins(plugin) or None
+        load_plugins(given["plugin"] or ())
+        parser = training_option_parser()
         values = python_options(parser, given, others=signature(train).parameters)
         with _unchanged_process(), _output_folder(values) as folder:
             resolved, names = resolve_options(parser, values)
@@ -162,13 +163,11 @@ def train(
         return TrainingResult(trainer, folder)
 
 
-def _parser(plugin: Any) -> Parser:
-    """Return the parser of the options, after the methods of plugins were registered."""
-    plugins = [plugin] if isinstance(plugin, str | os.PathLike) else plugin
+def _plugins(given: Any) -> list[str]:
+    plugins = [given] if isinstance(given, str | os.PathLike) else given
     if not isinstance(plugins, list | tuple):
-        raise UserError(f"plugin is a {type(plugin).__name__}; give modules or .py files as a list of strings")
-    load_plugins([string("plugin", one) for one in plugins])
-    return training_option_parser()
+        raise UserError(f"plugin is a {type(given).__name__}; give modules or .py files as a list of strings")
+    return [string("plugin", one) for one in plugins]
 
 
 def _encoder_name(model: Any) -> str:
@@ -245,11 +244,12 @@ def _explained_interruption(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         text = in_python_words(str(error) or resume_hint(folder))
-        if newest := last_checkpoint(folder):
+        newest = last_checkpoint(folder)
+        if newest and str(newest) in text:  # not at the end, when the folder itself has the model
             text += f"; dcpcse.load({str(newest)!r}) loads the model so far"
         if temporary and any(folder.iterdir()):
             del _temporary[folder]
-            text += f"; the temporary folder is kept: resume with output_dir={str(folder)!r}"
+            text += f"; the temporary folder is kept: output_dir={str(folder)!r} resumes in it"
         error.args = (text,)
         raise
 

@@ -254,7 +254,7 @@ def test_an_interrupted_training_leaves_a_usable_result(train, heard, tmp_path, 
 
 def test_an_interruption_keeps_a_temporary_folder(train, heard):
     with pytest.raises(
-        KeyboardInterrupt, match=r"the temporary folder is kept: resume with output_dir='(.*)'"
+        KeyboardInterrupt, match=r"the temporary folder is kept: output_dir='.*' resumes in it"
     ) as caught:
         train(output_dir=None, callbacks=[_InterruptAt(2)])
     folder = str(caught.value).rsplit("'", 2)[1]
