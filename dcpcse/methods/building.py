@@ -1,6 +1,5 @@
 """Functions that build the parts of a method from its options: the sentence encoder, templates and loss terms."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,10 +22,9 @@ from dcpcse.losses.masked_lm import exponential_decay
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Method
+from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -118,9 +116,7 @@ def denoising_of(backbone: Backbone, args: ModelArguments) -> Denoising:
         return NO_DENOISING
     first = positions_of(backbone.model).first
     if args.denoise_from_zero and not first:
-        logger.warning(
-            "--denoise_from_zero has no effect on %s, whose positions begin at 0 anyway", backbone.source.model_type
-        )
+        warn(f"--denoise_from_zero has no effect on {backbone.source.model_type}, whose positions begin at 0 anyway")
     return Denoising(
         training=args.denoise,
         inference=args.denoise_at_inference,
@@ -207,10 +203,9 @@ def _position_offset(backbone: Backbone, args: ModelArguments) -> int:
     if not positions_of(backbone.model).rotary:
         return args.pre_seq_len if args.position_offset is None else args.position_offset
     if args.position_offset:
-        logger.warning(
-            "--position_offset %d has no effect on %s, whose position embeddings are rotary and encode distances only",
-            args.position_offset,
-            backbone.source.model_type,
+        warn(
+            f"--position_offset {args.position_offset} has no effect on {backbone.source.model_type}, whose position "
+            "embeddings are rotary and encode distances only"
         )
     return 0
 

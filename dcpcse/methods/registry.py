@@ -1,7 +1,6 @@
 """The registry of methods: functions that register a method, fill in default options and build the method."""
 
 import functools
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
@@ -21,12 +20,11 @@ from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import METHOD_NAME
 from dcpcse.losses import Loss, Term
 from dcpcse.methods.arguments import ModelArguments
+from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.option_fields import require_effect
 from dcpcse.utils.safetensors_io import TORCH_DTYPES
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -324,10 +322,9 @@ def build_resolved(backbone: Backbone, args: ModelArguments, columns: Sequence[s
 def _without_blanks(method: Method) -> Method:
     """Return the method with views that leave out the blank before the sentence."""
     if not any(template.lead_matters for template in method.model.templates):
-        logger.warning(
-            "--no_blank_in_training has no effect: the tokenizer of %s ignores the blank before the sentence, or the "
-            "templates have none",
-            method.model.source.model_type,
+        warn(
+            f"--no_blank_in_training has no effect: the tokenizer of {method.model.source.model_type} ignores the "
+            "blank before the sentence, or the templates have none"
         )
     return replace(method, views=tuple(replace(view, blank=False) for view in method.views))
 

@@ -16,6 +16,7 @@ from dcpcse.encoders.storage import manifest, model_folder
 from dcpcse.methods import Method
 from dcpcse.training.arguments import TrainingArguments
 from dcpcse.training.atomic_save import read_seal
+from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.live_runs import read_beside_training
@@ -112,9 +113,9 @@ class Checkpoint:
                     f"{self.folder} was written with --{name} {was}, this run has --{name} {now}; {_SAME_OPTIONS}"
                 )
             if name in _MOVES_SCHEDULE:
-                logger.warning("--%s was %s and is %s now: the learning rate follows the new length", name, was, now)
+                warn(f"--{name} was {was} and is {now} now: the learning rate follows the new length")
             if name in _MOVES_ROUNDING:
-                logger.warning("--%s was %s and is %s now: the last digits may differ", name, was, now)
+                warn(f"--{name} was {was} and is {now} now: the last digits may differ")
 
     def require_same_origin(self, made_of: Mapping[str, Any]) -> None:
         """Raise UserError if an input of the run has changed, such as the content of the training file."""
