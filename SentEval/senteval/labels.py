@@ -91,6 +91,7 @@ class LoadedLabels:
 
     task: LabelsTask
     split: str
+    family = "labels"
 
     def located(self) -> Iterator[Located]:
         return zip(self.task.examples.texts[0], self.task.examples.lines, strict=True)

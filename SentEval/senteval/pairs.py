@@ -77,12 +77,16 @@ class PairsTask:
 class LoadedPairs(LoadedSts):
     """The user's scored pairs."""
 
+    family = "pairs"
+
     def score(self, embed: Embeddings, settings: Settings) -> TaskResult:
-        return replace(super().score(embed, settings), family="pairs")
+        return replace(super().score(embed, settings), family=self.family)
 
 
-class LoadedBinaryPairs(LoadedSts):
+class LoadedBinaryPairs(LoadedPairs):
     """The user's pairs with the labels 0 and 1."""
+
+    family = "binary-pairs"
 
     def score(self, embed: Embeddings, settings: Settings) -> BinaryPairsResult:
         """Compute average precision, ROC AUC and the best accuracy of the cosines."""

@@ -33,8 +33,8 @@ MAIN_TRAINING_OPTIONS = {
         *("lr_scheduler_type", "warmup_steps", "fp16", "bf16", "use_cpu", "seed"),
     ),
     "evaluation while training": (
-        *("eval_strategy", "eval_steps", "eval_data_dir", "eval_transfer", "load_best_model_at_end"),
-        *("metric_for_best_model", "do_eval"),
+        *("eval_strategy", "eval_steps", "eval_pairs", "eval_labels", "eval_data_dir", "eval_transfer"),
+        *("load_best_model_at_end", "metric_for_best_model", "do_eval"),
     ),
     "output": (
         *("output_dir", "overwrite_output_dir", "resume", "save_strategy", "save_steps", "logging_steps", "report_to"),

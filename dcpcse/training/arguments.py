@@ -62,9 +62,23 @@ class DataArguments:
     )
     pad_to_max_length: bool = option(False, "Pad every batch to --max_seq_length instead of to its longest sentence.")
     overwrite_cache: bool = option(False, "Read the training file again even if its parsed rows are cached.")
+    eval_pairs: str | None = option(
+        None,
+        "File of your own with two sentences and a score (or 0 and 1) per row, evaluated before training and at every "
+        "evaluation; the formats are those of evaluation.py --pairs. It implies --eval_on_start and --eval_strategy "
+        "epoch, and selects the best checkpoint unless --metric_for_best_model is given.",
+        replaces=("metric_for_best_model", "eval_tasks"),
+    )
+    eval_labels: str | None = option(
+        None,
+        "File of your own with a text and its class per row, used like --eval_pairs.",
+        replaces=("metric_for_best_model", "eval_tasks"),
+    )
     eval_data_dir: str = option("SentEval/data", "Folder that contains downstream/STS and downstream/SICK.")
     eval_tasks: list[str] = option(
-        ["STSBenchmark", "SICKRelatedness"], "Tasks whose dev sets are evaluated: STSBenchmark, SICKRelatedness."
+        ["STSBenchmark", "SICKRelatedness"],
+        "Tasks whose dev sets are evaluated: STSBenchmark, SICKRelatedness. With --eval_pairs or --eval_labels "
+        "they are evaluated only if this option is given.",
     )
     eval_transfer: bool = option(
         False,
@@ -72,7 +86,9 @@ class DataArguments:
         "evaluation.",
     )
     custom_eval_data: bool = option(
-        False, "The evaluation files are your own in SentEval's format: do not check them for the official sizes."
+        False,
+        "The evaluation files are your own in SentEval's format: do not check them for the official sizes. For your "
+        "own data in simpler files use --eval_pairs and --eval_labels.",
     )
 
     def __post_init__(self) -> None:

@@ -1,8 +1,16 @@
-"""Load the evaluation data that a run measures during training."""
+"""Load the evaluation data that a run measures during training, and settle the metric of its best checkpoint."""
+
+from collections.abc import Collection
+from typing import Any
 
 from senteval import TRANSFER_TASKS, Suite, load_suite, settings_of_mode
+from senteval.labels import LoadedLabels
+from senteval.pairs import LoadedPairs
 
-from dcpcse.training.arguments import DataArguments
+from dcpcse.evaluation.evaluator import OWN_METRICS
+from dcpcse.evaluation.own_data import own_labels, own_pairs
+from dcpcse.training.arguments import DataArguments, TrainingArguments
+from dcpcse.utils.errors import UserError
 
 
 def dev_tasks(data: DataArguments) -> list[str]:
@@ -10,7 +18,32 @@ def dev_tasks(data: DataArguments) -> list[str]:
     return [*data.eval_tasks, *(TRANSFER_TASKS if data.eval_transfer else ())]
 
 
-def load_dev_tasks(data: DataArguments) -> Suite:
-    """Load and check the files of the dev tasks once for the whole run, before any encoder is loaded."""
+def load_dev_tasks(data: DataArguments, pairs: Any = None, labels: Any = None) -> Suite:
+    """Load and check the data of the dev tasks once for the whole run, before any encoder is loaded.
+
+    pairs, labels: own data that are Python objects; None if they are files (`--eval_pairs`, `--eval_labels`), or if
+    there are none.
+    """
+    pairs, labels = (data.eval_pairs if pairs is None else pairs), (data.eval_labels if labels is None else labels)
+    own = [own_pairs(pairs, "eval_pairs")] if pairs is not None else []
+    own += [own_labels(labels, "eval_labels")] if labels is not None else []
     settings = settings_of_mode("dev", official=not data.custom_eval_data)
-    return load_suite(dev_tasks(data), data.eval_data_dir, settings)
+    return load_suite(dev_tasks(data), data.eval_data_dir, settings, extra=own)
+
+
+def settle_metric(run: TrainingArguments, dev: Suite, given: Collection[str]) -> None:
+    """Set the metric of the best checkpoint to that of the own data, if there are any and no metric is given.
+
+    Raises UserError if the given one is not measured, which depends on the scores of the pairs.
+    """
+    own = [OWN_METRICS[task.family] for task in dev.tasks.values() if isinstance(task, (LoadedPairs, LoadedLabels))]
+    if own and "metric_for_best_model" not in given:
+        run.metric_for_best_model = own[0]
+        return
+    name = (run.metric_for_best_model or "").removeprefix("eval_")
+    if name in OWN_METRICS.values() and name not in own:
+        scores = "only 0 and 1" if name == "pairs_spearman" else "other scores than 0 and 1"
+        raise UserError(
+            f"--metric_for_best_model {name} is not measured, since the pairs of --eval_pairs have {scores}; "
+            f"give {own[0]}"
+        )

@@ -49,7 +49,8 @@ def resolve_options(parser: Parser, given: Mapping[str, Any]) -> "tuple[Options,
     from dcpcse.training.arguments import DataArguments, TrainingArguments
 
     given = presets.drop_unused(_preset(parser, given), given, parser.metadata(), notify) | given
-    values = given | _save_at_evaluations(given) | _implied_method(given)
+    values = given | _measure_own_data(given)
+    values |= _save_at_evaluations(values) | _implied_method(given)
     model, data, run = (
         build_dataclass(kind, values) for kind in (arguments_class(), DataArguments, TrainingArguments)
     )
@@ -107,6 +108,27 @@ def _preset(parser: Parser, given: Mapping[str, Any]) -> dict[str, Any]:
     for line in preset.describe().splitlines():
         notify(line)
     return parser.given_by_name(preset.options)
+
+
+def _measure_own_data(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options implied by own evaluation data: they alone are measured, before training and at every epoch.
+
+    The metric is replaced if the pairs turn out to have the scores 0 and 1 (`dcpcse.training.dev_evaluation`).
+    """
+    own = next((name for name in ("eval_pairs", "eval_labels") if given.get(name) is not None), None)
+    if own is None:
+        return {}
+    metric = "pairs_spearman" if own == "eval_pairs" else "labels_accuracy"
+    implied = {"eval_tasks": [], "metric_for_best_model": metric}
+    if given.get("do_train") or not given.get("do_eval"):
+        implied["eval_strategy"] = "steps" if "eval_steps" in given else "epoch"
+        implied["eval_on_start"] = given.get("eval_strategy") != "no"
+    implied = {name: value for name, value in implied.items() if name not in given}
+    if "eval_strategy" in implied:
+        every = f"{given['eval_steps']} steps" if "eval_steps" in given else "epoch"
+        start = "before training and " if implied.get("eval_on_start", given.get("eval_on_start")) else ""
+        notify(f"--{own} is evaluated {start}after every {every}; --eval_strategy changes this")
+    return implied
 
 
 def _save_at_evaluations(given: Mapping[str, Any]) -> dict[str, Any]:

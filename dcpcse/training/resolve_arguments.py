@@ -29,6 +29,7 @@ DURING_TRAINING = Need("--eval_strategy steps or epoch", lambda run: run.eval_st
 ADAM = Need("an --optim with Adam", lambda run: "adam" in _word(run.optim))
 NEEDS: Mapping[str, Need] = {
     **dict.fromkeys(("eval_data_dir", "custom_eval_data", "eval_tasks", "per_device_eval_batch_size"), SCORES_DEV),
+    **dict.fromkeys(("eval_pairs", "eval_labels"), SCORES_DEV),
     **dict.fromkeys(("metric_for_best_model", "load_best_model_at_end", "greater_is_better"), SCORES_DEV),
     "denoise_in_dev": SCORES_DEV,
     "eval_steps": Need("--eval_strategy steps", lambda run: run.eval_strategy == "steps"),
@@ -160,7 +161,9 @@ def _require_schedule(run: TrainingArguments) -> None:
 
 
 def _require_metric(name: str, data: DataArguments) -> None:
-    known = [METRIC_NAMES[task] for task in data.eval_tasks if task in METRIC_NAMES]
+    own = {"eval_pairs": ("pairs_spearman", "pairs_ap"), "eval_labels": ("labels_accuracy",)}
+    known = [metric for option, metrics in own.items() if getattr(data, option) is not None for metric in metrics]
+    known += [METRIC_NAMES[task] for task in data.eval_tasks if task in METRIC_NAMES]
     known += ["avg_sts"] if len(known) == len(METRIC_NAMES) else []
     known += [*TRANSFER_TASKS, "avg_transfer"] if data.eval_transfer else []
     if name.removeprefix("eval_") not in known:

@@ -36,7 +36,7 @@ from dcpcse.methods.plugins import digest_from_outside
 from dcpcse.methods.registry import Builder
 from dcpcse.training import atomic_save, checkpoints, output_folder
 from dcpcse.training.arguments import DataArguments, TrainingArguments
-from dcpcse.training.dev_evaluation import load_dev_tasks
+from dcpcse.training.dev_evaluation import load_dev_tasks, settle_metric
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.progress_bar import print_no_log
 from dcpcse.training.publish import PushTarget, push_to_hub, remove_old_card, require_pushable
@@ -114,7 +114,9 @@ def _train_with(
         require_pushable(run_args.output_dir, target)
     checkpoint = checkpoints.find_checkpoint(run_args)
     require_training_file(model_args, data_args)
-    dev = load_dev_tasks(data_args) if wants_dev_scores(run_args) else None
+    dev = load_dev_tasks(data_args, inputs.eval_pairs, inputs.eval_labels) if wants_dev_scores(run_args) else None
+    if dev:
+        settle_metric(run_args, dev, given)
     data = load_training_file(data_args.train_file, _data_cache(model_args), refresh=data_args.overwrite_cache)
     require_data(data, model_args, run_args, data_args.train_file)
     model_args = fill_defaults(model_args, data.roles)

@@ -17,7 +17,8 @@ from dcpcse.utils.run_files import RUN_FILE, is_number
 
 Content = TypeVar("Content")
 
-DEV_METRICS = ("stsb_spearman", "avg_sts", "sickr_spearman", "avg_transfer")
+DEV_METRICS = ("pairs_spearman", "pairs_ap", "labels_accuracy", "stsb_spearman", "avg_sts", "sickr_spearman")
+DEV_METRICS += ("avg_transfer",)
 """If a run does not select its best checkpoint by a dev score, the first available one of these is shown."""
 
 DEV_PREFIX = "eval_"

@@ -240,7 +240,7 @@ def test_sklearn_and_hidden_units_change_the_classifier(words, tool, tmp_path):
 REFUSED = {
     "pairs called as a task": (
         ["--pairs", "{CR}", "--task_set", "na", "--tasks", "CR"],
-        "same name as another task, CR",
+        "the same name as another task",
     ),
     "data folder that is none": (["--data_dir", "nowhere", "--task_set", "transfer"], "--data_dir"),
     "few-shot option without few-shot": (["--shots", "8"], "--shots has no effect without a fewshot task"),
