@@ -362,6 +362,21 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("batches dealt out", "train ... --accelerator_config '{\"split_batches\": true}'", "split_batches"),
         Case("neither yes nor no", "train ... --do_train maybe", "maybe"),
         Case("the score misspelt", "train ... --do_eval --metric_for_best_model sts --eval_data_dir sts", "sts"),
+        Case(
+            "own pairs without a file", "train ... --eval_strategy epoch --eval_pairs nowhere.csv", "nowhere.csv"
+        ),
+        Case(
+            "own pairs that do not have the score asked for",
+            "train ... --eval_strategy epoch --eval_pairs my.csv --metric_for_best_model pairs_ap",
+            "--metric_for_best_model pairs_ap",
+            files={"my.csv": "first,second,score\na,b,1\nc,d,2\n"},
+        ),
+        Case(
+            "the score of a task beside own pairs",
+            "train ... --eval_strategy epoch --eval_pairs my.csv --metric_for_best_model stsb_spearman",
+            "--metric_for_best_model stsb_spearman",
+            files={"my.csv": "first,second,score\na,b,1\nc,d,2\n"},
+        ),
         Case("a task without a dev set", "train ... --do_eval --eval_tasks STS12", "STS12"),
         Case("generator of another vocabulary", "train ... --method d2cse --generator_name roberta", "roberta"),
         Case("corpus that there is not", "train ... --method d2cse --corrupted_corpus nowhere", "nowhere"),
@@ -598,6 +613,43 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             files={"my.tsv": "a\tb\tnan\nc\td\t1\n"},
         ),
         Case("own pairs: one", "evaluate ... --pairs my.tsv", "my.tsv", files={"my.tsv": "a\tb\t1\n"}),
+        Case(
+            "own pairs: one score for all",
+            "evaluate ... --pairs my.csv",
+            "my.csv: every gold score is 1",
+            files={"my.csv": "a,b,score\nc,d,1\ne,f,1\n"},
+        ),
+        Case(
+            "own pairs: further columns",
+            "evaluate ... --pairs my.csv",
+            "my.csv:1",
+            files={"my.csv": "id,first,second,score\n1,a,b,3\n"},
+        ),
+        Case(
+            "own pairs: a number for a sentence",
+            "evaluate ... --pairs my.jsonl",
+            "my.jsonl:1",
+            files={"my.jsonl": '{"first": 3, "second": "b", "score": 1}\n'},
+        ),
+        Case("own labels: no such file", "evaluate ... --labels nowhere.csv", "nowhere.csv"),
+        Case(
+            "own labels: one class",
+            "evaluate ... --labels my.csv",
+            "my.csv: every text has the class 'x'",
+            files={"my.csv": "text,label\na,x\nb,x\n"},
+        ),
+        Case(
+            "own labels: a rare class",
+            "evaluate ... --labels my.csv",
+            "my.csv:12: the class 'z'",
+            files={"my.csv": "text,label\n" + "a,x\nb,y\n" * 5 + "c,z\n"},
+        ),
+        Case(
+            "own labels: a blank text",
+            "evaluate ... --labels my.csv",
+            "my.csv:3",
+            files={"my.csv": "text,label\na,x\n ,y\n"},
+        ),
         Case(
             "geometry of nothing",
             "evaluate ... --mode test --task_set geometry --geometry_sentences nowhere.txt",
