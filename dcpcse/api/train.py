@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 
 from dcpcse.api.words import in_python_words, python_words
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.evaluation.own_data import describe_object
 from dcpcse.methods import Method
 from dcpcse.methods.plugins import load_plugins
 from dcpcse.methods.registry import Builder
@@ -149,6 +150,9 @@ def train(
         inputs = {"train_data": train_data, "eval_pairs": eval_pairs, "eval_labels": eval_labels, "method": method}
         objects = {name: value for name, value in inputs.items() if not isinstance(value, str | os.PathLike)}
         given = {_OPTIONS.get(name, name): value for name, value in inputs.items() if name not in objects}
+        # The options hold what records say of objects; own evaluation data imply other options in either form.
+        own = {name: objects[name] for name in ("eval_pairs", "eval_labels") if objects.get(name) is not None}
+        given |= {name: describe_object(data) for name, data in own.items()}
         encoder = None if model is None and isinstance(method, Method) else _encoder_name(model)
         given |= {"model_name_or_path": encoder, "preset": preset, "output_dir": output_dir, **options}
         given["plugin"] = _plugins(plugin) or None

@@ -100,6 +100,11 @@ def own_pairs(data: Any, name: str = "pairs") -> PairsTask:
     return PairsTask(table.source.name, found, content)
 
 
+def describe_object(data: Any) -> str:
+    """Return the words by which the records of a run name own data that are a Python object."""
+    return f"Python object: {type(data).__name__}"
+
+
 def own_labels(data: Any, name: str = "labels") -> LabelsTask:
     """Return the evaluation task of your own labelled texts.
 

@@ -115,10 +115,10 @@ def _measure_own_data(given: Mapping[str, Any]) -> dict[str, Any]:
 
     The metric is replaced if the pairs turn out to have the scores 0 and 1 (`dcpcse.training.dev_evaluation`).
     """
-    own = next((name for name in ("eval_pairs", "eval_labels") if given.get(name) is not None), None)
-    if own is None:
+    own = [name for name in ("eval_pairs", "eval_labels") if given.get(name) is not None]
+    if not own:
         return {}
-    metric = "pairs_spearman" if own == "eval_pairs" else "labels_accuracy"
+    metric = "pairs_spearman" if "eval_pairs" in own else "labels_accuracy"
     implied = {"eval_tasks": [], "metric_for_best_model": metric}
     if given.get("do_train") or not given.get("do_eval"):
         implied["eval_strategy"] = "steps" if "eval_steps" in given else "epoch"
@@ -127,7 +127,8 @@ def _measure_own_data(given: Mapping[str, Any]) -> dict[str, Any]:
     if "eval_strategy" in implied:
         every = f"{given['eval_steps']} steps" if "eval_steps" in given else "epoch"
         start = "before training and " if implied.get("eval_on_start", given.get("eval_on_start")) else ""
-        notify(f"--{own} is evaluated {start}after every {every}; --eval_strategy changes this")
+        names = " and ".join(f"--{name}" for name in own)
+        notify(f"{names}: evaluated {start}after every {every}; --eval_strategy changes this")
     return implied
 
 

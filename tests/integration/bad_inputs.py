@@ -362,9 +362,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("batches dealt out", "train ... --accelerator_config '{\"split_batches\": true}'", "split_batches"),
         Case("neither yes nor no", "train ... --do_train maybe", "maybe"),
         Case("the score misspelt", "train ... --do_eval --metric_for_best_model sts --eval_data_dir sts", "sts"),
-        Case(
-            "own pairs without a file", "train ... --eval_strategy epoch --eval_pairs nowhere.csv", "nowhere.csv"
-        ),
+        Case("own pairs without a file", "train ... --eval_strategy epoch --eval_pairs nowhere.csv", "nowhere.csv"),
         Case(
             "own pairs that do not have the score asked for",
             "train ... --eval_strategy epoch --eval_pairs my.csv --metric_for_best_model pairs_ap",

@@ -10,8 +10,8 @@ from dcpcse.analysis.plots import training_curves
 from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.runs import runs_command
 from dcpcse.cli.parse import parse_training
-from dcpcse.training.run import Inputs, run_training
 from dcpcse.training.run_history import read_run
+from dcpcse.utils.errors import UserError
 from dcpcse.utils.run_files import read_options
 
 NO_SENTEVAL = {"eval_data_dir": "nowhere"}
@@ -79,7 +79,7 @@ def test_own_data_alone_imply_an_evaluation_at_the_start_and_at_every_epoch(tiny
     end = run.state["global_step"]
     assert steps_of(run, "eval_pairs_ap") == [0, end // 2, end]
     assert run.state["best_metric"] == max(run.logged("eval_pairs_ap")[1:])
-    assert "--eval_pairs is evaluated before training and after every epoch" in caplog.text
+    assert "--eval_pairs: evaluated before training and after every epoch" in caplog.text
 
 
 def test_tasks_of_senteval_are_measured_beside_own_data_if_they_are_named(tiny, train, train_txt, own, sts_data):
@@ -90,17 +90,29 @@ def test_tasks_of_senteval_are_measured_beside_own_data_if_they_are_named(tiny, 
     assert run.state["best_metric"] == max(run.logged("eval_labels_accuracy"))
 
 
-def test_python_objects_are_measured_as_the_files_are(tiny, train, train_txt, own, sentences, tmp_path):
-    def trained(inputs: Inputs, folder: str):
-        argv = train.argv(tiny("bert"), train_txt, tmp_path / folder, eval_labels=own["labels"], **NO_SENTEVAL)
-        trainer = run_training(*parse_training([*argv, "--eval_steps", "2", "--eval_pairs", own["pairs"]]), inputs)
-        return [entry for entry in trainer.state.log_history if "eval_pairs_spearman" in entry]
-
+def test_python_objects_are_evaluated_as_the_files_are(tiny, train, train_txt, own, sentences):
     gold = np.random.default_rng(3).permutation(6)
-    frame = {"score": gold, "first": sentences[:6], "second": sentences[6:12]}
+    columns = {"score": gold, "first": sentences[:6], "second": sentences[6:12]}
     labelled = ((text, CLASSES[i % 2]) for i, text in enumerate(sentences))
-    objects = trained(Inputs(eval_pairs=frame, eval_labels=labelled), "objects")
-    assert objects == trained(Inputs(), "files") and len(objects) == 4
+    options = {"eval_steps": 2, "max_steps": 4, "use_cpu": True, "disable_tqdm": True, "cache_dir": train.cache_dir}
+    options |= {"save_strategy": "no", "report_to": "none", **NO_SENTEVAL}
+    objects = dcpcse.train(tiny("bert"), train_txt, eval_pairs=columns, eval_labels=labelled, **options)
+    files = dcpcse.train(tiny("bert"), train_txt, eval_pairs=own["pairs"], eval_labels=own["labels"], **options)
+
+    def scores(result) -> list[dict[str, float]]:
+        return [
+            {name: value for name, value in line.items() if name.startswith("eval_") or name == "step"}
+            for line in result.history
+            if "eval_pairs_spearman" in line
+        ]
+
+    assert scores(objects) == scores(files) and [line["step"] for line in scores(objects)[:3]] == [0, 2, 4]
+    assert read_options(objects.folder)["eval_pairs"] == "Python object: dict"
+    assert objects.metrics["eval_labels_accuracy"] == scores(objects)[-1]["eval_labels_accuracy"]
+    with pytest.raises(UserError, match=r"^eval_pairs: row 2: gold score nan found, a number expected; give two"):
+        dcpcse.train(tiny("bert"), train_txt, eval_pairs=[("a", "b", 1), ("c", "d", float("nan"))], **options)
+    with pytest.raises(UserError, match=r"^eval_labels: every text has the class"):
+        dcpcse.train(tiny("bert"), train_txt, eval_labels=[("a", 1), ("b", 1)], **options)
 
 
 def test_a_preset_gives_way_to_own_data(tiny, own, tmp_path):
