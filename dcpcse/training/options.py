@@ -125,10 +125,10 @@ def _measure_own_data(given: Mapping[str, Any]) -> dict[str, Any]:
         implied["eval_on_start"] = given.get("eval_strategy") != "no"
     implied = {name: value for name, value in implied.items() if name not in given}
     if "eval_strategy" in implied:
-        every = f"{given['eval_steps']} steps" if "eval_steps" in given else "epoch"
+        when = "at the steps of --eval_steps" if "eval_steps" in given else "after every epoch"
         start = "before training and " if implied.get("eval_on_start", given.get("eval_on_start")) else ""
         names = " and ".join(f"--{name}" for name in own)
-        notify(f"{names}: evaluated {start}after every {every}; --eval_strategy changes this")
+        notify(f"{names}: evaluated {start}{when}; --eval_strategy changes this")
     return implied
 
 

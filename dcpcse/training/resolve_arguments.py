@@ -161,13 +161,21 @@ def _require_schedule(run: TrainingArguments) -> None:
 
 
 def _require_metric(name: str, data: DataArguments) -> None:
+    """Raise UserError if the metric of the best checkpoint is not measured."""
     own = {"eval_pairs": ("pairs_spearman", "pairs_ap"), "eval_labels": ("labels_accuracy",)}
     known = [metric for option, metrics in own.items() if getattr(data, option) is not None for metric in metrics]
-    known += [METRIC_NAMES[task] for task in data.eval_tasks if task in METRIC_NAMES]
-    known += ["avg_sts"] if len(known) == len(METRIC_NAMES) else []
+    sts = {METRIC_NAMES[task]: task for task in data.eval_tasks if task in METRIC_NAMES}
+    known += [*sts, *(["avg_sts"] if len(sts) == len(METRIC_NAMES) else [])]
     known += [*TRANSFER_TASKS, "avg_transfer"] if data.eval_transfer else []
-    if name.removeprefix("eval_") not in known:
-        raise invalid_choice("--metric_for_best_model", name, known)
+    name = name.removeprefix("eval_")
+    if name in known:
+        return
+    if tasks := [task for task, metric in METRIC_NAMES.items() if name in (metric, "avg_sts")]:
+        raise UserError(
+            f"--metric_for_best_model {name} is not measured; add --eval_tasks {' '.join(tasks)}, or choose from: "
+            f"{', '.join(known)}"
+        )
+    raise invalid_choice("--metric_for_best_model", name, known)
 
 
 def wants_dev_scores(run: TrainingArguments) -> bool:
