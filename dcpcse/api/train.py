@@ -161,7 +161,7 @@ def train(
         values = python_options(parser, given, others=signature(train).parameters)
         with _unchanged_process(), _output_folder(values) as folder:
             resolved, names = resolve_options(parser, values)
-            require_valid(resolved, names, has_data="train_data" in objects)
+            require_valid(resolved, names, "train_data" in objects, isinstance(method, Method))
             with _explained_interruption(folder):
                 inputs = Inputs(**objects, callbacks=callbacks, trainer_class=trainer_class, prints_log=False)
                 trainer = run_training(resolved, names, inputs)

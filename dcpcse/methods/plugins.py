@@ -1,7 +1,8 @@
-"""Loading of methods from outside this package: from installed packages, and from modules or files (--plugin)."""
+"""Methods from outside this package: loading of installed packages, modules and files (--plugin), and identity."""
 
 import hashlib
 import importlib
+import inspect
 import logging
 import sys
 import traceback
@@ -10,8 +11,10 @@ from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Any
 
 from dcpcse.methods import METHODS
+from dcpcse.methods.registry import Builder
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import file_sha256
 
@@ -38,13 +41,35 @@ def load_plugins(named: Sequence[str]) -> None:
             raise UserError(f"--plugin {name} registers no method; decorate one with @dcpcse.methods.register(NAME)")
 
 
-def digest_from_outside(method: str | None) -> str | None:
-    """Return the sha256 of the file that defines a method, as it was run; None for the methods of this package."""
-    module = METHODS[method].build.__module__ if method in METHODS else __name__
+def code_digest(build: Builder) -> dict[str, str]:
+    """Return the sha256 of the code of a method, by what it is computed from; {} for the methods of this package.
+
+    It is computed from the file that registers the method, as it was run. For a function of a notebook, a script or an
+    interactive session, and for one that is not registered, it is computed from the source of the function alone, or
+    from its bytecode if Python does not know the source.
+    """
+    module = build.__module__
     if module.startswith(f"{__package__}."):
-        return None
-    file = _file_of(module)
-    return _DIGESTS.get(module) or (file and file_sha256(file))
+        return {}
+    registered = module != "__main__" and any(entry.build is build for entry in METHODS.values())
+    file = _file_of(module) if registered else None
+    if file or (registered and module in _DIGESTS):
+        return {"file of the method": _DIGESTS.get(module) or file_sha256(file)}
+    try:
+        text = inspect.getsource(build)
+    except (OSError, TypeError):
+        code = getattr(build, "__code__", None)
+        text = repr(code and _bytecode(code))
+    return {"source of the method": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()}
+
+
+def _bytecode(code: CodeType) -> list[Any]:
+    """Return the instructions, names and constants of a function and of those inside it, without paths and lines."""
+    constants = [
+        _bytecode(one) if isinstance(one, CodeType) else sorted(map(repr, one)) if isinstance(one, frozenset) else one
+        for one in code.co_consts
+    ]
+    return [code.co_code.hex(), code.co_names, code.co_varnames, constants]
 
 
 _DIGESTS: dict[str, str] = {}

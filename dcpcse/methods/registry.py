@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dcpcse.data.labels import Columns
+from dcpcse.data.labels import LABEL, SCORE, Columns
 from dcpcse.data.views import View
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import set_frozen_dtype
@@ -154,12 +154,12 @@ def register(
     parts = options if isinstance(options, tuple) else (options,)
 
     def decorator(builder: Builder) -> Builder:
-        if name in METHODS:
+        if name in METHODS and not _is_run_again(builder, METHODS[name].build):
             raise ValueError(f"the method name {name!r} is already registered, by {METHODS[name].build.__module__}")
         if not _NAME.fullmatch(name):
             raise ValueError(f"the method name {name!r} is invalid; use lower-case letters, digits, '.', '_' and '-'")
         for part in parts:
-            _require_valid_options(part)
+            _require_valid_options(part, replaced=name)
         known = {field.name for part in (ModelArguments, *parts) for field in fields(part)}
         if unknown := sorted(set(fixed) - known):
             hint = did_you_mean(unknown[0], known)
@@ -173,15 +173,51 @@ def register(
 _NAME = re.compile(METHOD_NAME)
 
 
+def _is_run_again(builder: Builder, registered: Builder) -> bool:
+    """Return whether a cell of a notebook, or an interactive session, defines the same function again."""
+    names = [(one.__module__, one.__qualname__) for one in (builder, registered)]
+    return names[0] == names[1] and builder.__module__ == "__main__"
+
+
+def find_method(method: str | Builder) -> tuple[str, Entry]:
+    """Return the name and the entry of a method, given its registered name or the function that builds it.
+
+    A function need not be registered: its name is the name of the method, which has the defaults of `dcpcse` (deep
+    prompts, [CLS] pooling) and may use labels. Raises UserError if there is no such method, or if the name is invalid
+    or that of another method.
+    """
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise invalid_choice("--method", method, sorted(METHODS))
+        return method, METHODS[method]
+    registered = next((name for name, entry in METHODS.items() if entry.build is method), None)
+    if registered is not None:
+        return registered, METHODS[registered]
+    name = getattr(method, "__name__", type(method).__name__)
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"method: the function {name} gives the method its name, which may have lower-case letters, digits, '.', "
+            "'_' and '-'; define it with def and such a name"
+        )
+    if name in METHODS:
+        raise UserError(f"method: the function {name} has the name of a registered method; rename it")
+    fixed = {"tuning": "deep", "pooler_type": "cls"}
+    return name, Entry(method, _with_fixed(None, fixed), labels=(LABEL, SCORE))
+
+
 def _with_fixed(defaults: Defaults | None, fixed: Mapping[str, Any]) -> Defaults:
     return lambda args, columns: {**fixed, **(defaults(args, columns) if defaults else {})}
 
 
-def _require_valid_options(part: type) -> None:
-    """Raise ValueError if an option of the dataclass has a name that is taken or a default other than None."""
-    taken = {field.name: known.__module__ for known in (ModelArguments, *option_parts()) for field in fields(known)}
+def _require_valid_options(part: type, replaced: str) -> None:
+    """Raise ValueError if an option of the dataclass has a name that is taken or a default other than None.
+
+    replaced: the name of the method whose own options are not taken, as it is registered again.
+    """
+    others = option_parts(without=replaced)
+    taken = {field.name: known.__module__ for known in (ModelArguments, *others) for field in fields(known)}
     for field in fields(part):
-        if part not in option_parts() and field.name in taken:
+        if part not in others and field.name in taken:
             raise ValueError(
                 f"the option --{field.name} of {part.__module__} already exists in {taken[field.name]}; rename it"
             )
@@ -191,9 +227,13 @@ def _require_valid_options(part: type) -> None:
             )
 
 
-def option_parts() -> tuple[type, ...]:
-    """Return the dataclasses of options of all registered methods, each dataclass once."""
-    return tuple(dict.fromkeys(part for entry in METHODS.values() for part in entry.parts))
+def option_parts(without: str | None = None) -> tuple[type, ...]:
+    """Return the dataclasses of options of all registered methods, each dataclass once.
+
+    without: the name of a method whose dataclasses are left out unless other methods share them.
+    """
+    entries = [entry for name, entry in METHODS.items() if name != without]
+    return tuple(dict.fromkeys(part for entry in entries for part in entry.parts))
 
 
 def arguments_class() -> type[ModelArguments]:
@@ -218,17 +258,16 @@ def model_arguments(**given: Any) -> ModelArguments:
     return arguments_class()(**given)
 
 
-def fill_defaults(args: ModelArguments, columns: Sequence[str] | None) -> ModelArguments:
+def fill_defaults(args: ModelArguments, columns: Sequence[str] | None, entry: Entry | None = None) -> ModelArguments:
     """Return the options with a value for every option that was left out.
 
     columns: the columns of the training data. None means that they are not known yet: only contradictions that do not
-    depend on them are found, and the values are those for single sentences.
+    depend on them are found, and the values are those for single sentences. entry: the method; by default, the one
+    that is registered as `args.method`.
 
     Raises UserError if the method is unknown, if an option has no effect, or if options cannot be combined.
     """
-    if args.method not in METHODS:
-        raise invalid_choice("--method", args.method, sorted(METHODS))
-    entry = METHODS[args.method]
+    entry = entry or find_method(args.method)[1]
     for name in sorted(set().union(*(other.options for other in METHODS.values())) - entry.options):
         if getattr(args, name) is not None:
             owners = " and ".join(method for method, other in METHODS.items() if name in other.options)
@@ -236,7 +275,7 @@ def fill_defaults(args: ModelArguments, columns: Sequence[str] | None) -> ModelA
                 f"--{name} is an option of --method {owners} and has no effect on {args.method}; leave it out"
             )
     known, columns = columns, Columns.of(columns or ["anchor"])
-    _require_labels_used(args.method, columns.label)
+    _require_labels_used(args.method, entry, columns.label)
     filled = _filled(args, entry.defaults(args, columns))
     for part in entry.parts:
         filled = _filled(filled, part.defaults(filled, columns) if hasattr(part, "defaults") else {})
@@ -245,9 +284,9 @@ def fill_defaults(args: ModelArguments, columns: Sequence[str] | None) -> ModelA
     return _filled(filled, _common(filled))
 
 
-def _require_labels_used(method: str, label: str | None) -> None:
+def _require_labels_used(method: str, entry: Entry, label: str | None) -> None:
     """Raise UserError if the data have a label column that the method does not use."""
-    if label is None or label in METHODS[method].labels:
+    if label is None or label in entry.labels:
         return
     users = ", ".join(name for name, entry in sorted(METHODS.items()) if label in entry.labels)
     raise UserError(
@@ -295,11 +334,16 @@ def build_method(backbone: Backbone, args: ModelArguments, columns: Sequence[str
     return build_resolved(backbone, fill_defaults(args, columns), columns)
 
 
-def build_resolved(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
-    """Build a method as `build_method` does. args: options that `fill_defaults` returned for the same columns."""
-    columns = Columns.of(columns)
-    method = METHODS[args.method].build(backbone, args, columns)
-    _require_complete(method, args.method, columns)
+def build_resolved(
+    backbone: Backbone, args: ModelArguments, columns: Sequence[str], entry: Entry | None = None
+) -> Method:
+    """Build a method as `build_method` does.
+
+    args: options that `fill_defaults` returned for the same columns and entry.
+    """
+    columns, entry = Columns.of(columns), entry or find_method(args.method)[1]
+    method = entry.build(backbone, args, columns)
+    require_complete(method, args.method, columns)
     if args.no_blank_in_training:
         method = _without_blanks(method)
     if args.init_from:
@@ -329,8 +373,11 @@ def _without_blanks(method: Method) -> Method:
     return replace(method, views=tuple(replace(view, blank=False) for view in method.views))
 
 
-def _require_complete(method: Any, name: str, columns: Sequence[str]) -> None:
-    """Raise UserError if a method cannot be trained. method: the return value of a builder, possibly of a plugin."""
+def require_complete(method: Any, name: str, columns: Sequence[str]) -> None:
+    """Raise UserError if a method cannot be trained on data with these columns.
+
+    method: the return value of a builder, possibly of a plugin.
+    """
     if not isinstance(method, Method):
         raise UserError(
             f"the builder of --method {name} returned {type(method).__name__}; return Method(model, views, terms)"

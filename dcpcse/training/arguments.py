@@ -4,15 +4,18 @@ The names are those of the public SimCSE and DCPCSE scripts; `dcpcse.cli.legacy_
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import MISSING, Field, dataclass, fields
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, get_args
 
 import torch
 import transformers
 from transformers.training_args import OptimizerNames
 
 from dcpcse.utils import schema
+from dcpcse.utils.arguments import number, truth_value, whole_number
 from dcpcse.utils.distributed import init_process_group, launched
 from dcpcse.utils.errors import UserError, invalid_choice
 from dcpcse.utils.option_fields import option, require, require_seed
@@ -42,6 +45,9 @@ UNSUPPORTED = {
     **dict.fromkeys(("include_num_input_tokens_seen", "average_tokens_across_devices"), _UNUSED),
 }
 """Option of transformers.TrainingArguments that is rejected → reason."""
+
+_CHECKS = {bool: truth_value, int: whole_number, float: number}
+"""Type of an option → the function that checks a value of it."""
 
 
 @dataclass
@@ -101,7 +107,16 @@ MAX_EPOCHS, MAX_LEARNING_RATE = 1_000_000, 1e38
 
 @dataclass
 class TrainingArguments(transformers.TrainingArguments):
-    """Options of a run: those of transformers' Trainer, and further options of train.py."""
+    """Options of a run: those of transformers' Trainer, and further options of train.py.
+
+    Differences from transformers: `optim` is `adamw_torch`, losses that are not finite stop a run, batches of the
+    evaluation contain 128 sentences, and `metric_for_best_model` is a score of the evaluation data, by default the
+    first one. Options that would change the meaning of a contrastive loss are refused. Raises UserError for values
+    that are not allowed.
+    """
+
+    given = frozenset()  # names of the options that were set, to tell which have no effect; not an option itself
+    is_resolved = False  # set by `resolve_arguments`
 
     _argument_group_name = "further options of transformers.TrainingArguments"
 
@@ -165,7 +180,17 @@ class TrainingArguments(transformers.TrainingArguments):
     push_to_hub: bool = option(False, "Push the finished model folder to the hub, to --hub_model_id.")
     hub_model_id: str | None = option(None, "Repository for --push_to_hub, as ORGANISATION/NAME.")
 
+    def __new__(cls, *args: Any, **options: Any) -> "TrainingArguments":
+        """Note which options are given, since transformers' defaults and values that follow from others look alike."""
+        made, defaults = super().__new__(cls), {one.name: one for one in fields(cls)}
+        given = dict(zip(defaults, args, strict=False)) | options
+        made.given = frozenset(
+            name for name in given if name in defaults and given[name] != default_of(defaults[name])
+        )
+        return made
+
     def __post_init__(self) -> None:
+        self._require_kinds()
         if launched() > 1 and not torch.accelerator.is_available():
             # accelerate joins processes on CPUs only with use_cpu; otherwise all would train separately in one folder.
             self.use_cpu = True
@@ -180,6 +205,15 @@ class TrainingArguments(transformers.TrainingArguments):
         except (ValueError, TypeError, NotImplementedError, ImportError, OSError) as error:
             of = "--accelerator_config: " if "AcceleratorConfig" in str(error) else ""
             raise UserError(f"{of}{' '.join(str(error).split())}") from error
+
+    def _require_kinds(self) -> None:
+        """Raise UserError if an option that is a number or a truth value has another type; convert those of numpy."""
+        for one in fields(self):
+            kinds, value = (one.type, *get_args(one.type)), getattr(self, one.name)
+            check = next((check for kind, check in _CHECKS.items() if kind in kinds), None)
+            if check and str not in kinds and value is not None:
+                checked = check(f"--{one.name}", value)
+                setattr(self, one.name, value if type(value) in _CHECKS else checked)
 
     def _require_valid_numbers(self) -> None:
         """Raise UserError if a number is out of range; transformers checks only some of them, and late."""
@@ -237,6 +271,44 @@ class TrainingArguments(transformers.TrainingArguments):
         for name in JSON_OPTIONS:
             if isinstance(getattr(self, name), str):
                 _require_object(name, getattr(self, name))
+
+
+def default_of(option: Field) -> Any:
+    """Return the default value of an option, a field of a dataclass."""
+    return option.default if option.default_factory is MISSING else option.default_factory()
+
+
+def require_supported(given: Collection[str]) -> None:
+    """Raise UserError if one of the given options is one that train.py rejects."""
+    for name in sorted(given):
+        if name in UNSUPPORTED:
+            raise UserError(f"--{name} is not supported: {UNSUPPORTED[name]}; leave it out")
+
+
+def as_training_arguments(args: transformers.TrainingArguments | None) -> TrainingArguments:
+    """Return the options of a run in our class; of transformers' own, those that differ from their defaults.
+
+    None returns the defaults. Raises UserError for another type, and for an option that is not supported.
+    """
+    if args is None:
+        return TrainingArguments()
+    if isinstance(args, TrainingArguments):
+        require_supported(args.given - {"remove_unused_columns"})
+        return args
+    if not isinstance(args, transformers.TrainingArguments):
+        raise UserError(
+            f"args is a {type(args).__name__}; give dcpcse.TrainingArguments or transformers.TrainingArguments"
+        )
+    usual = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu)
+    given = {one.name for one in fields(args) if getattr(args, one.name) != getattr(usual, one.name)}
+    # Columns are never removed; the others follow from options that are given.
+    given -= {"remove_unused_columns", "do_eval", "gradient_checkpointing", "gradient_checkpointing_kwargs"}
+    if args.metric_for_best_model == "loss":  # as is by default, where the loss selects the best checkpoint
+        given -= {"metric_for_best_model", "greater_is_better"}
+    require_supported(given)
+    if unknown := sorted(given - {one.name for one in fields(TrainingArguments)}):
+        raise UserError(f"args: {unknown[0]} of {type(args).__name__} has no effect here; leave it out")
+    return TrainingArguments(**{name: getattr(args, name) for name in (given | {"output_dir", "use_cpu"})})
 
 
 def _require_object(name: str, given: str) -> None:

@@ -228,23 +228,25 @@ def find_best(best: int | None, output_dir: Path, checkpoint: Path) -> Path | No
     return next((place for place in places if place.is_dir()), None)
 
 
-def find_checkpoint(run: TrainingArguments) -> Checkpoint | None:
+def find_checkpoint(run: TrainingArguments, asked: str | None = None) -> Checkpoint | None:
     """Return the checkpoint from which the run resumes, or None if it starts from the beginning.
 
+    asked: what to resume from, in place of --resume and --resume_from_checkpoint unless it is None.
     It is the given folder, or the newest complete checkpoint in --output_dir; broken checkpoints there are skipped
     with a warning. Raises UserError if --resume_from_checkpoint finds no checkpoint, or if the given folder is
     incomplete: Trainer would silently start from scratch if a file were missing.
     """
-    asked = run.resume_from_checkpoint
+    resume = run.resume and asked is None
+    asked = run.resume_from_checkpoint if asked is None else asked
     if asks_to_resume(asked) and not asks_for_newest(asked):
         place, what = Path(asked), f"--resume_from_checkpoint {asked}"
         if is_in(place, run):  # the training that is running there is this one
             return _read(place, what, run.world_size)
         return read_beside_training(place, lambda: _read(place, what, run.world_size))
-    if not (run.resume or asks_to_resume(asked)):
+    if not (resume or asks_to_resume(asked)):
         return None
     newest = newest_whole(Path(run.output_dir), run.world_size)
-    if newest is None and not run.resume:
+    if newest is None and not resume:
         complete = "complete " if last_checkpoint(Path(run.output_dir)) else ""
         raise UserError(f"--resume_from_checkpoint: there is no {complete}checkpoint in {run.output_dir}")
     return newest

@@ -69,8 +69,13 @@ def take_push_target(run: TrainingArguments, given: Collection[str]) -> PushTarg
     return PushTarget(run.hub_model_id, run.hub_revision or "main", run.hub_private_repo or None)
 
 
-def resolve_arguments(run: TrainingArguments, data: DataArguments, given: Collection[str]) -> None:
-    """Fill in values that follow from other options, and raise UserError for invalid combinations."""
+def resolve_arguments(run: TrainingArguments, data: DataArguments | None, given: Collection[str]) -> None:
+    """Fill in values that follow from other options, and raise UserError for invalid combinations.
+
+    data: the options that name the evaluation data; None if these are Python objects. given: the names of the options
+    that the user has set; they are kept as `run.given`.
+    """
+    run.given, run.is_resolved = frozenset(given), True
     if not {"do_train", "do_eval"} & set(given):  # run.do_eval is not used: eval_strategy also sets it
         run.do_train = True
     if run.fp16 and not torch.cuda.is_available():
@@ -79,9 +84,9 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments, given: Collec
     if run.n_gpu > 1:
         notify(f"{run.n_gpu} GPUs are visible, but one process uses one; launch with torchrun to use all")
         run._n_gpu = 1
-    if data.eval_transfer and not wants_dev_scores(run):
+    if data and data.eval_transfer and not wants_dev_scores(run):
         raise UserError("--eval_transfer has no effect without an evaluation; add --eval_strategy steps or --do_eval")
-    if run.metric_for_best_model:
+    if run.metric_for_best_model and data:
         _require_metric(run.metric_for_best_model, data)
         run.greater_is_better = run.greater_is_better if "greater_is_better" in given else True
     _notify_of_unused(run, given)

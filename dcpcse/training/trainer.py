@@ -3,8 +3,7 @@
 import contextlib
 import logging
 import math
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,78 +12,169 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import TrainOutput
 
 from dcpcse.data.indexed_dataset import without_index
+from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.cpu_prepacking import prepacked
+from dcpcse.encoders.encoder import set_packed
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.storage import manifest
 from dcpcse.losses import Loss
 from dcpcse.losses.base import Metrics
 from dcpcse.methods import Method
+from dcpcse.methods.registry import Builder
 from dcpcse.training import atomic_save, checkpoints
+from dcpcse.training.arguments import DataArguments, TrainingArguments, as_training_arguments
+from dcpcse.training.eval_datasets import ComputeMetrics, compute_scores, open_eval_dataset
 from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in_chunks
-from dcpcse.training.guards import Guards, Locate
+from dcpcse.training.guards import Guards
 from dcpcse.training.optimizer import UncorrectedAdamW, own_rates, split_groups, with_own_warmups
-from dcpcse.training.output_folder import EVAL_RESULTS
+from dcpcse.training.output_folder import EVAL_RESULTS, clear_run, resume_hint
 from dcpcse.training.pace import PaceCallback
+from dcpcse.training.resolve_arguments import resolve_arguments, wants_dev_scores
 from dcpcse.training.run_recorder import MetricsFile
+from dcpcse.training.setup import build, checked, model_options, open_train_dataset, resolved, write_run
 from dcpcse.training.sharding import shard_layers, unsharded
 from dcpcse.training.step import TrainingStep
+from dcpcse.training.summary import planned_steps
+from dcpcse.utils.console import notify
 from dcpcse.utils.devices import release_memory
-from dcpcse.utils.distributed import DistributedBatchSampler, all_reduce_max, world_size
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.distributed import DistributedBatchSampler, all_reduce_max, require_same_in_all_processes, world_size
+from dcpcse.utils.errors import UserError, invalid_choice
 from dcpcse.utils.files import write_atomic
-from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in
+from dcpcse.utils.locks import exclusive_lock
+from dcpcse.utils.run_files import RUN_FILE, STATE, checkpoints_in, read_state
 from dcpcse.utils.signals import DeferredSignal, Interrupted, ignore_signals
 
 logger = logging.getLogger(__name__)
 
 
 class Trainer(transformers.Trainer):
-    """Trainer that weights and logs the loss terms of a method, computes dev scores and saves checkpoints.
+    """A transformers Trainer that trains sentence embeddings with the losses of a method.
 
-    Checkpoints contain the trained weights only, never the frozen encoder.
+    It weights and logs the loss terms, computes the metrics of the evaluation data, guards the run, and writes
+    checkpoints that contain the trained weights only, never the frozen encoder. Callbacks, `report_to` and overridden
+    methods work as in transformers. An overridden `compute_loss` gets the `TrainingStep` as `model`, and
+    `model(**inputs)` returns the unweighted loss terms by name.
+
+    Example::
+
+        args = dcpcse.TrainingArguments("out", learning_rate=3e-2, eval_strategy="epoch")
+        trainer = dcpcse.Trainer(
+            "bert-base-uncased", "dcpcse", args, train_dataset=sentences, eval_dataset=scored_pairs, pre_seq_len=16
+        )
+        trainer.train()
+        trainer.save_model("model")  # dcpcse.load("model") reads it
+
+    method: the method, with its losses and views. sentence_encoder: the model that is trained. model_options: its
+    options, with the values that the method fills in. run_options: all options, as checkpoints record them. made_of:
+    what else identifies the run when it is resumed, such as a digest of the training data.
     """
 
     def __init__(
         self,
-        method: Method,
-        args: TrainingArguments,
+        model: str | Path | Backbone | None = None,
+        method: str | Builder | Method = "dcpcse",
+        args: transformers.TrainingArguments | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
         *,
-        dev_scores: Callable[[], Mapping[str, float]] | None = None,
-        locate: Locate | None = None,
-        **kwargs: Any,
+        callbacks: Sequence[TrainerCallback | type[TrainerCallback]] | None = None,
+        compute_metrics: ComputeMetrics | None = None,
+        data_collator: Callable[[list[dict[str, Any]]], dict[str, Any]] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LRScheduler | None] = (None, None),
+        max_seq_length: int = 32,
+        pad_to_max_length: bool = False,
+        eval_data_dir: str | Path = "SentEval/data",
+        custom_eval_data: bool = False,
+        **method_options: Any,
     ) -> None:
-        """Create the trainer.
+        """Build the method on its encoder, and check that it fits the data and the options.
 
-        dev_scores: function called at each evaluation; it returns metric name → value, without the prefix `eval_`.
-        locate: function that finds rows in the training file, used to save the batch of a non-finite step.
+        model: an encoder, as a Hugging Face folder, a hub id or a loaded `Backbone`; None if `method` is built.
+        method: the name of a registered method; a function (backbone, args, columns) → `Method`, which need not be
+        registered and gives the method its name; or a built `Method`. args: our `TrainingArguments`, or those of
+        transformers, of which the options that differ from transformers' defaults are taken.
+
+        train_dataset: sentences, pairs or triples in any form that `dcpcse.data.in_memory.load_training_data` reads,
+        such as a list or a file; None if the trainer only evaluates. eval_dataset: pairs with scores, texts with
+        classes, names of tasks with a dev set (`["STSBenchmark"]`, with files in `eval_data_dir`), a `senteval.Suite`,
+        or a dict name → one of these, whose metrics are named NAME_METRIC. None is no evaluation.
+
+        compute_metrics: function of a `transformers.EvalPrediction` that returns a dict of numbers. For each set of
+        evaluated pairs it gets the cosines (n,) as `predictions` and the gold scores (n,) as `label_ids`, as NumPy
+        arrays; its metrics are added as `eval_NAME`. It is not called for labelled texts. `metric_for_best_model` may
+        be one of these metrics; by default, it is the first score of the evaluation data. data_collator: replaces the
+        `ViewCollator` that tokenises the views. callbacks, optimizers: as in transformers.
+
+        max_seq_length: maximum number of tokens of a training sentence. pad_to_max_length: pad every batch to this
+        length. custom_eval_data: whether files in `eval_data_dir` may differ from the official sizes. method_options:
+        options of the model and of the method, by the names that `train.py --help all` lists, such as `temp=0.05`.
+
+        Raises UserError for an argument that is not allowed, and for parts that do not fit together.
         """
+        args = as_training_arguments(args)
+        options = model_options(model, method, method_options)
+        data_options = checked(
+            DataArguments(),
+            max_seq_length=max_seq_length,
+            pad_to_max_length=pad_to_max_length,
+            eval_data_dir=eval_data_dir,
+            custom_eval_data=custom_eval_data,
+        )
+        self._require_supported(args, optimizers)
+        if not args.is_resolved:
+            resolve_arguments(args, None, args.given)
+        self._suites = open_eval_dataset(eval_dataset, data_options)
+        if wants_dev_scores(args) and not self._suites:
+            raise UserError("eval_dataset is missing; give evaluation data, or leave --eval_strategy out")
+        data = open_train_dataset(train_dataset, options)
+        if data:
+            data_options.train_file = data.name
+        built = build(model, method, options, data_options, args, data)
+        files = {name: suite.files for name, suite in self._suites.items()}
+        require_same_in_all_processes({**built.made_of, "evaluation data": files})
         # Processes draw different dropout masks (see below), but must agree on the order of the examples.
         args.data_seed = args.seed if args.data_seed is None else args.data_seed
+        others: dict[str, Any] = {}
         if not args.adam_bias_correction:
             settings = {
                 "lr": args.learning_rate,
                 "betas": (args.adam_beta1, args.adam_beta2),
                 "eps": args.adam_epsilon,
             }
-            kwargs["optimizer_cls_and_kwargs"] = UncorrectedAdamW, settings
-        # Trainer requires a dataset for evaluation. The dev sets are senteval's and are used in `evaluate`.
-        super().__init__(TrainingStep(method), args, eval_dataset=[] if dev_scores else None, **kwargs)
-        self.method = method
+            others["optimizer_cls_and_kwargs"] = UncorrectedAdamW, settings
+        super().__init__(
+            TrainingStep(built.method),
+            args,
+            data_collator or built.collator,
+            built.dataset,
+            self._suites or None,
+            compute_metrics=compute_metrics,
+            callbacks=list(callbacks or ()),
+            optimizers=optimizers,
+            **others,
+        )
+        self.method = built.method
+        self.model_options = built.options
+        self.data_options = data_options
+        self.run_options: Mapping[str, Any] = resolved(built.options, data_options, args, args.given)
+        self.made_of = built.made_of
         self.step_module: TrainingStep = self.model
-        self.dev_scores = dev_scores
+        set_packed(self.step_module, args.packing, args.flex_attention)
         self.sharded: list[nn.Module] = []
         self.metrics_file = MetricsFile(Path(args.output_dir))
         self.add_callback(self.metrics_file)
         if args.shard_encoder:
             self.add_callback(_ShardEncoder(self))
         self.add_callback(PaceCallback())
-        self.add_callback(_AfterStep(method))
+        self.add_callback(_AfterStep(self.method))
         self.add_callback(ResumeCallback(self))
         self.stop = DeferredSignal()
-        self.made_of: Mapping[str, Any] = {}
+        self.is_prepared = False  # set by `run_training`, which has checked and prepared the output folder
         self._resumed_from: Path | None = None
         self._term_sums: dict[str, Tensor] = {}
         self._metric_sums: dict[str, Tensor] = {}
@@ -93,7 +183,7 @@ class Trainer(transformers.Trainer):
         self._saved_step = 0
         self._loss_sum_before: float | None = 0.0
         self._limit = args.save_total_limit
-        self.guards = Guards(self.step_module, method, args, locate)
+        self.guards = Guards(self.step_module, self.method, args, data and data.locate)
         for callback in self.guards.callbacks:
             self.add_callback(callback)
         self._terms: dict[str, Tensor] = {}
@@ -102,8 +192,78 @@ class Trainer(transformers.Trainer):
         # Otherwise every process would draw the same dropout masks.
         torch.manual_seed(self.args.seed + self.args.process_index)
 
-    def train(self, resume_from_checkpoint: str | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as transformers does. If `--prepack` is set, the frozen weights are prepacked for the CPU."""
+    def _require_supported(self, args: TrainingArguments, optimizers: Sequence[Any]) -> None:
+        """Raise UserError for options that a call of the constructor cannot have."""
+        if args.push_to_hub:
+            raise UserError("--push_to_hub pushes a finished run of train.py; push a folder with dcpcse push")
+        if type(self).compute_loss is not Trainer.compute_loss and args.gradient_cache_chunk:
+            raise UserError("--gradient_cache_chunk does not call a compute_loss of your own; leave it out")
+        if optimizers[0] is not None and not args.adam_bias_correction:
+            raise UserError("--adam_bias_correction has no effect on an optimizer of your own; leave it out")
+
+    @property
+    def sentence_encoder(self) -> SentenceEncoder:
+        """The model that is trained."""
+        return self.method.model
+
+    def train(self, resume_from_checkpoint: str | Path | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train as transformers does, and return the number of steps, the mean loss and the metrics of the training.
+
+        resume_from_checkpoint: a folder checkpoint-N, or True for the newest complete checkpoint in `output_dir`;
+        None is the option of this name. A checkpoint of the last step is only restored; the metrics are then empty.
+
+        If `prepack` is set, the frozen weights are prepacked for the CPU. Raises UserError if the run differs from the
+        one that wrote the checkpoint, as train.py does, and if `output_dir` contains an earlier run that is neither
+        resumed nor replaced (`overwrite_output_dir`).
+        """
+        if self.train_dataset is None:
+            raise UserError("train_dataset is missing; give training data")
+        output = Path(self.args.output_dir)
+        with contextlib.ExitStack() as stack:
+            if not self.is_prepared:
+                stack.enter_context(atomic_save.explain_disk_errors(output, lambda: resume_hint(output)))
+                if self.args.process_index == 0:
+                    stack.enter_context(exclusive_lock(output, f"--output_dir {output}"))
+                resume_from_checkpoint = self._prepare(resume_from_checkpoint)
+            if (done := self._restore_if_done(resume_from_checkpoint)) is not None:
+                return done
+            return self._train(str(resume_from_checkpoint) if resume_from_checkpoint else None, *args, **kwargs)
+
+    def _prepare(self, asked: str | Path | bool | None) -> Path | None:
+        """Check the output folder, and return the checkpoint to resume from."""
+        found = checkpoints.find_checkpoint(self.args, None if asked is None else str(asked))
+        if found is not None:
+            self.require_resumable(found)
+            return found.folder
+        output = Path(self.args.output_dir)
+        if (
+            self.args.process_index == 0
+            and not self.args.resume
+            and (checkpoints_in(output) or manifest.is_model_folder(output))
+        ):
+            if not self.args.overwrite_output_dir:
+                raise UserError(
+                    f"--output_dir {output} contains an earlier run; give another folder, --overwrite_output_dir to "
+                    "replace it, or --resume_from_checkpoint True to continue it"
+                )
+            clear_run(output)
+        return None
+
+    def require_resumable(self, checkpoint: checkpoints.Checkpoint) -> None:
+        """Raise UserError unless a run like this one, with the same inputs, wrote the checkpoint."""
+        checkpoint.require_same(self.run_options, self.made_of, self.method)
+        if self.args.load_best_model_at_end:
+            checkpoint.require_best(Path(self.args.output_dir))
+
+    def _restore_if_done(self, folder: str | Path | None) -> TrainOutput | None:
+        """Load the checkpoint of the last step; transformers would train one more step."""
+        if not folder or read_state(Path(folder))["global_step"] < (steps := planned_steps(self)):
+            return None
+        notify(f"{folder} is the end of the run: all {steps} steps are done")
+        self.restore(Path(folder))
+        return TrainOutput(self.state.global_step, math.nan, {})
+
+    def _train(self, resume_from_checkpoint: str | None, *args: Any, **kwargs: Any) -> TrainOutput:
         # Compiled graphs and bf16 use the original weights; sharded weights are not resident all the time.
         uses = self.args.prepack and not (self.args.torch_compile or self.args.bf16 or self.args.shard_encoder)
         self._resumed_from, self._loss_sum_before = resume_from_checkpoint and Path(resume_from_checkpoint), 0.0
@@ -170,8 +330,10 @@ class Trainer(transformers.Trainer):
         release_memory(self._passes)
         batch, rows = without_index(inputs)
         run = self._at_once if self.args.gradient_cache_chunk is None else self._in_chunks
+        self._terms = {}
         loss = run(model, batch, num_items_in_batch)
-        self.guards.observe(rows, batch, self._terms)
+        # An overridden `compute_loss` need not compute terms.
+        self.guards.observe(rows, batch, self._terms or {"loss": loss})
         if self.accelerator.sync_gradients:
             settings = {"learning_rate": float(self.optimizer.param_groups[0]["lr"]), "weights": self._weights()}
             scaled = self.accelerator.scaler is not None
@@ -242,23 +404,48 @@ class Trainer(transformers.Trainer):
             logs |= {f"weight_{n}": self._weights()[n] for n, t in self.step_module.terms.items() if t.schedule}
         super().log(logs, start_time)
 
-    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
-        """Return the dev scores as `eval_<name>`.
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: Sequence[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Return the metrics of the evaluation data as `eval_<name>`, and log them.
 
-        All processes encode and receive the scores of the main process, so that they agree on the best step.
+        eval_dataset: data as in the constructor, which replace those given there. All processes encode and receive
+        the scores of the main process, so that they agree on the best step. Raises UserError if there are no data.
         """
-        if self.dev_scores is None:
-            raise UserError(
-                "there is no evaluation data; set --eval_data_dir, or remove --eval_strategy and --do_eval"
-            )
+        suites = self._suites if eval_dataset is None else open_eval_dataset(eval_dataset, self.data_options)
+        if not suites:
+            raise UserError("there is no evaluation data; give eval_dataset")
         if not self.is_in_train:
             self.metrics_file.follow(self.state)  # an interrupted earlier call may have logged this evaluation
         self.guards.flush()
-        with unsharded(self.sharded):
-            metrics = {f"{metric_key_prefix}_{name}": value for name, value in self.dev_scores().items()}
+        model, in_dev = self.sentence_encoder, self.model_options.denoise_in_dev
+        with unsharded(self.sharded), model.denoised(model.denoising.inference if in_dev is None else in_dev):
+            scores = compute_scores(model, suites, self.args.per_device_eval_batch_size, self.compute_metrics)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
+        if self.is_in_train:
+            self._require_best_metric(scores)
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def _require_best_metric(self, scores: Mapping[str, float]) -> None:
+        """Take the first score as `metric_for_best_model` if none is given; raise UserError if it is not computed."""
+        asked = self.args.metric_for_best_model
+        if asked == "loss" and "loss" not in scores:  # transformers' default, which no evaluation computes here
+            self.args.metric_for_best_model, self.args.greater_is_better = next(iter(scores)), True
+        elif asked and asked.removeprefix("eval_") not in scores:
+            raise invalid_choice("--metric_for_best_model", asked, scores)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise UserError: embeddings are computed by `sentence_encoder.encode(sentences)`."""
+        raise UserError("predict is not supported; encode sentences by trainer.sentence_encoder.encode(sentences)")
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> str:
+        """Raise UserError: a folder written by `save_model` is pushed by `dcpcse push`."""
+        raise UserError("push_to_hub is not supported; save_model(folder), then dcpcse push FOLDER ORGANISATION/NAME")
 
     def _weights(self) -> dict[str, float]:
         return {name: term.weight_at(self.state.global_step) for name, term in self.step_module.terms.items()}
@@ -286,6 +473,8 @@ class Trainer(transformers.Trainer):
         return (self._loss_sum_before + mean * (steps - start)) / max(steps, 1)
 
     def _drain_terms(self) -> dict[str, float]:
+        if not self._term_sums:  # an overridden `compute_loss` need not compute terms
+            return {}
         totals = torch.stack([term.float() for term in self._term_sums.values()]) / self._batches_since_log
         means = self.accelerator.reduce(totals, reduction="mean").tolist()
         names = list(self._term_sums)
@@ -314,10 +503,10 @@ class Trainer(transformers.Trainer):
         self.guards.before_saving(self.state.global_step)
         super().save_model(output_dir, _internal_call)
 
-    def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
+    def restore(self, folder: Path) -> None:
         """Load model and state from the checkpoint of a run's last step."""
-        self._load_from_checkpoint(str(checkpoint.folder))
-        self.state = TrainerState.load_from_json(str(checkpoint.folder / STATE))
+        self._load_from_checkpoint(str(folder))
+        self.state = TrainerState.load_from_json(str(folder / STATE))
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
             self._load_best_model()
 
@@ -371,9 +560,7 @@ class Trainer(transformers.Trainer):
     def _write_shared_state(self, folder: Path) -> None:
         """Write the files of a checkpoint, other than weights, that all processes share."""
         checkpoints.save_loss_state(folder, self.method.loss_state())
-        run_file = Path(self.args.output_dir) / RUN_FILE
-        if run_file.is_file():
-            shutil.copy(run_file, folder)
+        write_run(folder / RUN_FILE, self.run_options)
         for part in (*self.callback_handler.callbacks, self.control):
             if isinstance(part, ExportableState):
                 self.state.stateful_callbacks[type(part).__name__] = part.state()
@@ -439,7 +626,9 @@ class ResumeCallback(TrainerCallback):
         self.trainer = trainer
         self.postponed = False
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: transformers.TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any
+    ) -> None:
         """Find the best checkpoint of a resumed run, whose folder may have moved; transformers drops the old path."""
         resumed_from = self.trainer._resumed_from
         if resumed_from is None:
@@ -447,20 +636,22 @@ class ResumeCallback(TrainerCallback):
         if best := checkpoints.find_best(state.best_global_step, Path(args.output_dir), resumed_from):
             state.best_model_checkpoint = str(best)
 
-    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any) -> None:
+    def on_epoch_begin(
+        self, args: transformers.TrainingArguments, state: TrainerState, *others: Any, **kwargs: Any
+    ) -> None:
         """Set the epoch of the training data. A resumed run may start in the middle of an epoch."""
         self.trainer._epoch_is_over = False
         self.trainer.train_dataset.begin_epoch(int((state.epoch or 0) + 1e-6))
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: transformers.TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """After the last step of an epoch, postpone the checkpoint until the epoch has been evaluated."""
         self.postponed = control.should_save and float(state.epoch).is_integer()
         control.should_save = control.should_save and not self.postponed
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: transformers.TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.trainer._epoch_is_over = True
         control.should_save = control.should_save or self.postponed

@@ -11,31 +11,49 @@ from dcpcse.utils.errors import UserError
 
 
 def require_valid(
-    options: tuple[ModelArguments, DataArguments, TrainingArguments], given: Collection[str], has_data: bool = False
+    options: tuple[ModelArguments, DataArguments, TrainingArguments],
+    given: Collection[str],
+    has_data: bool = False,
+    has_model: bool = False,
 ) -> None:
     """Raise UserError if a path is missing or cannot be used, or if options of the method contradict each other.
 
-    given: names of the options that the user has set. has_data: whether the training data are Python objects.
+    given: names of the options that the user has set. has_data: whether the training data are Python objects. has_model:
+    whether the method is a built one, which has its encoder.
     """
     model, data, run = options
     if "output_dir" not in given:  # transformers would take ./trainer_output
         raise UserError("--output_dir is missing; give a folder for the trained model")
     if Path(run.output_dir).is_file():
         raise UserError(f"--output_dir {run.output_dir} is a file; give a folder")
-    require_encoder_and_file(model, data, has_data)
+    if not has_model:
+        require_encoder(model)
     if not has_data:
+        require_file(data)
         reader_of(Path(data.train_file))  # raises UserError if the file does not exist or has an unknown format
-    _require_encoder(model.model_name_or_path)
+    if not has_model:
+        _require_encoder(model.model_name_or_path)
     if not run.do_train and not run.do_eval and "do_train" in given:
         raise UserError("--do_train False leaves nothing to do without --do_eval; leave it out, or add --do_eval")
-    fill_defaults(model, None)
+    if not has_model:
+        fill_defaults(model, None)
 
 
-def require_encoder_and_file(model: ModelArguments, data: DataArguments, has_data: bool = False) -> None:
+def require_encoder_and_file(model: ModelArguments, data: DataArguments) -> None:
     """Raise UserError if the option for the encoder or for the training file is missing."""
+    require_encoder(model)
+    require_file(data)
+
+
+def require_encoder(model: ModelArguments) -> None:
+    """Raise UserError if the option for the encoder is missing."""
     if not model.model_name_or_path:
         raise UserError("--model_name_or_path is missing; give an encoder as a Hugging Face folder or hub id")
-    if not data.train_file and not has_data:
+
+
+def require_file(data: DataArguments) -> None:
+    """Raise UserError if the option for the training file is missing."""
+    if not data.train_file:
         raise UserError("--train_file is missing; give a txt, csv, tsv, json or jsonl file")
 
 

@@ -22,37 +22,42 @@ logger = logging.getLogger(__name__)
 def require_training_file(model: ModelArguments, data: DataArguments) -> None:
     """Raise UserError if the option for the encoder or the training file is missing, or a dev task is unknown."""
     first_checks.require_encoder_and_file(model, data)
+    require_dev_tasks(data)
+
+
+def require_dev_tasks(data: DataArguments) -> None:
+    """Raise UserError if a task of --eval_tasks has no dev scores."""
     if unknown := sorted(set(data.eval_tasks) - set(METRIC_NAMES)):
         raise UserError(f"--eval_tasks {unknown[0]} has no dev scores; choose from: {', '.join(METRIC_NAMES)}")
 
 
-def require_enough(data: TrainingData, run: TrainingArguments, path: str) -> None:
+def require_enough(data: TrainingData, run: TrainingArguments) -> None:
     """Raise UserError if the training file has too few rows for the loss, the processes or --dataloader_drop_last."""
     rows, batch = len(data.dataset), run.per_device_train_batch_size * run.world_size
+    named = data.name if data.unit == "row" else f"--train_file {data.name}"
     if rows < 2:
         raise UserError(
-            f"--train_file {path} has {plural(rows, 'training example')}; give at least 2, because losses compare "
-            "examples"
+            f"{named} has {plural(rows, 'training example')}; give at least 2, because losses compare examples"
         )
     if rows < run.world_size:
         raise UserError(
-            f"--train_file {path} has {rows} training examples for {run.world_size} processes, and each process needs "
+            f"{named} has {rows} training examples for {run.world_size} processes, and each process needs "
             "one; launch fewer processes"
         )
     if rows < batch and run.dataloader_drop_last:
         raise UserError(
-            f"--dataloader_drop_last drops all {rows} training examples of {path}, which do not fill a batch of "
+            f"--dataloader_drop_last drops all {rows} training examples of {data.name}, which do not fill a batch of "
             f"{batch}; use smaller batches, or leave it out"
         )
     labels = describe_labels(data.classes, data.scores)
-    named = f"{', '.join(data.columns)}{f' ({labels})' if labels else ''}"
-    logger.info("training data: %s rows; columns %s", f"{rows:,}", named)
+    columns = f"{', '.join(data.columns)}{f' ({labels})' if labels else ''}"
+    logger.info("training data: %s rows; columns %s", f"{rows:,}", columns)
     if rows < batch:
         logger.warning("%d examples are fewer than a batch of %d; every batch contains all of them", rows, batch)
 
 
-def warn_of_duplicates(data: TrainingData, file: str, run: TrainingArguments) -> None:
-    """Log a warning if rows of the file are repeated, contradict each other or give no training signal."""
+def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
+    """Log a warning if rows of the data are repeated, contradict each other or give no training signal."""
     found, batch = data.repeats, run.per_device_train_batch_size * run.world_size
     problems = {
         "repeat an earlier row": found.duplicates,
@@ -61,15 +66,16 @@ def warn_of_duplicates(data: TrainingData, file: str, run: TrainingArguments) ->
         "repeat an earlier pair with a different label": found.relabelled,
     }
     counts = [
-        f"{rows.count:,} {problem} (line {rows.lines[0]}{', …' if rows.count > 1 else ''})"
+        f"{rows.count:,} {problem} ({data.unit} {rows.lines[0]}{', …' if rows.count > 1 else ''})"
         for problem, rows in problems.items()
         if rows.count
     ]
     share = f"; {100 * found.share(batch):.1f} % of batches of {batch} contain a false negative"
     if counts:
         logger.warning(
-            "%s: of %s rows, %s%s; dcpcse doctor %s shows more",
-            *(file, f"{found.rows:,}", ", ".join(counts), "" if data.roles.label else share, file),
+            "%s: of %s rows, %s%s%s",
+            *(data.name, f"{found.rows:,}", ", ".join(counts), "" if data.roles.label else share),
+            "" if data.unit == "row" else f"; dcpcse doctor {data.name} shows more",
         )
 
 
@@ -85,10 +91,10 @@ def require_shardable(model: ModelArguments, run: TrainingArguments) -> None:
             raise UserError(f"--shard_encoder: {obstacle}, or leave --shard_encoder out")
 
 
-def require_data(data: TrainingData, model: ModelArguments, run: TrainingArguments, file: str) -> None:
+def require_data(data: TrainingData, model: ModelArguments, run: TrainingArguments) -> None:
     """Raise UserError if the data cannot be trained on; also report duplicate rows, and options without effect."""
-    require_enough(data, run, file)
-    warn_of_duplicates(data, file, run)
+    require_enough(data, run)
+    warn_of_duplicates(data, run)
     if model.gather_gradient == "published" and run.world_size == 1:
         notify("--gather_gradient published has no effect with one process")
 

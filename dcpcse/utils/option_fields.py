@@ -129,7 +129,8 @@ def require_choices(arguments: Any) -> None:
 
 def require_kinds(arguments: Any) -> None:
     """Convert options to the types of their fields, such as numpy's integers; raise UserError for other types."""
-    checks = {bool: truth_value, int: whole_number, float: number, str: string, list[str]: list_of_strings}
+    # list[str] comes first, since its type argument is str.
+    checks = {list[str]: list_of_strings, bool: truth_value, int: whole_number, float: number, str: string}
     for one in fields(arguments):
         value, kinds = getattr(arguments, one.name), (one.type, *get_args(one.type))
         if value is not None or type(None) not in kinds:

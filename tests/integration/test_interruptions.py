@@ -20,6 +20,7 @@ from transformers import TrainerCallback
 
 from dcpcse.cli.commands.train import train_command
 from dcpcse.training import run as training
+from dcpcse.training import setup
 from dcpcse.training.trainer import Trainer
 from dcpcse.utils import signals as interruption
 from dcpcse.utils.locks import LOCK, exclusive_lock
@@ -198,7 +199,7 @@ def test_a_signal_in_the_last_step_leaves_the_result(attempt, during, whole, tmp
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_the_encoder_is_loaded_leaves_nothing_behind(number, code, attempt, monkeypatch, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(training, "load_encoder", lambda args: press(number)())
+    monkeypatch.setattr(setup, "load_encoder", lambda args: press(number)())
     ended = attempt(tmp_path / "out", **STEPS)
     assert ended.code == code
     assert ended.err.splitlines() == ["interrupted"]
@@ -310,7 +311,7 @@ def test_the_limit_spares_the_newest_and_the_best(attempt, sts_data, monkeypatch
     options = {**EVERY_TWO, "save_total_limit": 1, "eval_strategy": "steps", "eval_steps": 2}
     options |= {"metric_for_best_model": "stsb_spearman", "eval_data_dir": sts_data, "custom_eval_data": True}
     scores = iter([0.1, 0.9, 0.3, 0.2, 0.9])
-    monkeypatch.setattr(training, "dev_metrics", lambda results: {"stsb_spearman": next(scores)})
+    monkeypatch.setattr("dcpcse.training.eval_datasets.dev_metrics", lambda results: {"stsb_spearman": next(scores)})
     seen, save = [], Trainer.save_result
 
     def save_result(self, texts) -> None:
@@ -350,14 +351,14 @@ def test_a_changed_training_file_is_refused(attempt, stopped, train_txt, tmp_pat
 
 def test_checkpoints_are_sealed_with_the_text_that_was_read(attempt, train_txt, tmp_path, monkeypatch):
     """Not with the text of a file that has changed since, while the encoder was loaded."""
-    data, load = tmp_path / "train.txt", training.load_encoder
+    data, load = tmp_path / "train.txt", setup.load_encoder
     data.write_bytes(read := Path(train_txt).read_bytes())
 
     def then_change(*args):
         data.write_bytes(read.replace(b"flute", b"FLUTE"))
         return load(*args)
 
-    monkeypatch.setattr(training, "load_encoder", then_change)
+    monkeypatch.setattr(setup, "load_encoder", then_change)
     assert attempt(tmp_path / "run", **EVERY_TWO, data=str(data)).code == 0
     seals = [json.loads(path.read_bytes()) for path in (tmp_path / "run").glob("checkpoint-*/checkpoint.json")]
     digest = hashlib.sha256(read).hexdigest()
@@ -485,7 +486,7 @@ def test_a_small_disk_that_fills_up_keeps_its_checkpoints(attempt, small_disk, w
 
 
 def test_a_read_only_folder_is_refused_before_anything_is_loaded(attempt, small_disk, monkeypatch):
-    monkeypatch.setattr(training, "load_encoder", lambda args: pytest.fail("too late"))
+    monkeypatch.setattr(setup, "load_encoder", lambda args: pytest.fail("too late"))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     ended = attempt(small_disk / "out", **EVERY_TWO)
     assert ended.code == 2

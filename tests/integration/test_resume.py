@@ -10,7 +10,6 @@ from model_folders import as_before
 from runs import assert_same_weights, comparable, files, train_loss, weights
 
 from dcpcse.cli.commands.train import train_command
-from dcpcse.training import run as training
 from dcpcse.training.trainer import Trainer
 
 # 40 sentences in batches of 8 are 5 steps an epoch; checkpoints at 2, 4, 5 or 6 of 8 steps.
@@ -183,7 +182,7 @@ def test_the_best_step_survives_an_interruption(best, train, tiny, train_txt, st
         return {"stsb_spearman": 0.9 if steps[-1] == 2 * best else 0.1 * steps[-1]}
 
     monkeypatch.setattr(Trainer, "evaluate", evaluate_and_note)
-    monkeypatch.setattr(training, "dev_metrics", scores)
+    monkeypatch.setattr("dcpcse.training.eval_datasets.dev_metrics", scores)
     whole = train(tiny("bert"), train_txt, **options)
     folder = train.interrupted(5, tiny("bert"), train_txt, **options)
     again = train(tiny("bert"), train_txt, folder=folder, resume_from_checkpoint="True", **options)

@@ -29,7 +29,6 @@ from dcpcse.cli.commands.train import train_command
 from dcpcse.encoders import cpu_prepacking as prepacking
 from dcpcse.encoders.backbones import fingerprint
 from dcpcse.encoders.encoder import Encoder
-from dcpcse.training import run as training
 from dcpcse.utils import devices
 
 TRAINED = ("model.encoder.prompt.", "model.head.")
@@ -194,7 +193,7 @@ SCRIPT["avg_sts"] = [(stsb + sickr) / 2 for stsb, sickr in zip(*SCRIPT.values(),
 def test_the_best_step_by_the_metric_asked_for_is_kept(metric, best, tiny, train, train_txt, sts_data, monkeypatch):
     """Of five steps with given scores; of equal ones the first."""
     scores = iter([dict(zip(SCRIPT, values, strict=True)) for values in zip(*SCRIPT.values(), strict=True)])
-    monkeypatch.setattr(training, "dev_metrics", lambda results: next(scores))
+    monkeypatch.setattr("dcpcse.training.eval_datasets.dev_metrics", lambda results: next(scores))
     run = train(
         tiny("bert"),
         train_txt,

@@ -208,5 +208,6 @@ def test_a_file_of_the_same_size_and_time_is_run_anew_and_its_digest_is_of_what_
         args = fill_defaults(parsed("--plugin", file, "--method", "mine"), ["anchor"])
         assert args.sharpness == float(default)
         Path(file).write_text("changed since", encoding="utf-8")
-        assert plugins.digest_from_outside("mine") == hashlib.sha256(text.encode()).hexdigest()
-    assert plugins.digest_from_outside("simcse") is None
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        assert plugins.code_digest(METHODS["mine"].build) == {"file of the method": digest}
+    assert plugins.code_digest(METHODS["simcse"].build) == {}

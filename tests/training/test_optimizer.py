@@ -69,7 +69,7 @@ def test_its_state_is_saved_and_loaded():
 
 def trainer(tiny, tmp_path, kind="bert", model=(("method", "simcse"),), **options) -> Trainer:
     method = build_method(load_backbone(tiny(kind)), model_arguments(**dict(model)), ["anchor"])
-    return Trainer(method, TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], **options))
+    return Trainer(None, method, TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], **options))
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])

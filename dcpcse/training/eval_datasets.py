@@ -1,0 +1,124 @@
+"""Open the evaluation data that a Trainer is given, and compute the metrics of an evaluation."""
+
+from collections.abc import Callable, Iterator, Mapping
+from numbers import Number
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from senteval import TRANSFER_TASKS, Result, Suite, load_suite, settings_of_mode
+from transformers import EvalPrediction
+
+from dcpcse.data.tables import open_table
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.evaluation.evaluator import METRIC_NAMES, OWN_METRICS, dev_metrics, evaluate_suite
+from dcpcse.evaluation.own_data import own_labels, own_pairs
+from dcpcse.training.arguments import DataArguments
+from dcpcse.utils.errors import UserError, invalid_choice, plural
+
+ComputeMetrics = Callable[[EvalPrediction], Mapping[str, float]]
+"""Function of transformers' Trainer: predictions and gold labels → metrics by name."""
+
+WITH_METRIC = (*METRIC_NAMES, *TRANSFER_TASKS)
+"""Tasks that can be given by their names."""
+
+_WITH_NAMED_METRIC = ("sts", "transfer", *OWN_METRICS)
+"""Families of tasks whose metrics `dev_metrics` returns; other tasks of a suite are named by themselves."""
+
+EVALUATES = "give pairs with scores (three columns), texts with classes (two columns), or a list of names of tasks"
+
+
+def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_dataset") -> dict[str, Suite]:
+    """Return the suites to evaluate by the name that precedes their metrics; "" for data without a name.
+
+    data: pairs with scores or texts with classes (see `dcpcse.evaluation.own_data`), a task of that module, a list of
+    names of tasks with a dev set, a `senteval.Suite`, or a dict name → one of these. None is no evaluation. options:
+    the folder with the files of the tasks, and whether their sizes must be the official ones.
+
+    Raises UserError or senteval.DataError if the data cannot be evaluated.
+    """
+    if data is None:
+        return {}
+    if isinstance(data, Mapping) and not _is_columns(data):
+        opened = {}
+        for key, value in data.items():
+            if not isinstance(key, str) or not key:
+                raise UserError(f"{name}: the key {key!r} is not a name; give a dict of names and data")
+            inner = open_eval_dataset(value, options, key)
+            opened |= {f"{key}_{other}" if other else key: suite for other, suite in inner.items()}
+        return opened
+    if isinstance(data, Suite):
+        return {"": data}
+    settings, data_dir = settings_of_mode("dev", official=not options.custom_eval_data), options.eval_data_dir
+    if callable(getattr(data, "load", None)):
+        return {"": load_suite([], data_dir, settings, [data])}
+    if _is_names(data):
+        if unknown := next((one for one in data if one not in WITH_METRIC), None):
+            raise invalid_choice(f"{name}:", unknown, WITH_METRIC)
+        return {"": load_suite(list(data), data_dir, settings)}
+    return {"": load_suite([], data_dir, settings, [_own_task(data, name)])}
+
+
+def _is_names(data: Any) -> bool:
+    return isinstance(data, (list, tuple)) and bool(data) and all(isinstance(one, str) for one in data)
+
+
+def _is_columns(data: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping is a table (name of a column → cells) and not a dict of several data."""
+    return all(
+        hasattr(cells, "__len__") and not isinstance(cells, (str, Mapping)) and _holds_cells(cells)
+        for cells in data.values()
+    )
+
+
+def _holds_cells(cells: Any) -> bool:
+    first = next(iter(cells), None)
+    return isinstance(first, (str, Number, np.generic)) and not (_is_names(cells) and set(cells) <= set(WITH_METRIC))
+
+
+def _own_task(data: Any, name: str) -> Any:
+    """Return the task of own data: pairs if they have three columns, labelled texts if they have two."""
+    if isinstance(data, (str, PathLike)):
+        raise UserError(
+            f"{name} {data} is a file; give own_pairs(file) or own_labels(file), from dcpcse.evaluation.own_data"
+        )
+    data = list(data) if isinstance(data, Iterator) else data
+    table = open_table(data, name)
+    width = len(table.columns) if table.columns is not None else len(next(table.rows))
+    if width not in (2, 3):
+        raise UserError(f"{name} has {plural(width, 'column')}; {EVALUATES}")
+    return (own_pairs if width == 3 else own_labels)(data, name)
+
+
+def compute_scores(
+    model: SentenceEncoder, suites: Mapping[str, Suite], batch_size: int, compute: ComputeMetrics | None = None
+) -> dict[str, float]:
+    """Evaluate a model and return the metrics by name, without the prefix `eval_`.
+
+    A metric of a named suite is called NAME_METRIC. compute: called once for each set of pairs with `predictions` the
+    cosines (n,) and `label_ids` the gold scores (n,); with several such sets in a suite, the names of its metrics are
+    preceded by those of the sets. Raises UserError if it returns anything but numbers by name.
+    """
+    scores: dict[str, float] = {}
+    for name, suite in suites.items():
+        results = evaluate_suite(model, suite, batch_size=batch_size).results
+        others = {task: result.points for task, result in results.items() if result.family not in _WITH_NAMED_METRIC}
+        found = dev_metrics(results) | others | _own_metrics(results, compute)
+        scores |= {f"{name}_{metric}" if name else metric: value for metric, value in found.items()}
+    return scores
+
+
+def _own_metrics(results: Mapping[str, Result], compute: ComputeMetrics | None) -> dict[str, float]:
+    pairs = {task: result for task, result in results.items() if getattr(result, "cosines", None) is not None}
+    if compute is None or not pairs:
+        return {}
+    metrics = {}
+    for task, result in pairs.items():
+        found = compute(EvalPrediction(predictions=result.cosines, label_ids=result.gold))
+        if not isinstance(found, Mapping) or not all(isinstance(value, Number) for value in found.values()):
+            raise UserError("compute_metrics must return a dict of numbers by name, such as {'accuracy': 0.9}")
+        # transformers itself adds the prefix, or leaves it where the function has added it.
+        own = {str(name).removeprefix("eval_"): float(value) for name, value in found.items()}
+        prefix = METRIC_NAMES.get(task, task).removesuffix("_spearman") if len(pairs) > 1 else ""
+        metrics |= {f"{prefix}_{name}" if prefix else name: value for name, value in own.items()}
+    return metrics

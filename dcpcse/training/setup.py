@@ -1,0 +1,282 @@
+"""Build what a run trains: the method on its encoder, and the collator and dataset that its batches come from."""
+
+import copy
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import transformers
+import yaml
+from torch import nn
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel
+
+from dcpcse.data.collator import ViewCollator
+from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
+from dcpcse.data.in_memory import load_training_data
+from dcpcse.data.indexed_dataset import IndexedDataset
+from dcpcse.data.training_file import TrainingData
+from dcpcse.encoders.backbones import (
+    Backbone,
+    EncoderSource,
+    combined_digest,
+    load_backbone,
+    named_digest,
+    vocabulary_fingerprint,
+    weight_digest,
+)
+from dcpcse.encoders.base_facts import configuration, training_configuration
+from dcpcse.encoders.storage import hub
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
+from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.plugins import code_digest
+from dcpcse.methods.registry import Builder, find_method, require_complete
+from dcpcse.training.arguments import DataArguments, TrainingArguments
+from dcpcse.training.gradient_cache import require_repeatable
+from dcpcse.training.resolve_arguments import HUB_OPTIONS
+from dcpcse.training.validate_setup import require_data, require_fitting, require_shardable
+from dcpcse.utils.errors import UserError, did_you_mean
+from dcpcse.utils.files import write_atomic
+from dcpcse.utils.option_fields import require_kinds
+
+ALWAYS_RECORDED = ("seed", "learning_rate", "per_device_train_batch_size", "num_train_epochs")
+ALWAYS_RECORDED += ("max_steps", "do_train", "fp16")
+"""Options that are always recorded in `run.yaml`."""
+
+NEVER_RECORDED = ("resume", "resume_from_checkpoint", "overwrite_output_dir", "push_to_hub", *HUB_OPTIONS)
+"""Options that are never recorded in `run.yaml`, because they belong to one call and not to the run."""
+
+NOT_HERE = {
+    "preset": "presets are read by dcpcse.train and train.py",
+    "plugin": "import the module, or give the function itself as method",
+    "model_init": "the method builds the model; give method a function",
+    "compute_loss_func": "override compute_loss in a subclass of dcpcse.Trainer",
+    **dict.fromkeys(("processing_class", "tokenizer"), "the tokenizer is the encoder's; tokenizer_name changes it"),
+    **dict.fromkeys(("preprocess_logits_for_metrics", "optimizer_cls_and_kwargs"), "no code here uses it"),
+}
+"""Keyword that other Trainers or train.py have → why `dcpcse.Trainer` does not take it."""
+
+_OF_LOADING = ("config_name", "tokenizer_name", "lm_head", "cache_dir", "model_revision", "use_auth_token")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run trains.
+
+    method: the method with its model. options: the options of the model with the values that the method fills in.
+    collator, dataset: what makes its batches; the dataset is None without training data. made_of: the inputs of the
+    run other than its options and encoder, by the names used in error messages.
+    """
+
+    method: Method
+    options: ModelArguments
+    collator: ViewCollator
+    dataset: Dataset | None
+    made_of: Mapping[str, Any]
+
+
+def model_options(model: Any, method: Any, given: Mapping[str, Any]) -> ModelArguments:
+    """Return the options of the model and its method from the arguments of `dcpcse.Trainer`.
+
+    Raises UserError for an encoder or a method of another type, and for an option that is unknown or has no effect.
+    """
+    kind = arguments_class()
+    if reason := next((f"{name} is not supported: {NOT_HERE[name]}" for name in given if name in NOT_HERE), None):
+        raise UserError(reason)
+    known = {one.name for one in fields(kind)} - {"model_name_or_path", "method", *NOT_HERE}
+    if unknown := next((name for name in given if name not in known), None):
+        hint = did_you_mean(unknown, known)
+        raise UserError(f"unknown option {unknown}{hint and f'; {hint}'}")
+    if isinstance(method, Method):
+        return _options_of_built(model, method, given)
+    options = checked(kind(), **given, model_name_or_path=_name_of_encoder(model))
+    if isinstance(model, Backbone):
+        if unread := next((name for name in _OF_LOADING if name in given), None):
+            raise UserError(f"{unread} has no effect on an encoder that is loaded already; give its name or folder")
+        if (options.do_mlm or options.org_mlp) and model.lm_head is None:
+            raise UserError("do_mlm and org_mlp need a masked-LM head; give the name or folder of the encoder")
+    if not isinstance(method, str) and not callable(method):
+        raise UserError(
+            f"method is a {type(method).__name__}; give a name, a function (backbone, args, columns) -> Method, or a "
+            "dcpcse.methods.Method"
+        )
+    return replace(options, method=find_method(method)[0])
+
+
+def _options_of_built(model: Any, method: Method, given: Mapping[str, Any]) -> ModelArguments:
+    """Return the options that a built method was made from."""
+    if model is not None:
+        raise UserError("a built method has its own encoder; leave model out")
+    if given:
+        raise UserError(f"{next(iter(given))} has no effect on a built method; leave it out, or build it so")
+    own, kind = method.model, arguments_class()
+    known = {one.name for one in fields(kind)}
+    made_from = {name: value for name, value in (own.arguments or {}).items() if name in known}
+    return kind(**{**made_from, "method": own.method, "model_name_or_path": own.source.name_or_path})
+
+
+def _name_of_encoder(model: Any) -> str:
+    if isinstance(model, Backbone):
+        return model.source.name_or_path
+    if model is None:
+        raise UserError("model is missing; give an encoder as a Hugging Face folder or hub id")
+    if not isinstance(model, str | PathLike) or not fspath(model):
+        raise UserError(
+            f"model is a {type(model).__name__}; give an encoder as a Hugging Face folder or hub id, or what "
+            "dcpcse.encoders.backbones.load_backbone returns"
+        )
+    return fspath(model)
+
+
+def checked(options: Any, **given: Any) -> Any:
+    """Return options with the given values, converted to the types of their fields.
+
+    Raises UserError if a value is of another type or not allowed.
+    """
+    changed = copy.copy(options)
+    for name, value in given.items():
+        setattr(changed, name, value)
+    require_kinds(changed)
+    return replace(changed)  # checks the values
+
+
+def open_train_dataset(
+    data: Any, args: ModelArguments, *, refresh: bool = False, name: str = "train_dataset"
+) -> TrainingData | None:
+    """Return training data, read from a path or a Python object unless they are read already; None for None.
+
+    name: the name of an object in messages.
+    """
+    if data is None or isinstance(data, TrainingData):
+        return data
+    cache = Path(args.cache_dir) / "dcpcse" if args.cache_dir else None
+    return load_training_data(data, cache, refresh=refresh, name=name)
+
+
+def build(
+    model: Any,
+    method: str | Builder | Method,
+    options: ModelArguments,
+    data_args: DataArguments,
+    run: TrainingArguments,
+    data: TrainingData | None,
+) -> Setup:
+    """Build the method on the encoder, and check that data, encoder, method and options fit together.
+
+    model, method: as in `dcpcse.Trainer`. options: result of `model_options`. Raises UserError if they do not fit.
+    """
+    columns = data.roles if data else ["anchor"]
+    if data:
+        require_data(data, options, run)
+    entry = None if isinstance(method, Method) else find_method(method)[1]
+    if entry:
+        options = fill_defaults(options, columns, entry)
+    require_shardable(options, run)
+    if run.gradient_cache_chunk:
+        require_repeatable(run)
+    transformers.set_seed(run.seed)
+    if entry:
+        code = code_digest(entry.build)
+        backbone = _unchanged(model) if isinstance(model, Backbone) else load_encoder(options)
+        method = build_resolved(backbone, options, columns, entry)
+    else:
+        code = {"built method": _described(method)}
+        require_complete(method, options.method, columns)
+    require_fitting(method, data_args, run)
+    corpus = _read_corpus(options, data_args, data, method) if data else None
+    dataset = data and (CorruptedDataset(data.dataset, corpus) if corpus else IndexedDataset(data.dataset))
+    collator = ViewCollator(
+        method.model.tokenizer,
+        method.views,
+        data_args.max_seq_length,
+        templates=method.model.templates,
+        width=method.model.dimension,
+        seed=run.seed,
+        pad_to_max_length=data_args.pad_to_max_length,
+    )
+    return Setup(method, options, collator, dataset, _made_of(data, run, method, corpus) | code)
+
+
+def load_encoder(args: ModelArguments) -> Backbone:
+    """Load the encoder, with a masked-LM head if the MLM loss or --org_mlp needs it."""
+    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
+    hub.require_known(args.model_name_or_path, options)
+    return load_backbone(
+        args.model_name_or_path,
+        tokenizer=args.tokenizer_name,
+        config=args.config_name,
+        lm_head=args.lm_head if args.do_mlm or args.org_mlp else None,
+        options=options,
+    )
+
+
+def _unchanged(backbone: Backbone) -> Backbone:
+    """Return a loaded encoder. Raises UserError if its weights have changed since, as by an earlier training."""
+    found = EncoderSource.of(backbone.model, backbone.source.name_or_path, backbone.source.revision)
+    if found.fingerprint != backbone.source.fingerprint:
+        raise UserError("model was changed after it was loaded, such as by an earlier training; load it again")
+    return backbone
+
+
+def _read_corpus(args: ModelArguments, data_args: DataArguments, data: TrainingData, method: Method) -> Corpus | None:
+    """Return the corrupted corpus, or None if none is given. Raises UserError if it does not fit this run."""
+    if getattr(args, "corrupted_corpus", None) is None:
+        return None
+    if any(view.augmentation for view in method.views):
+        raise UserError(
+            f"--corrupted_corpus: its tokens were replaced in unchanged sentences, but --method {args.method} changes "
+            "them in each epoch; leave out --corrupted_corpus"
+        )
+    corpus = Corpus.read(args.corrupted_corpus)
+    corpus.require(
+        data=data.sha256,
+        vocabulary=vocabulary_fingerprint(method.model.tokenizer),
+        views=[view.name for view in method.views],
+        max_seq_length=data_args.max_seq_length,
+    )
+    return corpus
+
+
+def _made_of(
+    data: TrainingData | None, run: TrainingArguments, method: Method, corpus: Corpus | None
+) -> dict[str, Any]:
+    """Return the inputs of a run other than its options, encoder and code, by the names used in error messages."""
+    losses = nn.ModuleList(method.losses)
+    made_of: dict[str, Any] = {"processes": run.world_size}
+    if data:
+        made_of["training file"] = data.sha256
+    made_of["configuration for training"] = training_configuration(method.model.encoder.backbone.config)
+    if frozen := {name: weight_digest(one) for name, one in losses.named_parameters() if not one.requires_grad}:
+        made_of["generator or LM head"] = combined_digest(frozen.values())
+        models = [module for module in losses.modules() if isinstance(module, PreTrainedModel)]
+        settings = [configuration(model, head=True) | training_configuration(model.config) for model in models]
+        # Not in checkpoints of earlier versions, which identified the weights without their names.
+        made_of["generator or LM head, with names and configuration"] = named_digest(frozen, settings)
+    if corpus:
+        made_of["corrupted corpus"] = corpus.fingerprint
+    return made_of
+
+
+def _described(method: Method) -> str:
+    """Return the views and terms of a built method, whose code is not known, in one line."""
+    views = ", ".join(f"{view.name} of {view.column}" for view in method.views)
+    terms = ", ".join(f"{term.weight:g} {name} ({type(term.loss).__name__})" for name, term in method.terms.items())
+    return f"views {views}; terms {terms}"
+
+
+def resolved(
+    model: ModelArguments, data: DataArguments, run: TrainingArguments, given: Collection[str]
+) -> dict[str, Any]:
+    """Return the options of a run with their final values, including defaults."""
+    # Only those of transformers' hundred options are kept that were given or are always recorded.
+    kept = {name: value for name, value in run.to_dict().items() if name in given or name in ALWAYS_RECORDED}
+    options = {**vars(model), **vars(data), **kept, "output_dir": run.output_dir}
+    return {name: value for name, value in options.items() if value not in (None, []) and name not in NEVER_RECORDED}
+
+
+def write_run(path: Path, options: Mapping[str, Any]) -> None:
+    """Write resolved options to a YAML file that train.py can read."""
+    write_atomic(path, yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True))
