@@ -8,6 +8,7 @@ from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
     from dcpcse.api.train import TrainingResult, train
+    from dcpcse.api.trainer import Trainer, TrainingArguments
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
     from dcpcse.evaluation.evaluator import evaluate
     from dcpcse.evaluation.mteb_encoder import MTEBEncoder
@@ -28,6 +29,8 @@ __all__ = [
     "SentenceEncoder",
     "SentenceIndex",
     "SimCSE",
+    "Trainer",
+    "TrainingArguments",
     "TrainingResult",
     "UserError",
     "__version__",
@@ -47,6 +50,8 @@ _LAZY_IMPORTS = {
     "SentenceEncoder": "encoders.sentence_encoder",
     "SentenceIndex": "inference.index.sentence_index",
     "SimCSE": "inference.simcse",
+    "Trainer": "api.trainer",
+    "TrainingArguments": "api.trainer",
     "TrainingResult": "api.train",
     "encode_file": "inference.file_encoding",
     "evaluate": "evaluation.evaluator",

@@ -212,7 +212,7 @@ class TrainingArguments(transformers.TrainingArguments):
             kinds, value = (one.type, *get_args(one.type)), getattr(self, one.name)
             check = next((check for kind, check in _CHECKS.items() if kind in kinds), None)
             if check and str not in kinds and value is not None:
-                checked = check(f"--{one.name}", value)
+                checked = check(one.name, value)
                 setattr(self, one.name, value if type(value) in _CHECKS else checked)
 
     def _require_valid_numbers(self) -> None:

@@ -189,8 +189,6 @@ class Trainer(transformers.Trainer):
         self._terms: dict[str, Tensor] = {}
         self._passes = 0
         self._rates: dict[str, float] = {}
-        # Otherwise every process would draw the same dropout masks.
-        torch.manual_seed(self.args.seed + self.args.process_index)
 
     def _require_supported(self, args: TrainingArguments, optimizers: Sequence[Any]) -> None:
         """Raise UserError for options that a call of the constructor cannot have."""
@@ -244,7 +242,7 @@ class Trainer(transformers.Trainer):
             if not self.args.overwrite_output_dir:
                 raise UserError(
                     f"--output_dir {output} contains an earlier run; give another folder, --overwrite_output_dir to "
-                    "replace it, or --resume_from_checkpoint True to continue it"
+                    "replace it, or resume_from_checkpoint=True to continue it"
                 )
             clear_run(output)
         return None
@@ -267,6 +265,8 @@ class Trainer(transformers.Trainer):
         # Compiled graphs and bf16 use the original weights; sharded weights are not resident all the time.
         uses = self.args.prepack and not (self.args.torch_compile or self.args.bf16 or self.args.shard_encoder)
         self._resumed_from, self._loss_sum_before = resume_from_checkpoint and Path(resume_from_checkpoint), 0.0
+        # What was drawn since the constructor has no effect, and every process draws other dropout masks.
+        torch.manual_seed(self.args.seed + self.args.process_index)
         start = self.args.eval_on_start
         # transformers deletes checkpoints in place, even the last one, so `_save_checkpoint` deletes old ones instead.
         # A resumed run was already evaluated at its start.

@@ -18,8 +18,8 @@ def require_valid(
 ) -> None:
     """Raise UserError if a path is missing or cannot be used, or if options of the method contradict each other.
 
-    given: names of the options that the user has set. has_data: whether the training data are Python objects. has_model:
-    whether the method is a built one, which has its encoder.
+    given: names of the options that the user has set. has_data: whether the training data are Python objects.
+    has_model: whether the method is a built one, which has its encoder.
     """
     model, data, run = options
     if "output_dir" not in given:  # transformers would take ./trainer_output

@@ -1,0 +1,362 @@
+"""`dcpcse.Trainer` without a command line: what it takes, what it trains, and what it refuses."""
+
+import linecache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from scipy.stats import pearsonr, spearmanr
+from senteval.settings import settings_of_mode
+from senteval.suite import load_suite
+
+import dcpcse
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.evaluation.own_data import own_pairs
+from dcpcse.losses import Term
+from dcpcse.methods import (
+    METHODS,
+    Method,
+    build_method,
+    contrastive,
+    model_arguments,
+    register,
+    sentence_encoder,
+    sentence_pair_views,
+)
+from dcpcse.methods.plugins import code_digest
+from dcpcse.training import resolve_arguments, setup
+
+QUICK = {"max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 0.03, "logging_steps": 1}
+QUICK |= {"save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "report_to": "none"}
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    def make(folder: str = "out", **options) -> dcpcse.TrainingArguments:
+        return dcpcse.TrainingArguments(str(tmp_path / folder), **{**QUICK, **options})
+
+    return make
+
+
+@pytest.fixture
+def pairs(sentences):
+    return [(sentences[i], sentences[i + 1], float(i % 4)) for i in range(len(sentences) - 1)]
+
+
+def trained(trainer: dcpcse.Trainer) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in trainer.step_module.named_parameters() if p.requires_grad}
+
+
+def assert_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+class Uniform(dcpcse.Trainer):
+    """The contrastive loss, and Wang and Isola's uniformity of the anchors."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        batch = model.encode(**inputs)
+        anchors = F.normalize(batch.embeddings["anchor"], dim=-1)
+        loss = model.losses["contrastive"](batch) + 0.1 * torch.pdist(anchors).square().mul(-2).exp().mean().log()
+        return (loss, batch) if return_outputs else loss
+
+
+class Seen(transformers.TrainerCallback):
+    def __init__(self) -> None:
+        self.logs, self.steps, self.began = [], [], 0
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.began += 1
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.steps.append(state.global_step)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.logs.append(dict(logs))
+
+
+def test_a_subclass_with_its_own_loss_and_callback_resumes_bit_for_bit(tiny, sentences, arguments, tmp_path):
+    def make(folder: str, **options) -> Uniform:
+        args = arguments(folder, save_strategy="steps", save_steps=2, **options)
+        return Uniform(tiny("bert"), "dcpcse", args, sentences, callbacks=[Seen()], pre_seq_len=3)
+
+    whole = make("whole")
+    whole.train()
+    again = make("again")
+    again.train()  # as far as step 4; its checkpoint of step 2 is what an interruption would leave
+    for path in (tmp_path / "again").glob("checkpoint-4"):
+        path.rename(tmp_path / "away")
+    again = make("again")
+    again.train(resume_from_checkpoint=True)
+    (seen,) = (one for one in again.callback_handler.callbacks if isinstance(one, Seen))
+    assert seen.steps == [3, 4]
+    assert_equal(trained(whole), trained(again))
+    again.save_model(str(tmp_path / "model"))
+    np.testing.assert_array_equal(
+        dcpcse.load(str(tmp_path / "model")).encode(sentences), whole.sentence_encoder.encode(sentences)
+    )
+    plain = dcpcse.Trainer(tiny("bert"), "dcpcse", arguments("plain"), sentences, pre_seq_len=3)
+    plain.train()
+    assert not torch.equal(*(one.method.model.encoder.prompt.table.weight for one in (plain, whole)))
+    with pytest.raises(dcpcse.UserError, match="gradient_cache_chunk does not call a compute_loss of your own"):
+        make("cached", gradient_cache_chunk=2)
+
+
+def test_a_checkpoint_is_resumed_by_the_same_run_only(tiny, sentences, arguments, tmp_path):
+    def make(data=sentences, learning_rate=0.03, **options) -> dcpcse.Trainer:
+        args = arguments(save_strategy="steps", save_steps=2, learning_rate=learning_rate)
+        return dcpcse.Trainer(tiny("bert"), "dcpcse", args, data, pre_seq_len=3, **options)
+
+    make().train()
+    for trainer, problem in (
+        (make(sentences[1:]), "with another training file"),
+        (make(learning_rate=0.01), "was written with learning_rate 0.03, this run has learning_rate 0.01"),
+        (make(temp=0.1), "was written with temp"),
+    ):
+        with pytest.raises(dcpcse.UserError, match=problem):
+            trainer.train(resume_from_checkpoint=str(tmp_path / "out/checkpoint-2"))
+    with pytest.raises(dcpcse.UserError, match=r"contains an earlier run.*overwrite_output_dir=True.*to continue"):
+        make().train()
+    done = make()
+    assert done.train(resume_from_checkpoint=True).metrics == {}  # all steps are done
+    assert done.state.global_step == 4
+
+
+BUILDER = """
+def mine(backbone, args, columns):
+    terms = {"contrastive": Term(contrastive(args), WEIGHT)}
+    return Method(sentence_encoder(backbone, args, []), sentence_pair_views(columns), terms)
+"""
+
+
+def in_cell(text: str, number: int) -> dict:
+    """Run a cell as a notebook does: in __main__, with its source known to linecache."""
+    names = {"__name__": "__main__", "Method": Method, "Term": Term, "register": register, "contrastive": contrastive}
+    names |= {"sentence_encoder": sentence_encoder, "sentence_pair_views": sentence_pair_views}
+    file = f"<ipython-input-{number}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    exec(compile(text, file, "exec"), names)
+    return names
+
+
+def test_a_function_of_a_cell_is_a_method_and_is_identified_by_its_source(tiny, sentences, arguments, tmp_path):
+    def make(text: str, cell: int) -> dcpcse.Trainer:
+        args = arguments(save_strategy="steps", save_steps=4)
+        return dcpcse.Trainer(tiny("bert"), in_cell(text, cell)["mine"], args, sentences, pre_seq_len=2)
+
+    trainer = make(BUILDER.replace("WEIGHT", "1.0"), 1)
+    trainer.train()
+    assert trainer.sentence_encoder.method == "mine" and "mine" not in METHODS
+    reference = dcpcse.Trainer(tiny("bert"), "dcpcse", arguments("plain"), sentences, pre_seq_len=2)
+    reference.train()
+    assert_equal(trained(trainer), trained(reference))
+    assert make(BUILDER.replace("WEIGHT", "1.0"), 2).train(resume_from_checkpoint=True).metrics == {}
+    with pytest.raises(dcpcse.UserError, match="with another source of the method"):
+        make(BUILDER.replace("WEIGHT", "2.0"), 3).train(resume_from_checkpoint=True)
+
+
+def test_code_without_a_source_is_identified_by_its_instructions():
+    def digest(text: str) -> dict[str, str]:
+        exec(compile(text, "<unknown>", "exec"), names := {"__name__": "__main__"})
+        return code_digest(names["build"])
+
+    text = "def build(backbone, args, columns):\n    return [1 for x in columns if x in {'a', 'b', 'c'}]"
+    assert len(digest(text)["source of the method"]) == 64
+    assert digest(text) == digest(f"\n\n{text}") != digest(text.replace("'c'", "'d'"))
+    assert code_digest(METHODS["simcse"].build) == {}
+
+
+def test_a_cell_that_registers_a_method_may_be_run_again():
+    text = '@register("cell", tuning="deep", pooler_type="avg")\n' + BUILDER.lstrip()
+    try:
+        first, second = (in_cell(text.replace("WEIGHT", weight), 4)["mine"] for weight in ("1.0", "2.0"))
+        assert METHODS["cell"].build is second is not first
+        with pytest.raises(ValueError, match="already registered"):
+            in_cell(text.replace("def mine", "def other").replace("WEIGHT", "1.0"), 5)
+    finally:
+        METHODS.pop("cell", None)
+
+
+def test_all_kinds_of_model_and_method_train_the_same_weights(tiny, sentences, arguments, monkeypatch):
+    """Loading an encoder draws random numbers, so the seed is set after it."""
+    load = setup.load_backbone
+
+    def then_seed(*args, **kwargs):
+        backbone = load(*args, **kwargs)
+        torch.manual_seed(42)
+        return backbone
+
+    monkeypatch.setattr(setup, "load_backbone", then_seed)
+    named = dcpcse.Trainer(Path(tiny("bert")), "dcpcse", arguments(), sentences, pre_seq_len=2)
+    loaded = dcpcse.Trainer(load_backbone(tiny("bert")), "dcpcse", arguments(), sentences, pre_seq_len=2)
+    built = build_method(then_seed(tiny("bert")), model_arguments(pre_seq_len=2), ["anchor"])
+    built = dcpcse.Trainer(method=built, args=arguments(), train_dataset=sentences)
+    for trainer in (named, loaded, built):
+        trainer.train()
+        assert_equal(trained(named), trained(trainer))
+        assert trainer.run_options["pre_seq_len"] == 2
+    backbone = load_backbone(tiny("bert"))
+    dcpcse.Trainer(backbone, "simcse", arguments(max_steps=1), sentences).train()
+    with pytest.raises(dcpcse.UserError, match=r"model was changed after it was loaded.*load it again"):
+        dcpcse.Trainer(backbone, "dcpcse", arguments(), sentences)
+
+
+def test_the_options_of_transformers_are_taken_over(tiny, sentences, arguments, tmp_path):
+    ours = dcpcse.Trainer(tiny("bert"), "dcpcse", arguments(weight_decay=0.1), sentences)
+    plain = transformers.TrainingArguments(str(tmp_path / "plain"), **QUICK, weight_decay=0.1)
+    other = dcpcse.Trainer(tiny("bert"), "dcpcse", plain, sentences)
+    assert other.args.to_dict() | {"output_dir": ""} == ours.args.to_dict() | {"output_dir": ""}
+    assert other.args.optim == "adamw_torch" and not other.args.remove_unused_columns
+    for trainer in (ours, other):
+        trainer.train()
+    assert_equal(trained(ours), trained(other))
+    smoothed = transformers.TrainingArguments(str(tmp_path / "plain"), use_cpu=True, label_smoothing_factor=0.1)
+    with pytest.raises(dcpcse.UserError, match="label_smoothing_factor is not supported: contrastive targets are not"):
+        dcpcse.Trainer(tiny("bert"), args=smoothed)
+
+
+def measured(trainer, pairs) -> tuple[np.ndarray, np.ndarray]:
+    first, second = (trainer.sentence_encoder.encode([pair[i] for pair in pairs]) for i in (0, 1))
+    cosines = np.sum(first * second, axis=1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    return cosines, np.array([pair[2] for pair in pairs])
+
+
+def test_own_metrics_get_cosines_and_gold_scores_and_select_the_best_step(tiny, sentences, pairs, arguments):
+    taken = []
+
+    def metrics(prediction: transformers.EvalPrediction) -> dict[str, float]:
+        taken.append(prediction)
+        return {"pearson": pearsonr(prediction.predictions, prediction.label_ids).statistic}
+
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "pearson"}
+    trainer = dcpcse.Trainer(tiny("bert"), "dcpcse", arguments(**options), sentences, pairs, compute_metrics=metrics)
+    trainer.train()
+    found, (cosines, gold) = trainer.evaluate(), measured(trainer, pairs)
+    np.testing.assert_allclose(taken[-1].predictions, cosines, atol=1e-6)
+    np.testing.assert_array_equal(taken[-1].label_ids, gold)
+    assert found["eval_pearson"] == pearsonr(*taken[-1]).statistic
+    assert found["eval_pairs_spearman"] == pytest.approx(spearmanr(*taken[-1]).statistic)
+    seen = [entry["eval_pearson"] for entry in trainer.state.log_history if "eval_pearson" in entry]
+    assert len(seen) == 5 and found["eval_pearson"] == max(seen) == trainer.state.best_metric
+    unknown = arguments("unknown", eval_strategy="steps", eval_steps=1, metric_for_best_model="pearsn")
+    with pytest.raises(dcpcse.UserError, match=r"metric_for_best_model.*pearsn is unknown; did you mean 'pearson'"):
+        dcpcse.Trainer(tiny("bert"), "dcpcse", unknown, sentences, pairs, compute_metrics=metrics).train()
+
+
+def test_all_kinds_of_evaluation_data(tiny, pairs, sentences, sts_data, arguments):
+    options = {"eval_data_dir": sts_data, "custom_eval_data": True}
+    classes = [(text, "even" if i % 2 else "odd") for i, text in enumerate(sentences * 2)]
+    kinds = {
+        "names": ["STSBenchmark"],
+        "suite": load_suite(["STSBenchmark"], sts_data, settings_of_mode("dev", official=False)),
+        "rows": pairs,
+        "columns": dict(zip(("a", "b", "score"), zip(*pairs, strict=True), strict=True)),
+        "taken once": iter(pairs),
+        "task": own_pairs(pairs),
+        "labels": classes,
+        "binary": [(a, b, i % 2) for i, (a, b, _) in enumerate(pairs)],
+    }
+    trainer = dcpcse.Trainer(tiny("bert"), args=arguments(), eval_dataset=kinds, **options)
+    found = trainer.evaluate()
+    same = {found[f"eval_{kind}_pairs_spearman"] for kind in ("rows", "columns", "taken once", "task")}
+    assert len(same) == 1
+    assert found["eval_names_stsb_spearman"] == found["eval_suite_stsb_spearman"]
+    assert set(found) >= {"eval_labels_labels_accuracy", "eval_binary_pairs_ap"}
+    assert trainer.evaluate(pairs) == {"eval_pairs_spearman": same.pop()}
+    with pytest.raises(dcpcse.UserError, match="train_dataset is missing"):
+        trainer.train()
+
+
+def test_the_first_score_selects_the_best_step_by_default(tiny, sentences, pairs, arguments):
+    options = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    trainer = dcpcse.Trainer(
+        tiny("bert"), "dcpcse", arguments(**options, load_best_model_at_end=True), sentences, pairs
+    )
+    trainer.train()
+    scores = [entry.get("eval_pairs_spearman") for entry in trainer.state.log_history]
+    assert trainer.state.best_metric == max(score for score in scores if score is not None)
+
+
+def test_callbacks_reporters_and_optimizers_are_those_of_transformers(tiny, sentences, arguments, monkeypatch):
+    reporter = type("Reporter", (Seen,), {})
+    table = transformers.integrations.integration_utils.INTEGRATION_TO_CALLBACK
+    monkeypatch.setitem(table, "reporter", reporter)
+    monkeypatch.setattr(resolve_arguments, "get_available_reporting_integrations", lambda: ["reporter"])
+    method = build_method(load_backbone(tiny("bert")), model_arguments(), ["anchor"])
+    optimizer = torch.optim.SGD([p for p in method.model.parameters() if p.requires_grad], lr=0.5)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+    seen = Seen()
+    trainer = dcpcse.Trainer(
+        None,
+        method,
+        arguments(report_to="reporter"),
+        sentences,
+        callbacks=[seen],
+        optimizers=(optimizer, schedule),
+    )
+    before = trained(trainer)
+    trainer.train()
+    reports = next(one for one in trainer.callback_handler.callbacks if isinstance(one, reporter))
+    assert reports.began == seen.began == 1 and seen.steps == [1, 2, 3, 4]
+    assert [log for log in reports.logs if "loss" in log] == [log for log in seen.logs if "loss" in log]
+    assert all(log["learning_rate"] == 0.5 for log in seen.logs if "loss" in log)
+    assert trainer.optimizer.optimizer is optimizer
+    assert any(not torch.equal(before[name], weight) for name, weight in trained(trainer).items())
+
+
+class SentenceTransformer:
+    """An encoder of another library, by its name."""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": SentenceTransformer()}, "model is a SentenceTransformer; give an encoder as a Hugging Face folder"),
+        ({"model": 3}, "model is a int; give an encoder"),
+        ({"model": None}, "model is missing; give an encoder"),
+        ({"method": 3}, "method is a int; give a name, a function"),
+        ({"method": "dcpsce"}, "dcpsce is unknown; did you mean 'dcpcse'"),
+        ({"method": lambda backbone, args, columns: None}, "the function <lambda> gives the method its name"),
+        ({"method": lambda backbone, args, columns: None}, "define it with def"),
+        ({"args": {"max_steps": 3}}, "args is a dict; give dcpcse.TrainingArguments"),
+        ({"train_dataset": 3}, "train_dataset: expected rows but found the number 3"),
+        ({"train_dataset": ["one"]}, r"train_dataset \(list of 1 row\) has 1 training example; give at least 2"),
+        ({"eval_dataset": "pairs.tsv"}, "eval_dataset pairs.tsv is a file; give own_pairs"),
+        ({"eval_dataset": [("a", "b", "c", 1.0)] * 3}, "eval_dataset has 4 columns; give pairs with scores"),
+        ({"eval_dataset": ["STSB"]}, "eval_dataset: STSB is unknown"),
+        ({"pre_seq_length": 3}, "unknown option pre_seq_length; did you mean 'pre_seq_len'"),
+        ({"pre_seq_len": "3"}, "pre_seq_len '3': must be a whole number"),
+        ({"max_seq_length": 2}, "max_seq_length 2: must be at least 3"),
+        ({"preset": "dcpcse/unsup-bert-base"}, "preset is not supported: presets are read by dcpcse.train"),
+        ({"tokenizer": None}, "tokenizer is not supported: .*tokenizer_name"),
+        ({"tuning": "full", "pre_seq_len": 3}, "pre_seq_len has no effect without tuning"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_refused_in_one_line(given, message, tiny, sentences, arguments):
+    options = {"model": tiny("bert"), "args": arguments(), "train_dataset": sentences, **given}
+    with pytest.raises(dcpcse.UserError, match=message) as caught:
+        dcpcse.Trainer(**options)
+    assert "\n" not in str(caught.value) and "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"learning_rate": "3e-2"}, "learning_rate '3e-2': must be a number"),
+        ({"max_steps": 2.5}, "max_steps 2.5: must be a whole number"),
+        ({"bf16": "yes"}, "bf16 'yes': must be True or False"),
+        ({"eval_strategy": "steps"}, "eval_dataset is missing; give evaluation data"),
+        ({"push_to_hub": True}, "push_to_hub"),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_of_the_run_is_refused_in_one_line(given, message, tiny, sentences, arguments):
+    with pytest.raises(dcpcse.UserError, match=message) as caught:
+        dcpcse.Trainer(tiny("bert"), "dcpcse", arguments(**given), sentences)
+    assert "\n" not in str(caught.value) and "--" not in str(caught.value)
