@@ -148,11 +148,11 @@ def train(
             raise UserError(f"unknown option {_OPTIONS[renamed[0]]}; give {renamed[0]}")
         _require_types(method, callbacks, trainer_class)
         inputs = {"train_data": train_data, "eval_pairs": eval_pairs, "eval_labels": eval_labels, "method": method}
-        objects = {name: value for name, value in inputs.items() if not isinstance(value, str | os.PathLike)}
-        given = {_OPTIONS.get(name, name): value for name, value in inputs.items() if name not in objects}
+        paths = {name: value for name, value in inputs.items() if isinstance(value, str | os.PathLike)}
+        objects = {name: value for name, value in inputs.items() if value is not None and name not in paths}
+        given = {_OPTIONS.get(name, name): value for name, value in paths.items()}
         # The options hold what records say of objects; own evaluation data imply other options in either form.
-        own = {name: objects[name] for name in ("eval_pairs", "eval_labels") if objects.get(name) is not None}
-        given |= {name: describe_object(data) for name, data in own.items()}
+        given |= {name: describe_object(objects[name]) for name in ("eval_pairs", "eval_labels") if name in objects}
         encoder = None if model is None and isinstance(method, Method) else _encoder_name(model)
         given |= {"model_name_or_path": encoder, "preset": preset, "output_dir": output_dir, **options}
         given["plugin"] = _plugins(plugin) or None
@@ -161,9 +161,10 @@ def train(
         values = python_options(parser, given, others=signature(train).parameters)
         with _unchanged_process(), _output_folder(values) as folder:
             resolved, names = resolve_options(parser, values)
-            require_valid(resolved, names, "train_data" in objects, isinstance(method, Method))
+            require_valid(resolved, names, objects)
+            all_callbacks = [*callbacks, *([_SayTemporary(folder)] if output_dir is None else [])]
+            inputs = Inputs(**objects, callbacks=all_callbacks, trainer_class=trainer_class, prints_log=False)
             with _explained_interruption(folder):
-                inputs = Inputs(**objects, callbacks=callbacks, trainer_class=trainer_class, prints_log=False)
                 trainer = run_training(resolved, names, inputs)
         return TrainingResult(trainer, folder)
 
@@ -239,12 +240,20 @@ def _output_folder(values: dict[str, Any]) -> Iterator[Path]:
             _temporary.pop(folder, None)
 
 
+class _SayTemporary(TrainerCallback):
+    """Says when training starts, after all checks, that the output folder is temporary."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        gone = "removed when Python ends; give output_dir to keep it"
+        warn(f"the model goes to the temporary folder {self.folder}, {gone}")
+
+
 @contextlib.contextmanager
 def _explained_interruption(folder: Path) -> Iterator[None]:
     """Say in an interruption which checkpoint there is and what can be done with it, and keep a temporary folder."""
-    temporary = folder in _temporary
-    if temporary:
-        warn(f"the model goes to the temporary folder {folder}, removed when Python ends; give output_dir to keep it")
     try:
         yield
     except KeyboardInterrupt as error:
@@ -252,7 +261,7 @@ def _explained_interruption(folder: Path) -> Iterator[None]:
         newest = last_checkpoint(folder)
         if newest and str(newest) in text:  # not at the end, when the folder itself has the model
             text += f"; dcpcse.load({str(newest)!r}) loads the model so far"
-        if temporary and any(folder.iterdir()):
+        if folder in _temporary and any(folder.iterdir()):
             del _temporary[folder]
             text += f"; the temporary folder is kept: output_dir={str(folder)!r} resumes in it"
         error.args = (text,)

@@ -13,29 +13,29 @@ from dcpcse.utils.errors import UserError
 def require_valid(
     options: tuple[ModelArguments, DataArguments, TrainingArguments],
     given: Collection[str],
-    has_data: bool = False,
-    has_model: bool = False,
+    objects: Collection[str] = (),
 ) -> None:
     """Raise UserError if a path is missing or cannot be used, or if options of the method contradict each other.
 
-    given: names of the options that the user has set. has_data: whether the training data are Python objects.
-    has_model: whether the method is a built one, which has its encoder.
+    given: names of the options that the user has set. objects: names of inputs that are Python objects instead of
+    options, such as `train_data` and `method`.
     """
     model, data, run = options
     if "output_dir" not in given:  # transformers would take ./trainer_output
         raise UserError("--output_dir is missing; give a folder for the trained model")
     if Path(run.output_dir).is_file():
         raise UserError(f"--output_dir {run.output_dir} is a file; give a folder")
-    if not has_model:
+    has_encoder = "method" in objects and not model.model_name_or_path  # that of a built method
+    if not has_encoder:
         require_encoder(model)
-    if not has_data:
+    if "train_data" not in objects:
         require_file(data)
         reader_of(Path(data.train_file))  # raises UserError if the file does not exist or has an unknown format
-    if not has_model:
+    if not has_encoder:
         _require_encoder(model.model_name_or_path)
     if not run.do_train and not run.do_eval and "do_train" in given:
         raise UserError("--do_train False leaves nothing to do without --do_eval; leave it out, or add --do_eval")
-    if not has_model:
+    if "method" not in objects:
         fill_defaults(model, None)
 
 

@@ -20,6 +20,7 @@ from matplotlib import pyplot
 from transformers import AutoModel, TrainerCallback
 
 import dcpcse
+from dcpcse.api.train import _temporary
 from dcpcse.cli.commands.train import train_command
 from dcpcse.utils.signals import Interrupted
 
@@ -259,7 +260,7 @@ def test_an_interruption_keeps_a_temporary_folder(train, heard):
         train(output_dir=None, callbacks=[_InterruptAt(2)])
     folder = str(caught.value).rsplit("'", 2)[1]
     assert train(output_dir=folder, resume=True).metrics["train_loss"] > 0
-    assert folder not in map(str, dcpcse.api.train._temporary)
+    assert folder not in map(str, _temporary)
 
 
 def test_a_training_in_another_thread(train):
