@@ -158,7 +158,9 @@ def train(
         given["plugin"] = _plugins(plugin) or None
         load_plugins(given["plugin"] or ())
         parser = training_option_parser()
-        values = python_options(parser, given, others=signature(train).parameters)
+        values = python_options(
+            parser, given, others=[name for name in signature(train).parameters if name != "options"]
+        )
         with _unchanged_process(), _output_folder(values) as folder:
             resolved, names = resolve_options(parser, values)
             require_valid(resolved, names, objects)
