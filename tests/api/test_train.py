@@ -11,7 +11,9 @@ import sys
 import threading
 from pathlib import Path
 
+import datasets
 import numpy as np
+import pandas
 import pytest
 import torch
 import transformers
@@ -22,6 +24,7 @@ from transformers import AutoModel, TrainerCallback
 import dcpcse
 from dcpcse.api.train import _temporary
 from dcpcse.cli.commands.train import train_command
+from dcpcse.methods import METHODS
 from dcpcse.utils.signals import Interrupted
 
 QUICK = {"max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 0.03, "logging_steps": 2}
@@ -90,6 +93,39 @@ def test_a_run_from_python_and_from_the_shell_leave_the_same_folder(train, tiny,
     assert "best_eval_stsb_spearman=" in repr(result)
 
 
+def test_data_in_any_form_train_the_same_weights(train, train_txt, train_csv, tmp_path):
+    sentences, triples = Path(train_txt).read_text(encoding="utf-8").splitlines(), pandas.read_csv(train_csv)
+    forms = {
+        "file": [train_txt, Path(train_csv)],
+        "list": [sentences, list(triples.itertuples(index=False, name=None))],
+        "dict": [{"text": sentences}, triples.to_dict("list")],
+        "DataFrame": [pandas.DataFrame({"text": sentences}), triples],
+        "Dataset": [datasets.Dataset.from_dict({"text": sentences}), datasets.Dataset.from_pandas(triples)],
+        "generator": [(one for one in sentences), (row for row in triples.to_dict("records"))],
+    }
+    for place in range(2):
+        trained = {}
+        for form, data in forms.items():
+            folder = train(data[place], output_dir=tmp_path / f"{form}{place}").folder
+            trained[form] = (folder / "prompts.safetensors").read_bytes()
+        shell = tmp_path / f"shell{place}"
+        usual = {"model_name_or_path": trained_on(folder), "train_file": forms["file"][place], "output_dir": shell}
+        train_command(command({**usual, **QUICK, "cache_dir": tmp_path / "cache"}))
+        assert {form for form in forms if trained[form] != (shell / "prompts.safetensors").read_bytes()} == set()
+
+
+def trained_on(folder: Path) -> str:
+    return yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))["model_name_or_path"]
+
+
+def test_a_method_defined_in_a_cell(train):
+    def mine(backbone, args, columns):
+        return METHODS["dcpcse"].build(backbone, args, columns)
+
+    result = train(["a b", "c d"] * 8, method=mine, pre_seq_len=3, pooler_type="cls", tuning="deep")
+    assert result.model.method == "mine" and result.metrics["train_loss"] > 0
+
+
 def test_a_preset_and_what_it_implies_are_those_of_the_shell(train, tiny, train_txt, tmp_path):
     options = {
         **QUICK,
@@ -153,6 +189,11 @@ MISTAKES = {
     "one callback": ({"callbacks": TrainerCallback()}, "callbacks is a TrainerCallback; give a list"),
     "another trainer": ({"trainer_class": transformers.Trainer}, "must be a subclass of dcpcse.Trainer"),
     "no data": ({"data": None}, "train_data is None; give sentences"),
+    "no rows": ({"data": []}, "train_data: the list is empty; give at least one row"),
+    "rows of two lengths": ({"data": [("a", "b"), ("a",)]}, "train_data: row 2 has 1 column, rows before have 2"),
+    "numbers for sentences": ({"data": [1, 2]}, "train_data: row 1, column 1: expected a string but found the number"),
+    "bytes for the data": ({"data": b"train.txt"}, "train_data: expected rows but found bytes b'train.txt'"),
+    "one row": ({"data": ["a"]}, "train_data (list of 1 row) has 1 training example; give at least 2"),
     "a file that is not there": ({"data": "nowhere.txt"}, "training file nowhere.txt does not exist"),
     "an encoder that is not there": ({"model": "./nowhere"}, "model ./nowhere does not exist"),
     "a number for the encoder": ({"model": 7}, "model is a int; give the name or the folder of an encoder"),
