@@ -180,6 +180,8 @@ def _plugins(given: Any) -> list[str]:
 
 def _encoder_name(model: Any) -> str:
     """Return the name or folder of an encoder. Raises UserError for anything else, such as a loaded model."""
+    if model is None:
+        raise UserError("model is missing; give the name or the folder of an encoder")
     if isinstance(model, str | os.PathLike) and isinstance(os.fspath(model), str):
         return os.fspath(model)
     kinds = {one.__name__ for one in type(model).__mro__}

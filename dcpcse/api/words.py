@@ -41,15 +41,12 @@ _OF_USER = re.compile(r" [^;,]+: must be ")
 def python_words(**names: str) -> Iterator[None]:
     """Name options in errors and log lines as parameters of Python; also usable as a decorator.
 
-    names: option of the command line → parameter of the called function, where these differ. User errors, errors in
-    evaluation data and refusals of the system (no permission, no memory) leave this context as UserError with the
-    message in one line and the traceback; interruptions and bugs keep their class.
+    names: option of the command line → parameter of the called function, where these differ, or `parameter=value`. If
+    such functions call each other, the names of the outermost one count. User errors, errors in evaluation data and
+    refusals of the system (no permission, no memory) leave this context as UserError with the message in one line and
+    the traceback; interruptions and bugs keep their class.
     """
-
-    def translate(text: str) -> str:
-        return in_python_words(text, names)
-
-    with worded(translate):
+    with worded(lambda text: in_python_words(text, names)) as translate:
         try:
             yield
         except (UserError, Interrupted) as error:
@@ -86,6 +83,8 @@ def in_python_words(text: str, names: Mapping[str, str] | None = None) -> str:
         option, value = found[1], found[2]
         name, rest = names.get(option, option).replace("-", "_"), f" {value}" if value else ""
         is_asked = text[: found.start()].endswith(("did you mean ", "unknown option "))
+        if "=" in name:
+            return name
         if is_asked or _OF_USER.match(text, found.end(1)):
             return f"{name}{rest}"
         flags, values = _options()

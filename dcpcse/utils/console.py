@@ -25,28 +25,34 @@ def print_message(line: str) -> None:
     print(f"{printable(line)}\n", end="", file=sys.stderr, flush=True)
 
 
-_translate: ContextVar[Callable[[str], str]] = ContextVar("translate", default=str)
+_translate: ContextVar[Callable[[str], str] | None] = ContextVar("translate", default=None)
 """The translation of the lines of `notify` and `warn`; in a call from Python, it renames the options in them."""
 
 
 @contextlib.contextmanager
-def worded(translate: Callable[[str], str]) -> Iterator[None]:
-    """Translate the log lines for the user within this context."""
-    token = _translate.set(translate)
+def worded(translate: Callable[[str], str]) -> Iterator[Callable[[str], str]]:
+    """Translate the log lines for the user within this context; yield the translation, of the outermost context."""
+    outermost = _translate.get() or translate
+    token = _translate.set(outermost)
     try:
-        yield
+        yield outermost
     finally:
         _translate.reset(token)
 
 
+def _worded(line: str) -> str:
+    translate = _translate.get()
+    return translate(line) if translate else line
+
+
 def notify(line: str) -> None:
     """Log a line for the user, such as how an option is interpreted."""
-    logger.info(_translate.get()(line))
+    logger.info(_worded(line))
 
 
 def warn(line: str) -> None:
     """Log a line for the user about something that may be a mistake."""
-    logger.warning(_translate.get()(line))
+    logger.warning(_worded(line))
 
 
 @contextlib.contextmanager

@@ -76,6 +76,19 @@ def test_an_error_keeps_its_class_and_traceback_and_its_causes_are_translated_to
     assert caught.traceback[-1].name == "fails"
 
 
+def test_the_names_of_the_outermost_function_count_and_may_hold_a_value():
+    assert in_python_words("give --custom_data", {"custom_data": "official=False"}) == "give official=False"
+
+    @python_words(train_file="train_dataset")
+    def inner():
+        raise UserError("--train_file")
+
+    with pytest.raises(UserError, match=r"^train_dataset$"):
+        inner()
+    with pytest.raises(UserError, match=r"^train_data$"), python_words():
+        inner()
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
