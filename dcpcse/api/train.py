@@ -71,7 +71,8 @@ class TrainingResult:
         """The figures of the run by name.
 
         `train_loss` and `train_runtime` (in seconds), among others; for each dev score, its last value as `eval_NAME`
-        and its best one as `best_eval_NAME`. Spearman correlations are fractions, accuracies are × 100.
+        and its best one, which may be that before training, as `best_eval_NAME`. Spearman correlations are fractions,
+        accuracies are × 100.
         """
         logged = {name: value for line in self.history for name, value in line.items()}
         metrics = {name: value for name, value in logged.items() if name.startswith("train_")}
