@@ -1,6 +1,7 @@
 """The registry of methods: functions that register a method, fill in default options and build the method."""
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
@@ -193,7 +194,12 @@ def find_method(method: str | Builder) -> tuple[str, Entry]:
     registered = next((name for name, entry in METHODS.items() if entry.build is method), None)
     if registered is not None:
         return registered, METHODS[registered]
-    name = getattr(method, "__name__", type(method).__name__)
+    if not inspect.isfunction(method):
+        raise UserError(
+            f"method is a {type(method).__name__}; give a name, a function (backbone, args, columns) -> Method, or a "
+            "dcpcse.methods.Method"
+        )
+    name = method.__name__
     if not _NAME.fullmatch(name):
         raise UserError(
             f"method: the function {name} gives the method its name, which may have lower-case letters, digits, '.', "

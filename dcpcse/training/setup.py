@@ -98,11 +98,6 @@ def model_options(model: Any, method: Any, given: Mapping[str, Any]) -> ModelArg
             raise UserError(f"{unread} has no effect on an encoder that is loaded already; give its name or folder")
         if (options.do_mlm or options.org_mlp) and model.lm_head is None:
             raise UserError("do_mlm and org_mlp need a masked-LM head; give the name or folder of the encoder")
-    if not isinstance(method, str) and not callable(method):
-        raise UserError(
-            f"method is a {type(method).__name__}; give a name, a function (backbone, args, columns) -> Method, or a "
-            "dcpcse.methods.Method"
-        )
     return replace(options, method=find_method(method)[0])
 
 

@@ -1,6 +1,7 @@
 """`dcpcse.Trainer` without a command line: what it takes, what it trains, and what it refuses."""
 
 import linecache
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -320,6 +321,7 @@ class SentenceTransformer:
         ({"model": 3}, "model is a int; give an encoder"),
         ({"model": None}, "model is missing; give an encoder"),
         ({"method": 3}, "method is a int; give a name, a function"),
+        ({"method": partial(in_cell, "")}, "method is a partial; give a name, a function"),
         ({"method": "dcpsce"}, "dcpsce is unknown; did you mean 'dcpcse'"),
         ({"method": lambda backbone, args, columns: None}, "the function <lambda> gives the method its name"),
         ({"method": lambda backbone, args, columns: None}, "define it with def"),
