@@ -1,16 +1,35 @@
 """Count duplicate rows and uninformative pairs, which cause false negatives in training.
 
-Rows are represented by 64-bit hashes, which take 16 bytes per row: 16 MB for a file of a million rows.
+Rows are represented by 64-bit hashes. They are kept in a temporary file, so that memory does not grow with the rows.
 """
 
+from __future__ import annotations
+
 import math
-from array import array
-from collections.abc import Mapping, Sequence
+import os
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from tempfile import SpooledTemporaryFile, gettempdir
+from typing import TYPE_CHECKING, Any
+
+from dcpcse.utils.errors import UserError
+
+if TYPE_CHECKING:  # imported lazily, because `dcpcse --help` does not need it
+    import numpy as np
 
 LINES_SHOWN = 5
 """Number of line numbers to keep for each kind of row."""
+
+PART_ROWS = 2**19
+"""Number of rows, on average, whose hashes are compared at once."""
+
+READ_ROWS = 2**12
+"""Number of rows whose hashes are read at once."""
+
+MEMORY_BYTES = 2**16
+"""Size of the hashes of all rows from which on they are in a file, and not in memory."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +75,7 @@ class DuplicateCounts:
         return asdict(self)
 
     @classmethod
-    def of(cls, saved: Mapping[str, Any]) -> "DuplicateCounts":
+    def of(cls, saved: Mapping[str, Any]) -> DuplicateCounts:
         """Restore the counts from the output of `as_dict`."""
         kinds = ("duplicates", "identical", "contradictory", "relabelled")
         found = {kind: Occurrences(saved[kind]["count"], tuple(saved[kind]["lines"])) for kind in kinds}
@@ -72,21 +91,38 @@ class Duplicates:
         columns: the number of columns, 1 to 3 (anchor, positive, negative). labelled: whether the third column
         contains labels or scores.
         """
-        self._numbers = array("q")
-        self._rows = array("q")
-        self._labelled = array("q") if labelled else None  # the pairs without their labels
-        # Hashes of the anchors and of the positives; not needed for one column, where each row is an anchor.
-        self._sides = [array("q"), array("q")] if columns > 1 and not labelled else []
+        self._labelled = labelled
+        # Of each row: its number, the hash of its cells, and the hash of its pair without the label or of each side.
+        self._sides = (2, 3) if columns > 1 and not labelled else ()
+        self._width = 2 + labelled + len(self._sides)
+        self._hashes = SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115 - closed with the counter
+        weakref.finalize(self, self._hashes.close)
+        self._count = 0
         self._identical, self._contradictory = LineCounter(), LineCounter()
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """Add rows, each given by the number of its first line and its cells."""
-        self._numbers.extend([number for number, _ in rows])
-        self._rows.extend([hash(tuple(cells)) for _, cells in rows])
-        if self._labelled is not None:
-            self._labelled.extend([hash(tuple(cells[:2])) for _, cells in rows])
-        for place, side in enumerate(self._sides):
-            side.extend([hash(cells[place]) for _, cells in rows])
+        """Add rows, each given by the number of its first line and its cells.
+
+        Raises UserError if the folder for temporary files is full.
+        """
+        import numpy as np
+
+        hashes = np.empty((len(rows), self._width), np.int64)
+        hashes[:, 0] = [number for number, _ in rows]
+        hashes[:, 1] = [hash(tuple(cells)) for _, cells in rows]
+        if self._labelled:
+            hashes[:, 2] = [hash(tuple(cells[:2])) for _, cells in rows]
+        for place, column in enumerate(self._sides):
+            hashes[:, column] = [hash(cells[place]) for _, cells in rows]
+        try:
+            self._hashes.seek(0, os.SEEK_END)
+            self._hashes.write(hashes.tobytes())
+        except OSError as error:
+            raise UserError(
+                f"cannot write to the folder for temporary files, {gettempdir()}: {error.strerror}; set TMPDIR to "
+                "another folder"
+            ) from error
+        self._count += len(rows)
         if self._sides:
             for number, cells in rows:
                 if cells[0] == cells[1]:
@@ -97,32 +133,63 @@ class Duplicates:
     def found(self) -> DuplicateCounts:
         """Return the counts of all rows added so far."""
         return DuplicateCounts(
-            duplicates=self._duplicates(),
+            duplicates=_occurrences(map(_repeated, self._parts(1, slice(2)))),
             identical=self._identical.found(),
             contradictory=self._contradictory.found(),
-            relabelled=self._relabelled(),
-            rows=len(self._rows),
-            pairs=0 if self._labelled is not None else sum(_pairs(side) for side in self._sides or [self._rows]),
+            relabelled=_occurrences(map(_relabelled, self._parts(2, slice(3)) if self._labelled else ())),
+            rows=self._count,
+            # A single column is hashed as a row; labelled rows are not contrasted with each other.
+            pairs=0 if self._labelled else sum(map(self._pairs, self._sides or (1,))),
         )
 
-    def _relabelled(self) -> Occurrences:
+    def _parts(self, column: int, kept: slice) -> Iterator[np.ndarray]:
+        """Yield parts of the rows, each with all rows of some hashes in a column, in the order of the rows.
+
+        kept: the columns of the parts.
+        """
         import numpy as np
 
-        if not self._labelled:
-            return Occurrences()
-        pairs, rows = np.frombuffer(self._labelled, np.int64), np.frombuffer(self._rows, np.int64)
-        _, first, group = np.unique(pairs, return_index=True, return_inverse=True)
-        return _found_at(np.frombuffer(self._numbers, np.int64)[rows != rows[first][group]])
+        parts, read = -(-self._count // PART_ROWS), partial(self._hashes.read, 8 * self._width * READ_ROWS)
+        for part in range(parts):
+            self._hashes.seek(0)
+            chunks = iter(read, b"")
+            rows = (np.frombuffer(chunk, np.int64).reshape(-1, self._width) for chunk in chunks)
+            yield np.concatenate([chunk[chunk[:, column] % parts == part, kept] for chunk in rows])
 
-    def _duplicates(self) -> Occurrences:
-        import numpy as np  # imported here because `dcpcse --help` does not need it
+    def _pairs(self, column: int) -> int:
+        """Return the number of pairs of rows with the same hash in a column."""
+        import numpy as np
 
-        if not self._rows:
-            return Occurrences()
-        hashes, numbers = np.frombuffer(self._rows, np.int64), np.frombuffer(self._numbers, np.int64)
-        order = np.argsort(hashes, kind="stable")
-        again = hashes[order][1:] == hashes[order][:-1]
-        return _found_at(np.sort(numbers[order[1:][again]]))
+        parts = self._parts(column, slice(column, column + 1))
+        counts = (np.unique(part, return_counts=True)[1] for part in parts)
+        return sum(int((count * (count - 1) // 2).sum()) for count in counts)
+
+
+def _repeated(rows: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows whose cells have the hash of an earlier row."""
+    import numpy as np
+
+    order = np.argsort(rows[:, 1], kind="stable")
+    hashes = rows[order, 1]
+    return rows[order[1:][hashes[1:] == hashes[:-1]], 0]
+
+
+def _relabelled(rows: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows whose pair occurs earlier, there with another label."""
+    import numpy as np
+
+    _, first, group = np.unique(rows[:, 2], return_index=True, return_inverse=True)
+    return rows[rows[:, 1] != rows[first[group], 1], 0]
+
+
+def _occurrences(numbers: Iterator[np.ndarray]) -> Occurrences:
+    """Return the occurrences at the line numbers in all parts."""
+    import numpy as np
+
+    count, lines = 0, []
+    for part in numbers:
+        count, lines = count + len(part), sorted([*lines, *np.sort(part)[:LINES_SHOWN].tolist()])[:LINES_SHOWN]
+    return Occurrences(count, tuple(lines))
 
 
 class LineCounter:
@@ -141,18 +208,3 @@ class LineCounter:
 
     def found(self) -> Occurrences:
         return Occurrences(self._count, tuple(self._lines))
-
-
-def _found_at(lines: Sequence[int]) -> Occurrences:
-    """Return the occurrences at the given line numbers, which are sorted."""
-    return Occurrences(len(lines), tuple(map(int, lines[:LINES_SHOWN])))
-
-
-def _pairs(hashes: array) -> int:
-    """Return the number of pairs of equal values."""
-    import numpy as np
-
-    if not hashes:
-        return 0
-    _, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
-    return int((counts * (counts - 1) // 2).sum())

@@ -9,9 +9,10 @@ import pytest
 
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
-from dcpcse.data import arrow_cache
+from dcpcse.data import arrow_cache, duplicates
 from dcpcse.data.duplicates import Duplicates
 from dcpcse.data.training_file import load_training_file
+from dcpcse.utils.errors import UserError
 
 
 def counted(rows):
@@ -20,8 +21,13 @@ def counted(rows):
     return repeats.found()
 
 
+@pytest.mark.parametrize("in_parts", [False, True])
 @pytest.mark.parametrize("columns", [1, 2, 3])
-def test_every_repeat_is_counted_as_two_loops_over_all_rows_count_it(columns):
+def test_every_repeat_is_counted_as_two_loops_over_all_rows_count_it(columns, in_parts, monkeypatch):
+    if in_parts:  # from a file, in several parts, each read in several chunks
+        monkeypatch.setattr(duplicates, "MEMORY_BYTES", 64)
+        monkeypatch.setattr(duplicates, "PART_ROWS", 8)
+        monkeypatch.setattr(duplicates, "READ_ROWS", 3)
     random.seed(columns)
     rows = [[random.choice("abcdef") for _ in range(columns)] for _ in range(40)]
     found = counted(rows)
@@ -33,6 +39,28 @@ def test_every_repeat_is_counted_as_two_loops_over_all_rows_count_it(columns):
     assert (found.identical.count, list(found.identical.lines)) == (len(identical), identical[:5])
     contradictory = [i for i, row in enumerate(rows, start=1) if columns > 2 and row[0] == row[2]]
     assert (found.contradictory.count, list(found.contradictory.lines)) == (len(contradictory), contradictory[:5])
+
+
+@pytest.mark.parametrize("part_rows", [duplicates.PART_ROWS, 8])
+def test_a_pair_with_another_label_is_found_as_a_loop_finds_it(part_rows, monkeypatch):
+    monkeypatch.setattr(duplicates, "PART_ROWS", part_rows)
+    random.seed(1)
+    rows = [[random.choice("abc"), random.choice("ab"), random.choice(["neutral", "entailment"])] for _ in range(40)]
+    repeats = Duplicates(3, labelled=True)
+    for start in range(0, 40, 7):
+        repeats.add([*enumerate(rows[start : start + 7], start=start + 1)])
+    found = repeats.found()
+    first = {}
+    relabelled = [i for i, row in enumerate(rows, start=1) if first.setdefault(tuple(row[:2]), row[2]) != row[2]]
+    assert (found.relabelled.count, list(found.relabelled.lines)) == (len(relabelled), relabelled[:5])
+    assert (found.rows, found.pairs) == (40, 0)
+
+
+def test_a_full_folder_for_temporary_files_is_named(monkeypatch):
+    with open("/dev/full", "r+b", buffering=0) as full:
+        monkeypatch.setattr(duplicates, "SpooledTemporaryFile", lambda max_size: full)
+        with pytest.raises(UserError, match=r"cannot write to the folder for temporary files, .*: No space left on"):
+            counted([["a"], ["b"]])
 
 
 def test_the_expected_share_of_batches_is_that_of_drawn_batches():
