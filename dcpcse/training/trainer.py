@@ -17,6 +17,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import TrainOutput
 
 from dcpcse.data.indexed_dataset import without_index
+from dcpcse.data.sampling import make_compact
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import set_packed
@@ -283,6 +284,7 @@ class Trainer(transformers.Trainer):
         The loader of accelerate would repeat rows to fill up the last step.
         """
         loader = super().get_train_dataloader()
+        make_compact(loader)
         loader.base_dataloader.worker_init_fn = partial(ignore_signals, loader.worker_init_fn)
         if world_size() > 1:
             shard = loader.batch_sampler
