@@ -45,13 +45,7 @@ def load_training_data(
         return load_training_file(data, cache_dir, refresh=refresh)
     table = open_table(data, name)
     columns, rows = _with_names(table)
-    if len(columns) > len(ROLES):
-        raise UserError(
-            f"{name}: found {len(columns)} columns {columns}; pick 1 (sentence), 2 (anchor, positive) or 3 (anchor, "
-            "positive, negative; or two sentences and a column named label or score), for instance "
-            f"{table.pick(columns[:2])}"
-        )
-    require_columns(columns, lambda problem: UserError(f"{name}: {problem}"))
+    _require_columns(table, columns)
     if table.taken_once:
         logger.info("%s: the %s is taken once; to train on its rows again, give a list of them", name, table.kind)
     source = _TableSource(table)
@@ -113,6 +107,26 @@ def _with_names(table: Table) -> tuple[list[str], Iterator[Row]]:
     if isinstance(third, str):
         return [*ROLES[:2], LABEL if third.strip().lower() in CLASSES else ROLES[2]], rows
     return [*ROLES[:2], SCORE if isinstance(third, Real) else ROLES[2]], rows
+
+
+def _require_columns(table: Table, columns: list[str]) -> None:
+    """Raise UserError unless there are 1 to 3 columns, and those that are named like roles have these roles."""
+    if len(columns) > len(ROLES):
+        example = f", for instance {table.pick(columns[:2])}" if table.columns else ""
+        raise UserError(
+            f"{table.name}: found {len(columns)} columns{f' {columns}' if table.columns else ''}; pick 1 (sentence), "
+            "2 (anchor, positive) or 3 (anchor, positive, negative; or two sentences and a column named label or "
+            f"score){example}"
+        )
+    require_columns(columns, lambda problem: UserError(f"{table.name}: {problem}"))
+    if len(columns) == 1:
+        return
+    for role, column in zip(ROLES, columns, strict=False):
+        if column.lower() != role and column.lower() in ROLES:
+            raise UserError(
+                f"{table.name}: the column {column!r} of {columns} is in the place of the {role}, since columns are "
+                f"known by their order; give them in the order {', '.join(ROLES)}, or rename them"
+            )
 
 
 def _is_blank(cell: Any) -> bool:

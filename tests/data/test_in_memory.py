@@ -106,6 +106,13 @@ def test_a_third_column_without_name_is_what_its_first_cell_is(load, tmp_path, g
     assert (found.repeats.rows, found.dropped) == (file.repeats.rows, file.dropped)
 
 
+@pytest.mark.parametrize(
+    "data", [pd.DataFrame({"Anchor": ["a"], "POSITIVE": ["b"]}), pd.Series(["a"], name="positive")]
+)
+def test_names_of_roles_in_their_places_are_read(load, data):
+    assert rows(load(data)) == [("a", "b")[: data.ndim]]
+
+
 def test_numbers_of_a_class_label_are_its_words(load):
     features = {"s": datasets.Value("string"), "t": datasets.Value("string")}
     features["label"] = datasets.ClassLabel(names=["entailment", "neutral", "contradiction"])
@@ -124,7 +131,17 @@ def test_numbers_of_a_class_label_are_its_words(load):
             pd.DataFrame([["a"] * 4], columns=list("wxyz")),
             f"found 4 columns ['w', 'x', 'y', 'z']; {MESSAGE_OF_COLUMNS}train_data[[\"w\", \"x\"]]",
         ),
-        ([("a",) * 4], f"found 4 columns ['1', '2', '3', '4']; {MESSAGE_OF_COLUMNS}only \"1\", \"2\""),
+        ([("a",) * 4], f"found 4 columns; {MESSAGE_OF_COLUMNS}".removesuffix(", for instance ")),
+        (
+            pd.DataFrame([["c", "a", "b"]], columns=["negative", "anchor", "positive"]),
+            "the column 'negative' of ['negative', 'anchor', 'positive'] is in the place of the anchor, since columns "
+            "are known by their order; give them in the order anchor, positive, negative, or rename them",
+        ),
+        (
+            [{"anchor": "a", "negative": "b"}],
+            "the column 'negative' of ['anchor', 'negative'] is in the place of the positive, since columns are known "
+            "by their order; give them in the order anchor, positive, negative, or rename them",
+        ),
         (
             pd.DataFrame({"id": [7], "text": ["a"]}),
             "row 1, column 'id': expected a string but found the number 7; convert it by str(), or leave the column "
