@@ -18,10 +18,10 @@ from senteval.sts import LoadedSts
 class BinaryPairsResult:
     """The scores of pairs that are labelled 1 (the same, similar) or 0, with the cosine as the score of a pair.
 
-    average_precision, roc_auc: area under the precision-recall curve (as a step function) and under the ROC curve.
-    best_accuracy: the largest share of pairs that are classified correctly if a pair counts as 1 when its cosine is at
-    least threshold; threshold is None if no threshold is better than to count no pair as 1. All are fractions. gold,
-    cosines: labels and cosines (N,) of all pairs.
+    average_precision, roc_auc: area under the precision-recall curve (as a step function) and under the ROC curve, as
+    fractions. best_accuracy: the largest share of pairs, × 100, that are classified correctly if a pair counts as 1
+    when its cosine is at least threshold; threshold is None if no threshold is better than to count no pair as 1.
+    gold, cosines: labels and cosines (N,) of all pairs.
     """
 
     task: str
@@ -47,7 +47,7 @@ class BinaryPairsResult:
         return 100 * self.score
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict; all scores are fractions."""
+        """Return a JSON-serialisable dict; the accuracy is × 100, the other scores are fractions."""
         return {name: value for name, value in vars(self).items() if name not in ("family", "gold", "cosines")}
 
 
@@ -111,7 +111,7 @@ def binary_scores(task: str, split: str, gold: np.ndarray, cosines: np.ndarray) 
         split=split,
         average_precision=float(average_precision_score(gold, cosines)),
         roc_auc=float(roc_auc_score(gold, cosines)),
-        best_accuracy=float(accuracies[best]),
+        best_accuracy=100 * float(accuracies[best]),
         threshold=float(thresholds[best]) if np.isfinite(thresholds[best]) else None,
         nsamples=len(gold),
         positives=positives,

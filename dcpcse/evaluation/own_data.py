@@ -160,6 +160,8 @@ def _selection(table: Table, kind: _Kind, target: int | None) -> str:
 
 
 def _open_file(path: Path, kind: _Kind) -> _Table:
+    if not os.path.exists(path):  # Path.exists raises errors for names that are too long
+        raise UserError(f"{path} does not exist; check the path")
     source = _OwnFile(path, kind)
     if path.suffix.lower() in (".csv", ".json", ".jsonl"):
         rows, tabs = READERS[path.suffix.lower()](source), delimiter_of(path) == "\t"

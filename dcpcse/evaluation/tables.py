@@ -62,7 +62,7 @@ def _binary_pairs(results: Sequence[Result], mode: str) -> str:
     rows = [
         [
             *(result.task, result.nsamples),
-            *_rounded([result.points, 100 * result.roc_auc, 100 * result.best_accuracy]),
+            *_rounded([result.points, 100 * result.roc_auc, result.best_accuracy]),
             "-" if result.threshold is None else f"{result.threshold:.3f}",
         ]
         for result in results

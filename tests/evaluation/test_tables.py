@@ -114,8 +114,8 @@ def test_own_data_have_tables_of_their_own():
         *(["STS12", "Avg."], ["70.00", "70.00"], ["your own pairs"]),
         *(["data", "pairs", "Spearman x 100", "Pearson x 100"], ["my.tsv", "10", "50.00", "50.00"]),
     ]
-    binary = BinaryPairsResult("b.tsv", "test", 0.5, 0.6, 0.7, 0.25, 10, 4)
-    never = BinaryPairsResult("c.tsv", "test", 0.5, 0.6, 0.7, None, 10, 4)
+    binary = BinaryPairsResult("b.tsv", "test", 0.5, 0.6, 70.0, 0.25, 10, 4)
+    never = BinaryPairsResult("c.tsv", "test", 0.5, 0.6, 70.0, None, 10, 4)
     assert shown(binary, never) == [
         ["your own pairs, labelled 1 and 0"],
         ["data", "pairs", "average precision x 100", "ROC AUC x 100", "best accuracy x 100", "at cosine"],
