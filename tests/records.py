@@ -21,7 +21,7 @@ from dcpcse.data.corrupted_corpus import Corpus
 from dcpcse.data.duplicates import DuplicateCounts
 from dcpcse.doctor import encoder_folder, model_folder
 from dcpcse.doctor.findings import CheckSettings
-from dcpcse.encoders.safe_loading import require_plain_folder
+from dcpcse.encoders.safe_loading import find_weights
 from dcpcse.experiments.reproduction import results
 from dcpcse.experiments.reproduction.run_unit import is_finished
 from dcpcse.experiments.template_search import TemplateScores
@@ -253,7 +253,7 @@ def make_records(root: Path) -> dict[str, Record]:
     check = lambda check: lambda folder: list(check(folder, CheckSettings()))  # noqa: E731
     examine = (describe, check(encoder_folder.check_adapter), read_checkpoint)
     add("adapter", "adapter_config.json", ADAPTER, all_of(*examine))
-    examine = (describe, check(encoder_folder.check), read_checkpoint, require_plain_folder)
+    examine = (describe, check(encoder_folder.check), read_checkpoint, find_weights)
     add("encoder config", "config.json", CONFIG, all_of(*examine))
     add("weight index", "model.safetensors.index.json", {"weight_map": {"a": "b.safetensors"}}, all_of(*examine))
     (root / "weight-index/config.json").write_text(json.dumps(CONFIG), encoding="utf-8")

@@ -6,8 +6,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok
-from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig, WeightIndex
-from dcpcse.encoders.storage.manifest import CONFIG, PEFT_CONFIG, PEFT_PROMPTS, WEIGHTS, read_object
+from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig
+from dcpcse.encoders.storage.manifest import CONFIG, PEFT_CONFIG, PEFT_PROMPTS, read_object
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.parsing import parse_json, read_bytes
 from dcpcse.utils.safetensors_header import HEADER_DTYPES, read_header
@@ -37,23 +37,20 @@ def check(path: Path, settings: CheckSettings) -> Findings:
 
 
 def _weights(path: Path) -> Findings:
-    from dcpcse.encoders.safe_loading import INDEX, require_plain_folder  # imports torch; not for training files
+    from dcpcse.encoders.safe_loading import NO_WEIGHTS, find_weights  # imports torch; not for training files
 
     try:
-        require_plain_folder(path)
+        weights = find_weights(path)
+        if weights is None:
+            yield fault("weights", f"{path}: {NO_WEIGHTS}")
+        elif weights.pickled:
+            tensors = weights.read_pickles()
+            yield note("weights", f"{weights.name}: a pickle of {len(tensors)} tensors, all finite, without code")
+        else:
+            for file in weights.files:
+                yield from check_tensors(file, "weights")
     except UserError as error:
         yield fault("weights", str(error))
-        return
-    if (path / INDEX).is_file() and not (path / WEIGHTS).is_file():
-        yield from _shards(path, path / INDEX)
-    else:
-        yield from check_tensors(path / WEIGHTS, "weights")
-
-
-def _shards(path: Path, index: Path) -> Findings:
-    """Check each file that an index names; the caller has checked that all of them are in this folder."""
-    for shard in sorted(set(read_object(index, WeightIndex)["weight_map"].values())):
-        yield from check_tensors(path / shard, "weights")
 
 
 def check_tensors(path: Path, what: str) -> Findings:

@@ -20,14 +20,19 @@ from transformers.utils import logging as transformers_logging
 from dcpcse.encoders.base_facts import configuration, tokenizer_facts
 from dcpcse.encoders.safe_loading import (
     NO_CODE,
-    NO_PICKLES,
+    NO_WEIGHTS,
+    WEIGHT_FILES,
     WITH_ADAPTER,
+    WeightFiles,
+    find_weights,
     require_no_pipes,
     require_plain_config,
-    require_plain_folder,
+    shard_names,
 )
+from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import MODEL_FOLDER_FILE
+from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.locks import thread_lock
 from dcpcse.utils.refusals import doing, is_out_of_memory
@@ -39,8 +44,9 @@ class EncoderSource:
     """Origin of a frozen encoder, and its identity.
 
     fingerprint: digest of its weights without their names, by which earlier versions identified an encoder. weights:
-    digest of its weights with their names. configuration: see `base_facts.configuration`. The last two are None if an
-    earlier version recorded the source.
+    digest of its weights with their names. configuration: see `base_facts.configuration`. weights_file: name of the
+    file with the weights, or of the index of several files, such as "pytorch_model.bin" for a pickle. The last three
+    are None if an earlier version recorded the source; `weights_file` is no part of the identity.
     """
 
     name_or_path: str
@@ -50,12 +56,15 @@ class EncoderSource:
     fingerprint: str
     weights: str | None = None
     configuration: Mapping[str, Any] | None = None
+    weights_file: str | None = None
 
     @classmethod
-    def of(cls, model: PreTrainedModel, name_or_path: str, revision: str | None) -> "EncoderSource":
+    def of(
+        cls, model: PreTrainedModel, name_or_path: str, revision: str | None, weights_file: str | None
+    ) -> "EncoderSource":
         """Return the source of a loaded encoder without heads."""
         kind, size = model.config.model_type, model.config.hidden_size
-        return cls(name_or_path, revision, kind, size, *fingerprints(model), configuration(model))
+        return cls(name_or_path, revision, kind, size, *fingerprints(model), configuration(model), weights_file)
 
 
 @dataclass(frozen=True)
@@ -89,26 +98,33 @@ def load_backbone(
     options = options or LoadOptions()
     _refuse_own_folder(name_or_path)
     settings = _config(config or name_or_path, options)
+    weights = _find_weights(name_or_path, options)
     if lm_head == "checkpoint":
-        model, pooler, head = _load_with_lm_head(name_or_path, settings, options)
+        model, pooler, head = _load_with_lm_head(name_or_path, settings, options, weights)
     else:
-        model, pooler = _load_encoder(name_or_path, settings, options)
+        model, pooler = _load_encoder(name_or_path, settings, options, weights)
         head = None if lm_head is None else _other_lm_head(lm_head, model, options)
     local = Path(name_or_path).is_dir()
     revision = None if local else getattr(settings, "_commit_hash", None) or options.revision
-    source = EncoderSource.of(model, str(Path(name_or_path).resolve()) if local else name_or_path, revision)
+    place = str(Path(name_or_path).resolve()) if local else name_or_path
+    source = EncoderSource.of(model, place, revision, weights and weights.name)
     require(source)
     fitting = fitting_tokenizer(tokenizer or name_or_path, name_or_path, model, options)
     return Backbone(model, fitting, source, pooler, head)
 
 
 def build_backbone(
-    place: str, weights: Mapping[str, Tensor], *, tokenizer: str | None = None, options: LoadOptions | None = None
+    place: str,
+    weights: Mapping[str, Tensor],
+    weights_file: str,
+    *,
+    tokenizer: str | None = None,
+    options: LoadOptions | None = None,
 ) -> Backbone:
     """Build an encoder in float32 from the configuration in a folder and the given weights.
 
-    weights: all weights of the encoder and no others, by name. tokenizer: another location of the tokenizer. Raises
-    UserError as `load_backbone` does.
+    weights: all weights of the encoder and no others, by name. weights_file: name of their file. tokenizer: another
+    location of the tokenizer. Raises UserError as `load_backbone` does.
     """
     options = options or LoadOptions()
     settings = _config(place, options)
@@ -117,7 +133,7 @@ def build_backbone(
     _take_pooler(model)
     require_same_tensors(f"{place}: the encoder", model.state_dict(), weights)
     model.load_state_dict(weights)
-    source = EncoderSource.of(model, str(Path(place).resolve()), None)
+    source = EncoderSource.of(model, str(Path(place).resolve()), None, weights_file)
     return Backbone(model.eval(), fitting_tokenizer(tokenizer or place, place, model, options), source)
 
 
@@ -259,32 +275,55 @@ def fitting_tokenizer(
     return tokenizer
 
 
-def _load(auto: type, name_or_path: str, config: PretrainedConfig, options: LoadOptions) -> tuple[Any, set[str]]:
+def _find_weights(name_or_path: str, options: LoadOptions) -> WeightFiles | None:
+    """Return the weight files of a folder, or of a repository on the Hub, from which pickles are then downloaded.
+
+    Return None if there are none, or if the name is that of neither.
+    """
+    if not hub.is_hub_id(name_or_path):
+        return find_weights(Path(name_or_path))
+    found = hub.download_first(name_or_path, WEIGHT_FILES, options)
+    if found is not None and WEIGHT_FILES[found.name] and found.suffix == ".json":
+        for shard in shard_names(found):
+            hub.download_first(name_or_path, [shard], options)
+    return found and find_weights(found.parent)
+
+
+def _load(
+    auto: type, name_or_path: str, config: PretrainedConfig, options: LoadOptions, weights: WeightFiles | None
+) -> tuple[Any, set[str]]:
     """Load a model in float32; return it and the names of the weights that its checkpoint lacks.
 
     transformers initialises the missing weights randomly.
     """
-    require_plain_folder(Path(name_or_path))
+    # Always float32: by default, transformers uses the dtype of the file, which would change the scores.
+    how = {"config": config, "dtype": torch.float32, "output_loading_info": True, **NO_CODE}
     with _user_errors(name_or_path, "encoder"), quiet():
-        # Always float32: by default, transformers uses the dtype of the file, which would change the scores.
-        model, info = auto.from_pretrained(
-            name_or_path,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-            use_safetensors=True,
-            **options.kwargs(),
-            **NO_CODE,
-        )
+        if weights is not None and weights.pickled:
+            model, info = _from_pickles(auto, weights, how)
+            model.config.name_or_path = name_or_path
+        else:
+            model, info = auto.from_pretrained(name_or_path, use_safetensors=True, **options.kwargs(), **how)
     if getattr(model, "_hf_peft_config_loaded", False):
         raise UserError(WITH_ADAPTER.format(name_or_path))
     return model, set(info["missing_keys"])
 
 
+def _from_pickles(auto: type, weights: WeightFiles, how: Mapping[str, Any]) -> tuple[PreTrainedModel, Mapping]:
+    """Load a model from pickles, which torch reads without running code; transformers assigns the tensors by name."""
+    with torch.device("meta"):
+        kind = type(auto.from_config(how["config"], **NO_CODE))
+    model, info = kind.from_pretrained(None, state_dict=weights.read_pickles(), **how)
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()  # until then, many of them are mapped from a file that may change
+    notify(f"{weights.files[0].parent / weights.name}: a pickle; its tensors were read without running code in it")
+    return model, info
+
+
 def _load_encoder(
-    name_or_path: str, config: PretrainedConfig, options: LoadOptions
+    name_or_path: str, config: PretrainedConfig, options: LoadOptions, weights: WeightFiles | None
 ) -> tuple[PreTrainedModel, nn.Module | None]:
-    model, missing = _load(transformers.AutoModel, name_or_path, config, options)
+    model, missing = _load(transformers.AutoModel, name_or_path, config, options, weights)
     of_pooler = {key for key in missing if "pooler." in key}
     _require_none_missing(name_or_path, missing - of_pooler)
     pooler = _take_pooler(model)
@@ -293,15 +332,16 @@ def _load_encoder(
 
 def load_masked_lm(name_or_path: str, options: LoadOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return a masked language model in float32 and its tokenizer; raise UserError if its checkpoint lacks weights."""
-    masked_lm, missing = _load_masked_lm(name_or_path, _config(name_or_path, options), options)
+    config, weights = _config(name_or_path, options), _find_weights(name_or_path, options)
+    masked_lm, missing = _load_masked_lm(name_or_path, config, options, weights)
     _require_none_missing(name_or_path, missing, "masked language model")
     return masked_lm, fitting_tokenizer(name_or_path, name_or_path, masked_lm, options)
 
 
 def _load_with_lm_head(
-    name_or_path: str, config: PretrainedConfig, options: LoadOptions
+    name_or_path: str, config: PretrainedConfig, options: LoadOptions, weights: WeightFiles | None
 ) -> tuple[PreTrainedModel, None, LMHead]:
-    masked_lm, missing = _load_masked_lm(name_or_path, config, options)
+    masked_lm, missing = _load_masked_lm(name_or_path, config, options, weights)
     body = {key for key in missing if key.startswith(masked_lm.base_model_prefix + ".")}
     if missing - body:
         raise UserError(
@@ -319,7 +359,7 @@ def _other_lm_head(lm_head: str, model: PreTrainedModel, options: LoadOptions) -
     if lm_head == "new":
         return LMHead(_new_masked_lm(model))
     config = _config(lm_head, options)
-    _, _, head = _load_with_lm_head(lm_head, config, options)
+    _, _, head = _load_with_lm_head(lm_head, config, options, _find_weights(lm_head, options))
     wanted = (model.config.hidden_size, model.config.vocab_size)
     if (config.hidden_size, config.vocab_size) != wanted:
         raise UserError(
@@ -340,10 +380,10 @@ def _new_masked_lm(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _load_masked_lm(
-    name_or_path: str, config: PretrainedConfig, options: LoadOptions
+    name_or_path: str, config: PretrainedConfig, options: LoadOptions, weights: WeightFiles | None
 ) -> tuple[PreTrainedModel, set[str]]:
     try:
-        return _load(transformers.AutoModelForMaskedLM, name_or_path, config, options)
+        return _load(transformers.AutoModelForMaskedLM, name_or_path, config, options, weights)
     except ValueError as error:
         if "AutoModelForMaskedLM" not in str(error):
             raise
@@ -382,7 +422,7 @@ def _user_errors(name_or_path: str, what: str) -> Iterator[None]:
             raise
         folder = Path(name_or_path)
         if "use_safetensors" in str(error):
-            reason = NO_PICKLES
+            reason = NO_WEIGHTS
         elif folder.is_file():
             reason = "it is a file; give the folder that contains it"
         elif folder.is_dir():

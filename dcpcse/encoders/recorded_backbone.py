@@ -9,7 +9,7 @@ from typing import Any
 from dcpcse.encoders.backbones import Backbone, EncoderSource, load_backbone
 from dcpcse.encoders.base_facts import configuration_differences, tokenizer_differences
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.storage.manifest import backbone_path, unrecorded
+from dcpcse.encoders.storage.manifest import WEIGHTS, backbone_path, unrecorded
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import BASE
 
@@ -33,6 +33,8 @@ def load_recorded(
     if base is not None:
         raise UserError(f"{folder} contains its own trained encoder; leave out {BASE}")
     encoder_folder = backbone_path(Path(folder), record["backbone"])
+    if not (encoder_folder / WEIGHTS).is_file():  # a model folder contains no pickles, and none is read in its place
+        raise UserError(f"{encoder_folder / WEIGHTS} is missing; the model folder is not complete: copy it again")
 
     def require_same(source: EncoderSource) -> None:
         if source.fingerprint != record["backbone"]["fingerprint"]:

@@ -1,21 +1,24 @@
-"""Check that an encoder is plain: safetensors files in its folder, a known architecture, and no custom code.
+"""Check that an encoder is plain: weights in its folder, a known architecture, and no custom code.
 
-By default, transformers would load pickled weights, ask at the terminal whether to run the checkpoint's code, load an
-adapter next to the weights, follow an index to shards outside the folder, and download compiled kernels that a
-configuration refers to.
+By default, transformers would ask at the terminal whether to run the checkpoint's code, load an adapter next to the
+weights, follow an index to shards outside the folder, and download compiled kernels that a configuration refers to.
+Weights are read from safetensors files. If there are none, those in pickles (`.bin`) are read without running code.
 """
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from transformers import PretrainedConfig
 
 from dcpcse.encoders.storage.foreign_records import WeightIndex
-from dcpcse.encoders.storage.manifest import PEFT_CONFIG, WEIGHTS, read_object
+from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PICKLE, WEIGHTS, read_object
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside
+from dcpcse.utils.pickled_tensors import load_pickle
 
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
 """Option of every `from_pretrained` and `from_config`; by default, transformers asks, and scripts may answer yes."""
@@ -23,14 +26,13 @@ NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
 # Otherwise transformers lets a public service convert pickles of a hub repository, and loads the result.
 os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
 
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 INDEX = f"{WEIGHTS}.index.json"
+PICKLE_INDEX = f"{PICKLE}.index.json"
+WEIGHT_FILES = {WEIGHTS: False, INDEX: False, PICKLE: True, PICKLE_INDEX: True}
+"""Files with the weights of an encoder, or with the names of its shards → whether they are pickles; the first one
+that exists is read."""
 
-NO_PICKLES = (
-    f"there is no {WEIGHTS}, and pickled weights (.bin) are not loaded because they can run code; dcpcse import reads "
-    "published checkpoints of sentence encoders without running code; convert other checkpoints of a trusted origin "
-    "with transformers (save_pretrained)"
-)
+NO_WEIGHTS = f"there is neither {WEIGHTS} nor {PICKLE}; give an encoder with one of them"
 WITH_ADAPTER = "{} contains a peft adapter that would be loaded into the encoder; give a folder with the encoder only"
 _REJECTED_SETTINGS = {"quantization_config": "quantised weights", "transformers_weights": "custom weight files"}
 _BUILT_IN_ATTENTION = (None, "eager", "sdpa", "flex_attention")
@@ -55,23 +57,50 @@ def require_no_pipes(folder: Path) -> None:
             raise UserError(f"{file} is a pipe or a device, not a file; remove it, or save its contents to a file")
 
 
-def require_plain_folder(folder: Path) -> None:
-    """Raise UserError if a folder's weights are pickles or outside the folder, or if it contains an adapter."""
+@dataclass(frozen=True)
+class WeightFiles:
+    """The weights of an encoder. name: a key of `WEIGHT_FILES`. files: the files that contain the tensors."""
+
+    name: str
+    files: tuple[Path, ...]
+
+    @property
+    def pickled(self) -> bool:
+        """Whether the files are pickles."""
+        return WEIGHT_FILES[self.name]
+
+    def read_pickles(self) -> dict[str, Tensor]:
+        """Return the tensors by name, mapped from the files where possible (`pickled_tensors.load_pickle`).
+
+        Raises UserError if a file is damaged or contains more than tensors; no code in it is run.
+        """
+        return {name: tensor for file in self.files for name, tensor in load_pickle(file).items()}
+
+
+def find_weights(folder: Path) -> WeightFiles | None:
+    """Return the weight files of a folder, or None if it is not a folder or contains none.
+
+    Raises UserError if a file is outside the folder, is not of the kind of its index, or is missing, and if the folder
+    contains an adapter.
+    """
     if not folder.is_dir():
-        return
+        return None
     if (folder / PEFT_CONFIG).is_file():
         raise UserError(WITH_ADAPTER.format(folder))
-    if (folder / WEIGHTS).is_file():
-        return
-    if (folder / INDEX).is_file():
-        _require_shards(folder)
-    elif any((folder / name).is_file() for name in PICKLES):
-        raise UserError(f"cannot load the encoder {str(folder)!r}: {NO_PICKLES}")
+    name = next((name for name in WEIGHT_FILES if (folder / name).is_file()), None)
+    if name is None:
+        return None
+    shards = shard_names(folder / name) if name.endswith(".json") else [name]
+    return WeightFiles(name, tuple(folder / shard for shard in shards))
 
 
-def _require_shards(folder: Path) -> None:
-    """Raise UserError if a shard of the index is not a safetensors file of the same folder."""
-    for name in sorted(set(read_object(folder / INDEX, WeightIndex)["weight_map"].values())):
-        if not name.endswith(".safetensors"):
-            raise UserError(f"{folder / INDEX} lists {name!r}; give an encoder with weights in safetensors files only")
-        require_inside(folder, name)
+def shard_names(index: Path) -> list[str]:
+    """Return the files that an index names; raise UserError if one is not of its kind or not in its folder."""
+    pickled = WEIGHT_FILES[index.name]
+    names = sorted(set(read_object(index, WeightIndex)["weight_map"].values()))
+    for name in names:
+        if not name.endswith(".bin" if pickled else ".safetensors"):
+            kind = "pickles (.bin)" if pickled else "safetensors files"
+            raise UserError(f"{index} lists {name!r}; give an encoder with weights in {kind} only")
+        require_inside(index.parent, name)
+    return names

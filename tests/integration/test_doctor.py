@@ -295,7 +295,9 @@ def test_an_encoder_folder_is_looked_through(tiny, doctor, tmp_path):
     for name in ("tokenizer.json", "model.safetensors"):
         (folder / name).unlink()
     (folder / "pytorch_model.bin").write_bytes(b"pickle")
-    assert "pickled weights" in doctor(folder)[1][("fault", "weights")]
+    assert "pytorch_model.bin is damaged" in doctor(folder)[1][("fault", "weights")]
+    torch.save({"a": torch.zeros(1)}, folder / "pytorch_model.bin")
+    assert "a pickle of 1 tensors" in doctor(folder)[1][("note", "weights")]
     (folder / "pytorch_model.bin").unlink()
     (folder / "config.json").write_text("[]", encoding="utf-8")
     assert faults(doctor(folder)[1]) == ["config"]

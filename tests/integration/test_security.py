@@ -6,9 +6,11 @@ SECURITY.md names the tests here that hold its promises.
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -99,27 +101,50 @@ def test_pickles_in_a_model_folder_are_never_opened(folder, attacked, server, tm
     assert not {path.name for path in (tmp_path / "pulled").iterdir()} & set(PICKLES)
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
-def test_an_encoder_of_pickled_weights_is_refused(name, encoder, attacked, tiny):
+def put_attack_for_weights(encoder: Path, attacked: Path, name: str) -> None:
+    """Replace the weights of an encoder by pickles with code: one file, or one that an index names."""
     (encoder / "model.safetensors").unlink()
     put_pickles(encoder, attacked)
     if name.endswith("json"):
         os.replace(encoder / "pytorch_model.bin", encoder / "shard.bin")
         (encoder / name).write_text('{"metadata": {}, "weight_map": {"a": "shard.bin"}}', encoding="utf-8")
-    with pytest.raises(UserError, match=r"pickled weights .* not loaded"):
-        load_backbone(str(encoder))
-    with pytest.raises(UserError, match=r"pickled weights .* not loaded"):
-        load_masked_lm(str(encoder), LoadOptions())
-    assert describe_folder(encoder, pytest.fail)["weights"].endswith("a pickle, not opened")
 
 
-def test_an_encoder_of_pickled_weights_on_the_hub_is_refused(encoder, attacked, server):
-    (encoder / "model.safetensors").unlink()
-    put_pickles(encoder, attacked)
+@pytest.mark.parametrize("place", ["folder", "hub"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
+def test_weights_with_code_are_refused_and_the_code_is_not_run(name, place, encoder, attacked, server):
+    put_attack_for_weights(encoder, attacked, name)
     server.put(ID, encoder)
-    with pytest.raises(UserError, match="pickled weights"):
-        load_backbone(ID)
-    assert not {name for name in server.downloads() if name.endswith((".bin", ".pt", ".pth", ".pkl"))}
+    asked = ID if place == "hub" else str(encoder)
+    with pytest.raises(UserError, match=r"contains more than tensors.* not loaded"):
+        load_backbone(asked)
+    with pytest.raises(UserError, match=r"contains more than tensors.* not loaded"):
+        load_masked_lm(asked, LoadOptions())
+    assert describe_folder(encoder, pytest.fail)["weights"].endswith("a pickle, not opened")
+    opened = {"pytorch_model.bin", "pytorch_model.bin.index.json", "shard.bin"}
+    assert not {file for file in server.downloads() if file.endswith((".bin", ".pt", ".pth", ".pkl"))} - opened
+
+
+def test_a_pickle_that_claims_more_than_it_holds_takes_no_memory(encoder):
+    (encoder / "model.safetensors").unlink()
+    torch.save({"a": torch.zeros(1).expand(2**40)}, encoder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="claims to have more values"):
+        load_backbone(str(encoder))
+    with zipfile.ZipFile(encoder / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(2**20))
+    with pytest.raises(UserError, match="compressed archive"):
+        load_backbone(str(encoder))
+
+
+@pytest.mark.parametrize("method", ["simcse", "promptbert"])
+def test_a_pickle_does_not_replace_the_encoder_of_a_model_folder(method, tiny, attacked, tmp_path):
+    model_of(method, tiny).save(tmp_path / "model")
+    place = tmp_path / "model" / ("backbone" if method == "promptbert" else ".")
+    (place / "model.safetensors").unlink()
+    without_checksums(tmp_path / "model")
+    put_pickles(place, attacked)
+    with pytest.raises(UserError, match=r"model\.safetensors is missing"):
+        dcpcse.load(str(tmp_path / "model"), device="cpu")
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "adapter_model.bin"])
@@ -252,13 +277,18 @@ def test_prompts_of_another_base_are_refused(folder, tiny):
 @pytest.mark.parametrize(
     "name", ["../encoder2/model.safetensors", "/etc/hostname.safetensors", "shard.bin", "x/../../y.safetensors"]
 )
-def test_an_index_of_shards_does_not_lead_out_of_its_folder(name, encoder, tmp_path):
+@pytest.mark.parametrize("pickled", [False, True])
+def test_an_index_of_shards_does_not_lead_out_of_its_folder(name, pickled, encoder, tmp_path):
     (tmp_path / "encoder2").mkdir()
     shutil.move(encoder / "model.safetensors", tmp_path / "encoder2/model.safetensors")
     names = dict.fromkeys(load_file(tmp_path / "encoder2/model.safetensors"), name)
     index = encoder / "model.safetensors.index.json"
+    if pickled:
+        swapped = {"safetensors": "bin", "bin": "safetensors"}
+        names = {key: re.sub("safetensors$|bin$", lambda end: swapped[end[0]], file) for key, file in names.items()}
+        index = encoder / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": names}), encoding="utf-8")
-    with pytest.raises(UserError, match=r"leads out of its folder|in safetensors files only"):
+    with pytest.raises(UserError, match=r"leads out of its folder|(safetensors files|pickles \(.bin\)) only"):
         load_backbone(str(encoder))
 
 

@@ -60,11 +60,11 @@ from dcpcse.experiments.template_search import read_candidates
 from dcpcse.inference.index import index_folder
 from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.interop.convert import import_checkpoint
-from dcpcse.interop.convert.read import load_pickle
 from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.methods import build_method, model_arguments
 from dcpcse.training.run_history import read_run
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.pickled_tensors import load_pickle
 from dcpcse.utils.safetensors_header import read_header
 from dcpcse.utils.safetensors_io import load_tensors
 

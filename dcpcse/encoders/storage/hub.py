@@ -134,6 +134,23 @@ def download_checkpoint(name: str, weights: Sequence[str], options: LoadOptions)
         return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=offline, **options.kwargs()))
 
 
+def download_first(name: str, files: Collection[str], options: LoadOptions) -> Path | None:
+    """Return the local copy of the first of these files that a repository on the Hub contains; None without any.
+
+    If the Hub cannot be reached, the copy in its cache is returned.
+    """
+    try:
+        found = {file.rfilename for file in model_info(name, options).siblings or ()}
+        offline = False
+    except UnreachableError:
+        found, offline = set(files), True
+    for file in files:
+        if file in found:
+            with contextlib.suppress(errors.LocalEntryNotFoundError):
+                return Path(hf_hub_download(name, file, local_files_only=offline, **options.kwargs()))
+    return None
+
+
 def model_info(name: str, options: LoadOptions) -> ModelInfo:
     """Return the Hub's description of a repository at a revision: its commit, files and visibility."""
     with explain_hub_errors(name):

@@ -29,6 +29,7 @@ OURS = (MODEL_FOLDER_FILE, PROMPTS, PEFT_PROMPTS, PEFT_CONFIG, TRAINED)
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+PICKLE = "pytorch_model.bin"
 MODULES = "modules.json"
 BACKBONE = "backbone"
 """File names of an encoder, and the folder that contains these files if AutoModel must not find them."""
@@ -122,6 +123,7 @@ class _Base:
     # Not in folders of earlier versions:
     weights: str | None = schema.text(default=None)
     configuration: dict | None = None
+    weights_file: str | None = schema.text(default=None)
 
 
 @strict

@@ -104,7 +104,7 @@ def _trained(
     if place.tokenizer is None and not checkpoint.has_tokenizer:
         raise UserError(f"{folder} has no tokenizer; give the one of its encoder with --tokenizer")
     _require_root(checkpoint)
-    return build_backbone(folder, found, tokenizer=place.tokenizer, options=place.options)
+    return build_backbone(folder, found, checkpoint.file.name, tokenizer=place.tokenizer, options=place.options)
 
 
 def _require_root(checkpoint: ForeignCheckpoint) -> None:

@@ -1,22 +1,19 @@
 """Read the files of a checkpoint: its tensors, without running any code in them, and its configuration."""
 
-import pickle
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dcpcse.encoders.storage import manifest
 from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.safetensors_io import BROKEN_PICKLE, load_tensors, require_finite
+from dcpcse.utils.pickled_tensors import load_pickle
+from dcpcse.utils.safetensors_io import load_tensors
 
-PICKLE = "pytorch_model.bin"
-WEIGHT_FILES = {False: (manifest.WEIGHTS, PICKLE), True: (manifest.PEFT_PROMPTS, "adapter_model.bin")}
+WEIGHT_FILES = {False: (manifest.WEIGHTS, manifest.PICKLE), True: (manifest.PEFT_PROMPTS, "adapter_model.bin")}
 """Whether a folder is a PEFT adapter → possible names of its weight file; the first that exists is read."""
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
@@ -71,38 +68,6 @@ def _weights_in(folder: Path, adapter: bool) -> Path:
         held = f"it contains {', '.join(others)}" if others else "it contains no weights"
         raise UserError(f"{folder} has no {' or '.join(names)}, and other formats are not read; {held}")
     return found
-
-
-def load_pickle(path: Path) -> dict[str, Tensor]:
-    """Return name → tensor from a file written by torch.save; raise UserError for anything but finite tensors.
-
-    Code in the file is never run: torch rejects everything but tensors and plain containers.
-    """
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = f"contains more than tensors ({wanted[1]})" if wanted else "is damaged, or contains more than tensors"
-        raise UserError(
-            f"{path} {what}; it was not loaded, because that could run its author's code; use {manifest.WEIGHTS}"
-        ) from error
-    except (*BROKEN_PICKLE, OSError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path} is damaged, or was not written by torch.save ({first}); copy it again") from error
-    return _tensors_of(path, content)
-
-
-def _tensors_of(path: Path, content: Any) -> dict[str, Tensor]:
-    if not isinstance(content, Mapping):
-        raise UserError(f"{path} contains a {type(content).__name__}; expected a state dict (tensors by name)")
-    for name, value in content.items():
-        if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout != torch.strided:
-            raise UserError(
-                f"{path} contains {name!r}, a {type(value).__name__}; expected a state dict of dense tensors only"
-            )
-    tensors = {name: value.detach() for name, value in content.items()}
-    require_finite(path, tensors)
-    return tensors
 
 
 def is_sentence_transformer(folder: Path) -> bool:

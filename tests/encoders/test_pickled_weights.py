@@ -1,0 +1,157 @@
+"""Encoders whose weights are pickles, against the same weights as safetensors, which transformers reads itself."""
+
+import json
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+from method_models import model_of
+from safetensors.torch import load_file
+
+import dcpcse
+from dcpcse.encoders.backbones import load_backbone, load_masked_lm
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.utils.errors import UserError
+
+ID = "someone/pickled"
+
+
+def pickled(folder: str, to: Path, change=lambda tensors: tensors, *, zipped: bool = True, shards: int = 1) -> Path:
+    """A copy of an encoder's folder with its weights in files of torch.save only."""
+    place = Path(shutil.copytree(folder, to))
+    tensors = change(load_file(place / "model.safetensors"))
+    (place / "model.safetensors").unlink()
+    names = [f"pytorch_model-{number}.bin" for number in range(shards)] if shards > 1 else ["pytorch_model.bin"]
+    held = {tensor: names[number % shards] for number, tensor in enumerate(tensors)}
+    for name in names:
+        part = {tensor: tensors[tensor] for tensor, file in held.items() if file == name}
+        torch.save(part, place / name, _use_new_zipfile_serialization=zipped)
+    if shards > 1:
+        index = {"metadata": {"total_size": 0}, "weight_map": held}
+        (place / "pytorch_model.bin.index.json").write_text(json.dumps(index), encoding="utf-8")
+    return place
+
+
+def of_first_bert(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Names and extra tensors of files that Google's BERT was converted to in 2019."""
+    renamed = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
+    decoder = tensors["bert.embeddings.word_embeddings.weight"]
+    return renamed | {
+        "bert.embeddings.position_ids": torch.arange(96).expand(1, -1),
+        "cls.predictions.decoder.weight": decoder,
+        "cls.seq_relationship.weight": torch.zeros(2, 32),
+    }
+
+
+FILES = {
+    "one file": {},
+    "before torch 1.6": {"zipped": False},
+    "shards": {"shards": 3},
+    "first BERT": {"change": of_first_bert},
+    "first BERT before torch 1.6": {"change": of_first_bert, "zipped": False},
+}
+
+
+def same_weights(found: torch.nn.Module, expected: torch.nn.Module) -> None:
+    found, expected = found.state_dict(), expected.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("files", FILES)
+def test_an_encoder_of_pickles_is_that_of_safetensors(files, tiny, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    place = pickled(tiny("bert"), tmp_path / "encoder", **FILES[files])
+    expected, found = (
+        load_backbone(tiny("bert"), lm_head="checkpoint"),
+        load_backbone(str(place), lm_head="checkpoint"),
+    )
+    same_weights(found.model, expected.model)
+    same_weights(found.lm_head, expected.lm_head)
+    plain = load_backbone(str(place))
+    same_weights(plain.model, expected.model)
+    same_weights(load_masked_lm(str(place), LoadOptions())[0], load_masked_lm(tiny("bert"), LoadOptions())[0])
+    kept = {"name_or_path": expected.source.name_or_path, "weights_file": "model.safetensors"}
+    assert replace(found.source, **kept) == expected.source
+    name = "pytorch_model.bin.index.json" if files == "shards" else "pytorch_model.bin"
+    assert found.source.weights_file == plain.source.weights_file == name
+    assert f"{name}: a pickle" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["roberta", "distilbert", "electra"])
+def test_the_pooler_and_half_precision_are_those_of_transformers(kind, tiny, tmp_path):
+    options = {"masked_lm": False} | ({} if kind == "distilbert" else {"seed": 1})
+    place = pickled(tiny(kind, **options), tmp_path / "encoder", lambda all_: {n: t.half() for n, t in all_.items()})
+    found, exact = load_backbone(str(place)), load_backbone(tiny(kind, **options))
+    assert (found.pooler is None) == (exact.pooler is None)
+    for name, tensor in exact.model.state_dict().items():
+        own = found.model.state_dict()[name]
+        assert own.dtype == tensor.dtype
+        assert torch.equal(own, tensor.half().float() if tensor.is_floating_point() else tensor)
+
+
+def test_safetensors_are_preferred_and_the_pickle_beside_them_is_not_opened(tiny, tmp_path):
+    place = Path(shutil.copytree(tiny("bert"), tmp_path / "encoder"))
+    (place / "pytorch_model.bin").write_bytes(b"no pickle")
+    assert load_backbone(str(place)).source.weights_file == "model.safetensors"
+
+
+def test_a_loaded_encoder_does_not_change_with_its_file(tiny, tmp_path):
+    place = pickled(tiny("bert"), tmp_path / "encoder")
+    found = load_backbone(str(place)).model
+    with (place / "pytorch_model.bin").open("r+b") as file:
+        file.write(b"\xff" * (place / "pytorch_model.bin").stat().st_size)
+    same_weights(found, load_backbone(tiny("bert")).model)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_pickles_on_the_hub_are_downloaded_with_what_they_need_and_nothing_else(
+    shards, tiny, tmp_path, server, monkeypatch
+):
+    place = pickled(tiny("bert"), tmp_path / "encoder", shards=shards)
+    for other in ("training_args.bin", "optimizer.pt", "tf_model.h5"):
+        (place / other).write_bytes(b"x")
+    server.put(ID, place)
+    same_weights(load_backbone(ID).model, load_backbone(tiny("bert")).model)
+    assert not {"training_args.bin", "optimizer.pt", "tf_model.h5"} & set(server.downloads())
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # now from the cache
+    same_weights(load_backbone(ID).model, load_backbone(tiny("bert")).model)
+
+
+def test_the_record_of_a_model_names_the_pickle_and_older_folders_are_read(tiny, tmp_path):
+    place = pickled(tiny("bert"), tmp_path / "encoder")
+    model = model_of("dcpcse", lambda *_: str(place))
+    model.save(tmp_path / "model")
+    record = json.loads((tmp_path / "model/dcpcse.json").read_text(encoding="utf-8"))
+    assert record["base"]["weights_file"] == "pytorch_model.bin"
+    # The same encoder as safetensors is the same base.
+    loaded = dcpcse.load(str(tmp_path / "model"), base=tiny("bert"), device="cpu")
+    assert loaded.source.weights_file == "model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "pytorch_model.bin is damaged"),
+        (b"PK\x03\x04 cut off", "pytorch_model.bin is damaged"),
+        ({"a": torch.full((2,), torch.nan)}, "NaN or infinite"),
+        ({"state": {"a": torch.zeros(2)}}, "dense tensors only"),
+        ([torch.zeros(2)], "contains a list"),
+        ({"bert.embeddings.word_embeddings.weight": torch.zeros(2, 2)}, "encoder"),
+        ({"a": torch.zeros(2)}, "lacks"),
+    ],
+)
+def test_a_file_that_holds_no_encoder_is_refused_in_one_line(content, message, tiny, tmp_path):
+    place = pickled(tiny("bert"), tmp_path / "encoder")
+    file = place / "pytorch_model.bin"
+    file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
+    with pytest.raises(UserError, match=message) as raised:
+        load_backbone(str(place))
+    assert "\n" not in str(raised.value)
