@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
+    from dcpcse.api.load import load
     from dcpcse.api.train import TrainingResult, train
     from dcpcse.api.trainer import Trainer, TrainingArguments
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -57,32 +58,11 @@ _LAZY_IMPORTS = {
     "evaluate": "evaluation.evaluator",
     "export": "interop.export",
     "import_checkpoint": "interop.convert",
+    "load": "api.load",
     "similarity": "inference.similarity",
     "train": "api.train",
 }
 """Public names by the module that defines them. A module is imported on first access, since torch takes seconds."""
-
-
-def load(
-    folder: str,
-    base: str | None = None,
-    *,
-    device: Any = None,
-    revision: str | None = None,
-    cache_dir: str | None = None,
-    token: str | bool | None = None,
-) -> "SentenceEncoder":
-    """Load an output folder of train.py, from disk or from the Hugging Face hub, in eval mode.
-
-    All settings of the model come from the folder. base: current location of the frozen encoder if it has moved since
-    training; its weights are checked by fingerprint. device: CUDA if available by default. revision: branch, tag or
-    commit of a folder on the hub; for a local folder, the revision of its base encoder. cache_dir, token: as in
-    transformers. Raises UserError if the base is a different encoder or the folder is damaged.
-    """
-    from dcpcse.encoders.sentence_encoder import SentenceEncoder
-    from dcpcse.encoders.storage.load_options import LoadOptions
-
-    return SentenceEncoder.load(folder, base, device=device, options=LoadOptions(revision, cache_dir, token))
 
 
 def __getattr__(name: str) -> Any:

@@ -44,7 +44,8 @@ def identity(model: torch.nn.Module) -> dict[str, Any]:
         "trained": _digest(_trained(model)),
         "tokenizer": backend,
         "special_tokens": special,
-        "max_tokens": model.encoder.max_tokens,
+        "max_tokens": model.max_tokens,
+        **_after_pooling(model),
         "device": model.device.type,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -107,7 +108,15 @@ def _state(model: Any) -> Any:
     versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
     words = model.tokenizer
     tokenizer = id(words), words.special_tokens_map, words.truncation_side, words.split_special_tokens, len(words)
-    return versions, model.pooling, model.head_at_inference, model.preprocessing_record(), tokenizer
+    reading = model.preprocessing_record(), model.max_tokens, _after_pooling(model)
+    return versions, model.pooling, model.head_at_inference, reading, tokenizer
+
+
+def _after_pooling(model: Any) -> dict[str, Any]:
+    """Return the settings that earlier versions did not have, if they are set: identities without them stay equal."""
+    activations = getattr(model.head, "activations", None) if model.head_at_inference else None
+    found = {"normalize": model.normalize, "text_prefix": model.text_prefix, "activations": activations}
+    return {name: value for name, value in found.items() if value}
 
 
 def _configurations(model: torch.nn.Module) -> Any:

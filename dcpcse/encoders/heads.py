@@ -1,7 +1,7 @@
 """Heads, which are applied to the pooled vector before the loss and, for some methods, also at inference."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -89,6 +89,28 @@ class PretrainedPooler(nn.Module):
     def forward(self, pooled: Tensor) -> Tensor:
         # The pooler of transformers selects the first token of a sequence itself.
         return self.pooler(pooled.unsqueeze(1))
+
+
+class DenseLayers(nn.Module):
+    """The Dense modules of a sentence-transformers folder, (N, H) → (N, D): linear layers, each with an activation.
+
+    activations: class of torch.nn of each layer's activation, by name. They are for inference and are not saved.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear], activations: Sequence[str]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.activations = list(activations)
+
+    @property
+    def dimension(self) -> int:
+        """Size D of the output."""
+        return self.layers[-1].out_features
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        for layer, activation in zip(self.layers, self.activations, strict=True):
+            pooled = getattr(nn, activation)()(layer(pooled))
+        return pooled
 
 
 class MLMTransform(nn.Module):

@@ -26,6 +26,29 @@ def mean_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Ten
     return (hidden * weights).sum(1) / weights.sum(1)
 
 
+def max_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
+    """Return the maximum over the real tokens in each dimension: (N, L, H), mask (N, L) → (N, H)."""
+    return hidden.masked_fill(mask.unsqueeze(-1) == 0, float("-inf")).amax(1)
+
+
+def mean_sqrt_len_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
+    """Return the sum over the real tokens, divided by the root of their number: (N, L, H), mask (N, L) → (N, H)."""
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).sqrt()
+
+
+def weighted_mean_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
+    """Return the mean weighted by position, 1 for the first token: (N, L, H), mask (N, L) → (N, H) (SGPT)."""
+    weights = (mask * mask.cumsum(1)).unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def last_token(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
+    """Return the vector of the last real token, [SEP] or </s>: (N, L, H), mask (N, L) → (N, H)."""
+    last = (mask.sum(1) - 1).view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
+    return hidden.gather(1, last).squeeze(1)
+
+
 def mask_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
     """Return the mean over the template's mask slots: (N, L, H), slots.masks (N, M) → (N, H)."""
     index = slots.masks.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])  # (N, M, H)
@@ -71,6 +94,14 @@ POOLERS: dict[str, Pooler] = {
         mean_tokens,
         "mean of the first and the last transformer layer (avg_first_last in SimCSE's code; BERT-base: 60.73)",
     ),
+    "max": Pooler((-1,), max_tokens, "maximum over the tokens of the last layer in each dimension"),
+    "mean_sqrt_len": Pooler(
+        (-1,), mean_sqrt_len_tokens, "sum over the tokens of the last layer, divided by the root of their number"
+    ),
+    "weighted_mean": Pooler(
+        (-1,), weighted_mean_tokens, "mean over the tokens of the last layer, weighted by their positions from 1"
+    ),
+    "last_token": Pooler((-1,), last_token, "last token of the last layer, [SEP] or </s>"),
     "mask": Pooler((-1,), mask_tokens, "[MASK] of the template in the last layer (--template)", needs_template=True),
 }
 

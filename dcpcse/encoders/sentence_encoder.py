@@ -19,7 +19,7 @@ from dcpcse.encoders import tokenization
 from dcpcse.encoders.backbones import Backbone, EncoderSource, evaluating, fingerprint, tokenizer_record
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import Encoder
-from dcpcse.encoders.heads import MLMTransform, PretrainedPooler, TanhMLP, build_head, head_record
+from dcpcse.encoders.heads import DenseLayers, MLMTransform, PretrainedPooler, TanhMLP, build_head, head_record
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompt_support import peft_config
@@ -67,6 +67,9 @@ class SentenceEncoder(nn.Module):
         templates: Sequence[Template] = (),
         denoising: Denoising = NO_DENOISING,
         final_period: bool = False,
+        normalize: bool = False,
+        max_length: int | None = None,
+        text_prefix: str = "",
         method: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
@@ -76,9 +79,12 @@ class SentenceEncoder(nn.Module):
         `head_at_inference` is set. templates: the first one is the template of `encode`; views in training use the
         others too. If there are none, sentences are encoded without a template. denoising: whether and how to subtract
         the template's own vector from the pooled vector. final_period: whether `encode` adds a period to sentences
-        without final punctuation. method, arguments: the training method and its options, recorded in the folder.
-        Raises UserError if the pooling needs a template and there is none, or if denoising is set for a pooling that
-        needs no template.
+        without final punctuation. normalize: whether embeddings are scaled to unit length at inference. max_length:
+        number of tokens to which `encode` truncates texts by default; None for the encoder's maximum. text_prefix:
+        text that `encode` puts before each sentence; it is not saved. method, arguments: the training method and its
+        options, recorded in the folder.
+        Raises UserError if the pooling needs a template and there is none, if denoising is set for a pooling that
+        needs no template, or if the maximum length is out of range.
         """
         super().__init__()
         _require_fitting(pooling, templates, denoising, final_period)
@@ -91,6 +97,11 @@ class SentenceEncoder(nn.Module):
         self.templates = tuple(TokenTemplate(template, tokenizer) for template in templates)
         self.denoising = denoising
         self.final_period = final_period
+        self.normalize = normalize
+        if max_length is not None:
+            self.require_length(max_length)
+        self.max_length = max_length
+        self.text_prefix = text_prefix
         self.method = method
         self.arguments = dict(arguments or {})
 
@@ -110,7 +121,14 @@ class SentenceEncoder(nn.Module):
     @property
     def dimension(self) -> int:
         """Size H of an embedding."""
+        if self.head_at_inference and isinstance(self.head, DenseLayers):
+            return self.head.dimension
         return self.encoder.backbone.config.hidden_size
+
+    @property
+    def max_tokens(self) -> int:
+        """Number of tokens to which `encode` truncates texts by default, special tokens and template included."""
+        return self.encoder.max_tokens if self.max_length is None else self.max_length
 
     @property
     def pooler(self) -> Pooler:
@@ -130,18 +148,30 @@ class SentenceEncoder(nn.Module):
         return self.pool_and_embed(input_ids, attention_mask, slots, **options)[1]
 
     def pool_and_embed(
-        self, input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None, **options: Any
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        slots: Slots | None = None,
+        *,
+        normalize: bool | None = None,
+        **options: Any,
     ) -> tuple[Tensor, Tensor]:
         """Return the pooled (and denoised) vectors before the head, and the embeddings; both (N, H).
 
-        A head that precedes denoising (`MLMTransform`) is already applied to the pooled vectors. See `forward` for the
-        arguments.
+        A head that precedes denoising (`MLMTransform`) is already applied to the pooled vectors. normalize: whether to
+        scale the embeddings to unit length; by default, at inference as the model's setting says. See `forward` for
+        the other arguments.
         """
         hidden = self._hidden(input_ids, attention_mask, slots, **options)
-        return self.pool_and_embed_hidden(hidden, input_ids, attention_mask, slots)
+        return self.pool_and_embed_hidden(hidden, input_ids, attention_mask, slots, normalize)
 
     def pool_and_embed_hidden(
-        self, hidden: Sequence[Tensor], input_ids: Tensor, attention_mask: Tensor, slots: Slots | None = None
+        self,
+        hidden: Sequence[Tensor],
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        slots: Slots | None = None,
+        normalize: bool | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the result of `pool_and_embed`, given the encoder's hidden states (N, L, H) of the same rows."""
         head = self.head if self.head is not None and (self.training or self.head_at_inference) else nn.Identity()
@@ -153,7 +183,9 @@ class SentenceEncoder(nn.Module):
                 bias = self._bias(input_ids, attention_mask, slots)
                 bias = head(bias) if before_denoising else bias
             vector = vector - bias
-        return vector, vector if before_denoising else head(vector)
+        embedding = vector if before_denoising else head(vector)
+        unit = self.normalize and not self.training if normalize is None else normalize
+        return vector, F.normalize(embedding, dim=-1) if unit else embedding
 
     def _bias(self, input_ids: Tensor, attention_mask: Tensor, slots: Slots) -> Tensor:
         """Return the vectors (N, H) of the templates alone, which denoising subtracts."""
@@ -191,7 +223,7 @@ class SentenceEncoder(nn.Module):
         self,
         sentences: Sequence[str],
         batch_size: int = 128,
-        normalize: bool = False,
+        normalize: bool | None = None,
         *,
         max_length: int | None = None,
         without: Collection[int] = (),
@@ -200,9 +232,10 @@ class SentenceEncoder(nn.Module):
         """Return the float32 embeddings (N, H) of sentences, in the given order.
 
         They are computed in eval mode without gradients. batch_size: maximum number of sentences per batch; batches of
-        long sentences are smaller (see `CPU_TOKENS` and `GPU_TOKENS`). normalize: scale the embeddings to unit length.
-        max_length: truncate texts to this number of tokens, including special tokens; by default, only texts that
-        exceed the encoder's positions are truncated, and one warning reports their number. without: token ids to
+        long sentences are smaller (see `CPU_TOKENS` and `GPU_TOKENS`). normalize: scale the embeddings to unit length;
+        by default as the model's setting says. max_length: truncate texts to this number of tokens, including special
+        tokens; by default, only texts that exceed the model's maximum (`max_tokens`) are truncated, and one warning
+        reports their number. without: token ids to
         remove from all texts, except special tokens. Several threads may call this at the same time, but not while the
         model is trained. Raises UserError if an argument is invalid.
         """
@@ -216,11 +249,12 @@ class SentenceEncoder(nn.Module):
 
     def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
         """Return the token ids of sentences as `encode` uses them; raise UserError if max_length is out of range."""
-        limit = self.encoder.max_tokens
-        wanted = limit if max_length is None else max_length
+        wanted = self.max_tokens if max_length is None else max_length
         self.require_length(wanted)
         if not len(sentences):
             return TokenizedTexts([], 0)
+        if self.text_prefix:
+            sentences = [self.text_prefix + sentence for sentence in sentences]
         texts = tokenization.tokenize_texts(
             self.tokenizer, self.template, sentences, wanted, without, final_period=self.final_period
         )
@@ -234,12 +268,12 @@ class SentenceEncoder(nn.Module):
         if not least <= whole_number("max_length", max_length) <= limit:
             raise UserError(f"a maximum of {max_length} tokens is invalid; this encoder takes {least} to {limit}")
 
-    def _encode_batch(self, texts: TokenizedTexts, rows: Sequence[int], normalize: bool) -> np.ndarray:
+    def _encode_batch(self, texts: TokenizedTexts, rows: Sequence[int], normalize: bool | None) -> np.ndarray:
         input_ids, mask, slots = texts.batch(rows, self.tokenizer.pad_token_id)
         packing = Packing.of(mask).to(self.device)
         slots = None if slots is None else slots.to(self.device)
-        embeddings = self(input_ids.to(self.device), mask.to(self.device), slots, packing=packing)
-        return as_numbers(embeddings, normalize)
+        embeddings = self(input_ids.to(self.device), mask.to(self.device), slots, packing=packing, normalize=False)
+        return as_numbers(embeddings, self.normalize if normalize is None else normalize)
 
     @contextlib.contextmanager
     def denoised(self, inference: bool) -> Iterator[None]:
@@ -288,6 +322,8 @@ class SentenceEncoder(nn.Module):
             "arguments": self.arguments,
             "pooling": self.pooling,
             "head": head,
+            **({"normalize": True} if self.normalize else {}),
+            **({} if self.max_length is None else {"max_length": self.max_length}),
             **self.encoder.record(),
             **self.preprocessing_record(),
             "base": asdict(self.source),
@@ -364,6 +400,8 @@ class SentenceEncoder(nn.Module):
             templates=[] if template is None else [Template.parse(template["text"], template["continuous"])],
             denoising=NO_DENOISING if template is None else Denoising(**record["denoising"]),
             final_period=template is not None and template["final_period"],
+            normalize=record.get("normalize", False),
+            max_length=record.get("max_length"),
             method=record["method"],
             arguments=record.get("arguments"),
         )
@@ -426,6 +464,7 @@ class SentenceEncoder(nn.Module):
             prompts=self.encoder.prompt is not None,
             position_offset=self.encoder.position_offset,
             other_head=self.head_at_inference and not isinstance(self.head, TanhMLP),
+            normalize=self.normalize,
         )
 
     def tuned_backbone(self) -> TunedBackbone:
@@ -437,13 +476,13 @@ class SentenceEncoder(nn.Module):
             pooling=None if self.plain_obstacles() else self.pooling,
             dense=head.dense if head else None,
             dense_at_inference=self.head_at_inference,
-            max_tokens=self.encoder.max_tokens,
+            max_tokens=self.max_tokens,
         )
 
     def _peft_config(self) -> dict[str, Any] | None:
         """Return peft's adapter_config.json if peft alone computes exactly the same [CLS] vectors, else None."""
         is_cls = POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
-        if self.templates or self.head_at_inference or not is_cls or self.encoder.peft_obstacles():
+        if self.templates or self.head_at_inference or self.normalize or not is_cls or self.encoder.peft_obstacles():
             return None
         if self.encoder.prompt.kind != DeepPrompt.kind:  # `dcpcse export` converts them; this folder keeps them
             return None

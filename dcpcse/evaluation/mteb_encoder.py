@@ -43,7 +43,7 @@ class MTEBEncoder:
             "name": f"dcpcse/{model.method or model.pooling}-{base.replace('/', '-')}",
             "revision": hashlib.sha256(json.dumps(identity(model), sort_keys=True).encode()).hexdigest()[:40],
             "n_parameters": sum(weight.numel() for weight in model.parameters()),
-            "max_tokens": model.encoder.max_tokens,
+            "max_tokens": model.max_tokens,
             "embed_dim": model.dimension,
             "framework": ["PyTorch"],
             "similarity_fn_name": mteb.models.model_meta.ScoringFunction.COSINE,

@@ -114,7 +114,7 @@ class Adapters:
         sentences: Sequence[str],
         adapter: str | Sequence[str],
         batch_size: int = 128,
-        normalize: bool = False,
+        normalize: bool | None = None,
         *,
         max_length: int | None = None,
         without: Collection[int] = (),
@@ -139,7 +139,7 @@ class Adapters:
         texts = _Texts.tokenize(self, sentences, names, max_length, without)
 
         def encode_batch(rows: Sequence[int]) -> np.ndarray:
-            return as_numbers(texts.embeddings(rows), normalize)
+            return as_numbers(texts.embeddings(rows, None if normalize is None else False), bool(normalize))
 
         return encode_in_batches(self._base, texts.lengths, encode_batch, batch_size, show_progress)
 
@@ -223,15 +223,18 @@ class _Texts:
         """Number of tokens of each sentence."""
         return [len(self.rows[adapter].ids[row]) for adapter, row in self.places]
 
-    def embeddings(self, chosen: Sequence[int]) -> torch.Tensor:
-        """Compute the embeddings (n, H) of the chosen sentences, in this order, in one pass through the base."""
+    def embeddings(self, chosen: Sequence[int], normalize: bool | None) -> torch.Tensor:
+        """Compute the embeddings (n, H) of the chosen sentences, in this order, in one pass through the base.
+
+        normalize: as in `SentenceEncoder.pool_and_embed`.
+        """
         of_adapter = defaultdict(list)
         for place, text in enumerate(chosen):
             of_adapter[self.places[text][0]].append(place)
         parts = [self._part(number, [chosen[place] for place in places]) for number, places in of_adapter.items()]
         models = [self.models[number] for number in of_adapter]
         order = torch.tensor([place for places in of_adapter.values() for place in places])
-        return _embeddings(models, parts)[order.argsort()]
+        return _embeddings(models, parts, normalize)[order.argsort()]
 
     def _part(self, number: int, chosen: Sequence[int]) -> EncoderBatch:
         model = self.models[number]
@@ -239,7 +242,9 @@ class _Texts:
         return EncoderBatch(model.encoder, *self.rows[number].batch(rows, model.tokenizer.pad_token_id))
 
 
-def _embeddings(models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch]) -> torch.Tensor:
+def _embeddings(
+    models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch], normalize: bool | None
+) -> torch.Tensor:
     """Return the embeddings (N, H) of the rows of all parts, part by part."""
     device = models[0].device
     packing = Packing.of(joint_mask(parts)).to(device)  # before the move to a GPU, to avoid a synchronization
@@ -248,7 +253,7 @@ def _embeddings(models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch]
     states = hidden_states(parts, packing=packing, all_layers=all_layers)
     return torch.cat(
         [
-            model.pool_and_embed_hidden(hidden, part.input_ids, part.attention_mask, part.slots)[1]
+            model.pool_and_embed_hidden(hidden, part.input_ids, part.attention_mask, part.slots, normalize)[1]
             for model, part, hidden in zip(models, parts, states, strict=True)
         ]
     )

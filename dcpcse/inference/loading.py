@@ -9,10 +9,12 @@ from dcpcse.encoders.pooling import POOLERS, UNTRAINED
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage import hub
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.encoders.storage.manifest import is_model_folder
+from dcpcse.encoders.storage.manifest import MODULES, is_model_folder
+from dcpcse.encoders.storage.st_modules import encoder_folder, read_modules, read_pooling_settings, read_text_settings
 from dcpcse.encoders.templates import Template
 from dcpcse.encoders.untrained.representations import REPRESENTATIONS, Choice, build_representation
 from dcpcse.inference.arguments import EncoderArguments, PublishedEvaluationArguments
+from dcpcse.inference.st_folder import modules_folder, prepare_texts, settle_modules
 from dcpcse.utils.console import notify
 from dcpcse.utils.devices import pick_device, require_flex_attention
 from dcpcse.utils.errors import UserError
@@ -24,22 +26,28 @@ NO_PUBLISHED_OPTIONS = PublishedEvaluationArguments()
 
 
 def load_model(
-    name: str, args: EncoderArguments, published: PublishedEvaluationArguments = NO_PUBLISHED_OPTIONS
+    name: str,
+    args: EncoderArguments,
+    published: PublishedEvaluationArguments = NO_PUBLISHED_OPTIONS,
+    *,
+    options: LoadOptions | None = None,
 ) -> SentenceEncoder:
     """Load an encoder with the requested representation, in eval mode, onto the requested device.
 
-    name: output folder of train.py, Hugging Face folder, hub id, or file of word vectors. Raises UserError if an
-    option does not apply to this encoder.
+    name: output folder of train.py, folder or hub id of an encoder, also one of sentence-transformers, or file of word
+    vectors. options: by default those in `args`. Raises UserError if an option does not apply to this encoder.
     """
-    model = read_beside_training(name, lambda: _load(name, args, published))
+    options = options or LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
+    model = read_beside_training(name, lambda: _load(name, args, published, options))
     if args.flex_attention:
         require_flex_attention(model.device, args.packing)
     set_packed(model, args.packing, args.flex_attention)
     return model
 
 
-def _load(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:
-    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
+def _load(
+    name: str, args: EncoderArguments, published: PublishedEvaluationArguments, options: LoadOptions
+) -> SentenceEncoder:
     if Path(name).is_file():
         return _word_vectors(name, args, published)
     given, (name, options) = name, hub.resolve_model_folder(name, options)
@@ -64,6 +72,31 @@ def is_trained(name: str, args: EncoderArguments) -> bool:
 
 def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
     device = pick_device(args.device)
+    require_trained_head(args.lm_head)
+    folder = modules_folder(name, options)
+    if folder is None:
+        return _represented(name, args, options).to(device)
+    asked = args.pooler_type is not None or args.template is not None
+    modules = read_modules(folder)
+    place = encoder_folder(folder, modules)
+    texts = read_text_settings(folder, place)
+    after = None if asked else read_pooling_settings(folder, modules, texts.prefix)
+    if hub.is_hub_id(name) and modules[0].path:
+        raise UserError(
+            f"{name} has its encoder in a subfolder; download it (hf download {name}), and give the folder"
+        )
+    where = name if hub.is_hub_id(name) else str(place)
+    model = _represented(where, args if after is None else replace(args, pooler_type=after.pooling), options)
+    prepare_texts(model, texts, templated=args.template is not None)
+    if after is None:
+        notify(f"representation: {model.pooling} instead of that of {MODULES}; texts are prepared as it says")
+    else:
+        settle_modules(model, after)
+    return model.to(device)
+
+
+def _represented(name: str, args: EncoderArguments, options: LoadOptions) -> SentenceEncoder:
+    """Load an encoder without training, with the representation that the options name."""
     pooler = args.pooler_type or ("mask" if args.template else "cls")
     choice = Choice(
         template=Template.parse(args.template) if args.template else None,
@@ -75,10 +108,8 @@ def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> Sente
     representation = REPRESENTATIONS[pooler]
     if args.lm_head != "checkpoint" and not representation.needs_lm_head:
         raise UserError(f"--lm_head has no effect on --pooler {pooler}; leave it out")
-    require_trained_head(args.lm_head)
     lm_head = args.lm_head if representation.needs_lm_head else None
-    backbone = load_backbone(name, lm_head=lm_head, options=options)
-    return build_representation(pooler, backbone, choice).to(device)
+    return build_representation(pooler, load_backbone(name, lm_head=lm_head, options=options), choice)
 
 
 def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:

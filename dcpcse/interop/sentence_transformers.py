@@ -30,7 +30,7 @@ class DeepPromptTransformer(InputModule):
     def __init__(self, encoder: SentenceEncoder) -> None:
         super().__init__()
         self.encoder = encoder
-        self.max_seq_length = encoder.encoder.max_tokens
+        self.max_seq_length = encoder.max_tokens
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

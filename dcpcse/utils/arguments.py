@@ -113,7 +113,8 @@ def encode_arguments(
 ) -> list[str]:
     """Check the arguments that all functions `encode` have, and return the sentences as a list."""
     whole_number("batch_size", batch_size, 1)
-    truth_value("normalize", normalize)
+    if normalize is not None:
+        truth_value("normalize", normalize)
     truth_value("show_progress", show_progress)
     if max_length is not None:
         whole_number("max_length", max_length)

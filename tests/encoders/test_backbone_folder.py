@@ -164,7 +164,7 @@ def test_damage_is_named(saved, tiny):
     with pytest.raises(UserError):
         dcpcse.load(folder)
     shutil.rmtree(folder / "backbone")
-    with pytest.raises(UserError, match="model.safetensors is missing"):
+    with pytest.raises(UserError, match=r"model\.safetensors is missing"):
         dcpcse.load(folder)
 
 

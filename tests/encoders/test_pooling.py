@@ -1,5 +1,7 @@
 """What `dcpcse.encoders.pooling` promises, against formulas written out token by token."""
 
+import math
+
 import pytest
 import torch
 from transformers import AutoModel
@@ -16,7 +18,7 @@ LAYERS_MEANT = {
     "avg_top2": (2, 3),
     "avg_first_last": (0, 3),
     "avg_layer1_last": (1, 3),
-    "mask": (3,),
+    **dict.fromkeys(("max", "mean_sqrt_len", "weighted_mean", "last_token", "mask"), (3,)),
 }
 """Of an encoder of three layers: 0 is the embedding output, 3 the last layer."""
 MEANS = sorted(name for name in POOLERS if name.startswith("avg"))
@@ -36,11 +38,15 @@ SLOTS = Slots(torch.tensor([[1, 2], [4, 1]]), content=torch.tensor([1, 2]), prom
 
 def pooled_by_hand(name: str, hidden_states, mask, row: int, slots=SLOTS) -> list[float]:
     layers = [hidden_states[layer][row].double().tolist() for layer in LAYERS_MEANT[name]]
-    chosen = {"cls": [0], "cls_before_pooler": [0], "mask": slots.masks[row].tolist()}
-    tokens = chosen.get(name, [t for t, real in enumerate(mask[row].tolist()) if real])
-    size = len(layers[0][0])
-    total = [sum(layer[t][h] for layer in layers for t in tokens) for h in range(size)]
-    return [x / len(layers) / len(tokens) for x in total]
+    real = [t for t, is_real in enumerate(mask[row].tolist()) if is_real]
+    chosen = {"cls": [0], "cls_before_pooler": [0], "last_token": real[-1:], "mask": slots.masks[row].tolist()}
+    tokens, size = chosen.get(name, real), len(layers[0][0])
+    if name == "max":
+        return [max(layer[t][h] for layer in layers for t in tokens) for h in range(size)]
+    weight = {t: t + 1 if name == "weighted_mean" else 1 for t in tokens}
+    divisor = len(layers) * sum(weight[t] for t in tokens)
+    divisor = math.sqrt(divisor) if name == "mean_sqrt_len" else divisor
+    return [sum(weight[t] * layer[t][h] for layer in layers for t in tokens) / divisor for h in range(size)]
 
 
 def test_every_pooler_has_a_formula_here():

@@ -327,7 +327,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("a word too many", "train ... quickly", "quickly"),
         Case("method misspelt", "train ... --method dcpsce", "dcpsce"),
         Case("method in capitals", "train ... --method SimCSE", "SimCSE"),
-        Case("pooler", "train ... --pooler_type max", "--pooler_type max"),
+        Case("pooler", "train ... --pooler_type median", "--pooler_type median"),
         Case("tuning", "train ... --tuning prompt", "--tuning prompt"),
         Case(
             "a template without a sentence",

@@ -296,7 +296,8 @@ def test_packing_keeps_every_real_token_once_and_in_order(mask, data):
 NUMBERS = st.floats(-4, 4, allow_subnormal=False, width=32)
 
 
-POOLED = {name: [4] for name in ("cls", "cls_before_pooler", "avg", "mask")}
+POOLED = {name: [4] for name in ("cls", "cls_before_pooler", "avg", "max", "last_token", "mask")}
+POOLED |= {name: [4] for name in ("mean_sqrt_len", "weighted_mean")}
 POOLED |= {"avg_top2": [4, 3], "avg_first_last": [0, 4], "avg_layer1_last": [1, 4]}
 """Of five states: the output of the embeddings, and of four layers."""
 
@@ -311,10 +312,13 @@ def test_every_pooler_is_its_loop(mask, data):
         found = pooler(list(torch.from_numpy(states)), torch.from_numpy(mask), slots).numpy()
         for row in range(count):
             chosen = [states[layer][row] for layer in POOLED[name]]
-            tokens = [0] if name.startswith("cls") else places if name == "mask" else np.flatnonzero(mask[row])
-            expected = [
-                math.fsum(c[t, i] for c in chosen for t in tokens) / len(chosen) / len(tokens) for i in range(width)
-            ]
+            real = np.flatnonzero(mask[row])
+            tokens = {"mask": places, "last_token": real[-1:]}.get(name, [0] if name.startswith("cls") else real)
+            weights = {t: t + 1 if name == "weighted_mean" else 1 for t in tokens}
+            total = math.sqrt(len(tokens)) if name == "mean_sqrt_len" else sum(weights[t] for t in tokens)
+            total *= len(chosen)
+            of_dimension = [[weights[t] * c[t, i] for c in chosen for t in tokens] for i in range(width)]
+            expected = [max(values) if name == "max" else math.fsum(values) / total for values in of_dimension]
             np.testing.assert_allclose(found[row], expected, atol=1e-12)
 
 

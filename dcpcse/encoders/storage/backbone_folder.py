@@ -96,7 +96,14 @@ class TunedBackbone:
 
 
 def plain_obstacles(
-    *, pooling: str, tuned: bool, templates: bool, prompts: bool, position_offset: int, other_head: bool
+    *,
+    pooling: str,
+    tuned: bool,
+    templates: bool,
+    prompts: bool,
+    position_offset: int,
+    other_head: bool,
+    normalize: bool = False,
 ) -> list[str]:
     """Return the reasons why AutoModel and sentence-transformers would return different embeddings; [] if they do not.
 
@@ -111,6 +118,7 @@ def plain_obstacles(
             pooling not in TunedBackbone.POOLINGS
         ),
         "its head at inference is not a tanh MLP": other_head,
+        "it scales embeddings to unit length": normalize,
     }
     return [reason for reason, there in reasons.items() if there]
 

@@ -134,6 +134,20 @@ def download_checkpoint(name: str, weights: Sequence[str], options: LoadOptions)
         return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=offline, **options.kwargs()))
 
 
+def download_files(name: str, files: Sequence[str], options: LoadOptions) -> Path:
+    """Return the local copy of a repository on the Hub that contains those of its files that are named.
+
+    If the Hub cannot be reached, the copy in its cache is returned.
+    """
+    try:
+        model_info(name, options)
+        offline = False
+    except UnreachableError:
+        offline = True
+    with explain_hub_errors(name):
+        return Path(snapshot_download(name, allow_patterns=list(files), local_files_only=offline, **options.kwargs()))
+
+
 def download_first(name: str, files: Collection[str], options: LoadOptions) -> Path | None:
     """Return the local copy of the first of these files that a repository on the Hub contains; None without any.
 

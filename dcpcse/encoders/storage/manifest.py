@@ -34,7 +34,8 @@ MODULES = "modules.json"
 BACKBONE = "backbone"
 """File names of an encoder, and the folder that contains these files if AutoModel must not find them."""
 
-KNOWN_POOLINGS = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_layer1_last", "mask")
+KNOWN_POOLINGS = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_layer1_last")
+KNOWN_POOLINGS += ("max", "mean_sqrt_len", "weighted_mean", "last_token", "mask")
 PROMPT_PARTS = {"deep": 2, "deep_vectors": 1}
 """Kind of deep prompts → number of trained vectors per prompt and layer: a key and a value, or one input vector."""
 HEAD_KINDS = ("tanh_mlp", "batchnorm_mlp", "mlm_transform")
@@ -159,6 +160,9 @@ class Manifest:
     sha256: dict = field(default_factory=dict)
     tokenizer: dict | None = None
     record_sha256: str | None = schema.text(default=None)
+    # Only in folders of models that have these settings, which earlier versions do not know:
+    normalize: bool = False
+    max_length: int | None = schema.size(default=None)
 
     def validate_pairs(self) -> None:
         """Raise ValueError if only one of two fields that belong together is null."""
@@ -350,18 +354,23 @@ def read_object(path: Path, kind: type | None = None) -> dict[str, Any]:
 
     kind: the schema of the object, if it is not checked later.
     """
-    try:
-        content = parse_json(read_text(path))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not readable JSON ({first_line(error)}); copy the folder again") from error
+    content = read_json(path)
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a JSON object; copy the folder again")
     if kind is not None:
         with schema.explained(path):
             schema.check(kind, content)
     return content
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file; raise UserError if the file cannot be read or is damaged."""
+    try:
+        return parse_json(read_text(path))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not readable JSON ({first_line(error)}); copy the folder again") from error
 
 
 def backbone_path(folder: Path, record: Mapping[str, Any]) -> Path:

@@ -71,6 +71,7 @@ class WordVectors(StaticEncoder):
         self._row_of: Mapping[str, int] = backbone.tokenizer.get_vocab()
 
     def tokenize(self, sentences: Sequence[str], max_length: int | None, without: Collection[int]) -> TokenizedTexts:
+        max_length = self.max_length if max_length is None else max_length
         rows = [self._words(sentence, max_length, without) for sentence in sentences]
         if empty := sum(not row for row in rows):
             logger.warning("%d of %d texts have no known word; they get the mean of all vectors", empty, len(rows))

@@ -69,9 +69,10 @@ class EncodeJob:
     def encode(self, model: SentenceEncoder, sentences: Sequence[str]) -> EncodedChunk:
         """Encode the sentences of a chunk."""
         autocast = torch.autocast(model.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
+        normalize = self.normalize or None  # without --normalize, as the model's setting says
         with _count_truncated() as counts, autocast:
             vectors = model.encode(
-                sentences, batch_size=self.encoder.batch_size, normalize=self.normalize, max_length=self.max_length
+                sentences, batch_size=self.encoder.batch_size, normalize=normalize, max_length=self.max_length
             )
         release_memory()
         with np.errstate(over="ignore"):  # the caller rejects infinite values and reports their line

@@ -193,6 +193,8 @@ LAYOUTS: Mapping[str, Layout] = {
 
 def find_layout(names: Sequence[str], asked: str | None, *, adapter: bool, where: Path) -> str:
     """Return the requested format, or else the recognised one; raise UserError if there is none."""
+    if asked is not None and asked not in LAYOUTS:
+        raise UserError(f"--layout {asked!r:.60} is unknown; choose from: {', '.join(LAYOUTS)}")
     found = asked or recognise_layout(names, adapter=adapter)
     if found is None or LAYOUTS[found].adapter != adapter:
         known = ", ".join(name for name, layout in LAYOUTS.items() if layout.adapter == adapter)

@@ -90,7 +90,7 @@ def export(folder: str | Path, to: str, output: str | Path, *, base: str | None 
     if reasons := module.obstacles(model):
         raise UserError(f"--to {to} cannot represent {folder}: {'; '.join(reasons)}; {_others(model, to)}")
     sentences = _probes(model)
-    expected = model.encode(sentences, max_length=model.encoder.max_tokens)
+    expected = model.encode(sentences, max_length=model.max_tokens)
     with atomic_folder(output) as temporary, quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # raised by one library about another
         module.write(model, temporary)

@@ -33,4 +33,4 @@ def write(model: SentenceEncoder, folder: Path) -> None:
 def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) -> np.ndarray:
     """Return the embeddings computed by transformers alone."""
     module = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-    return embed(module, folder, sentences, model.encoder.max_tokens, pooling_of(model))
+    return embed(module, folder, sentences, model.max_tokens, pooling_of(model))

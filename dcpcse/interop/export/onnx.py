@@ -138,7 +138,7 @@ def _tokenizer(model: SentenceEncoder) -> Tokenizer:
                 for name, ids in around.items()
             ],
         )
-    tokenizer.enable_truncation(model.encoder.max_tokens, direction=model.tokenizer.truncation_side)
+    tokenizer.enable_truncation(model.max_tokens, direction=model.tokenizer.truncation_side)
     tokenizer.enable_padding(pad_id=model.tokenizer.pad_token_id, pad_token=model.tokenizer.pad_token)
     return tokenizer
 
@@ -150,7 +150,7 @@ def _settings(model: SentenceEncoder) -> dict[str, object]:
         "format": ONNX_FORMAT,
         "method": model.method,
         "dimension": model.dimension,
-        "max_tokens": model.encoder.max_tokens,
+        "max_tokens": model.max_tokens,
         "text": {
             "final_period": model.final_period,
             "strip": template is not None,

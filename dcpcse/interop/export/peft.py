@@ -34,6 +34,8 @@ def obstacles(model: SentenceEncoder) -> list[str]:
         found.append("its head at inference is not a tanh MLP")
     elif needs_other_pooler(model):
         found.append(f"{model.source.model_type} encoders have no pooler for its MLP")
+    if model.normalize:
+        found.append("it scales embeddings to unit length")
     return found
 
 
@@ -61,4 +63,4 @@ def read_back(model: SentenceEncoder, folder: Path, sentences: Sequence[str]) ->
     source = model.source
     base = AutoModel.from_pretrained(source.name_or_path, revision=source.revision, dtype=torch.float32)
     module = PeftModel.from_pretrained(base, folder).eval()
-    return embed(module, folder, sentences, model.encoder.max_tokens, pooling_of(model))
+    return embed(module, folder, sentences, model.max_tokens, pooling_of(model))

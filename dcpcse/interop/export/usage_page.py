@@ -64,7 +64,7 @@ def write_page(
         'sentences = ["A man is playing a flute.", "Rain fell."]',
         "tokenizer = AutoTokenizer.from_pretrained(FOLDER)",
         f"model = {load}.eval()",
-        f'options = {{"padding": True, "truncation": True, "max_length": {model.encoder.max_tokens}}}',
+        f'options = {{"padding": True, "truncation": True, "max_length": {model.max_tokens}}}',
         'batch = tokenizer(sentences, return_tensors="pt", **options)',
         'mask = batch["attention_mask"]',
         "with torch.no_grad():",

@@ -1,0 +1,197 @@
+"""Read the settings of a sentence-transformers folder: its modules, the pooling, and how texts are prepared.
+
+Only settings that give the same vectors here are read; every other one raises an error. torch is not imported.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dcpcse.encoders.storage.manifest import CONFIG, MODULES, SENTENCE_CONFIG, read_json, read_object
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_inside
+
+MODEL_CONFIG = "config_sentence_transformers.json"
+SENTENCE_CONFIGS = (
+    SENTENCE_CONFIG,
+    *(f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta")),
+)
+"""Files with the settings of the module Transformer; the first one that exists is read."""
+
+POOLINGS = {
+    "cls": "cls_before_pooler",
+    "mean": "avg",
+    "max": "max",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last_token",
+}
+"""Pooling mode of sentence-transformers → name of the same pooler in `POOLERS`."""
+ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")
+"""Classes of torch.nn that a Dense module may name as its activation."""
+
+_OWN = "sentence_transformers."
+_SENTENCE_EMBEDDING = "sentence_embedding"
+_NEUTRAL = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+    **{name: {} for name in ("model_args", "tokenizer_args", "config_args", "processing_kwargs")},
+    **{name: {} for name in ("model_kwargs", "processor_kwargs", "config_kwargs")},
+}
+"""Settings of the module Transformer that are read only with this value; it is also what a missing entry means."""
+_WITHOUT_EFFECT = ("unpad_inputs",)
+
+
+@dataclass(frozen=True)
+class Module:
+    """An entry of modules.json. kind: name of its class, such as "Pooling"; path: relative path of its folder."""
+
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """How texts are prepared. max_length: None for that of the tokenizer; prefix: text before each sentence."""
+
+    max_length: int | None
+    lower_case: bool
+    prefix: str
+
+
+@dataclass(frozen=True)
+class DenseSettings:
+    """A module Dense. folder: contains its weights; activation: one of `ACTIVATIONS`."""
+
+    folder: Path
+    activation: str
+    bias: bool
+
+
+@dataclass(frozen=True)
+class PoolingSettings:
+    """What follows the encoder. pooling: a key of `POOLERS`; title: its name in sentence-transformers."""
+
+    pooling: str
+    title: str
+    dense: tuple[DenseSettings, ...]
+    normalize: bool
+
+
+def read_modules(folder: Path) -> list[Module]:
+    """Return the modules of a folder; raise UserError if modules.json is damaged or names a class of other code."""
+    path = folder / MODULES
+    entries = read_json(path)
+    fits = isinstance(entries, list) and all(
+        isinstance(entry, dict) and isinstance(entry.get("type"), str) and isinstance(entry.get("path"), str)
+        for entry in entries
+    )
+    if not fits or not entries:
+        raise UserError(f"{path} is not a list of modules with type and path; copy the folder again")
+    for entry in entries:
+        require_inside(folder, entry["path"])
+        if not entry["type"].startswith(_OWN):
+            raise _foreign(path, f"the module {entry['type']!r}")
+        if entry.get("kwargs"):
+            raise _foreign(path, f"arguments of the module {entry['type']!r}")
+    return [Module(entry["type"].rpartition(".")[2], entry["path"]) for entry in entries]
+
+
+def encoder_folder(folder: Path, modules: Sequence[Module]) -> Path:
+    """Return the folder of the encoder, which the first module describes."""
+    if modules[0].kind != "Transformer":
+        raise _foreign(folder / MODULES, f"the module {modules[0].kind} in the first place")
+    return folder / modules[0].path
+
+
+def read_text_settings(folder: Path, encoder: Path) -> TextSettings:
+    """Return how texts are prepared; raise UserError if a setting is unknown or cannot be reproduced."""
+    path = next((encoder / name for name in SENTENCE_CONFIGS if (encoder / name).is_file()), None)
+    found = {} if path is None else read_object(path)
+    for name, value in found.items():
+        neutral = _NEUTRAL.get(name, found)
+        if name not in ("max_seq_length", "do_lower_case", *_WITHOUT_EFFECT) and value not in (None, neutral):
+            raise _foreign(path, f"{name} {value!r:.60}")
+    length, lower = found.get("max_seq_length"), found.get("do_lower_case", False)
+    if not (length is None or (type(length) is int and length > 0)) or not isinstance(lower, bool):
+        raise UserError(f"{path}: max_seq_length {length!r:.40} or do_lower_case {lower!r:.40} is damaged")
+    return TextSettings(length, lower, _default_prompt(folder / MODEL_CONFIG))
+
+
+def read_pooling_settings(folder: Path, modules: Sequence[Module], prefix: str) -> PoolingSettings:
+    """Return what follows the encoder; raise UserError if a module or a setting cannot be reproduced."""
+    kinds = [module for module in modules[1:] if module.kind != "Dropout"]  # it has no effect at inference
+    normalize = bool(kinds) and kinds[-1].kind == "Normalize"
+    between = kinds[1:-1] if normalize else kinds[1:]
+    if not kinds or kinds[0].kind != "Pooling" or any(module.kind != "Dense" for module in between):
+        order = ", ".join(module.kind for module in modules)
+        raise _foreign(folder / MODULES, f"the modules {order} instead of Transformer, Pooling, Dense, Normalize")
+    title = _pooling_mode(folder / kinds[0].path / CONFIG, prefix)
+    if normalize:
+        _require_sentence_embedding(folder / kinds[-1].path / CONFIG, optional=True)
+    return PoolingSettings(POOLINGS[title], title, tuple(_dense(folder / one.path) for one in between), normalize)
+
+
+def _pooling_mode(path: Path, prefix: str) -> str:
+    found = read_object(path)
+    old = {name: value for name, value in found.items() if name.startswith("pooling_mode_")}
+    known = ("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension", *old)
+    for name in found:
+        if name not in known:
+            raise _foreign(path, f"{name} {found[name]!r:.60}")
+    modes = found.get("pooling_mode") or [
+        name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+        for name, value in old.items()
+        if value
+    ]
+    modes = (modes or ["mean"]) if isinstance(modes, list) else [modes]
+    modes = ["mean_sqrt_len_tokens" if mode == "mean_sqrt_len" else mode for mode in modes]
+    if len(modes) != 1 or modes[0] not in POOLINGS:
+        raise _foreign(path, f"the pooling {' and '.join(map(str, modes))!r:.60}")
+    if prefix and found.get("include_prompt", True) is not True:
+        raise _foreign(path, "a default prompt that the pooling leaves out (include_prompt)")
+    return modes[0]
+
+
+def _dense(folder: Path) -> DenseSettings:
+    path = folder / CONFIG
+    found = _require_sentence_embedding(path)
+    known = ("in_features", "out_features", "bias", "activation_function", "module_input_name", "module_output_name")
+    for name, value in found.items():
+        if name not in known and value not in (None, False):
+            raise _foreign(path, f"{name} {value!r:.60}")
+    activation = str(found.get("activation_function", "torch.nn.Tanh"))
+    kind = activation.rpartition(".")[2]
+    if not activation.startswith("torch.nn.") or kind not in ACTIVATIONS:
+        raise _foreign(path, f"the activation {activation!r:.60}")
+    return DenseSettings(folder, kind, found.get("bias", True) is True)
+
+
+def _require_sentence_embedding(path: Path, *, optional: bool = False) -> Mapping[str, Any]:
+    found = {} if optional and not path.is_file() else read_object(path)
+    for name in ("module_input_name", "module_output_name"):
+        if found.get(name) not in (None, _SENTENCE_EMBEDDING):
+            raise _foreign(path, f"{name} {found[name]!r:.60}")
+    return found
+
+
+def _default_prompt(path: Path) -> str:
+    found = read_object(path) if path.is_file() else {}
+    if found.get("model_type") not in (None, "SentenceTransformer"):
+        raise _foreign(path, f"model_type {found['model_type']!r:.60}")
+    name, prompts = found.get("default_prompt_name"), found.get("prompts")
+    if name is None:
+        return ""
+    texts = prompts if isinstance(prompts, dict) else {}
+    if not isinstance(name, str) or name not in texts or not isinstance(texts[name], str | None):
+        raise UserError(f"{path} is damaged: default_prompt_name {name!r:.60} names no text in prompts")
+    return texts[name] or ""
+
+
+def _foreign(path: Path, what: str) -> UserError:
+    return UserError(
+        f"{path} has {what}, which is not supported here; load the folder with SentenceTransformer and give that "
+        "object to dcpcse.evaluate, or use the encoder without its modules by --pooler"
+    )
