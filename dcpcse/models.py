@@ -2,7 +2,15 @@
 
 from dcpcse.encoders.backbones import LMHead
 from dcpcse.encoders.encoder import Encoder
-from dcpcse.encoders.heads import HEADS, BatchNormMLP, JointBatchNorm, MLMTransform, PretrainedPooler, TanhMLP
+from dcpcse.encoders.heads import (
+    HEADS,
+    BatchNormMLP,
+    DenseLayers,
+    JointBatchNorm,
+    MLMTransform,
+    PretrainedPooler,
+    TanhMLP,
+)
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompts import DeepPrompt, ProjectedTable, PromptShape, PromptTable, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
@@ -15,6 +23,7 @@ __all__ = [
     "BatchNormMLP",
     "DeepPrompt",
     "Denoising",
+    "DenseLayers",
     "Encoder",
     "JointBatchNorm",
     "LMHead",

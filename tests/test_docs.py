@@ -108,7 +108,7 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     assert done.returncode == 0, done.stderr
     pages = {path.stem: path.read_text(encoding="utf-8") for path in (tmp_path / "site").glob("*.html")}
     assert set(PAGES) - {"README"} <= set(pages)
-    assert "dcpcse.load" in pages["api"] and "Load an output folder of train.py" in pages["api"]
+    assert "dcpcse.load" in pages["api"] and "Load an encoder from disk" in pages["api"]
     for name, text in pages.items():
         assert not re.findall(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)=["'](?:https?:)?//""", text), name
 

@@ -127,7 +127,7 @@ def test_a_record_may_name_any_method_as_none_is_needed_to_load_what_it_trained(
     ("change", "message"),
     [
         ({"method": "Later On"}, "method is 'Later On'; expected the name of a method .* or null"),
-        ({"pooling": "max"}, "pooling is 'max'; expected one of cls, cls_before_pooler"),
+        ({"pooling": "median"}, "pooling is 'median'; expected one of cls, cls_before_pooler"),
         ({"head": {"kind": "glu", "at_inference": True}}, "head.kind is 'glu'; expected one of tanh_mlp, batchnorm"),
         ({"head": {"kind": "tanh_mlp", "at_inference": 1}}, "head.at_inference is 1; expected true or false;"),
         ({"head": "x"}, "head is 'x'; expected an object or null"),

@@ -107,9 +107,11 @@ def test_an_interrupted_download_is_not_loaded_without_a_network(server, saved):
         dcpcse.load(ID, device="cpu")
 
 
-def test_a_repository_without_a_model_folder_is_refused(server):
+def test_a_repository_without_a_model_is_refused(server):
     server.hold("someone/plain", {"config.json": b"{}"})
     with pytest.raises(UserError, match=r"someone/plain on the Hub has no dcpcse\.json"):
+        SentenceEncoder.load("someone/plain")
+    with pytest.raises(UserError, match="cannot load the encoder 'someone/plain'"):
         dcpcse.load("someone/plain")
     with pytest.raises(UserError, match=r"the Hub has no such model"):
         dcpcse.load("someone/nothing")

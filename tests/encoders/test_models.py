@@ -5,9 +5,7 @@ import inspect
 
 from torch import nn
 
-import dcpcse
 from dcpcse import models
-from dcpcse.encoders.storage.load_options import LoadOptions
 
 MODULES = ("sentence_encoder", "encoder", "heads", "prompts")
 
@@ -32,12 +30,3 @@ def test_every_model_head_and_prompt_is_exported_and_documented():
         # A dataclass without a docstring gets its signature as one.
         assert not inspect.isclass(exported) or exported.__doc__ not in (None, nn.Module.__doc__), name
         assert not inspect.isclass(exported) or not exported.__doc__.startswith(f"{name}("), name
-
-
-def test_load_of_the_package_is_load_of_the_model(monkeypatch):
-    calls = []
-    monkeypatch.setattr(
-        models.SentenceEncoder, "load", lambda *args, **kwargs: calls.append((args, kwargs)) or "model"
-    )
-    assert dcpcse.load("folder", "base", device="cpu") == "model"
-    assert calls == [(("folder", "base"), {"device": "cpu", "options": LoadOptions()})]
