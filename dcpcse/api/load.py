@@ -83,7 +83,7 @@ def load(
     if max_length is not None:
         whole_number("max_length", max_length, 1)
     options = LoadOptions(revision, cache_dir, token)
-    of_checkpoint = {"tokenizer": tokenizer, "denoise_from_zero": denoise_from_zero}
+    of_checkpoint: dict[str, Any] = {"tokenizer": tokenizer, "denoise_from_zero": denoise_from_zero}
     of_checkpoint["position_offset"] = position_offset
     of_encoder = {"top_k": top_k, "remove": remove, "lm_head": lm_head}
     checkpoint = _checkpoint(name, layout, options)

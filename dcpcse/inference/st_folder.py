@@ -1,6 +1,7 @@
 """Give an encoder the modules of a sentence-transformers folder, so that its vectors are those of that library."""
 
 from pathlib import Path
+from typing import Any
 
 from tokenizers import normalizers
 from torch import nn
@@ -52,7 +53,7 @@ def prepare_texts(model: SentenceEncoder, texts: TextSettings, *, templated: boo
 
 def _add_lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
     """Convert texts to lower case first, unless a rule of the tokenizer is that of the library tokenizers."""
-    rules = tokenizer.backend_tokenizer.normalizer
+    rules: Any = tokenizer.backend_tokenizer.normalizer
     each = list(rules) if isinstance(rules, normalizers.Sequence) else [rules]
     if not any(isinstance(rule, normalizers.Lowercase) for rule in each):
         present = [rule for rule in each if rule is not None]

@@ -112,9 +112,7 @@ def test_a_loaded_encoder_does_not_change_with_its_file(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_pickles_on_the_hub_are_downloaded_with_what_they_need_and_nothing_else(
-    shards, tiny, tmp_path, server, monkeypatch
-):
+def test_of_a_repository_only_the_pickles_of_its_weights_are_downloaded(shards, tiny, tmp_path, server, monkeypatch):
     place = pickled(tiny("bert"), tmp_path / "encoder", shards=shards)
     for other in ("training_args.bin", "optimizer.pt", "tf_model.h5"):
         (place / other).write_bytes(b"x")
