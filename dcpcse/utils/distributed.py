@@ -6,6 +6,7 @@ the gradient of the joined batch, even if processes have different numbers of ro
 """
 
 import hashlib
+import itertools
 import json
 import os
 import socket
@@ -45,7 +46,13 @@ def init_process_group(backend: str = "gloo", timeout: timedelta = _TIMEOUT) -> 
     Raises UserError if the others do not arrive in time (`meeting_seconds`). timeout: for all later exchanges.
     """
     if launched() > 1 and world_size() == 1:
-        dist.init_process_group(backend, timeout=timeout, **_meet(timeout))
+        # A store still has the addresses of an earlier group of this program: a prefix keeps the groups apart.
+        store = dist.PrefixStore(f"dcpcse/{next(_groups)}", _meet(timeout))
+        dist.init_process_group(backend, timeout=timeout, store=store, rank=_number("RANK"), world_size=launched())
+
+
+_groups = itertools.count()
+"""Numbers of the groups that this process has formed, which all processes form together."""
 
 
 def meeting_seconds() -> float:
@@ -60,14 +67,15 @@ def meeting_seconds() -> float:
     return seconds
 
 
-def _meet(timeout: timedelta) -> dict[str, Any]:
-    """Wait until all processes have arrived, and return the options of `dist.init_process_group` by which they meet.
+@cache
+def _meet(timeout: timedelta) -> Any:
+    """Wait until all processes have arrived, and return the store through which they meet.
 
     torchrun counts its processes itself. Without it, torch would wait for the others without a word, and no signal
     could end it.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        return {}
+        return next(dist.rendezvous("env://", timeout=timeout))[0]
     processes, remedy = launched(), "start the others, or unset WORLD_SIZE to run one process"
     if unset := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
         raise UserError(
@@ -103,7 +111,7 @@ def _meet(timeout: timedelta) -> dict[str, Any]:
             time.sleep(0.05)
             arrived = store.add(_ARRIVED, 0)
     store.set_timeout(timeout)
-    return {"store": store, "rank": rank, "world_size": processes}
+    return store
 
 
 _ARRIVED = "dcpcse/arrived"
