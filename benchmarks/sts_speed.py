@@ -20,9 +20,9 @@ import torch
 from senteval import ScoredPairs
 from transformers import AutoModel, AutoTokenizer
 
+import dcpcse
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import plain_encoder
-from dcpcse.evaluation.evaluator import evaluate
 
 BATCH = 128
 
@@ -35,7 +35,7 @@ def main() -> None:
     plain_embed(tokenizer, model, ["warm up"] * BATCH)
 
     started = time.perf_counter()
-    results = evaluate(loaded, senteval.STS_TASKS, args.data_dir)
+    results = dcpcse.evaluate(loaded, "sts", data_dir=args.data_dir).results
     ours = time.perf_counter() - started
     started = time.perf_counter()
     plain = {task: plain_score(tokenizer, model, task, args.data_dir) for task in senteval.STS_TASKS}

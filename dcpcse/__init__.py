@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
+    from dcpcse.api.evaluate import evaluate
     from dcpcse.api.load import load
     from dcpcse.api.train import TrainingResult, train
     from dcpcse.api.trainer import Trainer, TrainingArguments
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
-    from dcpcse.evaluation.evaluator import evaluate
+    from dcpcse.evaluation.evaluation_result import EvaluationResult
     from dcpcse.evaluation.mteb_encoder import MTEBEncoder
     from dcpcse.inference.adapters import Adapters
     from dcpcse.inference.file_encoding import encode_file
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Adapters",
+    "EvaluationResult",
     "MTEBEncoder",
     "OnnxEncoder",
     "SentenceEncoder",
@@ -46,6 +48,7 @@ __all__ = [
 
 _LAZY_IMPORTS = {
     "Adapters": "inference.adapters",
+    "EvaluationResult": "evaluation.evaluation_result",
     "MTEBEncoder": "evaluation.mteb_encoder",
     "OnnxEncoder": "interop.onnx_encoder",
     "SentenceEncoder": "encoders.sentence_encoder",
@@ -55,7 +58,7 @@ _LAZY_IMPORTS = {
     "TrainingArguments": "api.trainer",
     "TrainingResult": "api.train",
     "encode_file": "inference.file_encoding",
-    "evaluate": "evaluation.evaluator",
+    "evaluate": "api.evaluate",
     "export": "interop.export",
     "import_checkpoint": "interop.convert",
     "load": "api.load",

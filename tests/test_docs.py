@@ -14,6 +14,7 @@ from transformers import AutoModel
 
 from dcpcse.cli.parse import parse_training
 from dcpcse.encoders.backbones import load_backbone
+from dcpcse.evaluation import run
 from dcpcse.inference.arguments import EncoderArguments, EncodingArguments
 from dcpcse.inference.file_encoding import encode_file
 from dcpcse.methods import build_method
@@ -74,6 +75,8 @@ def tiny_data_is_right(monkeypatch):
     small = lambda encode, tasks, data, mode: evaluate(encode, tasks, data, settings=unofficial(mode))  # noqa: E731
     monkeypatch.setattr(senteval, "evaluate", small)
     monkeypatch.setattr(engine, "DEFAULTS", {**engine.DEFAULTS, "official": False})
+    small_files = lambda mode, **changes: senteval.settings_of_mode(mode, **{**changes, "official": False})  # noqa: E731
+    monkeypatch.setattr(run, "settings_of_mode", small_files)
 
 
 @pytest.mark.parametrize("name", WITH_BLOCKS)

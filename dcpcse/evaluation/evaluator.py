@@ -1,17 +1,16 @@
-"""Evaluation of a model with senteval; used by evaluation.py and for model selection in training."""
+"""Evaluation of a model with senteval; used by evaluation.py, dcpcse.evaluate and for model selection in training."""
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import senteval
-from senteval import Evaluation, Progress, Result, Suite, load_suite, settings_of_mode
+from senteval import Evaluation, Progress, Result, Suite
 from senteval.embeddings import CHUNK
 from tqdm.auto import tqdm
 
@@ -19,6 +18,7 @@ from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
 from dcpcse.evaluation.embedding_cache import EmbeddingCache
+from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.postprocessing import Fitting
 from dcpcse.utils.refusals import doing
 
@@ -33,7 +33,7 @@ OWN_METRICS = {"pairs": "pairs_spearman", "binary-pairs": "pairs_ap", "labels": 
 
 @doing("while the tasks were evaluated")
 def evaluate_suite(
-    model: SentenceEncoder,
+    model: SentenceEncoder | ForeignEncoder,
     suite: Suite,
     *,
     batch_size: int = 128,
@@ -47,29 +47,19 @@ def evaluate_suite(
     All processes must call this function: all of them encode, the first one computes the scores, and all return the
     result. Classifiers of transfer tasks are trained on the model's device. cache_dir: the folder in which embeddings
     are cached. fitting: a map that is fitted to the embeddings and applied before scoring; the scores that need the
-    internals of the model are then left out. on_result: called with each result as soon as it is computed. Raises
-    senteval.DataError if embeddings are not finite or all equal.
+    internals of the model are then left out, as they are for an encoder of other code. on_result: called with each
+    result as soon as it is computed. Raises senteval.DataError if embeddings are not finite or all equal.
     """
     suite = replace(suite, settings=replace(suite.settings, device=str(model.device)))
 
     def work(encode: EncodeFunction) -> Evaluation:
         with cached_encode(encode, model, cache_dir) as cached, _ProgressBars(show_progress) as bars:
-            inside = _ModelAccess(model, encode, bars) if fitting is None else None
-            finish = fitting.finish(cached) if fitting else None
+            has_inside = fitting is None and isinstance(model, SentenceEncoder)
+            inside = _ModelAccess(model, encode, bars) if has_inside else None
+            finish = fitting.finish(cached, show_progress) if fitting else None
             return suite.measure(cached, inside=inside, finish=finish, progress=bars, on_result=on_result)
 
     return run_on_rank_zero(partial(model.encode, batch_size=batch_size), work)
-
-
-def evaluate(
-    model: SentenceEncoder, tasks: Sequence[str], data_dir: str | Path, mode: str = "test", **changes: Any
-) -> dict[str, Result]:
-    """Evaluate a model on tasks and return the results by task.
-
-    data_dir: the folder with senteval's data. mode: the mode of the papers' scripts (`test`, `fasttest` or `dev`).
-    changes: settings that replace those of the mode, such as official=False for your own data.
-    """
-    return evaluate_suite(model, load_suite(tasks, data_dir, settings_of_mode(mode, **changes))).results
 
 
 def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
@@ -93,11 +83,18 @@ def dev_metrics(results: Mapping[str, Result]) -> dict[str, float]:
 
 
 @contextmanager
-def cached_encode(encode: Callable, model: SentenceEncoder, cache_dir: Path | None) -> Iterator[Callable]:
-    """Wrap the encode function in an `EmbeddingCache` if cache_dir is given."""
+def cached_encode(
+    encode: Callable, model: SentenceEncoder | ForeignEncoder, cache_dir: Path | None
+) -> Iterator[Callable]:
+    """Wrap the encode function in an `EmbeddingCache` if cache_dir is given.
+
+    Raises UserError for an encoder of other code, because nothing identifies its embeddings.
+    """
     if cache_dir is None:
         yield encode
         return
+    if isinstance(model, ForeignEncoder):
+        model.refuse_cache()
     cache = EmbeddingCache(encode, Path(cache_dir), identity(model))
     try:
         yield cache
@@ -135,7 +132,7 @@ class _ModelAccess:
 
 
 class _ProgressBars:
-    """Progress bars, one per activity."""
+    """Progress bars, one per activity: on stderr, or in the cell of a notebook."""
 
     def __init__(self, shown: bool) -> None:
         self.shown, self.activity, self.done, self.bar = shown, None, 0, None

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcpcse.encoders.fingerprint import identity
+from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.utils.errors import UserError
 
 OPTIONS = {"batch_size": "batch_size", "show_progress_bar": "show_progress"}
@@ -24,8 +25,8 @@ class MTEBEncoder:
     def __init__(self, model: Any, encode: Callable[..., np.ndarray] | None = None) -> None:
         """Wrap a model.
 
-        model: a model returned by `dcpcse.load`. encode: a function that returns the model's embeddings, for example
-        from a cache (default: `model.encode`).
+        model: a model returned by `dcpcse.load`, or a `ForeignEncoder`. encode: a function that returns the model's
+        embeddings, for example from a cache (default: `model.encode`).
         """
         self.model = model
         self._encode = encode or model.encode
@@ -37,6 +38,8 @@ class MTEBEncoder:
         The revision is a digest of everything that the vectors depend on, because mteb caches results by revision.
         """
         mteb, model = import_mteb(), self.model
+        if isinstance(model, ForeignEncoder):
+            return mteb.models.ModelMeta.create_empty(overwrites={"name": f"unknown/{model.name}"})
         base = model.source.name_or_path
         base = Path(base).name if Path(base).is_absolute() else base
         facts = {

@@ -1,4 +1,4 @@
-"""Functions that find MTEB tasks, load their data, and evaluate a model on them with mteb, for evaluation.py."""
+"""Functions that find MTEB tasks, load their data, and evaluate a model on them with mteb."""
 
 import importlib.util
 import inspect
@@ -18,6 +18,7 @@ import numpy as np
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.distributed_encoding import EncodeFunction, run_on_rank_zero
 from dcpcse.evaluation.evaluator import cached_encode
+from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.mteb_encoder import MTEBEncoder, import_mteb
 from dcpcse.utils.distributed import is_main_process
 from dcpcse.utils.errors import UserError, first_line
@@ -77,7 +78,7 @@ def load_tasks(names: Sequence[str], data_dir: str | Path | None = None) -> dict
 
 
 def evaluate_mteb_tasks(
-    model: SentenceEncoder,
+    model: SentenceEncoder | ForeignEncoder,
     tasks: Mapping[str, Any],
     *,
     batch_size: int = 128,

@@ -151,9 +151,9 @@ def _open(data: Any, name: str, kind: _Kind) -> _Table:
 
 
 def _selection(table: Table, kind: _Kind, target: int | None) -> str:
-    """Return the advice to pick columns of a table that has too many; empty if it has too few."""
+    """Return the advice to pick columns of a table that has too many, or to use the other kind for too few."""
     if len(table.columns) < kind.width:
-        return ""
+        return "; texts with their classes are labels, not pairs" if len(table.columns) == LABELS.width else ""
     last = kind.texts if target is None else target
     texts = [column for i, column in enumerate(table.columns) if i != last]
     return f", such as {table.pick([*texts[: kind.texts], table.columns[last]])}"

@@ -5,45 +5,61 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from senteval import Evaluation, Result, Settings, TaskResult
+from senteval import Result, Settings, TaskResult
 from senteval.pairs import BinaryPairsResult
 
 from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.postprocessing import Fitting
 from dcpcse.utils.environment import versions
 from dcpcse.utils.files import write_atomic
 
 
+class Evaluated(Protocol):
+    """What the JSON file records of a finished evaluation: see `senteval.Evaluation`."""
+
+    sentences: int
+    seconds: Mapping[str, float]
+    files: Mapping[str, Any]
+
+
 class Report:
-    """Writer of the JSON file of an evaluation; `write` can be called after every task."""
+    """Writer of the JSON file of an evaluation; `write` can be called after every task. head: see `head_of`."""
 
-    def __init__(
-        self, path: str | Path, model: SentenceEncoder, mode: str, settings: Settings, fitting: Fitting | None = None
-    ) -> None:
-        self.path = Path(path)
-        self._head = {"mode": mode, "model": describe_model(model), "protocol": settings.as_dict()}
-        self._head["versions"] = versions()
-        if fitting is not None:
-            self._head["postprocess"] = fitting.as_dict()
+    def __init__(self, path: str | Path, head: Mapping[str, Any]) -> None:
+        self.path, self._head = Path(path), head
 
-    def write(self, results: Mapping[str, Result], evaluation: Evaluation | None = None) -> None:
+    def write(self, results: Mapping[str, Result], evaluation: Evaluated | None = None) -> None:
         """Write the results so far. evaluation: the finished evaluation; if it is None, `complete` is false."""
-        content = {
-            "complete": evaluation is not None,
-            **self._head,
-            "scores_x100": {task: result.points for task, result in results.items() if hasattr(result, "points")},
-            "averages_x100": averages(results),
-            "tasks": {task: {"family": result.family, **result.as_dict()} for task, result in results.items()},
-        }
-        if evaluation is not None:
-            content["sentences"] = evaluation.sentences
-            content["seconds"] = evaluation.seconds
-            content["data"] = evaluation.files
-        write_atomic(self.path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_atomic(self.path, as_json(self._head, results, evaluation))
+
+
+def head_of(
+    model: SentenceEncoder | ForeignEncoder, mode: str, settings: Settings, fitting: Fitting | None = None
+) -> dict[str, Any]:
+    """Return the part of the JSON file that does not depend on scores: mode, model, protocol and versions."""
+    head = {"mode": mode, "model": describe_model(model), "protocol": settings.as_dict(), "versions": versions()}
+    return head if fitting is None else {**head, "postprocess": fitting.as_dict()}
+
+
+def as_json(head: Mapping[str, Any], results: Mapping[str, Result], evaluation: Evaluated | None = None) -> str:
+    """Return the content of the JSON file of an evaluation. evaluation: see `Report.write`."""
+    content = {
+        "complete": evaluation is not None,
+        **head,
+        "scores_x100": {task: result.points for task, result in results.items() if hasattr(result, "points")},
+        "averages_x100": averages(results),
+        "tasks": {task: {"family": result.family, **result.as_dict()} for task, result in results.items()},
+    }
+    if evaluation is not None:
+        content["sentences"] = evaluation.sentences
+        content["seconds"] = evaluation.seconds
+        content["data"] = evaluation.files
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
@@ -66,11 +82,14 @@ def averages(results: Mapping[str, Result]) -> dict[str, float]:
     return {family: float(np.mean(points)) for family, points in families.items()}
 
 
-def describe_model(model: SentenceEncoder) -> dict[str, Any]:
+def describe_model(model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:
     """Return a record of the model: method, representation, base encoder, and digests that identify its vectors.
 
-    denoised: whether the template's own vector is subtracted.
+    denoised: whether the template's own vector is subtracted. Of an encoder of other code, its kind and name are
+    known, and its identity is empty.
     """
+    if isinstance(model, ForeignEncoder):
+        return model.describe()
     return {
         "method": model.method,
         "pooling": model.pooling,

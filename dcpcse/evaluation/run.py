@@ -1,24 +1,27 @@
-"""The main steps of evaluation.py: loading tasks and the model, evaluating, printing tables and writing files."""
+"""The steps of an evaluation, for evaluation.py and dcpcse.evaluate: load the tasks, evaluate a model, report."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from senteval import Evaluation, Result, Settings, Suite, load_suite, settings_of_mode
+from senteval.tasks import Task
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from dcpcse.data.training_file import distinct_sentences
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.arguments import EvaluationArguments
 from dcpcse.evaluation.embedding_cache import embeddings_dir
+from dcpcse.evaluation.evaluation_result import EvaluationResult
 from dcpcse.evaluation.evaluator import evaluate_suite
+from dcpcse.evaluation.foreign_encoder import ForeignEncoder
 from dcpcse.evaluation.mteb_tasks import MtebResult, evaluate_mteb_tasks, load_tasks
 from dcpcse.evaluation.own_data import own_labels, own_pairs
 from dcpcse.evaluation.postprocessing import POSTPROCESSORS, Fitting
-from dcpcse.evaluation.results_file import Report, write_similarities
-from dcpcse.evaluation.tables import headline, tables
+from dcpcse.evaluation.results_file import Report, head_of, write_similarities
+from dcpcse.evaluation.tables import headline
 from dcpcse.inference.arguments import PublishedEvaluationArguments
 from dcpcse.inference.loading import load_model
 from dcpcse.utils.console import notify, print_result
@@ -36,7 +39,22 @@ from dcpcse.utils.run_files import read_scores
 TRAINING_OPTIONS = ("temp", "hard_negative_weight", "do_mlm", "mlm_weight")
 """Options of the papers' evaluation scripts that have an effect in training only."""
 
-NO_BENCHMARK: Mapping[str, Any] = MappingProxyType({})
+
+@dataclass(frozen=True)
+class Plan:
+    """The checked data and options of an evaluation, with which any number of encoders can be evaluated.
+
+    benchmark: mteb tasks, which are evaluated after those of the suite.
+    """
+
+    args: EvaluationArguments
+    suite: Suite
+    benchmark: Mapping[str, Any]
+    fitting: Fitting | None
+
+    def head(self, model: SentenceEncoder | ForeignEncoder) -> dict[str, Any]:
+        """Return what the JSON file says beside the scores."""
+        return head_of(model, self.args.mode, self.suite.settings, self.fitting)
 
 
 def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArguments) -> None:
@@ -44,61 +62,17 @@ def run_evaluation(args: EvaluationArguments, published: PublishedEvaluationArgu
 
     Raises UserError or senteval.DataError before the model is loaded if options, output files or data are unusable.
     """
-    settings = protocol_settings(args)
     _require_writable_outputs(args)
     for name in TRAINING_OPTIONS:
         if getattr(published, name) not in (None, False):
             notify(f"--{name} is a training option and has no effect on the evaluation")
-    # The data are loaded first, so that a missing file is reported before the model is loaded.
     own = [*([own_pairs(args.pairs)] if args.pairs else []), *([own_labels(args.labels)] if args.labels else [])]
-    chosen = args.chosen_tasks()
-    suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
-    benchmark = load_tasks(args.mteb, args.mteb_data_dir) if args.mteb else {}
-    init_process_group()
-    require_same_in_all_processes({"evaluation data": suite.files})
+    plan = load_plan(args, own)
+    join_processes(plan)
     args = replace(args, device=local_device(args.device))
-    fitting = build_fitting(args)
     model = load_model(args.model_name_or_path, args, published)
-    output = args.output_file if is_main_process() else None
-    report = Report(output, model, args.mode, settings, fitting) if output else None
-    evaluation = evaluate_and_report(args, model, suite, report, fitting, benchmark)
-    if is_main_process():
-        print_result(tables(evaluation.results, args.mode))
-        _notify_summary(evaluation)
-        if args.similarities_file:
-            write_similarities(args.similarities_file, evaluation.results)
-    if report:
-        report.write(evaluation.results, evaluation)
-    destroy_process_group()
-
-
-def build_fitting(args: EvaluationArguments) -> Fitting | None:
-    """Return the postprocessor of --postprocess and the sentences of --fit_on; None without --postprocess."""
-    if args.postprocess is None:
-        return None
-    settings = {"whitening": {"dimensions": args.whitening_dimensions}}
-    settings["flow"] = {"epochs": args.flow_epochs, "learning_rate": args.flow_learning_rate, "seed": args.flow_seed}
-    postprocessor = POSTPROCESSORS[args.postprocess](**settings[args.postprocess])
-    if args.fit_on is None:
-        notify(f"{args.postprocess} is fitted to the sentences of each task, without their gold scores")
-        return Fitting(postprocessor)
-    sentences = distinct_sentences(args.fit_on)
-    notify(f"{args.postprocess} is fitted to the {len(sentences):,} distinct sentences of {args.fit_on}")
-    return Fitting(postprocessor, sentences, args.fit_on)
-
-
-def evaluate_and_report(
-    args: EvaluationArguments,
-    model: SentenceEncoder,
-    suite: Suite,
-    report: Report | None,
-    fitting: Fitting | None = None,
-    benchmark: Mapping[str, Any] = NO_BENCHMARK,
-) -> Evaluation:
-    """Evaluate all tasks; each result is printed and written to the report as soon as it is computed.
-
-    benchmark: mteb tasks, which are evaluated last.
-    """
+    head = plan.head(model)
+    report = Report(args.output_file, head) if args.output_file and is_main_process() else None
     results: dict[str, Result | MtebResult] = {}
 
     def on_result(result: Result | MtebResult) -> None:
@@ -107,20 +81,87 @@ def evaluate_and_report(
         if report:
             report.write(results)
 
+    evaluation = evaluate_plan(plan, model, head, show_progress=True, on_result=on_result)
+    if is_main_process():
+        print_result(str(evaluation))
+        _notify_summary(evaluation)
+        if args.similarities_file:
+            write_similarities(args.similarities_file, evaluation.results)
+    if report:
+        report.write(evaluation.results, evaluation)
+    destroy_process_group()
+
+
+def load_plan(args: EvaluationArguments, own: Sequence[Task], fit_on: Sequence[str] | None = None) -> Plan:
+    """Load and check all that an evaluation needs before the model, so that faults are reported at once.
+
+    own: tasks of the user's own data. fit_on: distinct sentences, in place of the file of --fit_on.
+    """
+    settings = protocol_settings(args)
+    chosen = args.chosen_tasks()
+    suite = load_suite(chosen, args.data_dir, settings, extra=own) if chosen or own else Suite({}, settings, {})
+    benchmark = load_tasks(args.mteb, args.mteb_data_dir) if args.mteb else {}
+    return Plan(args, suite, benchmark, build_fitting(args, fit_on))
+
+
+def join_processes(plan: Plan) -> None:
+    """Form the process group of the processes that a launcher started. Raises UserError if their data differ."""
+    init_process_group()
+    require_same_in_all_processes({"evaluation data": plan.suite.files})
+
+
+def evaluate_plan(
+    plan: Plan,
+    model: SentenceEncoder | ForeignEncoder,
+    head: Mapping[str, Any],
+    *,
+    show_progress: bool,
+    on_result: Callable[[Result | MtebResult], None] = lambda result: None,
+) -> EvaluationResult:
+    """Evaluate a model on all tasks of a plan; all processes must call this function, and all return the result.
+
+    head: `plan.head(model)`. on_result: called with each result as soon as it is computed.
+    """
     options = {
-        "batch_size": args.batch_size,
-        "cache_dir": embeddings_dir(args.cache_dir) if args.cache_dir else None,
-        "show_progress": True,
+        "batch_size": plan.args.batch_size,
+        "cache_dir": embeddings_dir(plan.args.cache_dir) if plan.args.cache_dir else None,
+        "show_progress": show_progress,
         "on_result": on_result,
     }
-    with logging_redirect_tqdm():
-        evaluation = Evaluation({}, suite.settings, 0)
-        if suite.tasks:
-            evaluation = evaluate_suite(model, suite, fitting=fitting, **options)
-        if not benchmark:
-            return evaluation
-        found, seconds = evaluate_mteb_tasks(model, benchmark, **options)
-    return replace(evaluation, results=evaluation.results | found, seconds=evaluation.seconds | seconds)
+    evaluation = Evaluation({}, plan.suite.settings, 0)
+    found: dict[str, MtebResult] = {}
+    seconds: dict[str, float] = {}
+    with logging_redirect_tqdm() if show_progress else nullcontext():
+        if plan.suite.tasks:
+            evaluation = evaluate_suite(model, plan.suite, fitting=plan.fitting, **options)
+        if plan.benchmark:
+            found, seconds = evaluate_mteb_tasks(model, plan.benchmark, **options)
+    return EvaluationResult(
+        results={**evaluation.results, **found},
+        mode=plan.args.mode,
+        sentences=evaluation.sentences,
+        seconds={**evaluation.seconds, **seconds},
+        files=evaluation.files,
+        record=head,
+    )
+
+
+def build_fitting(args: EvaluationArguments, fit_on: Sequence[str] | None = None) -> Fitting | None:
+    """Return the postprocessor of --postprocess and the sentences of --fit_on; None without --postprocess.
+
+    fit_on: distinct sentences, in place of the file.
+    """
+    if args.postprocess is None:
+        return None
+    settings = {"whitening": {"dimensions": args.whitening_dimensions}}
+    settings["flow"] = {"epochs": args.flow_epochs, "learning_rate": args.flow_learning_rate, "seed": args.flow_seed}
+    postprocessor = POSTPROCESSORS[args.postprocess](**settings[args.postprocess])
+    if args.fit_on is None:
+        notify(f"{args.postprocess} is fitted to the sentences of each task, without their gold scores")
+        return Fitting(postprocessor)
+    sentences = distinct_sentences(args.fit_on) if fit_on is None else tuple(fit_on)
+    notify(f"{args.postprocess} is fitted to the {len(sentences):,} distinct sentences of {args.fit_on}")
+    return Fitting(postprocessor, sentences, args.fit_on)
 
 
 def protocol_settings(args: EvaluationArguments) -> Settings:
@@ -159,7 +200,7 @@ def _is_unfinished(path: Path) -> bool:
     return scores is not None and scores.get("complete") is False
 
 
-def _notify_summary(evaluation: Evaluation) -> None:
+def _notify_summary(evaluation: EvaluationResult) -> None:
     """Log the times, and the data files whose contents differ from those of the known files."""
     if "encode" not in evaluation.seconds:  # there are only mteb tasks, which are encoded one by one
         notify(f"tasks in {sum(evaluation.seconds.values()):.1f} s")
@@ -170,7 +211,7 @@ def _notify_summary(evaluation: Evaluation) -> None:
         f"tasks in {scoring:.1f} s"
     )
     official = [name for name in evaluation.files if name.startswith(("downstream/", "clustering/"))]
-    if unknown := [name for name in official if name in evaluation.unknown_files]:
+    if unknown := [name for name in official if not evaluation.files[name]["known"]]:
         notify(
             f"{len(unknown)} of {len(official)} data files pass all checks but differ from the known files: "
             f"{', '.join(unknown[:3])}{' ...' if len(unknown) > 3 else ''}"

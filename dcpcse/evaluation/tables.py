@@ -1,8 +1,10 @@
-"""Text tables of results, one per family of tasks, in the format that the papers' scripts print."""
+"""Tables of results as text and HTML, one or more per family of tasks, in the form that the papers' scripts print."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from prettytable import PrettyTable
@@ -14,14 +16,25 @@ BOX_PLOT_WIDTH = 41
 
 
 def tables(results: Mapping[str, Result], mode: str) -> str:
-    """Return a text with the mode and one table per family of tasks, each with an average over evaluated tasks."""
+    """Return a text with the mode and the tables of each family of tasks, with an average over evaluated tasks."""
+    return "\n".join([f"------ {mode} ------", *map(str, _tables(results, mode))])
+
+
+def html_tables(results: Mapping[str, Result], mode: str) -> str:
+    """Return the same tables in HTML for a notebook; names are escaped."""
+    # pandas' class, which notebooks style; box plots are drawn with blanks.
+    attributes = {"class": "dataframe", "style": "white-space: pre; margin-top: 0.5em"}
+    shown = [table.get_html_string(attributes=attributes) for table in _tables(results, mode)]
+    return "\n".join([f"<p>mode: {escape(mode)}</p>", *shown])
+
+
+def _tables(results: Mapping[str, Result], mode: str) -> list[PrettyTable]:
     families: dict[str, list[Result]] = {}
     # Tasks are in the order of the published tables; the user's own tasks come last.
     order = {name: i for i, name in enumerate(TASKS)}
     for result in sorted(results.values(), key=lambda result: order.get(result.task, len(order))):
         families.setdefault(result.family, []).append(result)
-    texts = [FAMILY_TABLES[family](of_family, mode) for family, of_family in families.items()]
-    return "\n".join([f"------ {mode} ------", *texts])
+    return [table for family, found in families.items() for table in FAMILY_TABLES[family](found, mode)]
 
 
 def headline(result: Result) -> str:
@@ -35,29 +48,34 @@ def headline(result: Result) -> str:
     return f"{result.points:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
 
 
-def _row(names: Sequence[str], *rows: Sequence[str], title: str | None = None) -> str:
-    table = PrettyTable(list(names), title=title)
+def measures(result: Result) -> list[tuple[str, float, int | None]]:
+    """Return the scores of a result, the main one first: (metric, score, number of scored examples or None)."""
+    return FAMILY_MEASURES[result.family](result)
+
+
+def _table(names: Sequence[str], *rows: Sequence[Any], title: str | None = None, **options: Any) -> list[PrettyTable]:
+    table = PrettyTable(list(names), title=title, **options)
     table.add_rows([list(row) for row in rows])
-    return str(table)
+    return [table]
 
 
-def _points(results: Sequence[Result], mode: str) -> str:
+def _points(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     """Return a table of names, scores and their average; as published, STS tasks in dev mode have no average."""
     names, scores = [result.task for result in results], [result.points for result in results]
     if mode != "dev" or results[0].family != "sts":
         names, scores = [*names, "Avg."], [*scores, np.mean(scores)]
-    return _row(names, [f"{score:.2f}" for score in scores])
+    return _table(names, [f"{score:.2f}" for score in scores])
 
 
-def _pairs(results: Sequence[Result], mode: str) -> str:
+def _pairs(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     rows = [
         [result.task, result.all.nsamples, f"{result.points:.2f}", f"{100 * result.all.pearson:.2f}"]
         for result in results
     ]
-    return _row(["data", "pairs", "Spearman x 100", "Pearson x 100"], *rows, title="your own pairs")
+    return _table(["data", "pairs", "Spearman x 100", "Pearson x 100"], *rows, title="your own pairs")
 
 
-def _binary_pairs(results: Sequence[Result], mode: str) -> str:
+def _binary_pairs(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     names = ["data", "pairs", "average precision x 100", "ROC AUC x 100", "best accuracy x 100", "at cosine"]
     rows = [
         [
@@ -67,34 +85,34 @@ def _binary_pairs(results: Sequence[Result], mode: str) -> str:
         ]
         for result in results
     ]
-    return _row(names, *rows, title="your own pairs, labelled 1 and 0")
+    return _table(names, *rows, title="your own pairs, labelled 1 and 0")
 
 
-def _labels(results: Sequence[Result], mode: str) -> str:
+def _labels(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     rows = [
         [result.task, result.n_texts, len(result.classes), *_rounded([result.points, result.macro_f1])]
         for result in results
     ]
     names = ["data", "texts", "classes", "accuracy x 100", "macro F1 x 100"]
-    return _row(names, *rows, title=f"your own labelled texts, {results[0].folds} folds")
+    return _table(names, *rows, title=f"your own labelled texts, {results[0].folds} folds")
 
 
-def _mteb(results: Sequence[Result], mode: str) -> str:
+def _mteb(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     rows = [[result.task.partition("/")[2], result.split, result.metric, f"{result.points:.2f}"] for result in results]
     rows.append(["Avg.", "", "", f"{np.mean([result.points for result in results]):.2f}"])
-    return _row(["task", "split", "main score", "x 100"], *rows, title="MTEB")
+    return _table(["task", "split", "main score", "x 100"], *rows, title="MTEB")
 
 
-def _finetune(results: Sequence[Result], mode: str) -> str:
+def _finetune(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     names = [result.task.removesuffix("-finetune") for result in results]
     scores = [f"{result.points:.2f}" for result in results]
-    return _row(names, scores, title=f"trained relatedness, Spearman x 100 ({results[0].split})")
+    return _table(names, scores, title=f"trained relatedness, Spearman x 100 ({results[0].split})")
 
 
-def _fewshot(results: Sequence[Result], mode: str) -> str:
+def _fewshot(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     names = [result.task.removesuffix("-fewshot") for result in results]
     first = results[0]
-    return _row(
+    return _table(
         ["accuracy", *names, "Avg."],
         _with_average("mean", [result.points for result in results]),
         ["std", *(f"{result.deviation:.2f}" for result in results), ""],
@@ -102,8 +120,8 @@ def _fewshot(results: Sequence[Result], mode: str) -> str:
     )
 
 
-def _clustering(results: Sequence[Result], mode: str) -> str:
-    return _row(
+def _clustering(results: Sequence[Result], mode: str) -> list[PrettyTable]:
+    return _table(
         ["K-means", *(result.task for result in results), "Avg."],
         _with_average("accuracy", [result.points for result in results]),
         ["std", *(f"{result.deviation:.2f}" for result in results), ""],
@@ -112,7 +130,7 @@ def _clustering(results: Sequence[Result], mode: str) -> str:
     )
 
 
-def _retrieval(results: Sequence[Result], mode: str) -> str:
+def _retrieval(results: Sequence[Result], mode: str) -> list[PrettyTable]:
     parts = []
     for result in results:
         title = (
@@ -121,59 +139,57 @@ def _retrieval(results: Sequence[Result], mode: str) -> str:
         )
         scores = [*result.recall.values(), result.points]
         names = [*(f"recall@{cutoff}" for cutoff in result.recall), "mean recall"]
-        parts.append(_row(names, [f"{score:.2f}" for score in scores], title=title))
-    return "\n".join(parts)
+        parts += _table(names, [f"{score:.2f}" for score in scores], title=title)
+    return parts
 
 
-def _geometry(results: Sequence[Result], mode: str) -> str:
-    return "\n".join(part for result in results for part in _geometry_parts(result))
+def _geometry(results: Sequence[Result], mode: str) -> list[PrettyTable]:
+    return [part for result in results for part in _geometry_parts(result)]
 
 
-def _geometry_parts(result: Result) -> list[str]:
-    measures = {
+def _geometry_parts(result: Result) -> list[PrettyTable]:
+    values = {
         f"alignment ({result.positive_pairs} pairs scored above {POSITIVE_ABOVE:g})": result.alignment,
         f"uniformity ({result.sentences} sentences)": result.uniformity,
         f"anisotropy ({result.sample_size} sentences of {Path(result.sample).name})": result.anisotropy,
     }
     if result.token_anisotropy is not None:
-        measures[f"mean cosine of the {result.tokens} token embeddings"] = result.token_anisotropy
-    rows = [[name, f"{value:.4f}"] for name, value in measures.items()]
-    table = PrettyTable(["geometry", result.split], align="l", title=result.task.replace("-", " "))
-    table.add_rows(rows)
-    parts = [str(table), _cosines(result.bins)]
+        values[f"mean cosine of the {result.tokens} token embeddings"] = result.token_anisotropy
+    rows = [[name, f"{value:.4f}"] for name, value in values.items()]
+    parts = _table(["geometry", result.split], *rows, align="l", title=result.task.replace("-", " "))
+    parts += _cosines(result.bins)
     if result.without_frequent is not None:
         scores = {0: result.spearman, **result.without_frequent}
-        parts.append(
-            _row(
-                ["tokens removed", *map(str, scores)],
-                ["Spearman x 100", *(f"{score:.2f}" for score in scores.values())],
-                title="without the k most frequent tokens",
-            )
+        parts += _table(
+            ["tokens removed", *map(str, scores)],
+            ["Spearman x 100", *(f"{score:.2f}" for score in scores.values())],
+            title="without the k most frequent tokens",
         )
     return parts
 
 
-def _frequent(results: Sequence[Result], mode: str) -> str:
-    return "\n".join(
-        _row(
+def _frequent(results: Sequence[Result], mode: str) -> list[PrettyTable]:
+    return [
+        part
+        for result in results
+        for part in _table(
             ["tokens removed", *map(str, result.average_without)],
             *([task, *_rounded(scores.values())] for task, scores in result.without.items()),
             ["Avg.", *_rounded(result.average_without.values())],
             title=f"Spearman x 100 without the k most frequent tokens of {COUNTED_IN}",
         )
-        for result in results
-    )
+    ]
 
 
-def _cosines(bins: Sequence[CosineBin]) -> str:
+def _cosines(bins: Sequence[CosineBin]) -> list[PrettyTable]:
     """Return a table of cosines per bin of gold scores, with box plots of their 5, 25, 50, 75 and 95 % quantiles."""
     low = math.floor(10 * min(0.0, *(one.quantiles[5] for one in bins))) / 10
-    table = PrettyTable(["gold", "pairs", "mean", "std", f"cosine {low:.1f} ... 1.0"], title="cosine by gold score")
+    rows = []
     for one in bins:
         closed = "]" if one is bins[-1] else ")"
         box = box_plot(one.quantiles, low, 1.0)
-        table.add_row([f"[{one.low:g}, {one.high:g}{closed}", one.pairs, f"{one.mean:.3f}", f"{one.std:.3f}", box])
-    return str(table)
+        rows.append([f"[{one.low:g}, {one.high:g}{closed}", one.pairs, f"{one.mean:.3f}", f"{one.std:.3f}", box])
+    return _table(["gold", "pairs", "mean", "std", f"cosine {low:.1f} ... 1.0"], *rows, title="cosine by gold score")
 
 
 def box_plot(quantiles: Mapping[int, float], low: float, high: float, width: int = BOX_PLOT_WIDTH) -> str:
@@ -201,7 +217,7 @@ def _rounded(scores: Iterable[float]) -> list[str]:
     return [f"{score:.2f}" for score in scores]
 
 
-FAMILY_TABLES: Mapping[str, Callable[[Sequence[Result], str], str]] = {
+FAMILY_TABLES: Mapping[str, Callable[[Sequence[Result], str], list[PrettyTable]]] = {
     "sts": _points,
     "pairs": _pairs,
     "binary-pairs": _binary_pairs,
@@ -215,3 +231,48 @@ FAMILY_TABLES: Mapping[str, Callable[[Sequence[Result], str], str]] = {
     "frequent": _frequent,
     "mteb": _mteb,
 }
+
+
+def _transfer_measures(result: Result) -> list[tuple[str, float, int | None]]:
+    f1 = [] if result.f1 is None else [("F1", result.f1, result.n_test)]
+    return [("accuracy", result.points, result.n_dev if result.split == "dev" else result.n_test), *f1]
+
+
+def _geometry_measures(result: Result) -> list[tuple[str, float, int | None]]:
+    found = [
+        ("alignment", result.alignment, result.positive_pairs),
+        ("uniformity", result.uniformity, result.sentences),
+        ("anisotropy", result.anisotropy, result.sample_size),
+        ("token anisotropy", result.token_anisotropy, result.tokens),
+    ]
+    return [one for one in found if one[1] is not None]
+
+
+def _spearman(result: Result) -> list[tuple[str, float, int | None]]:
+    return [("Spearman", result.points, result.all.nsamples)]
+
+
+FAMILY_MEASURES: Mapping[str, Callable[[Result], list[tuple[str, float, int | None]]]] = {
+    "sts": _spearman,
+    "pairs": lambda one: [*_spearman(one), ("Pearson", 100 * one.all.pearson, one.all.nsamples)],
+    "binary-pairs": lambda one: [
+        ("average precision", one.points, one.nsamples),
+        ("ROC AUC", 100 * one.roc_auc, one.nsamples),
+        ("best accuracy", 100 * one.best_accuracy, one.nsamples),
+    ],
+    "labels": lambda one: [("accuracy", one.points, one.n_texts), ("macro F1", one.macro_f1, one.n_texts)],
+    "transfer": _transfer_measures,
+    "finetune": lambda one: [("Spearman", one.points, one.n_dev if one.split == "dev" else one.n_test)],
+    "fewshot": lambda one: [("accuracy", one.points, one.n_test)],
+    "clustering": lambda one: [("accuracy", one.points, one.n_texts), ("NMI", one.nmi, one.n_texts)],
+    "retrieval": lambda one: [
+        ("mean recall", one.points, one.queries),
+        *((f"recall@{cutoff}", recall, one.queries) for cutoff, recall in one.recall.items()),
+    ],
+    "geometry": _geometry_measures,
+    "frequent": lambda one: [
+        (f"mean Spearman without {count} tokens", score, None) for count, score in one.average_without.items()
+    ],
+    "mteb": lambda one: [(one.metric, one.points, None)],
+}
+"""Family → its scores; see `measures`."""

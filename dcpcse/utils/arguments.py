@@ -3,17 +3,55 @@
 What a function takes, it takes exactly: "8" is no number, 1.0 and True are no whole numbers, and a table is no list.
 """
 
+import functools
+import inspect
 import math
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from dcpcse.utils.errors import SURROGATE, UserError, first_line
+from dcpcse.utils.errors import SURROGATE, UserError, did_you_mean, first_line
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def known_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function so that unknown and missing arguments raise UserError instead of TypeError.
+
+    The message names the nearest parameter, or for too many positions those that must be named.
+    """
+    parameters = inspect.signature(function).parameters
+    positions = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    others = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        name = function.__name__
+        if unknown := next((one for one in kwargs if one not in parameters), None):
+            hint = did_you_mean(unknown, parameters)
+            allowed = f"{hint} Choose" if hint else "choose"
+            raise UserError(f"{name}: {unknown} is no parameter; {allowed} from: {', '.join(parameters)}")
+        if len(args) > len(positions):
+            example = ", ".join(f"{one}=..." for one in others[:2])
+            raise UserError(
+                f"{name} takes {' and '.join(positions)} by position, and {len(args)} arguments were given; name the "
+                f"others, such as {example}"
+            )
+        if missing := [one for one in positions[len(args) :] if one not in kwargs and _is_required(parameters[one])]:
+            raise UserError(f"{name}: {missing[0]} is missing; call {name}({', '.join(positions)}, ...)")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty
 
 
 def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:

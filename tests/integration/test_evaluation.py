@@ -11,16 +11,17 @@ import torch
 from runs import launch, refused
 from scipy.stats import spearmanr
 from senteval import TASK_SETS, TASKS, load_pairs, load_suite, settings_of_mode
-from senteval_tiny import write_tiny_data
+from senteval_tiny import hashed_encode, write_tiny_data
 from transformers import AutoModel, AutoTokenizer
 
+import dcpcse
 from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
-from dcpcse.evaluation.evaluator import evaluate
+from dcpcse.utils.run_files import read_scores
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +91,45 @@ def test_two_processes_give_the_scores_and_the_one_table_of_one(words, everythin
     assert done.stdout.count("| STSBenchmark |") == 1
     assert done.stderr.count("STSBenchmark-retrieval: ") == 1
     assert len(list(cache.rglob("*.sqlite"))) == 1
+
+
+def test_two_processes_share_the_sentences_of_dcpcse_evaluate_and_leave_no_group(data, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, torch.distributed as dist, dcpcse\n"
+        "from senteval_tiny import hashed_encode\n"
+        "for _ in range(2):\n"
+        "    counts = []\n"
+        "    def embed(sentences):\n"
+        "        counts.append(len(sentences))\n"
+        "        return hashed_encode(sentences)\n"
+        f"    found = dcpcse.evaluate(embed, 'sts', data_dir={data!r}, official=False, show_progress=False)\n"
+        "    assert not dist.is_initialized()\n"
+        "    print(sum(counts) < found.sentences, round(found.average, 6))\n",
+        encoding="utf-8",
+    )
+    done = launch(script, processes=2)
+    assert done.returncode == 0, done.stderr
+    alone = dcpcse.evaluate(hashed_encode, "sts", data_dir=data, official=False, show_progress=False)
+    assert done.stdout.splitlines() == [f"True {round(alone.average, 6)}"] * 4
+
+
+def test_dcpcse_evaluate_has_the_scores_the_text_and_the_record_of_the_command(words, tiny, data, tool, tmp_path):
+    options = ["--task_set", "full", "--mode", "fasttest", "--output_file", str(tmp_path / "s.json")]
+    outcome = tool(evaluate_command, [*words, *options])
+    assert outcome.code == 0, outcome.err
+    model = plain_encoder(load_backbone(tiny("bert")), "avg")
+    evaluation = dcpcse.evaluate(model, "full", mode="fasttest", data_dir=data, official=False)
+    assert str(evaluation) == outcome.out.rstrip("\n")
+    assert json.loads(evaluation.to_json(tmp_path / "python.json")) | {"seconds": 0} == json.loads(
+        (tmp_path / "s.json").read_text(encoding="utf-8")
+    ) | {"seconds": 0}
+    assert read_scores(tmp_path / "python.json")["scores_x100"] == evaluation.scores
+    assert set(evaluation.seconds) == {"encode", *TASK_SETS["full"]}
+    assert evaluation.averages == {
+        family: pytest.approx(np.mean([evaluation.scores[task] for task in TASK_SETS[family]]))
+        for family in ("sts", "transfer")
+    }
 
 
 def test_dev_mode_leaves_out_what_has_no_dev_set(words, tool, tmp_path):
@@ -334,7 +374,7 @@ def test_training_measures_the_transfer_tasks_on_demand(tiny, train, train_txt, 
     assert run.logged("eval_avg_transfer")[-1] == pytest.approx(np.mean(list(scores.values())))
     assert run.state["best_metric"] == run.logged("eval_avg_transfer")[-1]
     model = SentenceEncoder.load(run.folder)
-    measured = evaluate(model, list(scores), data, "dev", official=False)
+    measured = dcpcse.evaluate(model, list(scores), mode="dev", data_dir=data, official=False).results
     assert {task: result.dev_accuracy for task, result in measured.items()} == scores
 
 

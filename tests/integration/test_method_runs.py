@@ -14,7 +14,6 @@ import dcpcse
 from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.cli.commands.train import train_command
 from dcpcse.encoders.template_denoising import Denoising
-from dcpcse.evaluation.evaluator import evaluate
 from dcpcse.methods import METHODS
 
 RECIPES = {
@@ -183,7 +182,7 @@ def test_another_pooler_on_a_denoising_folder_takes_no_template_away(tiny, train
     words = ["--model_name_or_path", str(folder), "--mode", "dev", "--data_dir", sts_data, "--custom_data"]
     outcome = tool(evaluate_command, [*words, "--pooler", "avg", "--output_file", str(path)])
     assert outcome.code == 0, outcome.err
-    expected = evaluate(plain, ["STSBenchmark"], sts_data, "dev", official=False)["STSBenchmark"].points
+    expected = dcpcse.evaluate(plain, "STSBenchmark", mode="dev", data_dir=sts_data, official=False).average
     found = json.loads(path.read_text(encoding="utf-8"))["scores_x100"]["STSBenchmark"]
     assert found == pytest.approx(expected, abs=1e-6)
 

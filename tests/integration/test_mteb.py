@@ -12,6 +12,7 @@ from mteb_tiny import PAIRS
 from runs import ROOT, refused
 from scipy.stats import spearmanr
 
+import dcpcse
 from dcpcse.cli.commands.evaluate import evaluate_command
 from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
@@ -53,6 +54,15 @@ def test_tasks_of_a_file_are_measured_printed_and_written(words, expected, tool,
     assert task["family"] == "mteb"
     assert task["metric"] == "cosine_spearman"
     assert task["scores"]["test"][0]["cosine_spearman"] == pytest.approx(expected / 100, abs=1e-5)
+
+
+def test_dcpcse_evaluate_measures_a_function_too(tiny, expected, capfd):
+    encoder = plain_encoder(load_backbone(tiny("bert")), "avg")
+    capfd.readouterr()
+    found = dcpcse.evaluate(lambda texts: encoder.encode(texts), mteb=f"{TASKS}:TinySTS", show_progress=False)
+    assert found.scores == {"mteb/TinySTS": pytest.approx(expected, abs=1e-3)}
+    assert found.to_pandas().metric.tolist() == ["cosine_spearman"]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_beside_other_tasks_each_family_has_its_table(words, sts_data, tool, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 import dcpcse
 from dcpcse.cli.commands.evaluate import evaluate_command
-from dcpcse.evaluation.evaluator import dev_metrics, evaluate
+from dcpcse.evaluation.evaluator import dev_metrics
 from dcpcse.methods import Method
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -84,4 +84,5 @@ def test_a_simcse_folder_of_the_real_encoder_opens_in_sentence_transformers(mini
 
 
 def dev_score(method: Method, data: str) -> float:
-    return dev_metrics(evaluate(method.model, ["STSBenchmark"], data, "dev", official=False))["stsb_spearman"]
+    found = dcpcse.evaluate(method.model, "STSBenchmark", mode="dev", data_dir=data, official=False)
+    return dev_metrics(found.results)["stsb_spearman"]

@@ -19,7 +19,7 @@ Map = Callable[[np.ndarray], np.ndarray]
 class Postprocessor(Protocol):
     """A transformation of embeddings that must be fitted to embeddings first."""
 
-    def fit(self, vectors: np.ndarray) -> Map:
+    def fit(self, vectors: np.ndarray, show_progress: bool = False) -> Map:
         """Fit the transformation to embeddings (N, H) and return it. Raises UserError if it cannot be fitted."""
         ...
 
@@ -37,7 +37,7 @@ class WhiteningFitter:
 
     dimensions: int | None = None
 
-    def fit(self, vectors: np.ndarray) -> Map:
+    def fit(self, vectors: np.ndarray, show_progress: bool = False) -> Map:
         return Whitening.fit(vectors, self.dimensions)
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,8 +55,8 @@ class FlowFitter:
     learning_rate: float = 1e-3
     seed: int = 0
 
-    def fit(self, vectors: np.ndarray) -> Map:
-        with tqdm(desc="fit flow", unit="step", mininterval=1) as bar:
+    def fit(self, vectors: np.ndarray, show_progress: bool = False) -> Map:
+        with tqdm(desc="fit flow", unit="step", mininterval=1, disable=not show_progress) as bar:
 
             def on_step(step: int, steps: int, likelihood: float) -> None:
                 bar.total = steps
@@ -88,21 +88,21 @@ class Fitting:
     sentences: tuple[str, ...] | None = None
     source: str | None = None
 
-    def finish(self, encode: Callable[[list[str]], np.ndarray]) -> Map:
+    def finish(self, encode: Callable[[list[str]], np.ndarray], show_progress: bool = False) -> Map:
         """Return the function that maps the embeddings of a task's sentences to the vectors that are scored.
 
         encode: returns the embeddings of `sentences`. Raises UserError if these are not finite, or if the
         postprocessor cannot be fitted to them.
         """
         if self.sentences is None:
-            return lambda vectors: self.postprocessor.fit(vectors)(vectors)
+            return lambda vectors: self.postprocessor.fit(vectors, show_progress)(vectors)
         vectors = encode(list(self.sentences))
         if not np.isfinite(vectors).all():
             raise UserError(
                 f"--fit_on {self.source}: some embeddings are not finite (NaN or infinite); check whether training "
                 "diverged"
             )
-        return self.postprocessor.fit(vectors)
+        return self.postprocessor.fit(vectors, show_progress)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable record of the postprocessor and the sentences."""

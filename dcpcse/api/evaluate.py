@@ -1,0 +1,201 @@
+"""`dcpcse.evaluate`: the scores of any encoder on the tasks of SentEval and MTEB, and on data of your own."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from senteval.names import FAMILY_OF, TASK_SETS, find_by_name, tasks_of_set
+
+from dcpcse.api.words import python_words
+from dcpcse.evaluation.arguments import EvaluationArguments
+from dcpcse.utils.arguments import known_arguments, strings, truth_value
+from dcpcse.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+    from dcpcse.evaluation.evaluation_result import EvaluationResult
+    from dcpcse.evaluation.foreign_encoder import ForeignEncoder
+    from dcpcse.evaluation.run import Plan
+
+
+class Encodes(Protocol):
+    """An object that encodes sentences, such as a model of `dcpcse.load` or a SentenceTransformer."""
+
+    @property
+    def encode(self) -> Callable[..., Any]: ...
+
+
+AnyEncoder = Encodes | Callable[[list[str]], Any] | str | os.PathLike[str]
+"""What `evaluate` takes as a model."""
+
+
+@known_arguments
+@python_words(custom_data="official=False")
+def evaluate(
+    model: AnyEncoder,
+    tasks: Any = None,
+    *,
+    mode: str = "test",
+    data_dir: str | Path = "SentEval/data",
+    pairs: Any = None,
+    labels: Any = None,
+    mteb: str | Sequence[str] | None = None,
+    mteb_data_dir: str | Path | None = None,
+    batch_size: int = 128,
+    official: bool = True,
+    cache_dir: str | Path | None = None,
+    show_progress: bool = True,
+    postprocess: str | None = None,
+    fit_on: str | Path | Sequence[str] | None = None,
+    whitening_dimensions: int | None = None,
+    flow_epochs: int = 1,
+    flow_learning_rate: float = 1e-3,
+    flow_seed: int = 0,
+    classifier: str = "torch",
+    nhid: int = 0,
+    shots: int = 16,
+    draws: int = 10,
+    kmeans_runs: int = 10,
+    retrieval_identical: str = "merge",
+    geometry_sentences: str | Path | None = None,
+    geometry_sample: int = 100_000,
+) -> "EvaluationResult":
+    """Evaluate an encoder, with the settings and scores of `dcpcse evaluate`.
+
+    Every distinct sentence is encoded once. If a launcher such as torchrun started several processes, all of them must
+    call this function: they share the sentences, and each returns the result.
+
+    model: a model of `dcpcse.load`; a name or path, which `dcpcse.load` loads; a SentenceTransformer; any object with
+    `encode(sentences, batch_size=...)`; or a function from a list of strings to an array or tensor (n, H). The tasks
+    geometry and frequent need the inside of the encoder: of encoders of other code, geometry measures only the
+    embeddings, and frequent is refused.
+
+    tasks: a task set (sts, transfer, full, fewshot, clustering, retrieval, geometry, frequent, all), a task such as
+    "STSBenchmark", or a list of these. The default is sts, or only your own data and mteb if these are given. Scored
+    pairs of your own may be given here too, as for `pairs`.
+
+    mode: test, the published protocol; fasttest, with faster classifiers; dev, on the dev sets. data_dir: the folder
+    that contains downstream/. official: require the official sizes of its files; False for data of your own in this
+    format. pairs: two sentences and a score per row, as a list of tuples, a dict of columns, a DataFrame, a Dataset or
+    a file: Spearman, or average precision if all scores are 0 and 1. labels: a text and its class per row: accuracy of
+    logistic regression, cross-validated. mteb: MTEB tasks by name, or FILE.py[:CLASS]. cache_dir: a folder for
+    embeddings (and downloads), from which a later evaluation of the same model reads them; not for encoders of other
+    code, which nothing identifies. postprocess: whitening or flow, fitted to the sentences of each task, or to fit_on:
+    a list or file of sentences. The other options are those of `dcpcse evaluate --help all`.
+
+    Raises UserError if an argument, the data or the embeddings are unusable.
+    """
+    from dcpcse.evaluation.foreign_encoder import as_encoder
+    from dcpcse.evaluation.own_data import own_labels, own_pairs
+    from dcpcse.evaluation.run import evaluate_plan, load_plan
+
+    truth_value("show_progress", show_progress)
+    is_name = isinstance(model, str | os.PathLike)
+    encoder = None if is_name else as_encoder(model)
+    names, second = _tasks_or_pairs(tasks, mode)
+    if second is not None and pairs is not None:
+        raise UserError("scored pairs are given twice, as the second argument and as pairs; leave one of them out")
+    pairs = second if pairs is None else pairs
+    is_listed = fit_on is not None and not isinstance(fit_on, str | os.PathLike)
+    args = EvaluationArguments(
+        model_name_or_path=os.fspath(model) if is_name else getattr(encoder, "name", type(model).__name__),
+        task_set="na" if names else None,
+        tasks=list(names) or None,
+        mode=mode,
+        data_dir=data_dir,
+        pairs=None if pairs is None else "pairs",
+        labels=None if labels is None else "labels",
+        mteb=[mteb] if isinstance(mteb, str) else mteb,
+        mteb_data_dir=mteb_data_dir,
+        batch_size=batch_size,
+        custom_data=not truth_value("official", official),
+        cache_dir=cache_dir,
+        postprocess=postprocess,
+        fit_on="the given sentences" if is_listed else fit_on,
+        whitening_dimensions=whitening_dimensions,
+        flow_epochs=flow_epochs,
+        flow_learning_rate=flow_learning_rate,
+        flow_seed=flow_seed,
+        classifier=classifier,
+        nhid=nhid,
+        shots=shots,
+        draws=draws,
+        kmeans_runs=kmeans_runs,
+        retrieval_identical=retrieval_identical,
+        geometry_sentences=geometry_sentences,
+        geometry_sample=geometry_sample,
+    )
+    _require_possible(args, encoder)
+    listed = (
+        tuple(dict.fromkeys(strings(fit_on, "fit_on takes a list of sentences", "fit_on: sentence")))
+        if is_listed
+        else None
+    )
+    own = [*([] if pairs is None else [own_pairs(pairs)]), *([] if labels is None else [own_labels(labels)])]
+    plan = load_plan(args, own, listed)
+    with _processes(plan):
+        encoder = _load(model, args) if encoder is None else encoder
+        return evaluate_plan(plan, encoder, plan.head(encoder), show_progress=show_progress)
+
+
+def _tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
+    """Return the names of tasks and None, or no names and the pairs that the second argument contains instead."""
+    if tasks is None:
+        return (), None
+    if isinstance(tasks, str) and tasks not in TASK_SETS and tasks not in FAMILY_OF and Path(tasks).is_file():
+        return (), tasks
+    given = [tasks] if isinstance(tasks, str) else tasks
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        return (), tasks
+    if not given:
+        raise UserError("tasks is empty; give a task set such as 'sts', names of tasks, or pairs with scores")
+    names: dict[str, None] = {}
+    for name in given:
+        if name in TASK_SETS:
+            names |= dict.fromkeys(tasks_of_set(name, "dev" if mode == "dev" else "test"))
+        elif Path(name).suffix or os.sep in name:
+            raise UserError(f"tasks {name[:200]!r}: there is no such file; give a file of scored pairs, or tasks")
+        else:
+            find_by_name(name, {**TASK_SETS, **FAMILY_OF})  # raises DataError with the nearest name
+            names[name] = None
+    return tuple(names), None
+
+
+def _require_possible(args: EvaluationArguments, encoder: "SentenceEncoder | ForeignEncoder | None") -> None:
+    """Raise UserError if an encoder of other code is to be cached, or evaluated on a task that needs its inside."""
+    from dcpcse.evaluation.foreign_encoder import ForeignEncoder
+
+    if not isinstance(encoder, ForeignEncoder):
+        return
+    if args.cache_dir is not None:
+        encoder.refuse_cache()
+    if inside := [task for task in args.chosen_tasks() if FAMILY_OF[task] == "frequent"]:
+        raise UserError(
+            f"{inside[0]} removes tokens, which needs the inside of the encoder, but {encoder.name} gives only "
+            "embeddings; leave it out, or load the model with dcpcse.load"
+        )
+
+
+def _load(name: Any, args: EvaluationArguments) -> "SentenceEncoder":
+    from dcpcse.inference.arguments import EncoderArguments
+    from dcpcse.inference.loading import load_model
+    from dcpcse.utils.distributed import local_device
+
+    return load_model(os.fspath(name), EncoderArguments(cache_dir=args.cache_dir, device=local_device(None)))
+
+
+@contextmanager
+def _processes(plan: "Plan") -> Iterator[None]:
+    """Join the processes that a launcher started; a process group that did not exist before is left at the end."""
+    from dcpcse.evaluation.run import join_processes
+    from dcpcse.utils.distributed import destroy_process_group, world_size
+
+    existed = world_size() > 1
+    try:
+        join_processes(plan)
+        yield
+    finally:
+        if not existed:
+            destroy_process_group()

@@ -1,0 +1,97 @@
+"""The result of an evaluation: scores by task, tables as text and HTML, a DataFrame, and the JSON record."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from senteval import Result
+
+from dcpcse.evaluation.results_file import as_json, averages
+from dcpcse.evaluation.tables import html_tables, measures, tables
+from dcpcse.utils.arguments import path as as_path
+from dcpcse.utils.arguments import truth_value
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_output, write_atomic
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EvaluationResult:
+    """The results of an evaluation by task. Its text is the tables of the papers, and a notebook shows them as HTML.
+
+    results: task → result of senteval, with all scores of the task. mode: test, fasttest or dev. sentences: number of
+    distinct sentences. seconds: times of "encode" and of each task. files: path → size, sha256, and whether the file
+    is the known one. model: a record of the evaluated model. record: what the JSON record says beside the scores.
+    """
+
+    results: Mapping[str, Result]
+    mode: str
+    sentences: int
+    seconds: Mapping[str, float]
+    files: Mapping[str, Mapping[str, Any]]
+    record: Mapping[str, Any]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Task → main score × 100, as in the tables; tasks without a main score (geometry, frequent) are left out."""
+        return {task: result.points for task, result in self.results.items() if hasattr(result, "points")}
+
+    @property
+    def averages(self) -> dict[str, float]:
+        """Family of tasks → mean of the scores of its evaluated tasks."""
+        return averages(self.results)
+
+    @property
+    def average(self) -> float:
+        """The mean of the scores, if all tasks are of one family. Raises UserError otherwise: see `averages`."""
+        found = self.averages
+        if len(found) != 1:
+            families = ", ".join(found) or "none with scores"
+            raise UserError(f"average needs tasks of one family, but there are {families}; use averages or scores")
+        return next(iter(found.values()))
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        """What is known of the evaluated model; `identity` is empty for an encoder of other code."""
+        return self.record["model"]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return a DataFrame with the columns task, family, metric, score and n, one row per task and metric.
+
+        score: × 100 as in the tables, except the measures of geometry. n: number of scored examples, pairs or
+        sentences, if the task has such a number. Raises UserError without the package pandas.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise UserError("to_pandas needs the package pandas; pip install pandas, or use scores") from error
+        columns = ["task", "family", "metric", "score", "n"]
+        rows = [(task, result.family, *one) for task, result in self.results.items() for one in measures(result)]
+        return pandas.DataFrame(rows, columns=columns).astype({"score": "float64", "n": "Int64"})
+
+    def to_json(self, path: str | Path | None = None, *, overwrite: bool = False) -> str:
+        """Return the JSON record of scores, model, protocol, versions and data files, and write it to a path if given.
+
+        It is the file of `evaluation.py --output_file`, which the commands report, info and compare read. Raises
+        UserError if the file exists, unless overwrite is set, or cannot be written.
+        """
+        text = as_json(self.record, self.results, self)
+        truth_value("overwrite", overwrite)
+        if path is not None:
+            target = Path(as_path("path", path))
+            if target.exists() and not overwrite:
+                raise UserError(f"to_json: {target} exists; give another path, or overwrite=True to replace it")
+            require_output(target, "path", overwrite)
+            write_atomic(target, text)
+        return text
+
+    def __str__(self) -> str:
+        return tables(self.results, self.mode)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_tables(self.results, self.mode)

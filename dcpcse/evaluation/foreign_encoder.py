@@ -1,0 +1,149 @@
+"""Encoders of other code: `as_encoder` gives an object or function the interface that the evaluation uses."""
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from senteval.embeddings import check_vectors
+from torch import nn
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.utils.devices import pick_device
+from dcpcse.utils.errors import UserError
+
+TAKEN = (
+    "a model of dcpcse.load, the name of a model, a SentenceTransformer, an object with encode(sentences, "
+    "batch_size=...), or a function from a list of strings to an array (n, H)"
+)
+"""What `as_encoder` and its callers take as a model, for messages."""
+
+
+class ForeignEncoder:
+    """An encoder of other code: an object with a method `encode`, or a function from a list of strings to an array.
+
+    name: of the function, or of the object's class, for messages and records. device: the device of a module of torch;
+    CUDA if available for all others. The embeddings depend on code and data that nothing identifies, so they cannot be
+    cached.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """Wrap a model. Raises UserError for a class, and for an object that encodes no list of strings."""
+        if isinstance(model, type):
+            raise UserError(f"model is the class {model.__name__}; give an object of it, or {TAKEN}")
+        encodes = callable(getattr(model, "encode", None)) and not isinstance(model, str)
+        if isinstance(model, PreTrainedModel) and not encodes:
+            raise UserError(
+                f"model is a {type(model).__name__} of transformers, which takes token ids; give "
+                "dcpcse.load(folder), or a function that tokenizes, encodes and pools"
+            )
+        if not encodes and not callable(model):
+            raise UserError(f"model {_shown(model)}: must be {TAKEN}")
+        self.model = model
+        self._function = model.encode if encodes else model
+        self.kind = "object" if encodes else "function"
+        self.name = type(model).__name__ if encodes else _name(model)
+        self._source = f"{self.name}.encode" if encodes else f"the function {self.name}"
+        self._options = self._known_options()
+        weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+        self.device = pick_device(None) if weight is None else weight.device
+
+    def encode(self, sentences: Sequence[str], batch_size: int = 128, show_progress: bool = False) -> np.ndarray:
+        """Return the embeddings (N, H) of sentences. Raises DataError unless the model returns numbers (n, H).
+
+        A function gets at most batch_size sentences per call. A module of torch is in eval mode meanwhile, and
+        gradients are not recorded.
+        """
+        step = max(len(sentences), 1) if "batch_size" in self._options else batch_size
+        options = {name: batch_size if name == "batch_size" else show_progress for name in self._options}
+        starts = range(0, len(sentences), step)
+        parts: list[np.ndarray] = []
+        with _evaluating(self.model), torch.no_grad():
+            for start in tqdm(starts, disable=not show_progress or len(starts) < 2):
+                batch = list(sentences[start : start + step])
+                vectors = _as_array(self._function(batch, **options))
+                width = parts[0].shape[1] if parts else None
+                parts.append(check_vectors(vectors, len(batch), width, source=self._source))
+        return np.concatenate(parts)
+
+    def refuse_cache(self) -> NoReturn:
+        """Raise UserError, because nothing identifies the embeddings."""
+        raise UserError(
+            f"--cache_dir: nothing identifies the embeddings of {self.name}, so they cannot be cached; leave it out"
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return a JSON-serialisable record of what is known of the model; its identity is empty."""
+        # Not imported: an object of this class exists only if the library is imported.
+        library = sys.modules.get("sentence_transformers")
+        record = {"kind": self.kind, "name": self.name, "identity": {}}
+        if library is None or not isinstance(self.model, library.SentenceTransformer):
+            return record | {"module": getattr(self.model, "__module__", type(self.model).__module__)}
+        return record | {
+            "module": f"sentence_transformers {library.__version__}",
+            "name_or_path": getattr(getattr(self.model[0], "auto_model", None), "name_or_path", None),
+            "modules": [type(module).__name__ for module in self.model],
+            "max_tokens": self.model.max_seq_length,
+        }
+
+    def _known_options(self) -> list[str]:
+        """Return the options that the model's function has of those that `encode` passes on, by their names.
+
+        Raises UserError if it takes no single argument.
+        """
+        try:
+            signature = inspect.signature(self._function)
+        except (TypeError, ValueError):  # some functions in C have no signature
+            return []
+        try:
+            signature.bind([])
+        except TypeError as error:
+            raise UserError(
+                f"model: {self._source}{signature} cannot be called with a list of sentences alone ({error}); give a "
+                "function that can, such as lambda sentences: ..."
+            ) from error
+        return [name for name in ("batch_size", "show_progress_bar", "show_progress") if name in signature.parameters]
+
+
+def as_encoder(model: Any) -> SentenceEncoder | ForeignEncoder:
+    """Return a model with the interface of the evaluation. Raises UserError if it is not an encoder."""
+    return model if isinstance(model, SentenceEncoder | ForeignEncoder) else ForeignEncoder(model)
+
+
+def _as_array(vectors: Any) -> Any:
+    """Return a tensor or another kind of array as a numpy array; other values are returned as they are."""
+    if isinstance(vectors, torch.Tensor):
+        if vectors.layout != torch.strided:
+            return vectors
+        vectors = vectors.detach().cpu().resolve_conj().resolve_neg()
+        return (vectors.float() if vectors.dtype == torch.bfloat16 else vectors).numpy()
+    if not isinstance(vectors, np.ndarray) and hasattr(vectors, "__array__"):  # of jax, for example
+        return np.asarray(vectors)
+    return vectors
+
+
+@contextlib.contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Put a module of torch into eval mode within the context; each of its parts then returns to its own mode."""
+    modes: Mapping[nn.Module, bool] = {}
+    if isinstance(model, nn.Module):
+        modes = {module: module.training for module in model.modules()}
+        model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _name(function: Callable) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _shown(value: Any) -> str:
+    return " ".join(repr(value).split())[:60]
