@@ -87,9 +87,11 @@ def evaluate(
 
     Raises UserError if an argument, the data or the embeddings are unusable.
     """
+    from dcpcse.api.load import load
     from dcpcse.evaluation.foreign_encoder import as_encoder
     from dcpcse.evaluation.own_data import own_labels, own_pairs
     from dcpcse.evaluation.run import evaluate_plan, load_plan
+    from dcpcse.utils.distributed import local_device
 
     truth_value("show_progress", show_progress)
     is_name = isinstance(model, str | os.PathLike)
@@ -136,7 +138,7 @@ def evaluate(
     own = [*([] if pairs is None else [own_pairs(pairs)]), *([] if labels is None else [own_labels(labels)])]
     plan = load_plan(args, own, listed)
     with _processes(plan):
-        encoder = _load(model, args) if encoder is None else encoder
+        encoder = load(model, device=local_device(None), cache_dir=args.cache_dir) if encoder is None else encoder
         return evaluate_plan(plan, encoder, plan.head(encoder), show_progress=show_progress)
 
 
@@ -176,14 +178,6 @@ def _require_possible(args: EvaluationArguments, encoder: "SentenceEncoder | For
             f"{inside[0]} removes tokens, which needs the inside of the encoder, but {encoder.name} gives only "
             "embeddings; leave it out, or load the model with dcpcse.load"
         )
-
-
-def _load(name: Any, args: EvaluationArguments) -> "SentenceEncoder":
-    from dcpcse.inference.arguments import EncoderArguments
-    from dcpcse.inference.loading import load_model
-    from dcpcse.utils.distributed import local_device
-
-    return load_model(os.fspath(name), EncoderArguments(cache_dir=args.cache_dir, device=local_device(None)))
 
 
 @contextmanager
