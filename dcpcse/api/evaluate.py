@@ -182,14 +182,21 @@ def _require_possible(args: EvaluationArguments, encoder: "SentenceEncoder | For
 
 @contextmanager
 def _processes(plan: "Plan") -> Iterator[None]:
-    """Join the processes that a launcher started; a process group that did not exist before is left at the end."""
+    """Join the processes that a launcher started; a process group that did not exist before is left at the end.
+
+    Raises UserError if another process has failed, which has then left the group.
+    """
     from dcpcse.evaluation.run import join_processes
-    from dcpcse.utils.distributed import destroy_process_group, world_size
+    from dcpcse.utils.distributed import destroy_process_group, is_lost_process, world_size
 
     existed = world_size() > 1
     try:
         join_processes(plan)
         yield
+    except RuntimeError as error:
+        if not is_lost_process(error):
+            raise
+        raise UserError("a different process of this program has failed; its own error says why") from error
     finally:
         if not existed:
             destroy_process_group()

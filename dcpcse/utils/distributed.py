@@ -147,6 +147,7 @@ def _number(name: str) -> int:
 def destroy_process_group() -> None:
     """Leave the process group at the end of the program."""
     if world_size() > 1:
+        _cpu_group.cache_clear()  # its connections stay open as long as it exists, and processes would wait on them
         dist.destroy_process_group()
 
 

@@ -75,7 +75,7 @@ def test_a_name_an_object_and_a_function_are_evaluated_alike(evaluate, tiny):
     assert evaluate(one_by_one, ["STSBenchmark"]).average == pytest.approx(scores["STSBenchmark"], abs=1e-3)
 
 
-def test_a_sentence_transformer_keeps_its_settings_and_its_mode(evaluate, tiny, ours, capfd):
+def test_a_sentence_transformer_keeps_its_settings_and_its_mode(evaluate, tiny, ours, capfd, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     modules = library.sentence_transformer.modules
     transformer = modules.Transformer(tiny("bert"))
@@ -90,6 +90,8 @@ def test_a_sentence_transformer_keeps_its_settings_and_its_mode(evaluate, tiny, 
     assert capfd.readouterr().err == ""
     assert [module.training for module in model.modules()] == before
     assert evaluation.scores == pytest.approx(evaluate(ours, "sts").scores, abs=1e-3)
+    model.save(str(tmp_path / "saved"))
+    assert evaluation.scores == pytest.approx(evaluate(tmp_path / "saved", "sts").scores, abs=1e-3)
     assert evaluation.model["modules"] == ["Transformer", "Pooling", "Normalize"]
     assert evaluation.model["name_or_path"] == tiny("bert")
     assert evaluation.model["identity"] == {}
