@@ -44,6 +44,10 @@ class LabelledTexts:
         words = [[len(text.split()) for text in side] for side in self.texts]
         return self.take(sorted(range(len(self)), key=lambda row: (*(side[row] for side in words), self.labels[row])))
 
+    def file_order(self) -> np.ndarray:
+        """Return the row numbers (n,) in the order of the lines; several files are in alphabetical order."""
+        return np.array(sorted(range(len(self)), key=lambda row: (self.lines[row].path, self.lines[row].number)))
+
 
 def read_class_files(*paths: Path) -> LabelledTexts:
     """Read one file per class, in the order of the classes, with one text per line (MR, CR, SUBJ, MPQA).

@@ -44,7 +44,8 @@ class Outcome:
     """Dev and test accuracy × 100 of a task.
 
     penalties: the chosen penalties. folds: the test accuracy of each outer fold, for nested cross-validation.
-    predictions: classes (n,) of the test rows, if one classifier predicts them all.
+    predictions: classes (n,) of the test rows, or of all rows for nested cross-validation, where each is predicted by
+    the classifier of the fold that holds it out; None without a test set.
     """
 
     dev_accuracy: float
@@ -171,12 +172,16 @@ def nested_kfold(probe: Probe, labels: np.ndarray, k: int) -> Outcome:
     choices = [_choose(fits[start : start + k], probe.grid) for start in range(0, k * k, k)]
     penalties = tuple(penalty for penalty, _ in choices)
     last = probe.fit_alone([train for train, _ in outer], penalties)
-    folds = [_accuracy(probe.predict(fit, test), labels[test]) for fit, (_, test) in zip(last, outer, strict=True)]
+    predictions = np.empty_like(labels)
+    for fit, (_, test) in zip(last, outer, strict=True):
+        predictions[test] = probe.predict(fit, test)
+    folds = [_accuracy(predictions[test], labels[test]) for _, test in outer]
     return Outcome(
         dev_accuracy=_round(np.mean([score for _, score in choices])),
         accuracy=_round(np.mean(folds)),
         penalties=penalties,
         folds=tuple(folds),
+        predictions=predictions,
     )
 
 

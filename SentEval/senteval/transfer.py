@@ -6,7 +6,7 @@ published files.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,9 @@ class TransferResult:
     """The accuracies × 100 and the numbers of examples of a task.
 
     accuracy, f1: None in dev mode; f1 exists for MRPC only. folds: test accuracy of each outer fold of a nested
-    cross-validation. penalties: the penalties chosen by dev accuracy.
+    cross-validation. penalties: the penalties chosen by dev accuracy. gold, correct: class (n,) of each test example,
+    and whether it was predicted, in the order of the file (several files in alphabetical order); None in dev mode.
+    Under nested cross-validation every example is a test example once.
     """
 
     task: str
@@ -47,6 +49,8 @@ class TransferResult:
     f1: float | None = None
     folds: tuple[float, ...] = ()
     penalties: tuple[float, ...] = ()
+    gold: np.ndarray | None = field(default=None, repr=False, compare=False)
+    correct: np.ndarray | None = field(default=None, repr=False, compare=False)
     family = "transfer"
 
     @property
@@ -55,8 +59,9 @@ class TransferResult:
         return self.dev_accuracy if self.split == "dev" else self.accuracy
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict without values that are None or empty."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, ())}
+        """Return a JSON-serialisable dict without values that are None or empty, and without those of examples."""
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
+        return {name: value for name, value in values.items() if value not in (None, ())}
 
     def as_senteval(self) -> dict[str, Any]:
         """Return the result under SentEval's own keys."""
@@ -180,7 +185,8 @@ def _probe(
 
 def _run_nested(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) -> TransferResult:
     probe, labels, _ = _probe(loaded, embed, settings)
-    return _result(loaded, settings, nested_kfold(probe, labels, settings.kfold), len(labels), len(labels))
+    outcome = nested_kfold(probe, labels, settings.kfold)
+    return _result(loaded, settings, outcome, len(labels), "all")
 
 
 def _run_kfold(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) -> TransferResult:
@@ -192,29 +198,37 @@ def _run_kfold(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) ->
         from sklearn.metrics import f1_score  # imported here because it is slow: see `senteval.tasks`
 
         f1 = round(100 * float(f1_score(labels[test], outcome.predictions)), 2)
-    return _result(loaded, settings, outcome, len(rows["train"]), len(test), f1)
+    return _result(loaded, settings, outcome, len(rows["train"]), "test", f1)
 
 
 def _run_split(loaded: LoadedTransfer, embed: Embeddings, settings: Settings) -> TransferResult:
     probe, labels, rows = _probe(loaded, embed, settings)
     test = rows.get("test", NO_ROWS)
     outcome = fixed_split(probe, labels, rows["train"], rows["dev"], test)
-    return _result(loaded, settings, outcome, len(rows["dev"]), len(test))
+    return _result(loaded, settings, outcome, len(rows["dev"]), "test")
 
 
 def _result(
-    loaded: LoadedTransfer, settings: Settings, outcome: Outcome, n_dev: int, n_test: int, f1: float | None = None
+    loaded: LoadedTransfer, settings: Settings, outcome: Outcome, n_dev: int, tested: str, f1: float | None = None
 ) -> TransferResult:
+    """Return the result of a protocol. tested: the split whose examples are predicted; it is missing in dev mode."""
+    gold = correct = None
+    if outcome.predictions is not None and settings.split == "test":
+        examples = loaded.examples[tested]
+        order = examples.file_order()
+        gold, correct = examples.labels[order], (outcome.predictions == examples.labels)[order]
     return TransferResult(
         task=loaded.task.name,
         split=settings.split,
         dev_accuracy=outcome.dev_accuracy,
         accuracy=outcome.accuracy,
         n_dev=n_dev,
-        n_test=n_test,
+        n_test=len(loaded.examples[tested]) if tested in loaded.examples else 0,
         f1=f1,
         folds=outcome.folds,
         penalties=outcome.penalties,
+        gold=gold,
+        correct=correct,
     )
 
 

@@ -224,6 +224,20 @@ def test_tasks_of_one_set_give_the_nested_figures_under_all_names():
     assert (result.n_dev, result.n_test, len(result.folds)) == (83, 83, 2)
 
 
+def test_nested_cross_validation_predicts_every_example_once_in_the_order_of_the_file():
+    features, labels = noisy(83, 2)
+    examples = texts_of(features, labels)
+    places = np.random.default_rng(1).permutation(83)
+    lines = [Line(Path("t"), int(place) + 1, "") for place in places]
+    loaded = LoadedTransfer(TransferTask("Toy", "toy", 2, {}, "nested"), {"all": replace(examples, lines=lines)})
+    result = loaded.score(Embeddings(examples.texts[0], features), replace(SETTINGS, kfold=2))
+    in_rows = result.correct[places]
+    assert result.gold[places].tolist() == labels.tolist()
+    outer = StratifiedKFold(2, shuffle=True, random_state=1111).split(features, labels)
+    assert [round(100 * float(np.mean(in_rows[test])), 2) for _, test in outer] == list(result.folds)
+    assert not {"gold", "correct"} & set(result.as_dict())
+
+
 @pytest.fixture
 def paraphrases():
     """MRPC with made-up pairs, their embeddings, and the published features of train and test."""
@@ -248,6 +262,8 @@ def test_the_f1_of_mrpc_is_that_of_the_plain_classifiers_predictions(paraphrases
     f1 = round(100 * f1_score(parts[3].numpy(), predictions), 2)
     assert result.as_senteval() == {"devacc": dev, "acc": test, "f1": f1, "ndev": 100, "ntest": 50}
     assert between_chance_and_perfect(2, dev, test) and f1 != test
+    assert result.gold.tolist() == parts[3].tolist()
+    assert result.correct.tolist() == (predictions == parts[3].numpy()).tolist()
 
 
 def test_without_a_test_set_the_dev_accuracy_is_the_score(paraphrases):
@@ -255,7 +271,7 @@ def test_without_a_test_set_the_dev_accuracy_is_the_score(paraphrases):
     without = replace(loaded, examples={"train": loaded.examples["train"]})
     result = without.score(embed, replace(SETTINGS, split="dev"))
     dev, _, _ = oracle.kfold(*parts, 2, 3, CLASSIFIER)
-    assert (result.points, result.accuracy, result.f1) == (dev, None, None)
+    assert (result.points, result.accuracy, result.f1, result.correct) == (dev, None, None, None)
     assert result.as_senteval() == {"devacc": dev, "ndev": 100, "ntest": 0}
 
 
