@@ -92,7 +92,14 @@ def test_the_quickstart_trains_measures_and_shows(arguments, tiny, tmp_path, cap
     monkeypatch.setitem(quickstart.COMMON, "max_steps", 2)
     quickstart.quickstart_command(["--base", tiny("bert"), "--output_dir", str(tmp_path / "out"), *arguments])
     shown = capsys.readouterr().out
-    for part in ("untouched [CLS]", "trained [CLS]", "mean pooling, untouched", "paired bootstrap", "MB of weights"):
+    for part in (
+        "untouched [CLS]",
+        "trained [CLS]",
+        "mean pooling, untouched",
+        "paired bootstrap",
+        "MB of weights",
+        "test pairs, not seeds",
+    ):
         assert part in shown
     found = {
         m[1]: float(m[2]) for m in re.finditer(r"\| (untouched \[CLS\]|trained \[CLS\]).*\| (\S+) +\|$", shown, re.M)

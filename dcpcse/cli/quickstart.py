@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import senteval
 from prettytable import PrettyTable
-from senteval.bootstrap import Scored, gain
 from senteval.scores import correlate, similarities
 
 from dcpcse.cli.commands.train import train_command
 from dcpcse.cli.runner import run
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
+from dcpcse.evaluation.significance import Outcomes, difference, resample
 from dcpcse.training.summary import count_parameters
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify, print_result
@@ -152,10 +152,12 @@ def score_report(rows: dict[str, SampleScores], gold: np.ndarray) -> str:
     for name in ("untouched [CLS]", "trained [CLS]", "mean pooling, untouched"):
         table.add_row([name, *(f"{rows[name].spearman[split]:.2f}" for split in ("dev", "test"))])
     before, after = rows["untouched [CLS]"], rows["trained [CLS]"]
-    gained = gain([Scored(gold, before.similarity["test"], after.similarity["test"])])
+    outcomes = Outcomes("spearman", [before.similarity["test"], after.similarity["test"]], gold)
+    gained = difference(resample(outcomes), 0, 1)
     return (
         f"{table}\ngain of [CLS] on the {len(gold)} test pairs: {100 * gained.value:+.2f} "
-        f"(95 % interval of the paired bootstrap: {100 * gained.low:+.2f} to {100 * gained.high:+.2f})"
+        f"(95 % interval of the paired bootstrap: {100 * gained.low:+.2f} to {100 * gained.high:+.2f}; "
+        f"{gained.covers()})"
     )
 
 

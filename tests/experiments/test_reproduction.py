@@ -528,17 +528,18 @@ def test_a_gain_over_a_baseline_averages_seeds(setting, tmp_path):
     random = np.random.default_rng(0)
     gold = random.normal(size=300)
     rows = [ROWS[f"dcpcse/table2/BERT-base-{name}-mlm"] for name in ("with", "without")]
-    units = plan(rows, [0, 1], setting, tmp_path)
-    cosines = [gold + noise * random.normal(size=300) for noise in (0.5, 0.6, 1.5, 1.4)]
+    units = plan(rows, [0, 1, 2], setting, tmp_path)
+    cosines = [gold + noise * random.normal(size=300) for noise in (0.5, 0.6, 0.55, 1.5, 1.4, 1.45)]
     for unit, cosine in zip(units, cosines, strict=True):
         finished(unit, {"STS12": 1.0}, gold, cosine)
-    found = gain_over_baseline(units[:2], units[2:])
     each = [spearmanr(gold, cosine).statistic for cosine in cosines]
-    assert found.value == pytest.approx(np.mean(each[:2]) - np.mean(each[2:]))
-    assert found.p < 0.01
+    for seeds in (2, 3):
+        found = gain_over_baseline(units[:seeds], units[3 : 3 + seeds])
+        assert found.value == pytest.approx(np.mean(each[:seeds]) - np.mean(each[3 : 3 + seeds]))
+        assert found.p < 0.01 and found.seeds == (seeds == 3)
     (units[0].folder / "similarities.npz").unlink()
     with pytest.raises(ValueError, match="no STS pairs"):
-        gain_over_baseline(units[:2], units[2:])
+        gain_over_baseline(units[:3], units[3:])
 
 
 @pytest.fixture

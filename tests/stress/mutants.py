@@ -53,7 +53,7 @@ TESTS = {
         "-k",
         "clust or matched or AgNews",
     ],
-    "SentEval/senteval/bootstrap.py": [f"{SENTEVAL}_bootstrap.py", SCORES, "-k", "bootstrap"],
+    "dcpcse/evaluation/significance.py": ["tests/evaluation/test_significance.py"],
 }
 """Module → the tests that must see a bug in it, as pytest is told."""
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import profiles  # noqa: F401 - sets how many examples are drawn
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
-from senteval.bootstrap import Scored, gain
 from senteval.clustering import matched_accuracy
 from senteval.data import ScoredPairs
 from senteval.errors import DataError
@@ -113,30 +112,6 @@ def test_a_task_is_scored_by_set_together_and_averaged(sets):
         "wmean": found.wmean.spearman,
     }
     assert overall["pearson"] == {"all": found.all.pearson, "mean": found.mean.pearson, "wmean": found.wmean.pearson}
-
-
-@settings(max_examples=max(8, settings().max_examples // 4))
-@given(triple=columns(3, 8, NUMBERS), seed=st.integers(0, 99))
-def test_a_bootstrap_lies_around_its_gain(triple, seed):
-    gold, before, after = triple
-    assume(all(len(set(side.tolist())) > 5 for side in triple))
-    scored = Scored(gold, before, after)
-    try:
-        found = gain([scored], samples=20, seed=seed)
-    except ValueError as error:
-        assert "constant in a resample" in str(error)
-        return
-    expected = stats.spearmanr(gold, after).statistic - stats.spearmanr(gold, before).statistic
-    assert found.value == pytest.approx(expected, abs=1e-9)
-    assert -2 <= found.low <= found.high <= 2
-    assert 0 < found.p <= 1
-    assert found == gain([scored], samples=20, seed=seed), "a seed gives one result"
-    turned = gain([Scored(gold, after, before)], samples=20, seed=seed)
-    assert (turned.low, turned.high, turned.p) == pytest.approx((-found.high, -found.low, found.p), abs=1e-9)
-    narrow = gain([scored], level=0.5, samples=20, seed=seed)
-    assert found.low <= narrow.low <= narrow.high <= found.high
-    same = gain([Scored(gold, before, before)], samples=20, seed=seed)
-    assert (same.value, same.low, same.high, same.p) == (0, 0, 0, 1)
 
 
 @given(labels=st.lists(st.integers(0, 3), min_size=1, max_size=8), data=st.data())

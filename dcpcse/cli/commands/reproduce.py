@@ -135,7 +135,11 @@ def reproduce_parser() -> CommandParser:
     )
     parser.add_argument("--custom_data", action="store_true", help="the evaluation files are your own")
     parser.add_argument("--output_dir", type=Path, default=Path("result/reproduction"), help="default: %(default)s")
-    parser.add_argument("--baseline", metavar="ROW", help="test each row's gain over this row (paired bootstrap)")
+    parser.add_argument(
+        "--baseline",
+        metavar="ROW",
+        help="test each row's gain over this row by a paired bootstrap, which covers seeds from 3 of each row",
+    )
     parser.add_argument("--ray", metavar="ADDRESS", help="run on this Ray cluster: auto, local or host:port")
     return parser
 
@@ -354,7 +358,8 @@ def _result_of(
         return result
     notify(f"{row.name}: resampling pairs for the gain over {baseline}")
     try:
-        return replace(result, over_baseline=gain_over_baseline(done[row.name], done[baseline]))
+        found = gain_over_baseline(done[row.name], done[baseline])
+        return replace(result, over_baseline=found, notes=(*result.notes, f"over {baseline}: {found.covers()}"))
     except ValueError as error:
         return replace(result, notes=(*result.notes, f"not compared with the baseline: {error}"))
 

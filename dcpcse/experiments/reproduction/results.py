@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from huggingface_hub.dataclasses import strict
-from senteval.bootstrap import Gain, Scored, gain
 
+from dcpcse.evaluation.significance import Difference, Outcomes, average, difference, resample
 from dcpcse.experiments.reproduction.published_rows import AVERAGE_COLUMN, PublishedRow
 from dcpcse.experiments.reproduction.units import PRINTED, UNIT_SCORES, UNIT_SIMILARITIES, RunUnit
 from dcpcse.utils import schema
@@ -95,7 +95,7 @@ class RowResult:
     cells: Mapping[str, Cell]
     seeds: tuple[int | None, ...] = ()
     obstacle: str | None = None
-    over_baseline: Gain | None = None
+    over_baseline: Difference | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -175,24 +175,22 @@ def _token_notes(row: PublishedRow, line: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def gain_over_baseline(units: Sequence[RunUnit], baseline: Sequence[RunUnit]) -> Gain:
-    """Return the gain in mean STS score over a baseline, by paired bootstrap and averaged over seeds.
+def gain_over_baseline(units: Sequence[RunUnit], baseline: Sequence[RunUnit]) -> Difference:
+    """Return the gain in mean STS score over a baseline, by paired bootstrap; it covers seeds from three a side.
 
     Raises ValueError with the reason if there are no or too few STS pairs.
     """
     if not all((unit.folder / UNIT_SIMILARITIES).is_file() for unit in (*units, *baseline)):
         raise ValueError("one of the two has no STS pairs")
-    ours, theirs = ([_similarities(unit) for unit in side] for side in (units, baseline))
-    tasks = [name.removesuffix("/gold") for name in ours[0] if name.endswith("/gold")]
-    sets = [
-        Scored(
-            ours[0][f"{task}/gold"],
-            np.stack([run[f"{task}/cosine"] for run in theirs]),
-            np.stack([run[f"{task}/cosine"] for run in ours]),
-        )
-        for task in tasks
-    ]
-    return gain(sets)
+    theirs, ours = ([_similarities(unit) for unit in side] for side in (baseline, units))
+    tasks = [name.removesuffix("/cosine") for name in ours[0] if name.endswith("/cosine")]
+    if not tasks:
+        raise ValueError("one of the two has no STS pairs")
+    scores = []
+    for number, task in enumerate(tasks):
+        cosines = [np.stack([run[f"{task}/cosine"] for run in side]) for side in (theirs, ours)]
+        scores.append(resample(Outcomes("spearman", cosines, ours[0][f"{task}/gold"]), seed=[0, number]))
+    return difference(average(scores), 0, 1)
 
 
 def _similarities(unit: RunUnit) -> dict[str, np.ndarray]:

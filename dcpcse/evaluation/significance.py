@@ -1,0 +1,320 @@
+"""Confidence intervals of scores, and paired tests of the difference between two models, by the bootstrap.
+
+The examples of a task are resampled with replacement, the same ones for all runs of all models, and every score is
+computed again (Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993). From `LEAST_SEEDS` runs with different
+seeds a side, the variance between seeds is added. The design, with runs nested in models and examples that all runs
+share, is that of studies with several readers and cases, and so is the estimate: Obuchowski and Rockette (*Hypothesis
+testing of diagnostic accuracy for multiple readers and multiple tests*, 1995), with runs nested in models and the
+degrees of freedom of Hillis (*A marginal-mean ANOVA approach for analyzing multireader multicase radiological imaging
+data*, 2014), here with a variance of its own for each side (Welch, 1947).
+
+Scores are fractions. No function reads files or knows models.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+LEAST_SEEDS = 3
+"""Number of runs of each side from which the interval covers seeds."""
+
+SAMPLES = 2000
+"""Default number of resamples. The standard error of a bootstrap standard error is then about 1.6 %."""
+
+BLOCK = 2**18
+"""Maximum of counts that are drawn at once: larger arrays do not fit into the cache of a processor."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What the runs of all models gave on the n examples of one task.
+
+    statistic: the name of the score, a key of `STATISTICS`. values: for each model an array (R, n) of its R runs:
+    cosines for `spearman` and `average_precision`, 0 and 1 for wrong and correct for `accuracy`. gold: (n,), for
+    `average_precision` 0 and 1; None for the others. examples: what they are called in messages. Raises ValueError
+    for other shapes, NaN, or too few examples.
+    """
+
+    statistic: str
+    values: Sequence[np.ndarray]
+    gold: np.ndarray | None = None
+    examples: str = "pairs"
+
+    def __post_init__(self) -> None:
+        values = tuple(np.atleast_2d(np.asarray(one, dtype=np.float64)) for one in self.values)
+        gold = None if self.gold is None else np.asarray(self.gold, dtype=np.float64)
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "gold", gold)
+        shapes = [np.shape(one)[-1:] for one in (*values, *([] if gold is None else [gold]))]
+        if len(set(shapes)) != 1 or any(one.ndim != 2 for one in values) or (gold is not None and gold.ndim != 1):
+            raise ValueError(
+                f"arrays of the same length are needed; got lengths {', '.join(str(n) for (n,) in shapes)}"
+            )
+        if not all(np.isfinite(one).all() for one in (*values, *([] if gold is None else [gold]))):
+            raise ValueError(f"the values or gold scores of the {self.examples} contain NaN or infinity")
+        if self.size < (least := STATISTICS[self.statistic].least):
+            raise ValueError(f"there are too few {self.examples} ({self.size}); at least {least} are needed")
+
+    @property
+    def size(self) -> int:
+        """The number of examples."""
+        return self.values[0].shape[1]
+
+    def scores(self, counts: np.ndarray) -> list[np.ndarray]:
+        """Return for each model the scores (R, S) in S resamples; counts (n, S): how often each example is in one."""
+        return STATISTICS[self.statistic].scores(counts, self.gold, self.values)
+
+
+def _spearman(counts: np.ndarray, gold: np.ndarray, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Spearman's correlation; tied values get their average rank. NaN where all values of a resample are equal."""
+    gold = _centred_ranks(gold, counts)
+    weighted = counts * gold
+    square = np.einsum("ns,ns->s", weighted, gold)
+
+    def correlation(run: np.ndarray) -> np.ndarray:
+        ranks = _centred_ranks(run, counts)
+        product = np.einsum("ns,ns->s", weighted, ranks)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return product / np.sqrt(square * np.einsum("ns,ns,ns->s", counts, ranks, ranks))
+
+    return [np.stack([correlation(run) for run in runs]) for runs in values]
+
+
+def _centred_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the average ranks (n, S) of values (n,) in S resamples, less their mean, which is (n + 1) / 2.
+
+    Sorting once is enough: the ranks in a resample follow from the number of drawn examples with smaller values.
+    """
+    order = np.argsort(values)
+    below = np.zeros((len(values) + 1, counts.shape[1]))
+    np.cumsum(counts[order], axis=0, out=below[1:])
+    first, last = (np.searchsorted(values[order], values, side) for side in ("left", "right"))
+    return (below[first] + below[last] - len(values)) / 2
+
+
+def _average_precision(counts: np.ndarray, gold: np.ndarray, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Average precision of pairs sorted by cosine, as in scikit-learn: tied cosines have one threshold."""
+    positives = gold @ counts
+
+    def precision(run: np.ndarray) -> np.ndarray:
+        order = np.argsort(-run)
+        ends = np.append(np.flatnonzero(np.diff(run[order])), len(run) - 1)
+        retrieved, hits = counts[order], counts[order] * gold[order, None]
+        retrieved, hits = (np.cumsum(one, axis=0)[ends] for one in (retrieved, hits))
+        new = np.diff(hits, axis=0, prepend=0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.einsum("ns,ns->s", hits / np.maximum(retrieved, 1), new) / positives
+
+    return [np.stack([precision(run) for run in runs]) for runs in values]
+
+
+def _mean(counts: np.ndarray, gold: None, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [runs @ counts / len(counts) for runs in values]
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A score of the outcomes on a task.
+
+    scores: function of counts (n, S), gold (n,) and the values (R, n) of each model, which returns (R, S) for each
+    model. is_mean: whether it is the mean over examples, whose resamples vary by a factor of (n - 1) / n too little;
+    those of correlations do not (with 50 pairs they vary too much). scale: where intervals are computed:
+    "correlation" after Fisher's transformation, "proportion" by Wilson's method, "linear" as it is. least: number of
+    examples below which a task is refused.
+    """
+
+    scores: Callable[..., list[np.ndarray]]
+    is_mean: bool
+    scale: str
+    least: int
+
+
+STATISTICS: Mapping[str, Statistic] = {
+    "spearman": Statistic(_spearman, False, "correlation", 10),
+    "average_precision": Statistic(_average_precision, False, "proportion", 10),
+    "accuracy": Statistic(_mean, True, "proportion", 10),
+    "mean": Statistic(_mean, True, "linear", 3),
+}
+"""The scores by name. `mean` is that of values of any range, such as the main scores of several tasks."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The scores of all models on one task, or their means over tasks, and how they vary with the examples.
+
+    observed: for each model (R,), the score of each run. deviations: for each model (R, S), the scores in S resamples
+    less their mean, for means over examples times sqrt(n / (n - 1)). examples: the smallest number of examples of a
+    task. freedom: degrees of freedom of the variance that the examples cause. scale: that of the statistic, or
+    "linear" for a mean over different ones.
+    """
+
+    observed: Sequence[np.ndarray]
+    deviations: Sequence[np.ndarray]
+    examples: int
+    freedom: float
+    scale: str
+
+
+def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[int] = 0) -> Scores:
+    """Return the scores of all models on a task, and in `samples` resamples of its examples.
+
+    Raises ValueError if a score is not defined in a resample because all gold scores or values in it are equal.
+    """
+    size, random = outcomes.size, np.random.default_rng(seed)
+    block = max(1, BLOCK // size)
+    drawn = []
+    for start in range(0, samples, block):
+        rows = random.integers(size, size=(min(block, samples - start), size))
+        rows += size * np.arange(len(rows))[:, None]
+        counts = np.bincount(rows.ravel(), minlength=rows.size).reshape(rows.shape)
+        drawn.append(outcomes.scores(np.ascontiguousarray(counts.T, dtype=np.float64)))
+    resampled = [np.concatenate(parts, axis=1) for parts in zip(*drawn, strict=True)]
+    if not all(np.isfinite(one).all() for one in resampled):
+        raise ValueError(
+            f"gold scores or values are constant in a resample; there are too few {outcomes.examples} ({size})"
+        )
+    observed = [scores[:, 0] for scores in outcomes.scores(np.ones((size, 1)))]
+    statistic = STATISTICS[outcomes.statistic]
+    factor, freedom = (np.sqrt(size / (size - 1)), size - 1) if statistic.is_mean else (1.0, np.inf)
+    deviations = [factor * (scores - scores.mean(axis=1, keepdims=True)) for scores in resampled]
+    return Scores(observed, deviations, size, freedom, statistic.scale)
+
+
+def average(tasks: Sequence[Scores]) -> Scores:
+    """Return the scores averaged over tasks with equal weights; each task is resampled on its own."""
+
+    def mean(arrays: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+        return [np.mean(of_model, axis=0) for of_model in zip(*arrays, strict=True)]
+
+    scales = {task.scale for task in tasks}
+    return Scores(
+        mean([one.observed for one in tasks]),
+        mean([one.deviations for one in tasks]),
+        min(task.examples for task in tasks),
+        min(task.freedom for task in tasks),
+        scales.pop() if len(scales) == 1 else "linear",
+    )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A score, the mean over runs, with its confidence interval. seeds: whether the interval covers seeds."""
+
+    value: float
+    low: float
+    high: float
+    seeds: bool
+
+    def covers(self, examples: str = "pairs") -> str:
+        """Return a line that says what the interval covers. examples: what they are called."""
+        return f"this interval covers test {examples}{' and seeds' if self.seeds else ', not seeds'}"
+
+
+@dataclass(frozen=True)
+class Difference(Estimate):
+    """The score of the second model less that of the first, and the two-sided p-value of no difference."""
+
+    p: float
+
+
+def estimate(scores: Scores, model: int, level: float = 0.95) -> Estimate:
+    """Return a model's score with an interval of coverage `level`.
+
+    The interval is computed where scores of this range are nearly normal: for correlations after Fisher's
+    transformation, for others by Wilson's method with the effective number of examples (Franco et al., *Comparative
+    study of confidence intervals for proportions in complex sample surveys*, 2019).
+    """
+    runs = scores.observed[model]
+    value, seeds = float(runs.mean()), len(runs) >= LEAST_SEEDS
+    error, freedom = _error([(runs, scores.deviations[model])], scores.freedom, seeds)
+    quantile = _quantile(level, freedom)
+    low, high = SCALES[scores.scale](value, error, quantile, scores.examples)
+    return Estimate(value, float(low), float(high), seeds)
+
+
+def _linear(value: float, error: float, quantile: float, examples: int) -> tuple[float, float]:
+    return value - quantile * error, value + quantile * error
+
+
+def _fisher(value: float, error: float, quantile: float, examples: int) -> tuple[float, float]:
+    """Return the interval of a correlation with this standard error by Fisher's z."""
+    if abs(value) >= 1:
+        return value, value
+    width = quantile * error / (1 - value**2)
+    return np.tanh(np.arctanh(value) - width), np.tanh(np.arctanh(value) + width)
+
+
+def _wilson(value: float, error: float, quantile: float, examples: int) -> tuple[float, float]:
+    """Return Wilson's interval of a proportion with this standard error; an error of 0 is that of 0 or n of n."""
+    square = quantile**2 / (value * (1 - value) / error**2 if error > 0 else examples)
+    middle = (value + square / 2) / (1 + square)
+    width = np.sqrt(square * value * (1 - value) + square**2 / 4) / (1 + square)
+    return max(0.0, middle - width), min(1.0, middle + width)
+
+
+SCALES: Mapping[str, Callable[..., tuple[float, float]]] = {
+    "linear": _linear,
+    "correlation": _fisher,
+    "proportion": _wilson,
+}
+
+
+def difference(scores: Scores, first: int, second: int, level: float = 0.95) -> Difference:
+    """Return the score of model `second` less that of model `first`, with interval and p-value.
+
+    Runs with equal scores in all resamples, such as those of a model and itself, are tied: the interval is [0, 0].
+    """
+    sides = [(scores.observed[model], scores.deviations[model]) for model in (second, first)]
+    value = float(sides[0][0].mean() - sides[1][0].mean())
+    seeds = all(len(runs) >= LEAST_SEEDS for runs, _ in sides)
+    if all(np.array_equal(ours, theirs) for ours, theirs in zip(*sides, strict=True)):
+        return Difference(0.0, 0.0, 0.0, seeds, 1.0)
+    error, freedom = _error(sides, scores.freedom, seeds)
+    if error == 0:  # every example has the same difference
+        return Difference(value, value, value, seeds, float(value == 0))
+    width = _quantile(level, freedom) * error
+    return Difference(value, value - width, value + width, seeds, float(2 * _student(freedom).sf(abs(value) / error)))
+
+
+def _error(sides: Sequence[tuple[np.ndarray, np.ndarray]], freedom: float, seeds: bool) -> tuple[float, float]:
+    """Return the standard error of a score (one side) or of a difference (two), and its degrees of freedom.
+
+    sides: observed scores (R,) and deviations (R, S) of each side. freedom: degrees of freedom of the part that
+    the examples cause. With seeds, the variance of the observed scores contains that of examples within a run, so only
+    the part of the bootstrap variance that runs share is added.
+    """
+    means = [deviations.mean(axis=0) for _, deviations in sides]
+    total = float(np.mean((means[0] - sum(means[1:])) ** 2))
+    if not seeds:
+        return float(np.sqrt(total)), freedom
+    between = [float(np.var(observed, ddof=1)) / len(observed) for observed, _ in sides]
+    own = sum(
+        float(np.mean((deviations - mean) ** 2)) / (len(deviations) - 1)
+        for (_, deviations), mean in zip(sides, means, strict=True)
+    )
+    shared = max(total - own, 0.0)
+    variance = sum(between) + shared
+    uncertainty = [part**2 / (len(runs) - 1) for part, (runs, _) in zip(between, sides, strict=True)]
+    uncertainty.append(shared**2 / freedom)
+    return float(np.sqrt(variance)), variance**2 / sum(uncertainty) if sum(uncertainty) else freedom
+
+
+def _student(freedom: float) -> Any:
+    from scipy import stats  # imported here because it is slow
+
+    return stats.t(freedom)
+
+
+def _quantile(level: float, freedom: float) -> float:
+    return float(_student(freedom).ppf((1 + level) / 2))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for the number of tests (Holm, *A simple sequentially rejective procedure*, 1979)."""
+    order = np.argsort(p_values, kind="stable")
+    steps = np.asarray(p_values, dtype=float)[order] * np.arange(len(order), 0, -1)
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return adjusted.tolist()
