@@ -18,7 +18,7 @@ from prettytable import PrettyTable
 from scipy.stats import norm, spearmanr
 from sklearn.metrics import average_precision_score
 
-from dcpcse.evaluation.significance import Outcomes, Scores, difference, estimate, resample
+from dcpcse.evaluation.significance import Outcomes, ResampledScores, difference, estimate, resample
 
 SHARES = (0.6, 0.25, 0.15)
 """Shares of the variance of errors: of all models, of one model, of one run."""
@@ -27,7 +27,7 @@ NOISE = {"spearman": (0.75, 0.7), "average_precision": (0.9, 0.8), "accuracy": (
 """Statistic → standard deviation of the errors of the two models, where the worth of examples has deviation 1."""
 
 SPREAD = 0.02
-"""Standard deviation of the logarithm of a run's size of errors: about 0.8 points of Spearman between seeds."""
+"""Standard deviation of the logarithm of a run's size of errors: about 0.6 points of Spearman between seeds."""
 
 
 def gold_of(statistic: str, worth: np.ndarray) -> np.ndarray | None:
@@ -80,7 +80,7 @@ def draw(statistic: str, size: int, runs: tuple[int, int], spread: float, random
     return Outcomes(statistic, values, gold_of(statistic, worth)), true
 
 
-def percentile(scores: Scores) -> tuple[float, float, float, float]:
+def percentile(scores: ResampledScores) -> tuple[float, float, float, float]:
     """Return the plain percentile intervals of the first model's score and of the difference."""
     both = zip(scores.deviations, scores.observed, strict=True)
     first, second = (part.mean(axis=0) + runs.mean() for part, runs in both)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
+    from dcpcse.api.compare import compare
     from dcpcse.api.evaluate import evaluate
     from dcpcse.api.load import load
     from dcpcse.api.train import TrainingResult, train
@@ -37,6 +38,7 @@ __all__ = [
     "TrainingResult",
     "UserError",
     "__version__",
+    "compare",
     "encode_file",
     "evaluate",
     "export",
@@ -57,6 +59,7 @@ _LAZY_IMPORTS = {
     "Trainer": "api.trainer",
     "TrainingArguments": "api.trainer",
     "TrainingResult": "api.train",
+    "compare": "api.compare",
     "encode_file": "inference.file_encoding",
     "evaluate": "api.evaluate",
     "export": "interop.export",

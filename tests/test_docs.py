@@ -9,7 +9,7 @@ import pytest
 import senteval
 import torch
 from senteval import engine
-from senteval_tiny import unofficial, write_tiny_data
+from senteval_tiny import unofficial, write_tiny_data, write_tiny_task
 from transformers import AutoModel
 
 from dcpcse.cli.parse import parse_training
@@ -49,6 +49,7 @@ def desk(trained, tiny, sentences, tmp_path, monkeypatch) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(tiny("bert"))
     write_tiny_data(tmp_path / "SentEval/data")
+    write_tiny_task(tmp_path / "SentEval/data", "STSBenchmark", "test", count=20)  # compare needs ten pairs
     write_checkpoint(tmp_path / "checkpoints/my-unsup-promcse", tiny("bert"))
     for name in ("corpus.txt", "sentences.txt"):
         (tmp_path / name).write_text("\n".join(sentences) + "\n", encoding="utf-8")

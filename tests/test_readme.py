@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import transformers
 
+from dcpcse.cli.commands.compare import compare_parser
 from dcpcse.cli.commands.corrupt import corrupt_parser
 from dcpcse.cli.commands.demo import demo_parser
 from dcpcse.cli.commands.doctor import doctor_parser
@@ -131,6 +132,7 @@ def test_every_command_about_runs_parses_and_every_option_is_named(command, pars
 
 
 DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
+    "compare": ("compare", compare_parser),
     "demo": ("demo", demo_parser),
     "doctor": ("doctor", doctor_parser),
     "export": ("export", export_parser),

@@ -11,6 +11,7 @@ from dcpcse.utils.refusals import require_text
 COMMANDS = {
     "train": ("train", "train a method (as train.py)"),
     "evaluate": ("evaluate", "evaluate an encoder (as evaluation.py)"),
+    "compare": ("compare", "compare models, with intervals and paired tests"),
     "reproduce": ("reproduce", "reproduce rows of the papers' tables over several seeds"),
     "verify": ("verify", "compare a published checkpoint's scores with the figures of its paper"),
     "doctor": ("doctor", "check data, models, runs and the environment for problems"),

@@ -82,7 +82,9 @@ class EvaluationArguments(EncoderArguments):
     )
     output_file: str | None = option(None, "JSON file for all scores, including those of subsets.")
     similarities_file: str | None = option(
-        None, "File (.npz) for the gold scores and cosines of all pairs of the STS tasks."
+        None,
+        "File (.npz) for the outcomes of each test example, which dcpcse compare reads: gold scores and cosines of "
+        "pairs, and whether the examples of transfer tasks are classified correctly.",
     )
     overwrite: bool = option(False, "Replace --output_file and --similarities_file if they exist.")
     postprocess: str | None = option(
@@ -170,8 +172,11 @@ class EvaluationArguments(EncoderArguments):
         for name, family in OPTIONS_OF_FAMILY.items():
             if name in changed and family not in families:
                 raise UserError(f"--{name} has no effect without a {family} task; leave it out")
-        if self.similarities_file and not families & {"sts"} and not self.pairs:
-            raise UserError("--similarities_file has no effect without an STS task or --pairs; leave it out")
+        if self.similarities_file and not families & {"sts", "transfer"} and not (self.pairs or self.labels):
+            raise UserError(
+                "--similarities_file has no effect without an STS task, a transfer task, --pairs or --labels; leave "
+                "it out"
+            )
         if self.overwrite and not (self.output_file or self.similarities_file):
             raise UserError("--overwrite has no effect without --output_file or --similarities_file; leave it out")
         if "geometry_sample" in changed and not self.geometry_sentences:

@@ -1,6 +1,5 @@
 """The JSON file of an evaluation, which records the scores, the model, the protocol, the versions and data files."""
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -8,12 +7,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from senteval import Result, Settings, TaskResult
-from senteval.pairs import BinaryPairsResult
+from senteval import Result, Settings
 
 from dcpcse.encoders.fingerprint import identity
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.foreign_encoder import ForeignEncoder
+from dcpcse.evaluation.outcomes import example_arrays, packed
 from dcpcse.evaluation.postprocessing import Fitting
 from dcpcse.utils.environment import versions
 from dcpcse.utils.files import write_atomic
@@ -63,14 +62,11 @@ def as_json(head: Mapping[str, Any], results: Mapping[str, Result], evaluation: 
 
 
 def write_similarities(path: str | Path, results: Mapping[str, Result]) -> None:
-    """Write the gold scores and cosines (N,) of each task's pairs to an .npz file (`TASK/gold`, `TASK/cosine`)."""
-    arrays = {}
-    for task, result in results.items():
-        if isinstance(result, (TaskResult, BinaryPairsResult)):
-            arrays |= {f"{task}/gold": result.gold, f"{task}/cosine": result.cosines}
-    packed = io.BytesIO()
-    np.savez_compressed(packed, **arrays)
-    write_atomic(Path(path), packed.getvalue())
+    """Write the outcomes of examples (N,) to an .npz file.
+
+    Pairs have `TASK/gold` and `TASK/cosine`, classified examples `TASK/gold` (if it is known) and `TASK/correct`.
+    """
+    write_atomic(Path(path), packed(example_arrays(results)))
 
 
 def averages(results: Mapping[str, Result]) -> dict[str, float]:

@@ -141,7 +141,7 @@ STATISTICS: Mapping[str, Statistic] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class ResampledScores:
     """The scores of all models on one task, or their means over tasks, and how they vary with the examples.
 
     observed: for each model (R,), the score of each run. deviations: for each model (R, S), the scores in S resamples
@@ -157,7 +157,7 @@ class Scores:
     scale: str
 
 
-def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[int] = 0) -> Scores:
+def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[int] = 0) -> ResampledScores:
     """Return the scores of all models on a task, and in `samples` resamples of its examples.
 
     Raises ValueError if a score is not defined in a resample because all gold scores or values in it are equal.
@@ -179,17 +179,17 @@ def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[in
     statistic = STATISTICS[outcomes.statistic]
     factor, freedom = (np.sqrt(size / (size - 1)), size - 1) if statistic.is_mean else (1.0, np.inf)
     deviations = [factor * (scores - scores.mean(axis=1, keepdims=True)) for scores in resampled]
-    return Scores(observed, deviations, size, freedom, statistic.scale)
+    return ResampledScores(observed, deviations, size, freedom, statistic.scale)
 
 
-def average(tasks: Sequence[Scores]) -> Scores:
+def average(tasks: Sequence[ResampledScores]) -> ResampledScores:
     """Return the scores averaged over tasks with equal weights; each task is resampled on its own."""
 
     def mean(arrays: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
         return [np.mean(of_model, axis=0) for of_model in zip(*arrays, strict=True)]
 
     scales = {task.scale for task in tasks}
-    return Scores(
+    return ResampledScores(
         mean([one.observed for one in tasks]),
         mean([one.deviations for one in tasks]),
         min(task.examples for task in tasks),
@@ -207,9 +207,9 @@ class Estimate:
     high: float
     seeds: bool
 
-    def covers(self, examples: str = "pairs") -> str:
+    def covers(self, examples: str = "test pairs") -> str:
         """Return a line that says what the interval covers. examples: what they are called."""
-        return f"this interval covers test {examples}{' and seeds' if self.seeds else ', not seeds'}"
+        return f"this interval covers {examples}{' and seeds' if self.seeds else ', not seeds'}"
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class Difference(Estimate):
     p: float
 
 
-def estimate(scores: Scores, model: int, level: float = 0.95) -> Estimate:
+def estimate(scores: ResampledScores, model: int, level: float = 0.95) -> Estimate:
     """Return a model's score with an interval of coverage `level`.
 
     The interval is computed where scores of this range are nearly normal: for correlations after Fisher's
@@ -261,7 +261,7 @@ SCALES: Mapping[str, Callable[..., tuple[float, float]]] = {
 }
 
 
-def difference(scores: Scores, first: int, second: int, level: float = 0.95) -> Difference:
+def difference(scores: ResampledScores, first: int, second: int, level: float = 0.95) -> Difference:
     """Return the score of model `second` less that of model `first`, with interval and p-value.
 
     Runs with equal scores in all resamples, such as those of a model and itself, are tied: the interval is [0, 0].

@@ -699,7 +699,7 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case(
             "pairs that nobody measures",
-            "evaluate ... --mode test --task_set transfer --similarities_file pairs.npz",
+            "evaluate ... --mode test --task_set clustering --similarities_file pairs.npz",
             "--similarities_file",
         ),
         Case("the mask without a template", "evaluate ... --pooler mask", "mask"),

@@ -555,7 +555,7 @@ def test_a_file_of_word_vectors_is_measured(data, tool, tmp_path):
         (["--postprocess", "whitening", "--flow_epochs", "3"], ["--flow_epochs", "flow"]),
         (["--postprocess", "flow", "--flow_learning_rate", "0"], ["--flow_learning_rate", "above 0"]),
         (["--postprocess", "whitening", "--whitening_dimensions", "1000"], ["whitening to 1000 dimensions", "of 32"]),
-        (["--task_set", "transfer", "--similarities_file", "x.npz"], ["--similarities_file", "STS"]),
+        (["--task_set", "clustering", "--similarities_file", "x.npz"], ["--similarities_file", "STS"]),
     ],
 )
 def test_options_of_maps_that_do_not_fit_are_refused(options, said, words, tool):

@@ -17,7 +17,7 @@ from dcpcse.encoders.backbones import load_backbone
 from dcpcse.experiments.reproduction import published_rows
 from dcpcse.experiments.reproduction.published_rows import PublishedRow, all_rows
 from dcpcse.experiments.verification import fitting_rows
-from dcpcse.experiments.verification.report import compare, row_options
+from dcpcse.experiments.verification.report import compare_figures, row_options
 from dcpcse.experiments.verification.subject import Subject
 from dcpcse.interop.convert import import_checkpoint
 from dcpcse.methods import build_method, model_arguments
@@ -179,9 +179,9 @@ def test_figures_are_compared_as_printed():
     )
     scores = {"scores_x100": {"STS12": 68.4549}, "averages_x100": {}}
     scores["tasks"] = {"geometry": {"alignment": 0.17754, "uniformity": -2.31244}}
-    found = {one.column: (str(one.measured), one.within) for one in compare(row, scores)}
+    found = {one.column: (str(one.measured), one.within) for one in compare_figures(row, scores)}
     assert found == {"STS12": ("68.45", True), "alignment": ("0.1775", True), "uniformity": ("-2.3124", False)}
-    higher = compare(row, scores | {"scores_x100": {"STS12": 68.4551}})[0]
+    higher = compare_figures(row, scores | {"scores_x100": {"STS12": 68.4551}})[0]
     assert (str(higher.difference), higher.within) == ("0.06", False)
 
 

@@ -32,7 +32,7 @@ def verify_command(argv: Sequence[str]) -> int:
     """Run the command; returns 0 if the row passes and 1 if it differs. Raises UserError for mistakes of the user."""
     source, choices, args = verify_parser().parse(argv)
     subject, checkpoint, row = _find(source, choices, args)
-    from dcpcse.experiments.verification.report import Verification, compare, require_report_room, write_report
+    from dcpcse.experiments.verification.report import Verification, compare_figures, require_report_room, write_report
     from dcpcse.utils.environment import system_info
 
     folder = args.output_dir or Path("result/verify") / row.name
@@ -51,7 +51,7 @@ def verify_command(argv: Sequence[str]) -> int:
         options = {"base": base, "cache_dir": source.cache_dir, "use_auth_token": source.use_auth_token}
         scores = _evaluate(row, encoder, options, args, Path(temporary) / "scores.json")
     facts |= {"evaluation": scores, "environment": system_info()}
-    verification = Verification(row, subject, compare(row, scores), facts)
+    verification = Verification(row, subject, compare_figures(row, scores), facts)
     print_result(f"{verification.table()}\n{verification.summary()}")
     write_report(folder, verification)
     notify(f"the report is saved to {folder}")

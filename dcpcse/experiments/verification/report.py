@@ -45,7 +45,7 @@ class VerificationRecord(schema.Open):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FigureComparison:
     """A column of a row: its published and its measured figure, rounded as printed."""
 
     column: str
@@ -69,7 +69,7 @@ class Verification:
 
     row: PublishedRow
     subject: Subject
-    columns: tuple[Comparison, ...]
+    columns: tuple[FigureComparison, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -127,7 +127,7 @@ def row_options(row: PublishedRow) -> dict[str, Any]:
     return {name: value for name, value in own.items() if name != "model"}
 
 
-def compare(row: PublishedRow, scores: Mapping[str, Any]) -> tuple[Comparison, ...]:
+def compare_figures(row: PublishedRow, scores: Mapping[str, Any]) -> tuple[FigureComparison, ...]:
     """Compare the published columns of a row with the content of a file of evaluation.py (--output_file).
 
     Raises UserError if the data do not give one of these columns.
@@ -136,7 +136,7 @@ def compare(row: PublishedRow, scores: Mapping[str, Any]) -> tuple[Comparison, .
     if missing := [column for column in row.published if column not in found]:
         raise UserError(f"{row.name}: {', '.join(missing)} cannot be measured on these data; give the official sets")
     return tuple(
-        Comparison(column, *(_rounded(column, value) for value in (row.published[column], found[column])))
+        FigureComparison(column, *(_rounded(column, value) for value in (row.published[column], found[column])))
         for column in row.columns
         if column in row.published
     )

@@ -1,0 +1,389 @@
+"""Compare models by the outcomes of their runs: scores with intervals, and paired tests of their differences."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from html import escape
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from prettytable import PrettyTable
+from senteval.names import FAMILY_OF
+
+from dcpcse.evaluation import significance
+from dcpcse.evaluation.outcomes import ExampleOutcomes, RunOutcomes
+from dcpcse.utils.errors import UserError, plural
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+ALL_PAIRS = 3
+"""Number of models up to which each one is compared with each other one; more models are compared with the first."""
+
+FAMILY_OF_STATISTIC = {"spearman": "pairs", "average_precision": "binary-pairs", "accuracy": "labels"}
+"""Statistic → family of tasks that are in none of senteval's, as in results."""
+
+UNDECIDED = "cannot be told apart"
+
+
+@dataclass(frozen=True)
+class ModelScore:
+    """A model's score × 100 on a task, the mean over its runs, with its confidence interval.
+
+    low, high: None if the task has only main scores. size: number of test pairs, examples or, for an average of main
+    scores, tasks; None for other averages and for main scores. covers: what the interval covers.
+    """
+
+    task: str
+    model: str
+    runs: int
+    size: int | None
+    value: float
+    low: float | None = None
+    high: float | None = None
+    covers: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelDifference:
+    """The score × 100 of the model `second` less that of `first`, with its interval and two-sided p-value.
+
+    low, high, p: None if the task has only main scores. p_holm: p adjusted for the number of tasks; None for averages,
+    which are one test each. verdict: which model is better, by p_holm or, for averages, by p.
+    """
+
+    task: str
+    first: str
+    second: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    verdict: str = "not tested"
+    covers: str | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Scores and differences of models. Its text is two kinds of tables, which a notebook shows as HTML.
+
+    runs: model → number of its runs. scores: of each task and model. differences: of each task and pair of models.
+    notes: what the intervals cover, and what was left out. level: coverage of the intervals. samples, seed: number and
+    seed of the resamples. mode: test, fasttest or dev; None if the results files do not say it.
+    """
+
+    runs: Mapping[str, int]
+    scores: Sequence[ModelScore]
+    differences: Sequence[ModelDifference]
+    notes: Sequence[str]
+    level: float
+    samples: int
+    seed: int
+    mode: str | None
+
+    def __str__(self) -> str:
+        return "\n".join([*(table.get_string() for table in self._tables()), *self.notes])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        attributes = {"class": "dataframe", "style": "white-space: pre; margin-top: 0.5em"}
+        shown = [table.get_html_string(attributes=attributes) for table in self._tables()]
+        return "\n".join([*shown, *(f"<p>{escape(note)}</p>" for note in self.notes)])
+
+    def _tables(self) -> Iterator[PrettyTable]:
+        interval = f"{100 * self.level:g} % interval"
+        tasks = list(dict.fromkeys(score.task for score in self.scores))
+        cells = {(score.task, score.model): score for score in self.scores}
+        heads = [name if count == 1 else f"{name} ({count} runs)" for name, count in self.runs.items()]
+        table = PrettyTable(["task", "n", *heads], align="r", title=f"score x 100 [{interval}]")
+        table.align["task"] = "l"
+        for task in tasks:
+            size = cells[task, next(iter(self.runs))].size
+            table.add_row([task, size or "", *(_with_interval(cells[task, model]) for model in self.runs)])
+        yield table
+        pairs: dict[tuple[str, str], list[ModelDifference]] = {}
+        for one in self.differences:
+            pairs.setdefault((one.first, one.second), []).append(one)
+        for (first, second), rows in pairs.items():
+            head = ["task", "difference", interval, "p", "p (Holm)", "verdict"]
+            table = PrettyTable(head, align="r", title=f"{second} minus {first}")
+            table.align["task"] = table.align["verdict"] = "l"
+            for row in rows:
+                bounds = "-" if row.low is None else f"{row.low:+.2f} to {row.high:+.2f}"
+                table.add_row(
+                    [row.task, f"{row.value:+.2f}", bounds, _p_value(row.p), _p_value(row.p_holm), row.verdict]
+                )
+            yield table
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return the differences as a DataFrame, one row per pair of models and task, × 100.
+
+        Raises UserError without the package pandas.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise UserError("to_pandas needs the package pandas; pip install pandas, or use differences") from error
+        return pandas.DataFrame([asdict(one) for one in self.differences])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the comparison as a JSON-serialisable dictionary."""
+        facts = {name: getattr(self, name) for name in ("mode", "level", "samples", "seed")}
+        lists = {name: [asdict(one) for one in getattr(self, name)] for name in ("scores", "differences")}
+        return {**facts, "runs": dict(self.runs), **lists, "notes": list(self.notes)}
+
+    def to_json(self) -> str:
+        """Return the comparison as JSON."""
+        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure: the score and interval of each model on each task.
+
+        Raises UserError if matplotlib is not installed.
+        """
+        from dcpcse.analysis.plots.score_intervals import draw_score_intervals
+
+        points = {
+            model: {one.task: (one.value, one.low, one.high) for one in self.scores if one.model == model}
+            for model in self.runs
+        }
+        return draw_score_intervals(points, self.level)
+
+
+def _with_interval(score: ModelScore) -> str:
+    return f"{score.value:.2f}" + ("" if score.low is None else f" [{score.low:.2f}, {score.high:.2f}]")
+
+
+def _p_value(p: float | None) -> str:
+    return "" if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def compare_runs(
+    models: Mapping[str, Sequence[RunOutcomes]],
+    *,
+    level: float = 0.95,
+    samples: int = significance.SAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """Compare models by the outcomes of their runs on the tasks that all runs have.
+
+    models: name → runs with different seeds. Raises UserError if there is one model only, if runs differ in mode or
+    data, if a run is given twice as two seeds, or if a task has too few examples.
+    """
+    if len(models) < 2:
+        raise UserError(f"{plural(len(models), 'model')} given; give at least two models to compare")
+    runs = [(name, run) for name, of_model in models.items() for run in of_model]
+    mode = _common_mode(runs)
+    tasks, notes = _common_tasks(runs)
+    for task in tasks["examples"]:
+        _require_same_data(task, runs)
+    _require_different_seeds(models)
+    resampled = _resample(models, tasks, samples, seed)
+    names = list(models)
+    pairs = list(combinations(range(len(names)), 2))
+    pairs = pairs if len(names) <= ALL_PAIRS else [pair for pair in pairs if pair[0] == 0]
+    scores = [score for row in resampled for score in row.scores(models, level)]
+    differences = [one for first, second in pairs for one in _differences(resampled, names, first, second, level)]
+    notes += _notes(models, resampled, scores, differences)
+    counts = {name: len(of_model) for name, of_model in models.items()}
+    return Comparison(counts, scores, differences, notes, level, samples, seed, mode)
+
+
+def _common_mode(runs: Sequence[tuple[str, RunOutcomes]]) -> str | None:
+    modes = {run.mode: (name, run) for name, run in runs if run.mode is not None}
+    if len(modes) > 1:
+        (one, (first, _)), (other, (second, _)) = list(modes.items())[:2]
+        raise UserError(
+            f"{first} was evaluated in mode {one} and {second} in mode {other}; evaluate all of them in one mode"
+        )
+    return next(iter(modes), None)
+
+
+def _common_tasks(runs: Sequence[tuple[str, RunOutcomes]]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the tasks that all runs have, with outcomes of `examples` or as `main_scores` only, and notes.
+
+    Tasks are in the order of the published tables, others after them. Raises UserError if there is no common task.
+    """
+    given = list(dict.fromkeys(task for _, run in runs for task in (*run.tasks, *run.main_scores)))
+    order = {task: place for place, task in enumerate(FAMILY_OF)}
+    given.sort(key=lambda task: order.get(task, len(order)))
+    tasks: dict[str, list[str]] = {"examples": [], "main_scores": []}
+    notes: list[str] = []
+    missing: dict[tuple[str, ...], list[str]] = {}
+    for task in given:
+        lacking = dict.fromkeys(name for name, run in runs if task not in run.tasks)
+        if not lacking:
+            tasks["examples"].append(task)
+        elif all(task in run.main_scores for _, run in runs):
+            tasks["main_scores"].append(task)
+        else:
+            missing.setdefault(tuple(lacking), []).append(task)
+    if not any(tasks.values()):
+        lists = "; ".join(f"{name}: {', '.join([*run.tasks, *run.main_scores]) or 'none'}" for name, run in runs)
+        raise UserError(f"the models have no task in common ({lists}); evaluate them on the same tasks")
+    for names, left in missing.items():
+        notes.append(f"left out, since there is no result of {', '.join(names)}: {', '.join(left)}")
+    return tasks, notes
+
+
+def _require_same_data(task: str, runs: Sequence[tuple[str, RunOutcomes]]) -> None:
+    """Raise UserError unless all runs have the same number of examples and, if they are known, gold scores."""
+    (first, base), *others = [(name, run.tasks[task]) for name, run in runs]
+    for name, found in others:
+        problem = None
+        if found.statistic != base.statistic:
+            problem = f"{found.statistic} and {base.statistic}"
+        elif len(found.values) != len(base.values):
+            problem = f"{len(found.values):,} and {len(base.values):,} {base.examples}"
+        elif found.gold is not None and base.gold is not None and not np.array_equal(found.gold, base.gold):
+            problem = f"{int(np.sum(found.gold != base.gold)):,} gold scores differ"
+        if problem:
+            raise UserError(
+                f"{task}: {name} and {first} were evaluated on different data ({problem}); evaluate both on the same"
+            )
+
+
+def _require_different_seeds(models: Mapping[str, Sequence[RunOutcomes]]) -> None:
+    """Raise UserError if two runs of a model have the same cosines: they are one run."""
+    for name, runs in models.items():
+        for first, second in combinations(range(len(runs)), 2):
+            shared = set(runs[first].tasks) & set(runs[second].tasks)
+            cosines = [task for task in shared if runs[first].tasks[task].statistic != "accuracy"]
+            if cosines and all(
+                np.array_equal(runs[first].tasks[task].values, runs[second].tasks[task].values) for task in shared
+            ):
+                raise UserError(
+                    f"runs {first + 1} and {second + 1} of {name} have the same outcomes; give each seed once, and a "
+                    "model without seeds as one run"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """A task or an average: its resampled scores, or main scores (R,) of each model; what its examples are called."""
+
+    task: str
+    size: int | None
+    examples: str
+    resampled: significance.ResampledScores | None
+    main_scores: Sequence[np.ndarray] = ()
+    is_average: bool = False
+
+    def scores(self, models: Mapping[str, Sequence[RunOutcomes]], level: float) -> Iterator[ModelScore]:
+        for number, (name, runs) in enumerate(models.items()):
+            if self.resampled is None:
+                yield ModelScore(self.task, name, len(runs), None, float(self.main_scores[number].mean()))
+                continue
+            found = significance.estimate(self.resampled, number, level)
+            points = (100 * part for part in (found.value, found.low, found.high))
+            yield ModelScore(self.task, name, len(runs), self.size, *points, found.covers(self.examples))
+
+    def difference(self, names: Sequence[str], first: int, second: int, level: float) -> ModelDifference:
+        place = (self.task, names[first], names[second])
+        if self.resampled is None:
+            return ModelDifference(*place, float(self.main_scores[second].mean() - self.main_scores[first].mean()))
+        found = significance.difference(self.resampled, first, second, level)
+        points = (100 * part for part in (found.value, found.low, found.high))
+        return ModelDifference(*place, *points, found.p, covers=found.covers(self.examples))
+
+
+def _resample(
+    models: Mapping[str, Sequence[RunOutcomes]], tasks: Mapping[str, Sequence[str]], samples: int, seed: int
+) -> list[_Row]:
+    """Return a row for each task, and an average for each family of at least two tasks."""
+    rows: list[_Row] = []
+    families: dict[str, list[_Row]] = {}
+    for number, task in enumerate(tasks["examples"]):
+        runs = [[run.tasks[task] for run in of_model] for of_model in models.values()]
+        resampled = _resample_task(task, runs, samples, [seed, number])
+        rows.append(_Row(task, len(runs[0][0].values), f"test {runs[0][0].examples}", resampled))
+        families.setdefault(_family(task, models), []).append(rows[-1])
+    averages = {
+        name: _Row(name, None, of_family[0].examples, significance.average([one.resampled for one in of_family]))
+        for name, of_family in families.items()
+        if len(of_family) > 1
+    }
+    main: dict[str, list[_Row]] = {}
+    for task in tasks["main_scores"]:
+        scores = [np.array([run.main_scores[task] for run in of_model]) for of_model in models.values()]
+        rows.append(_Row(task, None, "tasks", None, scores))
+        main.setdefault(_family(task, models), []).append(rows[-1])
+    for name, of_family in main.items():
+        label = f"{name}, main scores" if name in averages else name
+        scores = [np.stack(one, axis=1) for one in zip(*(row.main_scores for row in of_family), strict=True)]
+        if len(of_family) >= significance.STATISTICS["mean"].least:
+            outcomes = significance.Outcomes("mean", [one / 100 for one in scores], examples="tasks")
+            resampled = significance.resample(outcomes, samples, [seed, len(tasks["examples"])])
+            averages[label] = _Row(label, len(of_family), "tasks", resampled)
+        elif len(of_family) > 1:
+            averages[label] = _Row(label, None, "tasks", None, [one.mean(axis=1) for one in scores])
+    named = [replace(row, task="Avg." if len(averages) == 1 else f"Avg. {name}") for name, row in averages.items()]
+    return [*rows, *(replace(row, is_average=True) for row in named)]
+
+
+def _resample_task(
+    task: str, runs: Sequence[Sequence[ExampleOutcomes]], samples: int, seed: Sequence[int]
+) -> significance.ResampledScores:
+    first = runs[0][0]
+    gold = None if first.statistic == "accuracy" else first.gold
+    values = [np.stack([run.values for run in of_model]) for of_model in runs]
+    try:
+        outcomes = significance.Outcomes(first.statistic, values, gold, first.examples)
+        return significance.resample(outcomes, samples, seed)
+    except ValueError as error:
+        raise UserError(f"{task}: {error}; evaluate on more data") from error
+
+
+def _family(task: str, models: Mapping[str, Sequence[RunOutcomes]]) -> str:
+    """Return the family of a task, as a results file or senteval names it."""
+    first = next(iter(models.values()))[0]
+    if found := first.families.get(task) or FAMILY_OF.get(task):
+        return found
+    return FAMILY_OF_STATISTIC[first.tasks[task].statistic] if task in first.tasks else "other"
+
+
+def _differences(
+    rows: Sequence[_Row], names: Sequence[str], first: int, second: int, level: float
+) -> list[ModelDifference]:
+    """Return the difference of two models on each task, with p-values adjusted for the number of tasks."""
+    found = [row.difference(names, first, second, level) for row in rows]
+    tests = [place for place, (row, one) in enumerate(zip(rows, found, strict=True)) if one.p is not None]
+    tasks = [place for place in tests if not rows[place].is_average]
+    adjusted = dict(zip(tasks, significance.holm([found[place].p for place in tasks]), strict=True))
+    for place in tests:
+        p = adjusted.get(place, found[place].p)
+        better = found[place].second if found[place].value > 0 else found[place].first
+        verdict = f"{better} is better" if p < 1 - level else UNDECIDED
+        found[place] = replace(found[place], p_holm=adjusted.get(place), verdict=verdict)
+    return found
+
+
+def _notes(
+    models: Mapping[str, Sequence[RunOutcomes]],
+    rows: Sequence[_Row],
+    scores: Sequence[ModelScore],
+    differences: Sequence[ModelDifference],
+) -> list[str]:
+    """Return lines on what the intervals cover, on unequal numbers of runs, and on tasks without examples."""
+    owners: dict[str, dict[str, None]] = {}
+    for one in differences:
+        if one.covers:
+            owners.setdefault(one.covers, {})[f"{one.second} minus {one.first}"] = None
+    for one in scores:
+        if one.covers and (one.covers not in owners or len(owners) > 1):
+            owners.setdefault(one.covers, {})[one.model] = None
+    notes = [line if len(owners) == 1 else f"{', '.join(of)}: {line}" for line, of in owners.items()]
+    counts = {name: len(runs) for name, runs in models.items()}
+    if len(set(counts.values())) > 1:
+        given = ", ".join(f"{name} {count}" for name, count in counts.items())
+        notes.append(
+            f"unequal numbers of runs ({given}); an interval of a difference covers seeds from "
+            f"{significance.LEAST_SEEDS} of both models"
+        )
+    if any(row.resampled is None for row in rows):
+        notes.append("results with main scores only do not tell how sure they are on one task; tasks are resampled")
+    return notes

@@ -1,0 +1,199 @@
+"""`dcpcse.compare`: the scores of several models with intervals, and paired tests of their differences."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from senteval.names import FAMILY_OF, TASK_SETS
+
+from dcpcse.api.evaluate import evaluate
+from dcpcse.api.words import python_words
+from dcpcse.utils.arguments import known_arguments, number, whole_number
+from dcpcse.utils.console import notify
+from dcpcse.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dcpcse.analysis.model_comparison import Comparison
+    from dcpcse.evaluation.evaluation_result import EvaluationResult
+    from dcpcse.evaluation.outcomes import RunOutcomes
+
+
+@known_arguments
+@python_words(custom_data="official=False")
+def compare(
+    models: Any,
+    tasks: Any = None,
+    *,
+    names: Sequence[str | None] | None = None,
+    pairs: Any = None,
+    labels: Any = None,
+    mode: str = "test",
+    data_dir: str | Path = "SentEval/data",
+    official: bool = True,
+    batch_size: int = 128,
+    cache_dir: str | Path | None = None,
+    show_progress: bool = True,
+    level: float = 0.95,
+    samples: int = 2000,
+    seed: int = 0,
+) -> "Comparison":
+    """Compare two or more models by a paired bootstrap over test examples and, from three seeds a side, over seeds.
+
+    models: a list of models, or a dict of name → model. A model is anything that `dcpcse.evaluate` takes, a result of
+    it, or a results file: one of `dcpcse evaluate --output_file` or `--similarities_file`, or mteb's results (the file
+    of a task, or the folder of all). A list in place of a model contains its runs (seeds). names: names of
+    the models, in place of those of their folders; None keeps one.
+
+    tasks, pairs, labels, mode, data_dir, official, batch_size, cache_dir, show_progress: as in `dcpcse.evaluate`. By
+    default, tasks are those of the given results if there are any. Only tasks that all runs have are compared. Of
+    results with main scores only, such as mteb's, the tasks of the average are resampled.
+
+    level: coverage of the intervals. samples, seed: number of resamples and their seed. Printed, the result shows the
+    scores of each model with its interval, and for each difference its interval, p-value, the p-value adjusted for the
+    number of tasks (Holm), and whether one model is better or the two cannot be told apart. Up to three models, all
+    pairs are compared, otherwise each model with the first one. See docs/compare.md for the method.
+
+    Raises UserError if there is one model only, the data or modes of results differ, or a task has too few examples.
+    """
+    options = {"data_dir": data_dir, "official": official, "batch_size": batch_size, "cache_dir": cache_dir}
+    return compare_models(
+        models,
+        names,
+        tasks=tasks,
+        pairs=pairs,
+        labels=labels,
+        mode=mode,
+        evaluate=partial(evaluate, **options, show_progress=show_progress),
+        level=level,
+        samples=samples,
+        seed=seed,
+    )
+
+
+def compare_models(
+    models: Any,
+    names: Sequence[str | None] | None,
+    *,
+    tasks: Any,
+    pairs: Any,
+    labels: Any,
+    mode: str,
+    evaluate: "Callable[..., EvaluationResult]",
+    level: float,
+    samples: int,
+    seed: int,
+) -> "Comparison":
+    """See `compare`. evaluate: called with a model and the keywords tasks, pairs, labels and mode."""
+    from dcpcse.analysis.model_comparison import compare_runs
+
+    number("level", level, 0.5, 0.999)
+    whole_number("samples", samples, 100)
+    whole_number("seed", seed, 0)
+    groups = _named(models, names)
+    if len(groups) < 2:
+        raise UserError("one model is given; give at least two to compare, or a list inside the list for its seeds")
+    given = {name: [_given_outcomes(entry) for entry in entries] for name, entries in groups.items()}
+    results = [found for of_model in given.values() for found in of_model if found is not None]
+    if results and tasks is None and pairs is None and labels is None:
+        tasks = [task for task in results[0].families if task in FAMILY_OF] or None
+    chosen = _chosen(tasks)
+    # Data that can be read only once are kept for all models.
+    own = {"pairs": pairs, "labels": labels}
+    data = {name: list(one) if isinstance(one, Iterator) else one for name, one in own.items()}
+    runs: dict[str, list[RunOutcomes]] = {}
+    for name, entries in groups.items():
+        runs[name] = []
+        for place, (entry, found) in enumerate(zip(entries, given[name], strict=True), start=1):
+            if found is None:
+                notify(f"evaluating {name}" + (f", run {place} of {len(entries)}" if len(entries) > 1 else ""))
+                found = _outcomes(evaluate(entry, tasks=tasks, mode=mode, **data), name)
+            runs[name].append(found if chosen is None else _with_tasks(found, chosen))
+    return compare_runs(runs, level=level, samples=samples, seed=seed)
+
+
+def _named(models: Any, names: Sequence[str | None] | None) -> dict[str, list[Any]]:
+    """Return name → runs of each model. Raises UserError for other types, and for names that do not fit."""
+    if isinstance(models, Mapping):
+        if names is not None:
+            raise UserError("names has no effect on a dict of models; leave it out")
+        if wrong := [name for name in models if not isinstance(name, str) or not name.strip()]:
+            raise UserError(f"models: the name {wrong[0]!r} is not a string; give each model a name")
+        entries, named = [*models.values()], [*models]
+    elif isinstance(models, list | tuple):
+        entries, named = [*models], names
+    else:
+        raise UserError(f"models is {models!r:.60}; give a list of models, or a dict of name → model")
+    groups = [[*entry] if isinstance(entry, list | tuple) else [entry] for entry in entries]
+    if empty := [place for place, group in enumerate(groups, start=1) if not group]:
+        raise UserError(f"models: model {empty[0]} is an empty list; give at least one run")
+    named = [None] * len(groups) if named is None else named
+    is_list = isinstance(named, list | tuple) and all(name is None or isinstance(name, str) for name in named)
+    if not is_list or len(named) != len(groups):
+        raise UserError(f"names is {named!r:.60}; give a list of {len(groups)} names, one of each model")
+    if twice := [name for name, count in Counter(filter(None, named)).items() if count > 1]:
+        raise UserError(f"names: {twice[0]!r:.60} is given twice; give each model a name of its own")
+    found = [
+        name or _name(group) or f"model {place}"
+        for place, (name, group) in enumerate(zip(named, groups, strict=True), 1)
+    ]
+    return dict(zip(_distinct(found), groups, strict=True))
+
+
+def _name(runs: Sequence[Any]) -> str:
+    """Return a name of a model: the last part of its path, without what its runs do not share."""
+    if all(isinstance(run, str | os.PathLike) for run in runs):
+        paths = [os.path.normpath(os.fspath(run)) for run in runs]
+        # Characters, not parts of paths: result/sup-0 and result/sup-1 are "sup".
+        shared = paths[0] if len(paths) == 1 else os.path.commonprefix(paths).rstrip("-_/. ")  # noqa: RUF071
+        return Path(shared).stem if shared.endswith((".json", ".npz")) else Path(shared).name
+    name = getattr(runs[0], "__name__", "")
+    return name if name.isidentifier() else ""
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Number names that occur more than once: model, model (2)."""
+    seen: Counter[str] = Counter()
+    distinct = []
+    for name in names:
+        seen[name] += 1
+        distinct.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return distinct
+
+
+def _given_outcomes(entry: Any) -> "RunOutcomes | None":
+    """Return the outcomes of a result or results file; None for a model that must be evaluated first."""
+    from dcpcse.evaluation.evaluation_result import EvaluationResult
+    from dcpcse.evaluation.outcomes import is_results, read_outcomes
+
+    if isinstance(entry, EvaluationResult):
+        return _outcomes(entry, "the given result")
+    is_path = isinstance(entry, str | os.PathLike)
+    return read_outcomes(Path(entry)) if is_path and is_results(Path(entry)) else None
+
+
+def _outcomes(evaluation: "EvaluationResult", source: str) -> "RunOutcomes":
+    from dcpcse.evaluation.outcomes import outcomes_of_results
+
+    return outcomes_of_results(evaluation.results, evaluation.mode, source)
+
+
+def _chosen(tasks: Any) -> set[str] | None:
+    """Return the names of the chosen tasks of results; None for all of them, or if `tasks` contains own pairs."""
+    given = [tasks] if isinstance(tasks, str) else tasks
+    if not isinstance(given, list | tuple) or not given or not all(isinstance(one, str) for one in given):
+        return None
+    return {task for one in given for task in TASK_SETS.get(one, (one,))}
+
+
+def _with_tasks(run: "RunOutcomes", chosen: set[str]) -> "RunOutcomes":
+    """Return a run with the chosen tasks of senteval, and all tasks of own data and of mteb."""
+
+    def kept(task: str) -> bool:
+        return task in chosen or task not in FAMILY_OF
+
+    tasks = {task: found for task, found in run.tasks.items() if kept(task)}
+    return replace(run, tasks=tasks, main_scores={task: one for task, one in run.main_scores.items() if kept(task)})

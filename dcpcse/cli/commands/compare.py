@@ -1,0 +1,124 @@
+"""`dcpcse compare A B`: compare the scores of models, with intervals and paired tests."""
+
+import argparse
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from senteval.names import TASK_SETS
+
+from dcpcse.encoders.pooling import POOLERS, UNTRAINED
+from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.console import print_result
+from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.files import require_output, write_files
+from dcpcse.utils.option_fields import SEED, Whole
+
+if TYPE_CHECKING:
+    from dcpcse.evaluation.evaluation_result import EvaluationResult
+
+DESCRIPTION = """Compare models by their outcomes on test examples: the score of each model with a confidence interval,
+and each difference with its interval, its p-value (paired bootstrap) and the p-value adjusted for the number of tasks
+(Holm). From three seeds a side, intervals and p-values cover seeds as well as examples. `dcpcse runs --compare` shows
+in which settings and logged values runs differ, without a test."""
+
+
+def compare_command(argv: Sequence[str]) -> None:
+    """Run the command. Raises UserError for mistakes of the user."""
+    args = compare_parser().parse_args(list(argv))
+    names, models = _models(args)
+    for name in ("output_file", "plot"):
+        if getattr(args, name):
+            require_output(Path(getattr(args, name)), f"--{name}", args.overwrite)
+    if args.overwrite and not (args.output_file or args.plot):
+        raise UserError("--overwrite has no effect without --output_file or --plot; leave it out")
+    if args.plot and Path(args.plot).suffix not in (".png", ".svg"):
+        raise UserError(f"--plot {args.plot}: must end in .png or .svg")
+    # Imported here, because this takes seconds.
+    from dcpcse.api.compare import compare_models
+    from dcpcse.api.evaluate import evaluate
+    from dcpcse.inference.arguments import EncoderArguments
+    from dcpcse.inference.loading import is_trained, load_model
+
+    # Without its decorators, which replace the names of options by those of Python's parameters.
+    plain = inspect.unwrap(evaluate)
+    options = {"data_dir": args.data_dir, "official": not args.custom_data, "batch_size": args.batch_size}
+
+    def evaluate_path(path: str, **data: Any) -> "EvaluationResult":
+        encoder = EncoderArguments(pooler_type=args.pooler, cache_dir=args.cache_dir)
+        model = path if args.pooler is None or is_trained(path, encoder) else load_model(path, encoder)
+        return plain(model, **data, **options, cache_dir=args.cache_dir)
+
+    comparison = compare_models(
+        models,
+        names,
+        tasks=args.tasks,
+        pairs=args.pairs,
+        labels=args.labels,
+        mode=args.mode,
+        evaluate=evaluate_path,
+        level=args.level,
+        samples=args.samples,
+        seed=args.seed,
+    )
+    print_result(str(comparison))
+    written = {Path(args.output_file): comparison.to_json()} if args.output_file else {}
+    if args.plot:
+        from dcpcse.analysis.plots import style
+
+        path = Path(args.plot)
+        written[path] = (style.png if path.suffix == ".png" else style.svg)(comparison.plot())
+    write_files(written)
+
+
+def _models(args: argparse.Namespace) -> tuple[list[str | None], list[list[str]]]:
+    """Return the names of the models, None for those without one, and the paths of the runs of each."""
+    names, models = [None] * len(args.models), [[path] for path in args.models]
+    for text in args.model:
+        name, _, paths = text.partition("=")
+        runs = [path for path in paths.split(",") if path]
+        if not name.strip() or not runs:
+            raise UserError(f"--model {text}: must be NAME=FOLDER, or NAME=FOLDER,FOLDER,... with a folder per seed")
+        names.append(name)
+        models.append(runs)
+    if len(models) < 2:
+        raise UserError(f"{plural(len(models), 'model')} given; give at least two: dcpcse compare A B")
+    return names, models
+
+
+def compare_parser() -> CommandParser:
+    """Return the parser of the command."""
+    parser = CommandParser("dcpcse compare", description=DESCRIPTION)
+    add = parser.add_argument
+    add(
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="Model folder or hub id, or its results: a file of evaluation.py --similarities_file (.npz) or "
+        "--output_file (.json), or a folder of mteb's results.",
+    )
+    add(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME=RUN[,RUN...]",
+        help="Model with a name and its runs, one per seed, such as dcpcse=result/seed-0,result/seed-1,result/seed-2. "
+        "Can be repeated, and combined with MODEL.",
+    )
+    add("--pooler", choices=[*POOLERS, *UNTRAINED], help="Pooler of encoders that are no output folders of train.py.")
+    add("--tasks", nargs="+", metavar="TASK", help=f"Tasks or task sets ({', '.join(TASK_SETS)}). Default: sts.")
+    add("--pairs", metavar="FILE", help="File of your own scored pairs, as for dcpcse evaluate.")
+    add("--labels", metavar="FILE", help="File of your own labelled texts, as for dcpcse evaluate.")
+    add("--mode", choices=["test", "fasttest", "dev"], default="test", help="As for dcpcse evaluate.")
+    add("--data_dir", default="SentEval/data", help="Folder that contains downstream/ (and clustering/).")
+    add("--custom_data", action="store_true", help="The files are your own: do not check them for official sizes.")
+    add("--batch_size", type=Whole(1), default=128, help="Maximum number of sentences in a batch.")
+    add("--cache_dir", metavar="FOLDER", help="Folder for embeddings, which a later comparison reads.")
+    add("--level", type=float, default=0.95, help="Coverage of the intervals.")
+    add("--samples", type=Whole(100), default=2000, help="Number of resamples.")
+    add("--seed", type=SEED, default=0, help="Seed of the resamples.")
+    add("--output_file", metavar="FILE", help="Write the comparison to a JSON file.")
+    add("--plot", metavar="FILE", help="Draw the scores with their intervals (.png or .svg).")
+    add("--overwrite", action="store_true", help="Replace existing files.")
+    return parser

@@ -1,0 +1,199 @@
+"""The outcomes of one run on each example of its tasks, from an evaluation or from results files."""
+
+import io
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from huggingface_hub.dataclasses import strict
+from senteval import Result
+from senteval.names import FAMILY_OF
+
+from dcpcse.utils import schema
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import parse_json, read_bytes, read_text
+from dcpcse.utils.run_files import is_number, read_scores
+
+MTEB_FACTS = "model_meta.json"
+"""The file with which mteb describes the model in a folder of its results."""
+
+MTEB = "mteb"
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleOutcomes:
+    """The outcomes of one run on the n examples of a task.
+
+    statistic: the score, as in `dcpcse.evaluation.significance.STATISTICS`. values: cosines (n,), or whether each
+    example is classified correctly. gold: gold scores or classes (n,), None if they are unknown.
+    """
+
+    statistic: str
+    values: np.ndarray
+    gold: np.ndarray | None
+
+    @property
+    def examples(self) -> str:
+        """What the examples are called."""
+        return "examples" if self.statistic == "accuracy" else "pairs"
+
+
+@dataclass(frozen=True, eq=False)
+class RunOutcomes:
+    """The outcomes of one run by task.
+
+    source: where they come from, for messages. mode: test, fasttest or dev; None if it is unknown. tasks: task → its
+    outcomes, for tasks that have them. main_scores: task → main score × 100; empty for an .npz file alone. families:
+    task → the family whose tasks are averaged.
+    """
+
+    source: str
+    mode: str | None
+    tasks: Mapping[str, ExampleOutcomes]
+    main_scores: Mapping[str, float] = field(default_factory=dict)
+    families: Mapping[str, str] = field(default_factory=dict)
+
+
+ARRAYS = {"gold": "gold", "cosine": "cosines", "correct": "correct"}
+"""Name of an array in a file of outcomes, after `TASK/` → the attribute of results that contains it."""
+
+
+def example_arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:
+    """Return the arrays (n,) of all results that have outcomes of examples, by `TASK/NAME` as in the .npz file."""
+    arrays: dict[str, np.ndarray] = {}
+    for task, result in results.items():
+        found = {name: getattr(result, attribute, None) for name, attribute in ARRAYS.items()}
+        if found["cosine"] is not None or found["correct"] is not None:
+            arrays |= {f"{task}/{name}": array for name, array in found.items() if array is not None}
+    return arrays
+
+
+def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return the content of an .npz file."""
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    return content.getvalue()
+
+
+def outcomes_of_results(results: Mapping[str, Result], mode: str, source: str) -> RunOutcomes:
+    """Return the outcomes that the results of an evaluation contain."""
+    tasks = _tasks(example_arrays(results), source)
+    others = {
+        task: result.points for task, result in results.items() if task not in tasks and hasattr(result, "points")
+    }
+    return RunOutcomes(source, mode, tasks, others, {task: result.family for task, result in results.items()})
+
+
+def is_results(path: Path) -> bool:
+    """Return whether a path is a results file (.json, .npz) or a folder of mteb's results, not a model."""
+    return path.suffix in (".json", ".npz") if path.is_file() else bool(path.is_dir() and _mteb_files(path))
+
+
+def read_outcomes(path: Path) -> RunOutcomes:
+    """Read the outcomes of a run from the results of evaluation.py or of mteb.
+
+    path: a file of --similarities_file (.npz); a file of --output_file (.json), whose outcomes are read from the .npz
+    file of the same name or from similarities.npz in the same folder, if there is one; a result of mteb (.json), or a
+    folder of them. Raises UserError if the content is damaged or is something else.
+    """
+    if path.is_dir():
+        return _of_mteb(path, _mteb_files(path))
+    if path.suffix == ".npz":
+        return RunOutcomes(str(path), None, _tasks(_read_arrays(path), str(path)))
+    scores = read_scores(path)
+    if scores is None:
+        return _of_mteb(path, [path])
+    families = {
+        task: content.get("family") or FAMILY_OF.get(task, "") for task, content in scores.get("tasks", {}).items()
+    }
+    beside = [other for other in (path.with_suffix(".npz"), path.with_name("similarities.npz")) if other.is_file()]
+    tasks = _tasks(_read_arrays(beside[0]), str(beside[0])) if beside else {}
+    tasks = {task: found for task, found in tasks.items() if task in scores["scores_x100"]}
+    for task, found in tasks.items():
+        if found.gold is not None and found.statistic == "spearman":
+            _require_score(found, scores["scores_x100"][task], task, path, beside[0])
+    main_scores = {task: score for task, score in scores["scores_x100"].items() if score is not None}
+    return RunOutcomes(str(path), scores.get("mode"), tasks, main_scores, families)
+
+
+def _require_score(found: ExampleOutcomes, score: float, task: str, path: Path, arrays: Path) -> None:
+    """Raise UserError unless the cosines give the recorded score × 100: the files are of one evaluation then."""
+    from scipy import stats  # imported here because it is slow
+
+    if abs(100 * stats.spearmanr(found.values, found.gold).statistic - score) > 0.01:
+        raise UserError(
+            f"{path} and {arrays} are of different evaluations: the scores of {task} differ; give one file"
+        )
+
+
+def _tasks(arrays: Mapping[str, np.ndarray], source: str) -> dict[str, ExampleOutcomes]:
+    """Return task → outcomes, from arrays by `TASK/NAME`. Raises UserError for arrays that do not fit together."""
+    tasks = {}
+    for task in dict.fromkeys(name.rpartition("/")[0] for name in arrays):
+        gold, cosines, correct = (arrays.get(f"{task}/{name}") for name in ARRAYS)
+        values = cosines if correct is None else correct
+        usable = values is not None and values.ndim == 1 and (gold is not None or correct is not None)
+        if not usable or (gold is not None and gold.shape != values.shape):
+            raise UserError(f"{source} is damaged: {task} needs gold and cosine, or correct, of one length")
+        if not all(np.isfinite(one).all() for one in (values, *([] if gold is None else [gold]))):
+            raise UserError(f"{source}: the outcomes of {task} contain NaN or infinity; evaluate the model again")
+        if correct is not None:
+            tasks[task] = ExampleOutcomes("accuracy", values.astype(bool), gold)
+        else:
+            # As for own pairs: pairs with the scores 0 and 1 are evaluated by average precision.
+            is_binary = task not in FAMILY_OF and set(np.unique(gold)) == {0, 1}
+            tasks[task] = ExampleOutcomes("average_precision" if is_binary else "spearman", values, gold)
+    return tasks
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    with schema.explained(path):
+        content = read_bytes(path)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files if name.rpartition("/")[2] in ARRAYS}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise UserError(f"{path} is damaged or not an .npz file; evaluate the model again") from error
+    if not arrays or not all(array.dtype.kind in "biuf" for array in arrays.values()):
+        raise UserError(f"{path} contains no outcomes; give a file written by evaluation.py --similarities_file")
+    return arrays
+
+
+@strict
+@dataclass(kw_only=True)
+class MtebRecord(schema.Foreign):
+    """A file that mteb writes for each task: the scores of each split and subset."""
+
+    task_name: str
+    scores: dict
+
+
+def _mteb_files(folder: Path) -> list[Path]:
+    """Return mteb's results in a folder: beside its description of the model, or in its only revision."""
+    inside = [folder, *(path for path in sorted(folder.iterdir()) if path.is_dir())]
+    found = [path for path in inside if (path / MTEB_FACTS).is_file()]
+    return [path for path in sorted(found[0].glob("*.json")) if path.name != MTEB_FACTS] if len(found) == 1 else []
+
+
+def _of_mteb(source: Path, files: list[Path]) -> RunOutcomes:
+    scores = {}
+    for path in files:
+        with schema.explained(path):
+            content = parse_json(read_text(path))
+            if not isinstance(content, dict) or "task_name" not in content:
+                raise UserError(f"{path}: neither a file of evaluation.py --output_file nor a result of mteb")
+            schema.check(MtebRecord, content)
+        scores[f"{MTEB}/{content['task_name']}"] = 100 * _main_score(content["scores"], path)
+    return RunOutcomes(str(source), None, {}, scores, dict.fromkeys(scores, MTEB))
+
+
+def _main_score(scores: Mapping[str, Any], path: Path) -> float:
+    """Return the main score as a fraction, averaged over splits and subsets as in mteb."""
+    subsets = [subset for split in scores.values() if isinstance(split, list) for subset in split]
+    found = [subset.get("main_score") if isinstance(subset, dict) else None for subset in subsets]
+    if not found or not all(map(is_number, found)):
+        raise UserError(f"{path}: a main score is missing or not a number; evaluate the task again")
+    return float(np.mean(found))

@@ -1,0 +1,284 @@
+"""dcpcse.compare and `dcpcse compare`: models, seeds, results files and own data; what cannot be compared."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+from senteval_tiny import hashed_encode, write_tiny_data, write_tiny_task
+
+import dcpcse
+from dcpcse import UserError
+from dcpcse.cli.commands.compare import compare_command
+from dcpcse.evaluation.outcomes import ExampleOutcomes, RunOutcomes, read_outcomes
+from dcpcse.evaluation.results_file import write_similarities
+from dcpcse.evaluation.significance import Outcomes, difference, resample
+
+TASKS = ["STSBenchmark", "STS13"]
+LINE = "this interval covers test pairs, not seeds"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Similarity tasks with 60 pairs and more."""
+    folder = write_tiny_data(tmp_path_factory.mktemp("data"))
+    for name, split in itertools.product(TASKS, ("test", "dev")):
+        if (name, split) != ("STS13", "dev"):
+            write_tiny_task(folder, name, split, count=60)
+    return folder
+
+
+def model(seed: int, noise: float = 0.3):
+    """A function that encodes as the seed 0, with noise of its own."""
+
+    def encode(sentences):
+        exact = hashed_encode(sentences)
+        return exact if not seed else exact + noise * np.random.default_rng(seed).normal(size=exact.shape)
+
+    return encode
+
+
+def compare(models, data, tasks=TASKS, **options):
+    options = {"data_dir": data, "official": False, "samples": 200, "show_progress": False} | options
+    return dcpcse.compare(models, tasks, **options)
+
+
+def evaluate(one, data, tasks=TASKS, **options):
+    return dcpcse.evaluate(one, tasks, data_dir=data, official=False, show_progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def results(data):
+    """Results of five runs."""
+    return [evaluate(model(seed), data) for seed in range(5)]
+
+
+def test_two_models_have_scores_of_evaluate_and_differences_of_the_bootstrap(data, results):
+    found = compare({"one": model(0), "two": results[1]}, data)
+    assert dict(found.runs) == {"one": 1, "two": 1}
+    by_place = {(score.task, score.model): score for score in found.scores}
+    for name, result in (("one", results[0]), ("two", results[1])):
+        for task in TASKS:
+            score = by_place[task, name]
+            assert score.value == pytest.approx(result.scores[task], abs=1e-9)
+            assert score.low < score.value < score.high and score.size == len(result.results[task].gold)
+        assert by_place["Avg.", name].value == pytest.approx(result.average, abs=1e-9)
+    assert [one.task for one in found.differences] == ["STS13", "STSBenchmark", "Avg."]
+    for number, one in enumerate(found.differences[:2]):
+        first, second = (result.results[one.task] for result in results[:2])
+        plain = difference(
+            resample(Outcomes("spearman", [first.cosines, second.cosines], first.gold), 200, [0, number]), 0, 1
+        )
+        assert (one.value, one.low, one.high, one.p) == pytest.approx(
+            (100 * plain.value, 100 * plain.low, 100 * plain.high, plain.p)
+        )
+    assert found.differences[-1].p_holm is None
+    assert min(one.p_holm for one in found.differences[:2]) == pytest.approx(
+        min(1, 2 * min(one.p for one in found.differences[:2]))
+    )
+
+
+def test_a_comparison_is_shown_as_text_html_table_json_and_figure(results):
+    found = dcpcse.compare(results[:2], names=["a<b", "other"], samples=100)
+    text = str(found)
+    assert "a<b" in text and "other minus a<b" in text and LINE in text and repr(found) == text
+    assert "a&lt;b" in found._repr_html_() and LINE in found._repr_html_() and "a<b" not in found._repr_html_()
+    table = found.to_pandas()
+    assert list(table["task"]) == ["STS13", "STSBenchmark", "Avg."]
+    assert table["value"].tolist() == [one.value for one in found.differences]
+    content = json.loads(found.to_json())
+    assert content["runs"] == {"a<b": 1, "other": 1} and content["notes"] == [LINE] and content["mode"] == "test"
+    axes = found.plot().axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["STS13", "STSBenchmark", "Avg."]
+
+
+def test_a_model_against_itself_cannot_be_told_apart(data):
+    found = compare([model(0), model(0)], data)
+    assert list(found.runs) == ["encode", "encode (2)"]
+    for one in found.differences:
+        assert (one.value, one.low, one.high, one.p) == (0, 0, 0, 1)
+        assert one.verdict == "cannot be told apart"
+
+
+def test_three_seeds_a_side_cover_seeds_and_fewer_do_not(results):
+    several = {"two": results[:2], "three": results[2:]}
+    found = dcpcse.compare(several, samples=100)
+    assert dict(found.runs) == {"two": 2, "three": 3}
+    assert f"three minus two, two: {LINE}" in found.notes
+    assert "three: this interval covers test pairs and seeds" in found.notes
+    assert any("unequal numbers of runs (two 2, three 3)" in note for note in found.notes)
+    both = dcpcse.compare({"three": results[:3], "others": results[2:]}, samples=100)
+    assert both.notes == ["this interval covers test pairs and seeds"]
+
+
+def test_more_than_three_models_are_compared_with_the_first(results):
+    found = dcpcse.compare(results[:4], names=list("abcd"), samples=100)
+    assert {(one.first, one.second) for one in found.differences} == {("a", other) for other in "bcd"}
+    found = dcpcse.compare(results[:3], names=list("abc"), samples=100)
+    assert len({(one.first, one.second) for one in found.differences}) == 3
+
+
+def test_own_pairs_and_classes_are_compared_and_generators_read_once(data):
+    random = np.random.default_rng(0)
+    words = [" ".join(random.choice(list("abcdefgh"), 3)) for _ in range(80)]
+    pairs = [(one, other, int(i % 3 == 0)) for i, (one, other) in enumerate(itertools.pairwise(words))]
+    labels = [(text, "ab"[i % 2]) for i, text in enumerate(words)]
+    found = compare([model(0), model(1)], data, None, pairs=iter(pairs), labels=iter(labels))
+    own = {score.task: score for score in found.scores}
+    assert set(own) == {"pairs", "labels"} and own["pairs"].size == 79 and own["labels"].size == 80
+    result = evaluate(model(1), data, None, pairs=pairs, labels=labels)
+    assert own["labels"].value == pytest.approx(result.scores["labels"])
+    assert own["pairs"].value == pytest.approx(result.scores["pairs"])
+    assert any("test examples, not seeds" in note for note in found.notes)
+
+
+@pytest.fixture
+def files(results, tmp_path):
+    """Results files of five runs, as evaluation.py writes them."""
+    for number, result in enumerate(results):
+        result.to_json(tmp_path / f"seed-{number}.json")
+        write_similarities(tmp_path / f"seed-{number}.npz", result.results)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["json", "npz"])
+def test_files_of_results_give_the_same_comparison(kind, files, results):
+    paths = [files / f"seed-{number}.{kind}" for number in range(5)]
+    found = dcpcse.compare([paths[:3], paths[3:]], samples=100)
+    expected = dcpcse.compare([results[:3], results[3:]], names=["seed", "seed (2)"], samples=100)
+    assert found.differences == expected.differences and found.scores == expected.scores
+    assert found.mode == ("test" if kind == "json" else None)
+
+
+def test_the_command_compares_named_seeds_and_writes_files(files, capsys):
+    names = [str(files / f"seed-{number}.json") for number in range(5)]
+    written = ["--output_file", str(files / "out.json"), "--plot", str(files / "out.png")]
+    argv = [names[0], names[1], "--model", f"three={','.join(names[2:])}", "--samples", "100", *written]
+    compare_command(argv)
+    shown = capsys.readouterr().out
+    assert "three minus seed-0" in shown and "three (3 runs)" in shown and LINE in shown
+    content = json.loads((files / "out.json").read_text(encoding="utf-8"))
+    assert content["runs"] == {"seed-0": 1, "seed-1": 1, "three": 3}
+    assert (files / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_evaluates_models_and_names_options_in_errors(tiny, data, tmp_path, capsys):
+    argv = [tiny("bert"), tiny("bert", seed=1), "--tasks", "STSBenchmark", "--samples", "100", "--custom_data"]
+    compare_command([*argv, "--data_dir", str(data), "--pooler", "avg"])
+    assert LINE in capsys.readouterr().out
+    for wrong, part in (
+        ([argv[0]], "1 model given; give at least two"),
+        (["--model", "x", argv[0]], "--model x: must be NAME=FOLDER"),
+        ([*argv, "--plot", "a.pdf"], "--plot a.pdf: must end in .png or .svg"),
+        ([*argv, "--overwrite"], "--overwrite has no effect"),
+    ):
+        with pytest.raises(UserError, match=part.replace("(", r"\(")):
+            compare_command(wrong)
+
+
+def write_mteb(folder, scores):
+    """Results of mteb: a file per task, beside its description of the model."""
+    revision = folder / "revision"
+    revision.mkdir(parents=True)
+    (revision / "model_meta.json").write_text("{}")
+    for task, score in scores.items():
+        content = {"task_name": task, "scores": {"test": [{"main_score": score, "hf_subset": "default"}]}}
+        (revision / f"{task}.json").write_text(json.dumps({**content, "mteb_version": "2"}))
+    return folder
+
+
+def test_of_results_of_mteb_the_tasks_are_resampled(tmp_path):
+    random = np.random.default_rng(0)
+    first = random.uniform(0.3, 0.8, size=12)
+    second = first + random.normal(0.01, 0.02, size=12)
+    folders = [
+        write_mteb(tmp_path / name, {f"Task{i}": score for i, score in enumerate(scores)})
+        for name, scores in (("first", first), ("second", second))
+    ]
+    found = dcpcse.compare(folders, samples=4000)
+    average = found.differences[-1]
+    expected = stats.ttest_rel(second, first)
+    low, high = expected.confidence_interval()
+    assert average.value == pytest.approx(100 * np.mean(second - first))
+    assert (average.low, average.high) == pytest.approx((100 * low, 100 * high), abs=0.1)
+    assert average.p == pytest.approx(expected.pvalue, rel=0.2)
+    assert found.differences[0].p is None and found.differences[0].verdict == "not tested"
+    assert "this interval covers tasks, not seeds" in found.notes
+    assert any("tasks are resampled" in note for note in found.notes)
+
+
+def test_a_task_that_one_side_lacks_is_left_out_and_said(results, data):
+    other = evaluate(model(1), data, ["STSBenchmark"])
+    found = dcpcse.compare({"both": results[0], "one": other}, samples=100)
+    assert {score.task for score in found.scores} == {"STSBenchmark"}
+    assert "left out, since there is no result of one: STS13" in found.notes
+
+
+def changed(run: RunOutcomes, **changes) -> RunOutcomes:
+    old = run.tasks["STSBenchmark"]
+    new = ExampleOutcomes(old.statistic, changes.get("values", old.values), changes.get("gold", old.gold))
+    return RunOutcomes(run.source, run.mode, {"STSBenchmark": new})
+
+
+def test_other_data_under_the_same_name_are_refused(files):
+    run = read_outcomes(files / "seed-0.npz")
+    gold = run.tasks["STSBenchmark"].gold
+    for name, values, other in (("gold", gold, np.append(gold[1:], 0)), ("size", gold[1:], gold[1:])):
+        arrays = {"STSBenchmark/gold": other, "STSBenchmark/cosine": values + 0.5}
+        np.savez(files / f"{name}.npz", **arrays)
+        with pytest.raises(UserError, match=f"STSBenchmark: {name} and seed-0 were evaluated on different data"):
+            dcpcse.compare([files / "seed-0.npz", files / f"{name}.npz"])
+
+
+def test_files_that_do_not_belong_together_are_refused(files):
+    (files / "seed-0.npz").write_bytes((files / "seed-1.npz").read_bytes())
+    with pytest.raises(UserError, match=r"seed-0\.json and .*seed-0\.npz are of different evaluations"):
+        dcpcse.compare([files / "seed-0.json", files / "seed-2.json"])
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"PK nothing", "is damaged or not an .npz file"),
+        ({"STS12/other": np.zeros(3)}, "contains no outcomes"),
+        ({"STS12/gold": np.zeros(3)}, "needs gold and cosine, or correct"),
+        ({"STS12/gold": np.zeros(3), "STS12/cosine": np.zeros(4)}, "needs gold and cosine, or correct, of one length"),
+        ({"STS12/gold": np.zeros(30), "STS12/cosine": np.full(30, np.nan)}, "contain NaN or infinity"),
+        ({"STS12/gold": np.array(["a"]), "STS12/cosine": np.zeros(1)}, "contains no outcomes"),
+        ({"x/gold": np.arange(9.0), "x/cosine": np.arange(9.0)}, r"x: there are too few pairs \(9\); at least 10"),
+    ],
+)
+def test_a_damaged_file_of_outcomes_is_refused(content, complaint, tmp_path):
+    for name in "ab":
+        path = tmp_path / f"{name}.npz"
+        path.write_bytes(content) if isinstance(content, bytes) else np.savez(path, **content)
+    with pytest.raises(UserError, match=complaint):
+        dcpcse.compare([tmp_path / "a.npz", tmp_path / "b.npz"])
+
+
+def test_what_cannot_be_compared_is_refused_in_one_line(results, data, tmp_path):
+    dev = evaluate(model(0), data, ["STSBenchmark"], mode="dev")
+    (tmp_path / "note.json").write_text('{"some": "json"}')
+    cases = {
+        "one model is given": lambda: dcpcse.compare([results[0]]),
+        "models is 'a'": lambda: dcpcse.compare("a"),
+        "model 2 is an empty list": lambda: dcpcse.compare([results[0], []]),
+        "give a list of 2 names": lambda: dcpcse.compare(results[:2], names=["a"]),
+        "'a' is given twice": lambda: dcpcse.compare(results[:2], names=["a", "a"]),
+        "names has no effect on a dict": lambda: dcpcse.compare({"a": results[0]}, names=["b"]),
+        "mode test and model 2 in mode dev": lambda: dcpcse.compare([results[0], dev]),
+        "runs 1 and 2 of model 1 have the same outcomes": lambda: dcpcse.compare([[results[0]] * 2, results[1]]),
+        "the models have no task in common": lambda: dcpcse.compare(
+            [evaluate(model(0), data, ["STS13"]), evaluate(model(0), data, ["STSBenchmark"])]
+        ),
+        "level": lambda: dcpcse.compare(results[:2], level=95),
+        "samples": lambda: dcpcse.compare(results[:2], samples=5),
+        "neither a file of": lambda: dcpcse.compare([results[0], tmp_path / "note.json"]),
+        "batchsize is no parameter": lambda: dcpcse.compare(results[:2], batchsize=3),
+    }
+    for complaint, action in cases.items():
+        with pytest.raises(UserError) as caught:
+            action()
+        assert complaint in str(caught.value) and "\n" not in str(caught.value), complaint
+        assert "--" not in str(caught.value)
