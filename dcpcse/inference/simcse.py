@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -51,6 +52,31 @@ class SimCSE:
         self.num_cells = whole_number("num_cells", num_cells, 1)
         self.num_cells_in_search = whole_number("num_cells_in_search", num_cells_in_search, 1)
         self.index: SentenceIndex | None = None
+
+    @overload
+    def encode(
+        self,
+        sentence: Sentences,
+        device: str | torch.device | None = None,
+        *,
+        return_numpy: Literal[True],
+        normalize_to_unit: bool = True,
+        keepdim: bool = False,
+        batch_size: int = 64,
+        max_length: int = 128,
+    ) -> np.ndarray: ...
+
+    @overload
+    def encode(
+        self,
+        sentence: Sentences,
+        device: str | torch.device | None = None,
+        return_numpy: Literal[False] = False,
+        normalize_to_unit: bool = True,
+        keepdim: bool = False,
+        batch_size: int = 64,
+        max_length: int = 128,
+    ) -> Tensor: ...
 
     def encode(
         self,
@@ -132,6 +158,16 @@ class SimCSE:
         index = self._built_index()
         index.model = self._encoder(device)
         index.add(sentences_or_file_path, batch_size=batch_size)
+
+    @overload
+    def search(
+        self, queries: str, device: str | torch.device | None = None, threshold: float = 0.6, top_k: int = 5
+    ) -> list[tuple[str, float]]: ...
+
+    @overload
+    def search(
+        self, queries: Sequence[str], device: str | torch.device | None = None, threshold: float = 0.6, top_k: int = 5
+    ) -> list[list[tuple[str, float]]]: ...
 
     def search(
         self, queries: Sentences, device: str | torch.device | None = None, threshold: float = 0.6, top_k: int = 5

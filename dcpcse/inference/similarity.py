@@ -1,7 +1,7 @@
 """Scale vectors to unit length, and compute cosine similarities of vectors and of sentences."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from senteval.scores import cosine, unit_rows
@@ -40,6 +40,18 @@ def pairwise_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     The cosine of equal rows is exactly 1.
     """
     return np.clip(cosine(a, b), -1, 1)
+
+
+@overload
+def similarity(model: Any, a: str, b: str, *, batch_size: int = 128) -> float: ...
+
+
+@overload
+def similarity(model: Any, a: str, b: Sequence[str], *, batch_size: int = 128) -> np.ndarray: ...
+
+
+@overload
+def similarity(model: Any, a: Sequence[str], b: str | Sequence[str], *, batch_size: int = 128) -> np.ndarray: ...
 
 
 def similarity(

@@ -6,7 +6,7 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -223,6 +223,16 @@ class SentenceIndex:
             if self._ivf is not None:
                 self._ivf.add(added)
             self.text = None
+
+    @overload
+    def search(
+        self, queries: str, top_k: int = 5, threshold: float | None = None, *, batch_size: int = 128
+    ) -> list[Hit]: ...
+
+    @overload
+    def search(
+        self, queries: Sequence[str], top_k: int = 5, threshold: float | None = None, *, batch_size: int = 128
+    ) -> list[list[Hit]]: ...
 
     def search(
         self, queries: str | Sequence[str], top_k: int = 5, threshold: float | None = None, *, batch_size: int = 128
