@@ -1,0 +1,70 @@
+"""Run the notebooks of docs/notebooks from the first cell to the last, and print the time that each takes.
+
+    python benchmarks/notebooks.py [NAME ...] [--encoder FOLDER_OR_ID] [--output FOLDER] [--save]
+
+--encoder replaces `ENCODER` of each notebook. The executed copies are written to --output (default: result/notebooks).
+--save also stores the outputs in docs/notebooks, without what is printed to stderr, for the pages of the site.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+NOTEBOOKS = Path(__file__).parent.parent / "docs/notebooks"
+
+
+def run_notebook(path: Path, encoder: str | None = None) -> Any:
+    """Run the cells in a new kernel, in the folder of the notebook, and return the executed notebook.
+
+    Raises nbclient.exceptions.CellExecutionError if a cell raises.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if encoder and "parameters" in cell.metadata.get("tags", ()):
+            cell.source += f"\nENCODER = {encoder!r}"
+    client = NotebookClient(notebook, kernel_name="python3", record_timing=False)
+    return client.execute(cwd=str(path.parent))
+
+
+def without_noise(notebook: Any) -> Any:
+    """Remove what differs from run to run or is not meant for readers: stderr, progress bars and counters."""
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        cell.execution_count = None
+        cell.outputs = [one for one in cell.outputs if one.output_type != "stream" or one.name == "stdout"]
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = None
+            if "image/png" in output.get("data", {}):
+                output.data = {"image/png": output.data["image/png"]}
+    return notebook
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")))
+    parser.add_argument("--encoder")
+    parser.add_argument("--output", type=Path, default=Path("result/notebooks"))
+    parser.add_argument("--save", action="store_true")
+    args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    for name in args.names:
+        path, started = NOTEBOOKS / f"{name}.ipynb", time.perf_counter()
+        executed = run_notebook(path, args.encoder)
+        nbformat.write(executed, args.output / path.name)
+        print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
+        if args.save:
+            sources = nbformat.read(path, as_version=4)
+            for cell, run in zip(sources.cells, without_noise(executed).cells, strict=True):
+                if cell.cell_type == "code":
+                    cell.outputs = run.outputs
+            nbformat.write(sources, path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The notebooks run from the first cell to the last, on a tiny encoder, and are stored without noise."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    return notebook
+
+
+def parameters_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    (cell,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ()))
+    return cell
+
+
+def assigned(cell: nbformat.NotebookNode) -> set[str]:
+    return {target.id for one in ast.parse(cell.source).body if isinstance(one, ast.Assign) for target in one.targets}
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    """One kernel for all notebooks, since it takes seconds to start and to import torch."""
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel (requirements-dev.txt)")
+    from jupyter_client import KernelManager
+
+    manager, cwd = KernelManager(kernel_name="python3"), tmp_path_factory.mktemp("notebooks")
+    manager.start_kernel(cwd=str(cwd), extra_arguments=["--log-level=ERROR"])
+
+    def run(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+        notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
+        executed = nbclient.NotebookClient(notebook, km=manager, timeout=120).execute()
+        executed.cells.pop(0)
+        return executed
+
+    yield run
+    manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_prints_no_warnings(path, kernel, tiny, monkeypatch):
+    notebook = read(path)
+    cell = parameters_of(notebook)
+    small = {"ENCODER": tiny("bert"), "SAMPLE": str(ROOT / "data/sample"), "STEPS": 3, "SEEDS": [0, 1, 2]}
+    assert assigned(cell) <= small.keys()
+    cell.source = "\n".join(f"{name} = {small[name]!r}" for name in assigned(cell))
+    executed = kernel(notebook)
+    outputs = [output for cell in executed.cells if cell.cell_type == "code" for output in cell.outputs]
+    printed = "".join(output.text for output in outputs if output.get("name") == "stderr")
+    assert not re.findall(r".*(?:Warning|Error|Traceback).*", printed)
+    figures = [output.data for output in outputs if "<Figure" in output.get("data", {}).get("text/plain", "")]
+    assert all("image/png" in data for data in figures), "a figure is shown as text"
+
+
+def test_there_are_five_notebooks_in_which_every_cell_is_short():
+    assert len(NOTEBOOKS) == 5
+    for path in NOTEBOOKS:
+        cells = read(path).cells
+        assert cells[0].source.startswith("# ")
+        assert max(len(cell.source.splitlines()) for cell in cells) <= 25, path.stem
+        assert max(len(line) for cell in cells for line in cell.source.splitlines()) <= 130, path.stem
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_without_noise(path):
+    for cell in read(path).cells:
+        assert cell.get("execution_count") is None
+        for output in cell.get("outputs", ()):
+            assert output.output_type in ("display_data", "execute_result") or output.name == "stdout"
+            text = json.dumps({kind: data for kind, data in output.get("data", {}).items() if kind != "image/png"})
+            assert not re.search(r"/(?:tmp|home|root|usr|work)/|Warning|\\u001b|it/s\]", text + output.get("text", ""))
