@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("dcpcse", "SentEval/senteval", "benchmarks")
-PAGES = ("README.md", "SECURITY.md", "CHANGELOG.md", "docs/*.md", "docs/notebooks/*.ipynb", "run_*.sh", "data/*.sh", "dcpcse/presets/*/*.yaml")
+PAGES = ("README.md", "SECURITY.md", "CHANGELOG.md", "docs/*.md", "docs/notebooks/*.ipynb")
+PAGES += ("run_*.sh", "data/*.sh", "dcpcse/presets/*/*.yaml")
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 TEXTS = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
 

@@ -221,6 +221,7 @@ def test_no_option_is_named_that_does_not_exist():
         *("head", "port", "address"),  # of `ray start`
         *("requeue", "signal", "wrap"),  # of sbatch
         *("tokenizer", "text", "sides"),  # of benchmarks/step_speed.py
+        *("encoder", "save", "strict"),  # of benchmarks/notebooks.py, and of mypy
         *("adapter", "sentences", "rounds", "processor_time"),  # of benchmarks/adapters.py
         *("rows", "spread", "repeats"),  # of benchmarks/search.py
         *("list", "runs", "seconds", "findings", "most"),  # of tests/stress

@@ -11,12 +11,15 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 SCRIPT = """
+from pathlib import Path
 from typing import Any, assert_type
 
+import numpy as np
 import torch
 
 import dcpcse
-from dcpcse.losses import EncodedBatch, PerRowLoss
+from dcpcse.losses import EncodedBatch, PerRowLoss, Term
+from dcpcse.methods import Method, sentence_encoder, sentence_pair_views
 
 sentences = ["A man plays the flute.", "Rain fell."]
 
@@ -24,6 +27,27 @@ model = dcpcse.load("result/my-model", device="cpu")
 assert_type(model, dcpcse.SentenceEncoder)
 vectors = model.encode(sentences, batch_size=32, normalize=True)
 print(vectors.shape, model.dimension, model.device)
+dcpcse.load(Path("bert-base-uncased"), pooler="avg")
+
+pairs = [("Rain fell.", "It rained.", 4.8), ("Rain fell.", "A cat sleeps.", 0.2)]
+result = dcpcse.train("bert-base-uncased", sentences, learning_rate=3e-2, pre_seq_len=16, eval_pairs=pairs)
+assert_type(result, dcpcse.TrainingResult)
+assert_type(result.model, dcpcse.SentenceEncoder)
+assert_type(result.metrics, dict[str, float])
+assert_type(result.folder, Path)
+result.plot().savefig("curves.png")
+result.trainer.train()
+
+evaluation = dcpcse.evaluate(model, "sts", mode="dev", data_dir=Path("SentEval/data"))
+assert_type(evaluation, dcpcse.EvaluationResult)
+assert_type(evaluation.scores, dict[str, float])
+print(evaluation, evaluation.to_pandas().columns)
+dcpcse.evaluate("bert-base-uncased", ["STSBenchmark"])
+dcpcse.evaluate(lambda texts: np.zeros((len(texts), 3)), pairs)
+
+comparison = dcpcse.compare([model, result.model], pairs=pairs)
+assert_type(comparison, dcpcse.Comparison)
+print(comparison, comparison.to_pandas().columns)
 
 assert_type(dcpcse.similarity(model, "A man plays.", "Rain fell."), float)
 print(dcpcse.similarity(model, sentences, sentences).argmax(axis=1))
@@ -54,7 +78,36 @@ class Margin(PerRowLoss):
         return batch.embeddings["anchor"].square().mean()
 
 
+def margin(backbone: Any, args: Any, columns: Any) -> Method:
+    model = sentence_encoder(backbone, args, [])
+    return Method(model, sentence_pair_views(columns), {"margin": Term(Margin(), 0.5)})
+
+
+class OwnTrainer(dcpcse.Trainer):
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        super().log({**logs, "twice": 2 * logs["loss"]}, start_time)
+
+
+trainer = OwnTrainer(
+    model="bert-base-uncased",
+    method=margin,
+    args=dcpcse.TrainingArguments(output_dir="result/own", max_steps=4),
+    train_dataset=sentences,
+    tuning="deep",
+)
+trainer.train()
+dcpcse.train("bert-base-uncased", sentences, method=margin, trainer_class=OwnTrainer)
+
 dcpcse.load(5)  # wrong
+dcpcse.train("bert-base-uncased")  # wrong
+dcpcse.train("bert-base-uncased", sentences, method=5)  # wrong
+dcpcse.train("bert-base-uncased", sentences, trainer_class=Margin)  # wrong
+print(result.modle)  # wrong
+dcpcse.evaluate(5)  # wrong
+dcpcse.evaluate(model, "sts", batch_size="128")  # wrong
+dcpcse.evaluate(model, "sts", poler="avg")  # wrong
+print(evaluation.scores["STSBenchmark"].upper())  # wrong
+dcpcse.compare(model)  # wrong
 dcpcse.lod("result/my-model")  # wrong
 dcpcse.load("result/my-model", pooling="avg")  # wrong
 model.encode(sentences, normalise=True)  # wrong
