@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from dcpcse.interop.export import export
     from dcpcse.interop.onnx_encoder import OnnxEncoder
 
+# By this, tqdm says in a notebook without ipywidgets that it draws bars as text.
+warnings.filterwarnings("ignore", "IProgress not found")
+
 __version__ = "0.1.0"
 __all__ = [
     "Adapters",
