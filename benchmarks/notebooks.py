@@ -30,13 +30,20 @@ def run_notebook(path: Path, encoder: str | None = None) -> Any:
     return client.execute(cwd=str(path.parent))
 
 
+def is_noise(output: Any) -> bool:
+    """Return whether an output is text of stderr, or a progress bar."""
+    if output.output_type == "stream":
+        return output.name != "stdout"
+    return "<progress" in output.get("data", {}).get("text/html", "")
+
+
 def without_noise(notebook: Any) -> Any:
     """Remove what differs from run to run or is not meant for readers: stderr, progress bars and counters."""
     for cell in notebook.cells:
         if cell.cell_type != "code":
             continue
         cell.execution_count = None
-        cell.outputs = [one for one in cell.outputs if one.output_type != "stream" or one.name == "stdout"]
+        cell.outputs = [one for one in cell.outputs if not is_noise(one)]
         for output in cell.outputs:
             if output.output_type == "execute_result":
                 output.execution_count = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @known_arguments
 @python_words(custom_data="official=False")
 def compare(
-    models: Any,
+    models: Sequence[Any] | Mapping[str, Any],
     tasks: Any = None,
     *,
     names: Sequence[str | None] | None = None,

@@ -84,8 +84,10 @@ class TrainingResult:
         """Draw all logged values over the steps. Raises UserError if matplotlib is not installed."""
         from dcpcse.analysis.plots.training_curves import draw
 
+        # The name of a temporary folder is random and says nothing.
+        label = self.model.method if self.folder in _temporary else self.folder.name
         with python_words():
-            return draw({self.folder.name: self.history})
+            return draw({label or "run": self.history})
 
     def save(self, folder: str | Path) -> Path:
         """Copy the output folder, with its records and checkpoints, to a new folder, which becomes `self.folder`.
