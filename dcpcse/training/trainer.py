@@ -61,7 +61,7 @@ class Trainer(transformers.Trainer):
     methods work as in transformers. An overridden `compute_loss` gets the `TrainingStep` as `model`, and
     `model(**inputs)` returns the unweighted loss terms by name.
 
-    Example::
+    Example:
 
         args = dcpcse.TrainingArguments("out", learning_rate=3e-2, eval_strategy="epoch")
         trainer = dcpcse.Trainer(
