@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
-    import torch
-
+    from dcpcse.analysis.model_comparison import Comparison
     from dcpcse.api.compare import compare
     from dcpcse.api.evaluate import evaluate
     from dcpcse.api.load import load
@@ -32,6 +31,7 @@ warnings.filterwarnings("ignore", "IProgress not found")
 __version__ = "0.1.0"
 __all__ = [
     "Adapters",
+    "Comparison",
     "EvaluationResult",
     "MTEBEncoder",
     "OnnxEncoder",
@@ -55,6 +55,7 @@ __all__ = [
 
 _LAZY_IMPORTS = {
     "Adapters": "inference.adapters",
+    "Comparison": "analysis.model_comparison",
     "EvaluationResult": "evaluation.evaluation_result",
     "MTEBEncoder": "evaluation.mteb_encoder",
     "OnnxEncoder": "interop.onnx_encoder",
@@ -74,37 +75,6 @@ _LAZY_IMPORTS = {
     "train": "api.train",
 }
 """Public names by the module that defines them. A module is imported on first access, since torch takes seconds."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY_IMPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with warnings.catch_warnings():
-        # By this, tqdm says in a notebook without ipywidgets that it draws bars as text.
-        warnings.filterwarnings("ignore", "IProgress not found")
-        return getattr(importlib.import_module(f".{_LAZY_IMPORTS[name]}", __name__), name)
-
-
-def load(
-    folder: str,
-    base: str | None = None,
-    *,
-    device: "str | torch.device | None" = None,
-    revision: str | None = None,
-    cache_dir: str | None = None,
-    token: str | bool | None = None,
-) -> "SentenceEncoder":
-    """Load an output folder of train.py, from disk or from the Hugging Face hub, in eval mode.
-
-    All settings of the model come from the folder. base: current location of the frozen encoder if it has moved since
-    training; its weights are checked by fingerprint. device: CUDA if available by default. revision: branch, tag or
-    commit of a folder on the hub; for a local folder, the revision of its base encoder. cache_dir, token: as in
-    transformers. Raises UserError if the base is a different encoder or the folder is damaged.
-    """
-    from dcpcse.encoders.sentence_encoder import SentenceEncoder
-    from dcpcse.encoders.storage.load_options import LoadOptions
-
-    return SentenceEncoder.load(folder, base, device=device, options=LoadOptions(revision, cache_dir, token))
 
 
 if not TYPE_CHECKING:  # a type checker would allow every name
