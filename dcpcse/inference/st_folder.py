@@ -52,9 +52,9 @@ def prepare_texts(model: SentenceEncoder, texts: TextSettings, *, templated: boo
 
 
 def _add_lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Convert texts to lower case first, unless a rule of the tokenizer is that of the library tokenizers."""
+    """Convert texts to lower case before the rules of the tokenizer, unless one of them is `Lowercase`."""
     rules: Any = tokenizer.backend_tokenizer.normalizer
-    each = list(rules) if isinstance(rules, normalizers.Sequence) else [rules]
+    each: list[Any] = [*rules] if type(rules) is normalizers.Sequence else [rules]  # type: ignore[misc]
     if not any(isinstance(rule, normalizers.Lowercase) for rule in each):
         present = [rule for rule in each if rule is not None]
         tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *present])
