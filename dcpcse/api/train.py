@@ -242,7 +242,7 @@ def _output_folder(values: dict[str, Any]) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        if not any(folder.iterdir()):
+        if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
             _temporary.pop(folder, None)
 

@@ -338,7 +338,7 @@ class SentenceTransformer:
         ({"tokenizer": None}, "tokenizer is not supported: .*tokenizer_name"),
         ({"tuning": "full", "pre_seq_len": 3}, "pre_seq_len has no effect without tuning"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_a_wrong_argument_is_refused_in_one_line(given, message, tiny, sentences, arguments):
     options = {"model": tiny("bert"), "args": arguments(), "train_dataset": sentences, **given}
