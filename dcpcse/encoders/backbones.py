@@ -296,8 +296,11 @@ def _load(
 
     transformers initialises the missing weights randomly.
     """
+    if weights is None and Path(name_or_path).is_dir():
+        raise UserError(f"cannot load the encoder {name_or_path!r}: {NO_WEIGHTS}")
     # Always float32: by default, transformers uses the dtype of the file, which would change the scores.
     how = {"config": config, "dtype": torch.float32, "output_loading_info": True, **NO_CODE}
+    how["ignore_mismatched_sizes"] = True  # they are refused below; transformers' error does not name them
     with _user_errors(name_or_path, "encoder"), quiet():
         if weights is not None and weights.pickled:
             model, info = _from_pickles(auto, weights, how)
@@ -306,6 +309,11 @@ def _load(
             model, info = auto.from_pretrained(name_or_path, use_safetensors=True, **options.kwargs(), **how)
     if getattr(model, "_hf_peft_config_loaded", False):
         raise UserError(WITH_ADAPTER.format(name_or_path))
+    for key, found, expected in sorted(info["mismatched_keys"]):
+        raise UserError(
+            f"{name_or_path}: {key} has the shape {tuple(found)}, but {tuple(expected)} by config.json; the weights "
+            "and the configuration belong to different encoders"
+        )
     return model, set(info["missing_keys"])
 
 

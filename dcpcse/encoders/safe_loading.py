@@ -19,6 +19,7 @@ from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PICKLE, WEIGHTS, read_
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside
 from dcpcse.utils.pickled_tensors import load_pickle
+from dcpcse.utils.safetensors_header import require_no_pointer
 
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
 """Option of every `from_pretrained` and `from_config`; by default, transformers asks, and scripts may answer yes."""
@@ -80,8 +81,8 @@ class WeightFiles:
 def find_weights(folder: Path) -> WeightFiles | None:
     """Return the weight files of a folder, or None if it is not a folder or contains none.
 
-    Raises UserError if a file is outside the folder, is not of the kind of its index, or is missing, and if the folder
-    contains an adapter.
+    Raises UserError if a file is outside the folder, is not of the kind of its index, or is a pointer of git-lfs, and
+    if the folder contains an adapter.
     """
     if not folder.is_dir():
         return None
@@ -91,7 +92,11 @@ def find_weights(folder: Path) -> WeightFiles | None:
     if name is None:
         return None
     shards = shard_names(folder / name) if name.endswith(".json") else [name]
-    return WeightFiles(name, tuple(folder / shard for shard in shards))
+    files = tuple(folder / shard for shard in shards)
+    for file in files:
+        if file.is_file():  # one of safetensors may still have to be downloaded
+            require_no_pointer(file)
+    return WeightFiles(name, files)
 
 
 def shard_names(index: Path) -> list[str]:

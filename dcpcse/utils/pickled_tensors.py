@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.safetensors_header import require_no_pointer
 from dcpcse.utils.safetensors_io import BROKEN_PICKLE, require_finite
 
 
@@ -21,7 +22,10 @@ def load_pickle(path: Path) -> dict[str, Tensor]:
     (zip) format are mapped from the file, so they take no memory of their own, and must be copied before the file may
     change; those of the format before torch 1.6 are read into memory.
     """
+    if not path.is_file():
+        raise UserError(f"{path} is missing; the folder is not complete")
     try:
+        require_no_pointer(path)
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_uncompressed_zip(path))
     except pickle.UnpicklingError as error:
         wanted = re.search(r"GLOBAL ([\w.]+)", str(error))

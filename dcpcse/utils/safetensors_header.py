@@ -12,6 +12,9 @@ from dcpcse.utils.parsing import open_input
 MAX_HEADER_BYTES = 16 * 2**20
 """Maximum size of a header, for some 100,000 tensors. safetensors allows six times as much, which takes minutes."""
 
+POINTER = b"version https://git-lfs.github.com/spec/"
+"""Start of the text file that git leaves in place of a large file which was not downloaded."""
+
 HEADER_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Name of a type of weights in a file → its name in torch and numpy."""
 
@@ -40,7 +43,16 @@ def read_header(path: Path) -> TensorHeaders:
     return found
 
 
+def require_no_pointer(path: Path) -> None:
+    """Raise UserError if a file with weights is only a pointer of git-lfs to them."""
+    with open_input(path) as file:
+        is_pointer = file.read(len(POINTER)) == POINTER
+    if is_pointer:
+        raise UserError(f"{path} is a pointer of git-lfs, not the weights; run git lfs pull in its folder")
+
+
 def _require_short_header(path: Path) -> None:
+    require_no_pointer(path)
     with open_input(path) as file:
         start = file.read(8)
     if len(start) == 8 and (length := struct.unpack("<Q", start)[0]) > MAX_HEADER_BYTES:

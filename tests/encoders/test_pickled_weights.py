@@ -139,10 +139,14 @@ def test_the_record_of_a_model_names_the_pickle_and_older_folders_are_read(tiny,
     [
         (b"", "pytorch_model.bin is damaged"),
         (b"PK\x03\x04 cut off", "pytorch_model.bin is damaged"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "is a pointer of git-lfs, not the weights"),
         ({"a": torch.full((2,), torch.nan)}, "NaN or infinite"),
         ({"state": {"a": torch.zeros(2)}}, "dense tensors only"),
         ([torch.zeros(2)], "contains a list"),
-        ({"bert.embeddings.word_embeddings.weight": torch.zeros(2, 2)}, "encoder"),
+        (
+            {"bert.embeddings.word_embeddings.weight": torch.zeros(2, 2)},
+            r"shape \(2, 2\), but .* by config.json",
+        ),
         ({"a": torch.zeros(2)}, "lacks"),
     ],
 )
@@ -153,3 +157,23 @@ def test_a_file_that_holds_no_encoder_is_refused_in_one_line(content, message, t
     with pytest.raises(UserError, match=message) as raised:
         load_backbone(str(place))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "pytorch_model-1.bin").unlink(), r"pytorch_model-1\.bin is missing"),
+        (lambda folder: (folder / "pytorch_model.bin.index.json").unlink(), r"neither model\.safetensors nor pytorch"),
+        (
+            lambda folder: (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"),
+            r"model\.safetensors is a pointer of git-lfs, not the weights; run git lfs pull",
+        ),
+    ],
+)
+def test_missing_files_are_named_in_one_line(change, message, tiny, tmp_path):
+    place = pickled(tiny("bert"), tmp_path / "encoder", shards=2)
+    change(place)
+    for load in (lambda: dcpcse.load(place, pooler="avg"), lambda: load_backbone(str(place), lm_head="checkpoint")):
+        with pytest.raises(UserError, match=message) as raised:
+            load()
+        assert "\n" not in str(raised.value)
