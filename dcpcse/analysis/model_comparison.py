@@ -208,7 +208,7 @@ def _common_tasks(runs: Sequence[tuple[str, RunOutcomes]]) -> tuple[dict[str, li
 
     Tasks are in the order of the published tables, others after them. Raises UserError if there is no common task.
     """
-    given = list(dict.fromkeys(task for _, run in runs for task in (*run.tasks, *run.main_scores)))
+    given = list(dict.fromkeys(task for _, run in runs for task in run.names))
     order = {task: place for place, task in enumerate(FAMILY_OF)}
     given.sort(key=lambda task: order.get(task, len(order)))
     tasks: dict[str, list[str]] = {"examples": [], "main_scores": []}
@@ -223,7 +223,7 @@ def _common_tasks(runs: Sequence[tuple[str, RunOutcomes]]) -> tuple[dict[str, li
         else:
             missing.setdefault(tuple(lacking), []).append(task)
     if not any(tasks.values()):
-        lists = "; ".join(f"{name}: {', '.join([*run.tasks, *run.main_scores]) or 'none'}" for name, run in runs)
+        lists = "; ".join(f"{name}: {', '.join(run.names) or 'none'}" for name, run in runs)
         raise UserError(f"the models have no task in common ({lists}); evaluate them on the same tasks")
     for names, left in missing.items():
         notes.append(f"left out, since there is no result of {', '.join(names)}: {', '.join(left)}")
@@ -335,7 +335,7 @@ def _resample_task(
         outcomes = significance.Outcomes(first.statistic, values, gold, first.examples)
         return significance.resample(outcomes, samples, seed)
     except ValueError as error:
-        raise UserError(f"{task}: {error}; evaluate on more data") from error
+        raise UserError(f"{task}: {error}") from error
 
 
 def _family(task: str, models: Mapping[str, Sequence[RunOutcomes]]) -> str:

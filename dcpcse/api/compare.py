@@ -1,20 +1,21 @@
 """`dcpcse.compare`: the scores of several models with intervals, and paired tests of their differences."""
 
+import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from senteval.names import FAMILY_OF, TASK_SETS
+from senteval.names import FAMILY_OF, MODE_NAMES
 
-from dcpcse.api.evaluate import evaluate
+from dcpcse.api.evaluate import evaluate, tasks_or_pairs
 from dcpcse.api.words import python_words
 from dcpcse.utils.arguments import known_arguments, number, whole_number
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, invalid_choice
 
 if TYPE_CHECKING:
     from dcpcse.analysis.model_comparison import Comparison
@@ -93,25 +94,32 @@ def compare_models(
     number("level", level, 0.5, 0.999)
     whole_number("samples", samples, 100)
     whole_number("seed", seed, 0)
+    if mode not in MODE_NAMES:
+        raise invalid_choice("mode", mode, MODE_NAMES)
     groups = _named(models, names)
     if len(groups) < 2:
         raise UserError("one model is given; give at least two to compare, or a list inside the list for its seeds")
+    # Data that can be read only once are kept for all models.
+    data = {"tasks": tasks, "pairs": pairs, "labels": labels}
+    data = {name: list(one) if isinstance(one, Iterator) else one for name, one in data.items()}
+    chosen, _ = tasks_or_pairs(data["tasks"], mode)
     given = {name: [_given_outcomes(entry) for entry in entries] for name, entries in groups.items()}
     results = [found for of_model in given.values() for found in of_model if found is not None]
-    if results and tasks is None and pairs is None and labels is None:
-        tasks = [task for task in results[0].families if task in FAMILY_OF] or None
-    chosen = _chosen(tasks)
-    # Data that can be read only once are kept for all models.
-    own = {"pairs": pairs, "labels": labels}
-    data = {name: list(one) if isinstance(one, Iterator) else one for name, one in own.items()}
+    if results and all(one is None for one in data.values()):
+        data["tasks"] = [task for task in results[0].names if task in FAMILY_OF]
+        if not data["tasks"] and any(found is None for of_model in given.values() for found in of_model):
+            raise UserError(
+                f"the given results are of {', '.join(results[0].names) or 'no tasks'}; give the data on which the "
+                "other models are evaluated as tasks, pairs or labels"
+            )
     runs: dict[str, list[RunOutcomes]] = {}
     for name, entries in groups.items():
         runs[name] = []
         for place, (entry, found) in enumerate(zip(entries, given[name], strict=True), start=1):
             if found is None:
                 notify(f"evaluating {name}" + (f", run {place} of {len(entries)}" if len(entries) > 1 else ""))
-                found = _outcomes(evaluate(entry, tasks=tasks, mode=mode, **data), name)
-            runs[name].append(found if chosen is None else _with_tasks(found, chosen))
+                found = _outcomes(evaluate(entry, mode=mode, **data), name)
+            runs[name].append(_with_tasks(name, found, chosen) if chosen else found)
     return compare_runs(runs, level=level, samples=samples, seed=seed)
 
 
@@ -136,11 +144,16 @@ def _named(models: Any, names: Sequence[str | None] | None) -> dict[str, list[An
         raise UserError(f"names is {named!r:.60}; give a list of {len(groups)} names, one of each model")
     if twice := [name for name, count in Counter(filter(None, named)).items() if count > 1]:
         raise UserError(f"names: {twice[0]!r:.60} is given twice; give each model a name of its own")
-    found = [
-        name or _name(group) or f"model {place}"
-        for place, (name, group) in enumerate(zip(named, groups, strict=True), 1)
-    ]
-    return dict(zip(_distinct(found), groups, strict=True))
+    found: list[str] = []
+    for place, (name, group) in enumerate(zip(named, groups, strict=True), 1):
+        found.append(name or _unused(_name(group) or f"model {place}", [*named, *found]))
+    return dict(zip(found, groups, strict=True))
+
+
+def _unused(name: str, used: Collection[str | None]) -> str:
+    """Return the name, with a number if it is used: model, model (2)."""
+    numbered = (f"{name} ({number})" for number in itertools.count(2))
+    return name if name not in used else next(one for one in numbered if one not in used)
 
 
 def _name(runs: Sequence[Any]) -> str:
@@ -152,16 +165,6 @@ def _name(runs: Sequence[Any]) -> str:
         return Path(shared).stem if shared.endswith((".json", ".npz")) else Path(shared).name
     name = getattr(runs[0], "__name__", "")
     return name if name.isidentifier() else ""
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Number names that occur more than once: model, model (2)."""
-    seen: Counter[str] = Counter()
-    distinct = []
-    for name in names:
-        seen[name] += 1
-        distinct.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return distinct
 
 
 def _given_outcomes(entry: Any) -> "RunOutcomes | None":
@@ -181,19 +184,18 @@ def _outcomes(evaluation: "EvaluationResult", source: str) -> "RunOutcomes":
     return outcomes_of_results(evaluation.results, evaluation.mode, source)
 
 
-def _chosen(tasks: Any) -> set[str] | None:
-    """Return the names of the chosen tasks of results; None for all of them, or if `tasks` contains own pairs."""
-    given = [tasks] if isinstance(tasks, str) else tasks
-    if not isinstance(given, list | tuple) or not given or not all(isinstance(one, str) for one in given):
-        return None
-    return {task for one in given for task in TASK_SETS.get(one, (one,))}
+def _with_tasks(name: str, run: "RunOutcomes", chosen: Collection[str]) -> "RunOutcomes":
+    """Return a run with the chosen tasks of senteval, and all tasks of own data and of mteb.
 
-
-def _with_tasks(run: "RunOutcomes", chosen: set[str]) -> "RunOutcomes":
-    """Return a run with the chosen tasks of senteval, and all tasks of own data and of mteb."""
+    name: of the model, for messages. Raises UserError if there are none.
+    """
 
     def kept(task: str) -> bool:
         return task in chosen or task not in FAMILY_OF
 
     tasks = {task: found for task, found in run.tasks.items() if kept(task)}
-    return replace(run, tasks=tasks, main_scores={task: one for task, one in run.main_scores.items() if kept(task)})
+    main_scores = {task: one for task, one in run.main_scores.items() if kept(task)}
+    if not tasks and not main_scores:
+        others = ", ".join(run.names) or "none"
+        raise UserError(f"{name} has results of other tasks only ({others}); choose one of these, or leave tasks out")
+    return replace(run, tasks=tasks, main_scores=main_scores)

@@ -1,7 +1,7 @@
 """`dcpcse.evaluate`: the scores of any encoder on the tasks of SentEval and MTEB, and on data of your own."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -96,7 +96,7 @@ def evaluate(
     truth_value("show_progress", show_progress)
     is_name = isinstance(model, str | os.PathLike)
     encoder = None if is_name else as_encoder(model)
-    names, second = _tasks_or_pairs(tasks, mode)
+    names, second = tasks_or_pairs(tasks, mode)
     if second is not None and pairs is not None:
         raise UserError("scored pairs are given twice, as the second argument and as pairs; leave one of them out")
     pairs = second if pairs is None else pairs
@@ -142,14 +142,14 @@ def evaluate(
         return evaluate_plan(plan, encoder, plan.head(encoder), show_progress=show_progress)
 
 
-def _tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
+def tasks_or_pairs(tasks: Any, mode: str) -> tuple[tuple[str, ...], Any]:
     """Return the names of tasks and None, or no names and the pairs that the second argument contains instead."""
     if tasks is None:
         return (), None
     if isinstance(tasks, str) and tasks not in TASK_SETS and tasks not in FAMILY_OF and Path(tasks).is_file():
         return (), tasks
     given = [tasks] if isinstance(tasks, str) else tasks
-    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+    if not isinstance(given, list | tuple | Set) or not all(isinstance(one, str) for one in given):
         return (), tasks
     if not given:
         raise UserError("tasks is empty; give a task set such as 'sts', names of tasks, or pairs with scores")

@@ -26,6 +26,7 @@ _PHRASES = (
     (r"\ba (--train_file)", r"\1"),
     (r"(?<![/\w])train\.py\b", "dcpcse.train"),
     (r"(?<![/\w])evaluation\.py --output_file", "dcpcse.evaluate(...).to_json"),
+    (r"(?<![/\w])evaluation\.py --similarities_file", "similarities_file of the command dcpcse evaluate"),
     (r"(?<![/\w])evaluation\.py\b", "dcpcse.evaluate"),
     (r"\bdcpcse import\b", "dcpcse.import_checkpoint"),
     (r"\bdcpcse export\b", "dcpcse.export"),

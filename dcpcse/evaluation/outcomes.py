@@ -12,6 +12,7 @@ from huggingface_hub.dataclasses import strict
 from senteval import Result
 from senteval.names import FAMILY_OF
 
+from dcpcse.encoders.storage.manifest import CONFIG, MODULES, is_model_folder
 from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import parse_json, read_bytes, read_text
@@ -56,6 +57,11 @@ class RunOutcomes:
     main_scores: Mapping[str, float] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tasks with outcomes or a main score."""
+        return tuple(dict.fromkeys([*self.tasks, *self.main_scores]))
+
 
 ARRAYS = {"gold": "gold", "cosine": "cosines", "correct": "correct"}
 """Name of an array in a file of outcomes, after `TASK/` → the attribute of results that contains it."""
@@ -88,8 +94,14 @@ def outcomes_of_results(results: Mapping[str, Result], mode: str, source: str) -
 
 
 def is_results(path: Path) -> bool:
-    """Return whether a path is a results file (.json, .npz) or a folder of mteb's results, not a model."""
-    return path.suffix in (".json", ".npz") if path.is_file() else bool(path.is_dir() and _mteb_files(path))
+    """Return whether a path is a results file (.json, .npz) or a folder of mteb's results, not a model.
+
+    Raises UserError for a folder with mteb's results of several models.
+    """
+    if path.is_file():
+        return path.suffix in (".json", ".npz")
+    is_model = is_model_folder(path) or (path / CONFIG).is_file() or (path / MODULES).is_file()
+    return path.is_dir() and not is_model and bool(_mteb_files(path))
 
 
 def read_outcomes(path: Path) -> RunOutcomes:
@@ -172,10 +184,16 @@ class MtebRecord(schema.Foreign):
 
 
 def _mteb_files(folder: Path) -> list[Path]:
-    """Return mteb's results in a folder: beside its description of the model, or in its only revision."""
-    inside = [folder, *(path for path in sorted(folder.iterdir()) if path.is_dir())]
-    found = [path for path in inside if (path / MTEB_FACTS).is_file()]
-    return [path for path in sorted(found[0].glob("*.json")) if path.name != MTEB_FACTS] if len(found) == 1 else []
+    """Return mteb's results in a folder: beside its description of the model, or in a folder of its cache.
+
+    The cache has the folders results/MODEL/REVISION. Raises UserError if there are several revisions or models.
+    """
+    depths = ("", "*/", "*/*/", "results/*/*/")
+    found = sorted({path.parent for depth in depths for path in folder.glob(depth + MTEB_FACTS)})
+    if len(found) > 1:
+        names = ", ".join(str(path.relative_to(folder)) for path in found[:3])
+        raise UserError(f"{folder} contains mteb's results of {len(found)} models or revisions ({names}); give one")
+    return [path for path in sorted(found[0].glob("*.json")) if path.name != MTEB_FACTS] if found else []
 
 
 def _of_mteb(source: Path, files: list[Path]) -> RunOutcomes:

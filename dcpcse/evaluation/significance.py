@@ -160,9 +160,12 @@ class ResampledScores:
 def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[int] = 0) -> ResampledScores:
     """Return the scores of all models on a task, and in `samples` resamples of its examples.
 
-    Raises ValueError if a score is not defined in a resample because all gold scores or values in it are equal.
+    Raises ValueError if a score is not defined because all gold scores or values are equal, also in a resample.
     """
     size, random = outcomes.size, np.random.default_rng(seed)
+    observed = [scores[:, 0] for scores in outcomes.scores(np.ones((size, 1)))]
+    if not all(np.isfinite(one).all() for one in observed):
+        raise ValueError(f"all gold scores or all values of the {outcomes.examples} are equal, so no score is defined")
     block = max(1, BLOCK // size)
     drawn = []
     for start in range(0, samples, block):
@@ -173,9 +176,9 @@ def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[in
     resampled = [np.concatenate(parts, axis=1) for parts in zip(*drawn, strict=True)]
     if not all(np.isfinite(one).all() for one in resampled):
         raise ValueError(
-            f"gold scores or values are constant in a resample; there are too few {outcomes.examples} ({size})"
+            f"gold scores or values are constant in a resample; there are too few {outcomes.examples} ({size}); "
+            "evaluate on more data"
         )
-    observed = [scores[:, 0] for scores in outcomes.scores(np.ones((size, 1)))]
     statistic = STATISTICS[outcomes.statistic]
     factor, freedom = (np.sqrt(size / (size - 1)), size - 1) if statistic.is_mean else (1.0, np.inf)
     deviations = [factor * (scores - scores.mean(axis=1, keepdims=True)) for scores in resampled]

@@ -11,7 +11,7 @@ from senteval_tiny import hashed_encode, write_tiny_data, write_tiny_task
 import dcpcse
 from dcpcse import UserError
 from dcpcse.cli.commands.compare import compare_command
-from dcpcse.evaluation.outcomes import ExampleOutcomes, RunOutcomes, read_outcomes
+from dcpcse.evaluation.outcomes import ExampleOutcomes, RunOutcomes, is_results, read_outcomes
 from dcpcse.evaluation.results_file import write_similarities
 from dcpcse.evaluation.significance import Outcomes, difference, resample
 
@@ -208,6 +208,16 @@ def test_of_results_of_mteb_the_tasks_are_resampled(tmp_path):
     assert any("tasks are resampled" in note for note in found.notes)
 
 
+def test_the_cache_of_mteb_is_read_and_several_models_in_it_are_refused(tmp_path):
+    folder = write_mteb(tmp_path / "cache/results/model", {"Task": 0.5})
+    assert read_outcomes(tmp_path / "cache").main_scores == read_outcomes(folder).main_scores == {"mteb/Task": 50}
+    (folder / "config.json").write_text("{}")
+    assert not is_results(folder)  # a model beside whose weights mteb wrote its results
+    write_mteb(tmp_path / "cache/results/other", {"Task": 0.5})
+    with pytest.raises(UserError, match=r"mteb's results of 2 models or revisions \(results/model.*; give one"):
+        dcpcse.compare([tmp_path / "cache", folder])
+
+
 def test_a_task_that_one_side_lacks_is_left_out_and_said(results, data):
     other = evaluate(model(1), data, ["STSBenchmark"])
     found = dcpcse.compare({"both": results[0], "one": other}, samples=100)
@@ -219,6 +229,25 @@ def changed(run: RunOutcomes, **changes) -> RunOutcomes:
     old = run.tasks["STSBenchmark"]
     new = ExampleOutcomes(old.statistic, changes.get("values", old.values), changes.get("gold", old.gold))
     return RunOutcomes(run.source, run.mode, {"STSBenchmark": new})
+
+
+def test_no_model_is_lost_whatever_their_names(results):
+    for names in (["a", None, None], [None, None, "model 1"], [None, "model 3", "model 3 (2)"]):
+        runs = dcpcse.compare(results[:3], names=names, samples=100).runs
+        assert len(runs) == 3 and set(filter(None, names)) <= set(runs)
+
+
+def test_pairs_by_position_are_read_once_and_a_set_contains_names_of_tasks(results, data):
+    pairs = [(f"{word} {number}", f"{word} {number % 3}", number % 5) for number in range(20) for word in "ab"]
+    once = dcpcse.compare([model(0), model(1)], iter(pairs), samples=100, show_progress=False)
+    assert once.scores == dcpcse.compare([model(0), model(1)], pairs=pairs, samples=100, show_progress=False).scores
+    chosen = dcpcse.compare([results[0], model(1)], {"STS13"}, data_dir=data, official=False, samples=100)
+    assert {score.task for score in chosen.scores} == {"STS13"}
+
+
+def test_a_model_is_evaluated_on_the_tasks_of_a_file_of_outcomes(files, data):
+    found = dcpcse.compare([files / "seed-0.npz", model(1)], data_dir=data, official=False, samples=100)
+    assert {score.task for score in found.scores if not score.task.startswith("Avg.")} == set(TASKS)
 
 
 def test_other_data_under_the_same_name_are_refused(files):
@@ -247,6 +276,10 @@ def test_files_that_do_not_belong_together_are_refused(files):
         ({"STS12/gold": np.zeros(30), "STS12/cosine": np.full(30, np.nan)}, "contain NaN or infinity"),
         ({"STS12/gold": np.array(["a"]), "STS12/cosine": np.zeros(1)}, "contains no outcomes"),
         ({"x/gold": np.arange(9.0), "x/cosine": np.arange(9.0)}, r"x: there are too few pairs \(9\); at least 10"),
+        (
+            {"x/gold": np.arange(30.0), "x/cosine": np.ones(30)},
+            "all values of the pairs are equal",
+        ),
     ],
 )
 def test_a_damaged_file_of_outcomes_is_refused(content, complaint, tmp_path):
@@ -276,6 +309,12 @@ def test_what_cannot_be_compared_is_refused_in_one_line(results, data, tmp_path)
         "samples": lambda: dcpcse.compare(results[:2], samples=5),
         "neither a file of": lambda: dcpcse.compare([results[0], tmp_path / "note.json"]),
         "batchsize is no parameter": lambda: dcpcse.compare(results[:2], batchsize=3),
+        "unknown task 'STS99'": lambda: dcpcse.compare(results[:2], tasks=["STS13", "STS99"]),
+        "other tasks only (STSBenchmark, STS13)": lambda: dcpcse.compare(results[:2], tasks="STS12"),
+        "mode tests is unknown; did you mean 'test'": lambda: dcpcse.compare(results[:2], mode="tests"),
+        "results are of pairs; give the data": lambda: dcpcse.compare(
+            [dcpcse.evaluate(model(0), [("a", "b", 1), ("c", "d", 2)], show_progress=False), model(1)]
+        ),
     }
     for complaint, action in cases.items():
         with pytest.raises(UserError) as caught:
