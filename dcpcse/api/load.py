@@ -17,12 +17,13 @@ from dcpcse.inference.loading import load_model
 from dcpcse.interop.convert import Choices
 from dcpcse.interop.convert.build import EncoderPlace, load_checkpoint
 from dcpcse.interop.convert.read import WEIGHT_FILES, read_checkpoint, recognise_checkpoint
-from dcpcse.utils.arguments import path, truth_value, whole_number
+from dcpcse.utils.arguments import known_arguments, path, truth_value, whole_number
 from dcpcse.utils.console import notify
 from dcpcse.utils.devices import pick_device
 from dcpcse.utils.errors import UserError
 
 
+@known_arguments
 @python_words(pooler_type="pooler", denoise_at_inference="denoise", model_revision="revision")
 def load(
     name: str | os.PathLike[str],

@@ -56,6 +56,8 @@ class ForeignEncoder:
     def encode(self, sentences: Sequence[str], batch_size: int = 128, show_progress: bool = False) -> np.ndarray:
         """Return the embeddings (N, H) of sentences. Raises DataError unless the model returns numbers (n, H).
 
+        They may be an array, a tensor, or a list of rows.
+
         A function gets at most batch_size sentences per call. A module of torch is in eval mode meanwhile, and
         gradients are not recorded.
         """
@@ -116,7 +118,7 @@ def as_encoder(model: Any) -> SentenceEncoder | ForeignEncoder:
 
 
 def _as_array(vectors: Any) -> Any:
-    """Return a tensor or another kind of array as a numpy array; other values are returned as they are."""
+    """Return a tensor, another kind of array or a list of rows as a numpy array, and other values as they are."""
     if isinstance(vectors, torch.Tensor):
         if vectors.layout != torch.strided:
             return vectors
@@ -124,6 +126,9 @@ def _as_array(vectors: Any) -> Any:
         return (vectors.float() if vectors.dtype == torch.bfloat16 else vectors).numpy()
     if not isinstance(vectors, np.ndarray) and hasattr(vectors, "__array__"):  # of jax, for example
         return np.asarray(vectors)
+    if isinstance(vectors, list | tuple):
+        with contextlib.suppress(ValueError):  # rows of unequal lengths
+            return np.asarray([_as_array(row) for row in vectors])
     return vectors
 
 

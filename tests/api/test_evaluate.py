@@ -107,6 +107,16 @@ def test_a_module_is_in_eval_mode_meanwhile_and_gets_the_batch_size(evaluate):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_rows_in_a_list_are_those_of_an_array(evaluate):
+    expected = evaluate(embed, "STSBenchmark").scores
+    for rows in (
+        lambda s: embed(s).tolist(),
+        lambda s: tuple(embed(s)),
+        lambda s: [torch.tensor(row, requires_grad=True) for row in embed(s)],
+    ):
+        assert evaluate(rows, "STSBenchmark").scores == pytest.approx(expected)
+
+
 def test_a_function_gets_lists_of_at_most_a_batch(evaluate):
     given = []
 
@@ -252,7 +262,8 @@ MODELS = {
     "more arguments": (Adapters(), "cannot be called with a list of sentences alone.*'adapter'.*give a function"),
     "a row too few": (lambda s: embed(s)[1:], r"the function <lambda> returned an array of shape \(5, 8\).*\(6, H\)"),
     "one vector": (lambda s: embed(s)[0], r"returned an array of shape \(8,\)"),
-    "a list of lists": (lambda s: embed(s).tolist(), "the function <lambda> returned a list; a numpy array"),
+    "unequal rows": (lambda s: [row[:i] for i, row in enumerate(embed(s))], "returned a list; a numpy array"),
+    "a list of strings": (lambda s: s, r"returned an array of shape \(6,\)"),
     "strings": (lambda s: np.array([[one] for one in s]), "returned an array of <U"),
     "nothing back": (lambda s: None, "returned a NoneType"),
     "other sizes": (lambda s: embed(s)[:, : len(s)], r"returned an array of shape \(\d, \d\).*\(\d, 6\) is expected"),
@@ -316,7 +327,7 @@ OWN = {
     ),
     "one class": ({"labels": [("a", "x"), ("b", "x")]}, "labels: every text has the class 'x'"),
     "twice": ({"tasks": PAIRS, "pairs": PAIRS}, "given twice, as the second argument and as pairs"),
-    "no file": ({"labels": "nowhere.tsv"}, r"nowhere\.tsv: cannot be read"),
+    "no file": ({"labels": "nowhere.tsv"}, r"nowhere\.tsv does not exist"),
     "a number": ({"tasks": 3}, "pairs: expected rows but found the number 3"),
     "an unused option": ({"tasks": PAIRS, "nhid": 4}, "nhid has no effect without a transfer task"),
 }

@@ -284,6 +284,7 @@ def test_arguments_of_a_wrong_type_or_without_effect_are_refused(tiny, tmp_path)
         ("", {}, "must be a path"),
         (model, {}, "it is a model already"),
         (plain, {"pooler": "median"}, "pooler median"),
+        (plain, {"poolr": "avg"}, "load: poolr is no parameter; did you mean 'pooler'"),
         (plain, {"pooler": "avg", "base": plain}, "base applies only"),
         (plain, {"pooler": "avg", "normalize": "yes"}, "normalize 'yes': must be True or False"),
         (plain, {"pooler": "avg", "max_length": 9.5}, "max_length 9.5"),
