@@ -134,20 +134,24 @@ def _named(models: Any, names: Sequence[str | None] | None) -> dict[str, list[An
     elif isinstance(models, list | tuple):
         entries, named = [*models], names
     else:
-        raise UserError(f"models is {models!r:.60}; give a list of models, or a dict of name → model")
+        raise UserError(f"models is {_shown(models)}; give a list of models, or a dict of name → model")
     groups = [[*entry] if isinstance(entry, list | tuple) else [entry] for entry in entries]
     if empty := [place for place, group in enumerate(groups, start=1) if not group]:
         raise UserError(f"models: model {empty[0]} is an empty list; give at least one run")
     named = [None] * len(groups) if named is None else named
     is_list = isinstance(named, list | tuple) and all(name is None or isinstance(name, str) for name in named)
     if not is_list or len(named) != len(groups):
-        raise UserError(f"names is {named!r:.60}; give a list of {len(groups)} names, one of each model")
+        raise UserError(f"names is {_shown(named)}; give a list of {len(groups)} names, one of each model")
     if twice := [name for name, count in Counter(filter(None, named)).items() if count > 1]:
         raise UserError(f"names: {twice[0]!r:.60} is given twice; give each model a name of its own")
     found: list[str] = []
     for place, (name, group) in enumerate(zip(named, groups, strict=True), 1):
         found.append(name or _unused(_name(group) or f"model {place}", [*named, *found]))
     return dict(zip(found, groups, strict=True))
+
+
+def _shown(value: Any) -> str:
+    return " ".join(repr(value).split())[:60]
 
 
 def _unused(name: str, used: Collection[str | None]) -> str:
@@ -174,8 +178,12 @@ def _given_outcomes(entry: Any) -> "RunOutcomes | None":
 
     if isinstance(entry, EvaluationResult):
         return _outcomes(entry, "the given result")
-    is_path = isinstance(entry, str | os.PathLike)
-    return read_outcomes(Path(entry)) if is_path and is_results(Path(entry)) else None
+    if not isinstance(entry, str | os.PathLike):
+        return None
+    path = Path(entry)
+    if path.suffix in (".json", ".npz") and not path.exists():
+        raise UserError(f"the results file {path} does not exist; check the path")
+    return read_outcomes(path) if is_results(path) else None
 
 
 def _outcomes(evaluation: "EvaluationResult", source: str) -> "RunOutcomes":

@@ -69,8 +69,8 @@ def evaluate(
 
     model: a model of `dcpcse.load`; a name or path, which `dcpcse.load` loads; a SentenceTransformer; any object with
     `encode(sentences, batch_size=...)`; or a function from a list of strings to an array, tensor or list of rows
-    (n, H). The tasks geometry and frequent need the inside of the encoder: of encoders of other code, geometry measures
-    only the embeddings, and frequent is refused.
+    (n, H). The tasks geometry and frequent need the inside of the encoder: of encoders of other code, geometry
+    measures only the embeddings, and frequent is refused.
 
     tasks: a task set (sts, transfer, full, fewshot, clustering, retrieval, geometry, frequent, all), a task such as
     "STSBenchmark", or a list of these. The default is sts, or only your own data and mteb if these are given. Scored

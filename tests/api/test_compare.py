@@ -296,6 +296,8 @@ def test_what_cannot_be_compared_is_refused_in_one_line(results, data, tmp_path)
     cases = {
         "one model is given": lambda: dcpcse.compare([results[0]]),
         "models is 'a'": lambda: dcpcse.compare("a"),
+        "models is array(": lambda: dcpcse.compare(np.ones((2, 2))),
+        "gone.npz does not exist": lambda: dcpcse.compare([results[0], tmp_path / "gone.npz"]),
         "model 2 is an empty list": lambda: dcpcse.compare([results[0], []]),
         "give a list of 2 names": lambda: dcpcse.compare(results[:2], names=["a"]),
         "'a' is given twice": lambda: dcpcse.compare(results[:2], names=["a", "a"]),
