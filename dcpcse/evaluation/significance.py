@@ -119,23 +119,24 @@ class Statistic:
     """A score of the outcomes on a task.
 
     scores: function of counts (n, S), gold (n,) and the values (R, n) of each model, which returns (R, S) for each
-    model. is_mean: whether it is the mean over examples, whose resamples vary by a factor of (n - 1) / n too little;
-    those of correlations do not (with 50 pairs they vary too much). scale: where intervals are computed:
+    model. mean_over: what it is the mean over, "examples" or the "positives" among them, or None. The resamples of a
+    mean over n vary by a factor of (n - 1) / n too little, and its variance has n - 1 degrees of freedom; those of
+    correlations do not vary too little (with 50 pairs they vary too much). scale: where intervals are computed:
     "correlation" after Fisher's transformation, "proportion" by Wilson's method, "linear" as it is. least: number of
     examples below which a task is refused.
     """
 
     scores: Callable[..., list[np.ndarray]]
-    is_mean: bool
+    mean_over: str | None
     scale: str
     least: int
 
 
 STATISTICS: Mapping[str, Statistic] = {
-    "spearman": Statistic(_spearman, False, "correlation", 10),
-    "average_precision": Statistic(_average_precision, False, "proportion", 10),
-    "accuracy": Statistic(_mean, True, "proportion", 10),
-    "mean": Statistic(_mean, True, "linear", 3),
+    "spearman": Statistic(_spearman, None, "correlation", 10),
+    "average_precision": Statistic(_average_precision, "positives", "proportion", 10),
+    "accuracy": Statistic(_mean, "examples", "proportion", 10),
+    "mean": Statistic(_mean, "examples", "linear", 3),
 }
 """The scores by name. `mean` is that of values of any range, such as the main scores of several tasks."""
 
@@ -145,9 +146,9 @@ class ResampledScores:
     """The scores of all models on one task, or their means over tasks, and how they vary with the examples.
 
     observed: for each model (R,), the score of each run. deviations: for each model (R, S), the scores in S resamples
-    less their mean, for means over examples times sqrt(n / (n - 1)). examples: the smallest number of examples of a
-    task. freedom: degrees of freedom of the variance that the examples cause. scale: that of the statistic, or
-    "linear" for a mean over different ones.
+    less their mean, for means over n examples or positives times sqrt(n / (n - 1)). examples: the smallest number of
+    examples of a task. freedom: degrees of freedom of the variance that the examples cause. scale: that of the
+    statistic, or "linear" for a mean over different ones.
     """
 
     observed: Sequence[np.ndarray]
@@ -180,9 +181,10 @@ def resample(outcomes: Outcomes, samples: int = SAMPLES, seed: int | Sequence[in
             "evaluate on more data"
         )
     statistic = STATISTICS[outcomes.statistic]
-    factor, freedom = (np.sqrt(size / (size - 1)), size - 1) if statistic.is_mean else (1.0, np.inf)
+    averaged = {"examples": size, "positives": np.sum(outcomes.gold == 1), None: np.inf}[statistic.mean_over]
+    factor = 1.0 if np.isinf(averaged) else np.sqrt(averaged / (averaged - 1))
     deviations = [factor * (scores - scores.mean(axis=1, keepdims=True)) for scores in resampled]
-    return ResampledScores(observed, deviations, size, freedom, statistic.scale)
+    return ResampledScores(observed, deviations, size, averaged - 1, statistic.scale)
 
 
 def average(tasks: Sequence[ResampledScores]) -> ResampledScores:

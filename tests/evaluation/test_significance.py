@@ -52,7 +52,9 @@ def test_the_resamples_are_those_of_a_plain_loop(statistic):
     random = np.random.default_rng(5)
     drawn = [random.integers(60, size=60) for _ in range(200)]
     gold = np.zeros(60) if outcomes.gold is None else outcomes.gold
-    factor = np.sqrt(60 / 59) if statistic == "accuracy" else 1
+    averaged = {"spearman": np.inf, "average_precision": np.sum(gold), "accuracy": 60}[statistic]  # a mean over these
+    factor = 1 if statistic == "spearman" else np.sqrt(averaged / (averaged - 1))
+    assert found.freedom == averaged - 1
     plain = []
     for model, runs in enumerate(outcomes.values):
         scores = np.array([[SCORES[statistic](gold[rows], run[rows]) for rows in drawn] for run in runs])
@@ -65,7 +67,7 @@ def test_the_resamples_are_those_of_a_plain_loop(statistic):
     # The whole test of one run against two, from these resamples: only pairs are resampled.
     gain = difference(found, 0, 1)
     error = factor * np.std(plain[1].mean(axis=0) - plain[0][0])
-    student = stats.t(59) if statistic == "accuracy" else stats.norm
+    student = stats.norm if statistic == "spearman" else stats.t(averaged - 1)
     value = found.observed[1].mean() - found.observed[0][0]
     assert (gain.value, gain.low, gain.high) == pytest.approx(
         (value, value - student.ppf(0.975) * error, value + student.ppf(0.975) * error), abs=1e-12
