@@ -50,9 +50,16 @@ def definitions(kind: type | tuple[type, ...]) -> dict[str, list[str]]:
     found = defaultdict(list)
     for path in MODULES:
         for node in tree_of(path).body:
-            if isinstance(node, kind) and not node.name.startswith("_") and not is_worded(path, node):
+            if not isinstance(node, kind) or node.name.startswith("_"):
+                continue
+            if not (is_worded(path, node) or is_overload(node)):
                 found[node.name].append(str(path.relative_to(PACKAGE)))
     return found
+
+
+def is_overload(node: ast.stmt) -> bool:
+    """Whether this only declares the types of one form of call of the function that follows."""
+    return any(ast.unparse(one) == "overload" for one in node.decorator_list)
 
 
 def is_worded(path: Path, node: ast.stmt) -> bool:
