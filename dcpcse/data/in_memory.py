@@ -8,6 +8,7 @@ import logging
 from array import array
 from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import chain
+from decimal import Decimal
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -106,13 +107,14 @@ def _with_names(table: Table) -> tuple[list[str], Iterator[Row]]:
     third = last[LABEL_INDEX]
     if isinstance(third, str):
         return [*ROLES[:2], LABEL if third.strip().lower() in CLASSES else ROLES[2]], rows
-    return [*ROLES[:2], SCORE if isinstance(third, Real) else ROLES[2]], rows
+    return [*ROLES[:2], SCORE if isinstance(third, (Real, Decimal)) else ROLES[2]], rows
 
 
 def _require_columns(table: Table, columns: list[str]) -> None:
     """Raise UserError unless there are 1 to 3 columns, and those that are named like roles have these roles."""
     if len(columns) > len(ROLES):
-        example = f", for instance {table.pick(columns[:2])}" if table.columns else ""
+        named = [column for column in columns if column.lower() in (*ROLES, LABEL, SCORE)]
+        example = f", for instance {table.pick(named[:3] or columns[:2])}" if table.columns else ""
         raise UserError(
             f"{table.name}: found {len(columns)} columns{f' {columns}' if table.columns else ''}; pick 1 (sentence), "
             "2 (anchor, positive) or 3 (anchor, positive, negative; or two sentences and a column named label or "
@@ -151,7 +153,7 @@ def _label_text(table: Table, number: int, cell: Any, names: Sequence[str]) -> s
     """Return the text of a label or score, which may be a number. names: of the classes that numbers stand for."""
     if isinstance(cell, str) or is_missing(cell):
         return table.text(number, LABEL_INDEX, cell)
-    if isinstance(cell, bool) or not isinstance(cell, Real):
+    if isinstance(cell, bool) or not isinstance(cell, (Real, Decimal)):
         problem = f"expected a string or a number but found {describe(cell)}"
         remedy = "give words to the column label, or numbers to the column score"
         raise table.error(number, f"{problem}; {remedy}", LABEL_INDEX)

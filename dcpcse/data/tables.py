@@ -7,7 +7,7 @@ library is loaded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, field
 from itertools import chain
 from numbers import Number
@@ -131,7 +131,7 @@ def describe(value: Any) -> str:
 def _refuse_other_types(data: Any, name: str) -> None:
     if isinstance(data, (bytes, bytearray, PathLike, Number, str)) or data is None:
         raise UserError(f"{name}: expected rows but found {describe(data)}; {ALLOWED}")
-    if isinstance(data, Set):
+    if isinstance(data, Set) and not isinstance(data, KeysView):
         raise UserError(f"{name}: a {type(data).__name__} has no order; give a list, for instance sorted({name})")
     if isinstance(data, _types("datasets", "DatasetDict", "IterableDatasetDict")):
         split = "train" if "train" in data else next(iter(data), "train")
@@ -139,6 +139,8 @@ def _refuse_other_types(data: Any, name: str) -> None:
             f"{name}: expected rows but found a {type(data).__name__} with the splits {', '.join(map(repr, data))}; "
             f"give one split: data[{split!r}]"
         )
+    if isinstance(data, _types("polars", "LazyFrame")):
+        raise UserError(f"{name}: the rows of a LazyFrame are not computed yet; give {name}.collect()")
     if isinstance(data, type) or (callable(data) and not hasattr(data, "__iter__") and not _is_indexed(data)):
         raise UserError(f"{name}: expected rows but found {describe(data)}; if it makes rows, call it: {name}()")
 
@@ -156,7 +158,8 @@ def _open(data: Any, name: str) -> Table:
         return _of_dataset(data, name)
     if isinstance(data, _types("datasets", "IterableDataset")):
         columns, rows = _rows(data.with_format(None), name)
-        return Table(name, columns, rows, "IterableDataset", "{name}.select_columns([{0}])")
+        picked = "{name}.select_columns([{0}])"
+        return Table(name, columns, rows, "IterableDataset", picked, class_names=_class_names(data.features or {}))
     if isinstance(data, _types("pyarrow", "Array", "ChunkedArray")):
         return Table(name, None, ((cell.as_py(),) for cell in data), _kind(data))
     if hasattr(data, "__arrow_c_stream__"):
@@ -193,9 +196,12 @@ def _of_pandas(frame: Any, name: str) -> Table:
 def _of_dataset(data: Any, name: str) -> Table:
     names = data.format["columns"]
     batches = data.with_format("arrow", columns=names).iter(batch_size=BATCH_ROWS)
-    classes = {column: feature.names for column, feature in data.features.items() if hasattr(feature, "int2str")}
-    rows = _rows_of_batches(batches)
-    return Table(name, tuple(names), rows, _kind(data), "{name}.select_columns([{0}])", class_names=classes)
+    rows, picked = _rows_of_batches(batches), "{name}.select_columns([{0}])"
+    return Table(name, tuple(names), rows, _kind(data), picked, class_names=_class_names(data.features))
+
+
+def _class_names(features: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    return {column: feature.names for column, feature in features.items() if hasattr(feature, "int2str")}
 
 
 def _of_arrow(data: Any, name: str) -> Table:

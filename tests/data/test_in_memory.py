@@ -3,6 +3,7 @@
 import csv
 import logging
 import tempfile
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 
@@ -119,9 +120,16 @@ def test_numbers_of_a_class_label_are_its_words(load):
     data = datasets.Dataset.from_dict(
         {"s": ["a", "c", "e"], "t": ["b", "d", "f"], "label": [2, 0, -1]}, features=datasets.Features(features)
     )
-    loaded = load(data)
-    assert rows(loaded) == [("a", "b", "contradiction"), ("c", "d", "entailment")]
-    assert (loaded.dropped, loaded.dropped_lines, loaded.unit) == (1, (3,), "row")
+    for loaded in (load(data), load(data.to_iterable_dataset())):
+        assert rows(loaded) == [("a", "b", "contradiction"), ("c", "d", "entailment")]
+        assert (loaded.dropped, loaded.dropped_lines, loaded.unit) == (1, (3,), "row")
+
+
+def test_decimal_numbers_are_scores(load):
+    given_rows = [("a", "b", Decimal("0.5")), ("c", "d", Decimal(2))]
+    scored = load([("a", "b", 0.5), ("c", "d", 2.0)])
+    assert load(given_rows).sha256 == load(pl.DataFrame(given_rows, ["x", "y", "score"], orient="row")).sha256
+    assert load(given_rows).sha256 == scored.sha256
 
 
 @pytest.mark.parametrize(
@@ -141,6 +149,10 @@ def test_numbers_of_a_class_label_are_its_words(load):
             [{"anchor": "a", "negative": "b"}],
             "the column 'negative' of ['anchor', 'negative'] is in the place of the positive, since columns are known "
             "by their order; give them in the order anchor, positive, negative, or rename them",
+        ),
+        (
+            {"id": ["1"], "anchor": ["a"], "positive": ["b"], "source": ["wiki"]},
+            f"found 4 columns ['id', 'anchor', 'positive', 'source']; {MESSAGE_OF_COLUMNS}only \"anchor\", \"positive\"",
         ),
         (
             pd.DataFrame({"id": [7], "text": ["a"]}),

@@ -113,7 +113,7 @@ ALLOWED = (
         (None, "expected rows but found None" + ALLOWED),
         (np.float64(2.5), "expected rows but found the number 2.5" + ALLOWED),
         (object(), "expected rows but found an object" + ALLOWED),
-        (pl.DataFrame(NAMED).lazy(), "expected rows but found a LazyFrame" + ALLOWED),
+        (pl.LazyFrame({"a": ["b"]}), "the rows of a LazyFrame are not computed yet; give train_data.collect()"),
         (np.zeros((1, 1, 1)), "expected 1 or 2 dimensions but found an array of 3" + ALLOWED),
         ({"a"}, "a set has no order; give a list, for instance sorted(train_data)"),
         (lambda: iter("ab"), "expected rows but found a function; if it makes rows, call it: train_data()"),
