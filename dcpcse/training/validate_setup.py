@@ -70,6 +70,8 @@ def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
         for problem, rows in problems.items()
         if rows.count
     ]
+    if not counts and 2 * found.pairs >= found.rows * (found.rows - 1):  # a column that is no sentence of the pair
+        counts = ["any two have the same anchor or the same positive"]
     share = f"; {100 * found.share(batch):.1f} % of batches of {batch} contain a false negative"
     if counts:
         logger.warning(

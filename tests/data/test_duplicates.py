@@ -109,6 +109,15 @@ def test_training_says_so_before_a_model_is_loaded(file, broken, tmp_path, caplo
     ]
 
 
+def test_a_column_with_one_text_is_a_false_negative_of_all_rows(broken, tmp_path, caplog):
+    file = tmp_path / "pairs.csv"
+    file.write_text("text,source\na,wiki\nb,wiki\nc,wiki\n", encoding="utf-8")
+    words = ["--model_name_or_path", broken, "--train_file", str(file)]
+    words += ["--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache")]
+    assert run(train_command, words) == 2
+    assert f"{file}: of 3 rows, any two have the same anchor or the same positive; 100.0 % of batches" in caplog.text
+
+
 def test_training_on_a_clean_file_says_nothing_of_it(broken, tmp_path, caplog, capsys):
     file = tmp_path / "clean.txt"
     file.write_text("one\ntwo\nthree\n", encoding="utf-8")
