@@ -18,6 +18,7 @@ import transformers
 from transformers import TrainerCallback
 
 from dcpcse.api.words import in_python_words, python_words
+from dcpcse.data.tables import describe
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.evaluation.own_data import describe_object
 from dcpcse.methods import Method
@@ -27,7 +28,7 @@ from dcpcse.training.options import python_options, resolve_options, training_op
 from dcpcse.training.output_folder import resume_hint
 from dcpcse.training.run import Inputs, run_training
 from dcpcse.training.run_history import read_run
-from dcpcse.training.trainer import Trainer
+from dcpcse.training.trainer import Trainer, require_callbacks
 from dcpcse.training.validate_arguments import require_valid
 from dcpcse.utils.arguments import path, string
 from dcpcse.utils.console import warn
@@ -177,7 +178,7 @@ def train(
 def _plugins(given: Any) -> list[str]:
     plugins = [given] if isinstance(given, str | os.PathLike) else given
     if not isinstance(plugins, list | tuple):
-        raise UserError(f"plugin is a {type(given).__name__}; give modules or .py files as a list of strings")
+        raise UserError(f"plugin is {describe(given)}; give modules or .py files as a list of strings")
     return [string("plugin", one) for one in plugins]
 
 
@@ -199,20 +200,14 @@ def _encoder_name(model: Any) -> str:
         remedy = (
             "give the name or the folder that it was loaded from, or save it with its tokenizer and give the folder"
         )
-    raise UserError(f"model is a {type(model).__name__}; {remedy}")
+    raise UserError(f"model is {describe(model)}; {remedy}")
 
 
 def _require_types(method: Any, callbacks: Any, trainer_class: Any) -> None:
     """Raise UserError unless method, callbacks and class are of the types that a run takes."""
     if not (method is None or isinstance(method, str | Method) or callable(method)):
-        raise UserError(f"method is a {type(method).__name__}; give a name, or a function that returns a Method")
-    if not isinstance(callbacks, list | tuple):
-        raise UserError(f"callbacks is a {type(callbacks).__name__}; give a list of transformers.TrainerCallback")
-    for one in callbacks:
-        if not isinstance(one, TrainerCallback) and not (isinstance(one, type) and issubclass(one, TrainerCallback)):
-            raise UserError(
-                f"callbacks: {one!r:.60} is not a transformers.TrainerCallback; derive its class from that"
-            )
+        raise UserError(f"method is {describe(method)}; give a name, or a function that returns a Method")
+    require_callbacks(callbacks)
     if not (isinstance(trainer_class, type) and issubclass(trainer_class, Trainer)):
         raise UserError(f"trainer_class {trainer_class!r:.60}: must be a subclass of dcpcse.Trainer")
 
@@ -232,8 +227,10 @@ def _remove_temporary_folders() -> None:
 def _output_folder(values: dict[str, Any]) -> Iterator[Path]:
     """Set a temporary `output_dir` if none is given; after an error before anything was written, it is removed."""
     if "output_dir" in values:
-        yield Path(values["output_dir"])
+        yield Path(path("output_dir", values["output_dir"]))
         return
+    if without_effect := next((name for name in ("resume", "overwrite_output_dir") if values.get(name)), None):
+        raise UserError(f"--{without_effect} needs --output_dir; give the folder of the run")
     if launched() > 1:
         raise UserError(f"output_dir is missing; give one folder for all {launched()} processes of the run")
     folder = Path(tempfile.mkdtemp(prefix="dcpcse-"))
@@ -264,11 +261,14 @@ def _explained_interruption(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
+        if folder in _temporary and not any(folder.iterdir()):
+            error.args = ("interrupted before the training started; nothing was written",)
+            raise
         text = in_python_words(str(error) or resume_hint(folder))
         newest = last_checkpoint(folder)
         if newest and str(newest) in text:  # not at the end, when the folder itself has the model
             text += f"; dcpcse.load({str(newest)!r}) loads the model so far"
-        if folder in _temporary and any(folder.iterdir()):
+        if folder in _temporary:
             del _temporary[folder]
             text += f"; the temporary folder is kept: output_dir={str(folder)!r} resumes in it"
         error.args = (text,)

@@ -8,6 +8,7 @@ _in_python_words = python_words(train_file="train_dataset")
 
 class TrainingArguments(arguments.TrainingArguments):
     __doc__ = arguments.TrainingArguments.__doc__
+    __new__ = _in_python_words(arguments.TrainingArguments.__new__)
     __post_init__ = _in_python_words(arguments.TrainingArguments.__post_init__)
 
 

@@ -7,8 +7,8 @@ import json
 import logging
 from array import array
 from collections.abc import Iterator, Mapping, Sequence, Set
-from itertools import chain
 from decimal import Decimal
+from itertools import chain
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dcpcse.data.labels import LABEL, SCORE, Columns
+from dcpcse.data.tables import describe
 from dcpcse.data.views import View
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import set_frozen_dtype
@@ -196,7 +197,7 @@ def find_method(method: str | Builder) -> tuple[str, Entry]:
         return registered, METHODS[registered]
     if not inspect.isfunction(method):
         raise UserError(
-            f"method is a {type(method).__name__}; give a name, a function (backbone, args, columns) -> Method, or a "
+            f"method is {describe(method)}; give a name, a function (backbone, args, columns) -> Method, or a "
             "dcpcse.methods.Method"
         )
     name = method.__name__

@@ -14,10 +14,11 @@ import torch
 import transformers
 from transformers.training_args import OptimizerNames
 
+from dcpcse.data.tables import describe
 from dcpcse.utils import schema
 from dcpcse.utils.arguments import number, truth_value, whole_number
 from dcpcse.utils.distributed import init_process_group, launched
-from dcpcse.utils.errors import UserError, invalid_choice
+from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.option_fields import option, require, require_seed
 from dcpcse.utils.parsing import read_text
 
@@ -181,8 +182,14 @@ class TrainingArguments(transformers.TrainingArguments):
     hub_model_id: str | None = option(None, "Repository for --push_to_hub, as ORGANISATION/NAME.")
 
     def __new__(cls, *args: Any, **options: Any) -> "TrainingArguments":
-        """Note which options are given, since transformers' defaults and values that follow from others look alike."""
+        """Note which options are given, since transformers' defaults and values that follow from others look alike.
+
+        Raises UserError if an option is unknown.
+        """
         made, defaults = super().__new__(cls), {one.name: one for one in fields(cls)}
+        if unknown := next((name for name in options if name not in defaults), None):
+            hint = did_you_mean(unknown, defaults.keys() - UNSUPPORTED.keys(), form="--{}")
+            raise UserError(f"unknown option {unknown}; {hint or 'see the options in docs/training.md'}")
         given = dict(zip(defaults, args, strict=False)) | options
         made.given = frozenset(
             name for name in given if name in defaults and given[name] != default_of(defaults[name])
@@ -296,9 +303,7 @@ def as_training_arguments(args: transformers.TrainingArguments | None) -> Traini
         require_supported(args.given - {"remove_unused_columns"})
         return args
     if not isinstance(args, transformers.TrainingArguments):
-        raise UserError(
-            f"args is a {type(args).__name__}; give dcpcse.TrainingArguments or transformers.TrainingArguments"
-        )
+        raise UserError(f"args is {describe(args)}; give dcpcse.TrainingArguments or transformers.TrainingArguments")
     usual = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu)
     given = {one.name for one in fields(args) if getattr(args, one.name) != getattr(usual, one.name)}
     # Columns are never removed; the others follow from options that are given.

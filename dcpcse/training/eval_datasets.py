@@ -31,9 +31,9 @@ EVALUATES = "give pairs with scores (three columns), texts with classes (two col
 def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_dataset") -> dict[str, Suite]:
     """Return the suites to evaluate by the name that precedes their metrics; "" for data without a name.
 
-    data: pairs with scores or texts with classes (see `dcpcse.evaluation.own_data`), a task of that module, a list of
-    names of tasks with a dev set, a `senteval.Suite`, or a dict name → one of these. None is no evaluation. options:
-    the folder with the files of the tasks, and whether their sizes must be the official ones.
+    data: pairs with scores or texts with classes (see `dcpcse.evaluation.own_data`), a task of that module, the
+    name of a task with a dev set or a list of such names, a `senteval.Suite`, or a dict name → one of these. None is
+    no evaluation. options: the folder with the files of the tasks, and whether their sizes must be the official ones.
 
     Raises UserError or senteval.DataError if the data cannot be evaluated.
     """
@@ -52,6 +52,7 @@ def open_eval_dataset(data: Any, options: DataArguments, name: str = "eval_datas
     settings, data_dir = settings_of_mode("dev", official=not options.custom_eval_data), options.eval_data_dir
     if callable(getattr(data, "load", None)):
         return {"": load_suite([], data_dir, settings, [data])}
+    data = [data] if isinstance(data, str) and data in WITH_METRIC else data
     if _is_names(data):
         if unknown := next((one for one in data if one not in WITH_METRIC), None):
             raise invalid_choice(f"{name}:", unknown, WITH_METRIC)
@@ -80,7 +81,8 @@ def _own_task(data: Any, name: str) -> Any:
     """Return the task of own data: pairs if they have three columns, labelled texts if they have two."""
     if isinstance(data, (str, PathLike)):
         raise UserError(
-            f"{name} {data} is a file; give own_pairs(file) or own_labels(file), from dcpcse.evaluation.own_data"
+            f"{name} {data} is no task ({', '.join(WITH_METRIC)}); for a file, give own_pairs(file) or "
+            "own_labels(file), from dcpcse.evaluation.own_data"
         )
     data = list(data) if isinstance(data, Iterator) else data
     table = open_table(data, name)

@@ -69,7 +69,8 @@ def python_options(parser: Parser, options: Mapping[str, Any], others: "Collecti
         if name in parser.unsupported:
             raise UserError(f"--{name} is not supported: {parser.unsupported[name]}; leave it out")
         if name not in actions:
-            hint = did_you_mean(name, [*others, *actions])
+            known = [*others, *(one for one in actions if one not in parser.unsupported)]
+            hint = did_you_mean(name, known, form="--{}")
             raise UserError(f"unknown option {name}; {hint or 'see the options in docs/training.md'}")
         if value is not None:
             values[name] = _python_value(actions[name], value)

@@ -17,6 +17,7 @@ from dcpcse.data.collator import ViewCollator
 from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
 from dcpcse.data.in_memory import load_training_data
 from dcpcse.data.indexed_dataset import IndexedDataset
+from dcpcse.data.tables import describe
 from dcpcse.data.training_file import TrainingData
 from dcpcse.encoders.backbones import (
     Backbone,
@@ -120,7 +121,7 @@ def _name_of_encoder(model: Any) -> str:
         raise UserError("model is missing; give an encoder as a Hugging Face folder or hub id")
     if not isinstance(model, str | PathLike) or not fspath(model):
         raise UserError(
-            f"model is a {type(model).__name__}; give an encoder as a Hugging Face folder or hub id, or what "
+            f"model is {describe(model)}; give an encoder as a Hugging Face folder or hub id, or what "
             "dcpcse.encoders.backbones.load_backbone returns"
         )
     return fspath(model)

@@ -18,6 +18,7 @@ from transformers.trainer_utils import TrainOutput
 
 from dcpcse.data.indexed_dataset import without_index
 from dcpcse.data.sampling import make_compact
+from dcpcse.data.tables import describe
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import set_packed
@@ -127,6 +128,9 @@ class Trainer(transformers.Trainer):
             custom_eval_data=custom_eval_data,
         )
         self._require_supported(args, optimizers)
+        require_callbacks(callbacks or ())
+        if compute_metrics is not None and not callable(compute_metrics):
+            raise UserError(f"compute_metrics is {describe(compute_metrics)}; give a function that returns a dict")
         if not args.is_resolved:
             resolve_arguments(args, None, args.given)
         self._suites = open_eval_dataset(eval_dataset, data_options)
@@ -335,7 +339,7 @@ class Trainer(transformers.Trainer):
         self._terms = {}
         loss = run(model, batch, num_items_in_batch)
         # An overridden `compute_loss` need not compute terms.
-        self.guards.observe(rows, batch, self._terms or {"loss": loss})
+        self.guards.observe(rows, batch, self._terms or {"compute_loss": loss})
         if self.accelerator.sync_gradients:
             settings = {"learning_rate": float(self.optimizer.param_groups[0]["lr"]), "weights": self._weights()}
             scaled = self.accelerator.scaler is not None
@@ -607,6 +611,17 @@ class Trainer(transformers.Trainer):
         # The folder of a run may have been moved or copied since the path was recorded.
         own = Path(self.args.output_dir) / best.name
         self.step_module.model.load_trained(own if own.is_dir() else best)
+
+
+def require_callbacks(callbacks: Any) -> None:
+    """Raise UserError unless these are a list of callbacks, or of their classes."""
+    if not isinstance(callbacks, list | tuple):
+        raise UserError(f"callbacks is {describe(callbacks)}; give a list of transformers.TrainerCallback")
+    for one in callbacks:
+        if not isinstance(one, TrainerCallback) and not (isinstance(one, type) and issubclass(one, TrainerCallback)):
+            raise UserError(
+                f"callbacks: {one!r:.60} is not a transformers.TrainerCallback; derive its class from that"
+            )
 
 
 class _AfterStep(TrainerCallback):

@@ -21,8 +21,10 @@ def plural(number: int, noun: str) -> str:
 _SYNONYMS = {
     **{"mean": "avg", "mean_tokens": "avg", "first_token": "cls", "prefix": "deep", "promcse": "dcpcse"},
     **{"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "validation": "dev", "adamw": "adamw_torch"},
+    **{"batch_size": "per_device_train_batch_size", "epochs": "num_train_epochs", "lr": "learning_rate"},
+    **{"temperature": "temp"},
 }
-"""Common name in the literature → the name that dcpcse uses."""
+"""Common name in the literature or of other libraries → the name that dcpcse uses."""
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6, form: str = "'{}'") -> str:

@@ -160,8 +160,19 @@ def test_the_result_holds_the_model_its_figures_and_its_folder(train, tmp_path, 
 
 
 MISTAKES = {
-    "an unknown keyword": ({"learning_rte": 1}, "unknown option learning_rte; did you mean 'learning_rate'"),
-    "a misspelt parameter": ({"callback": []}, "unknown option callback; did you mean 'callbacks'"),
+    "an unknown keyword": ({"learning_rte": 1}, "unknown option learning_rte; did you mean learning_rate?"),
+    "a misspelt parameter": ({"callback": []}, "unknown option callback; did you mean callbacks?"),
+    "an option with another name in Python": (
+        {"model_name": "bert"},
+        "unknown option model_name; did you mean model?",
+    ),
+    "a name that other libraries use": ({"batch_size": 8}, "did you mean per_device_train_batch_size?"),
+    "an empty folder name": ({"output_dir": ""}, "output_dir '': must be a path"),
+    "a run to resume without its folder": ({"output_dir": None, "resume": True}, "resume=True needs output_dir"),
+    "a run to replace without its folder": (
+        {"output_dir": None, "overwrite_output_dir": True},
+        "overwrite_output_dir=True needs output_dir",
+    ),
     "an option of the shell": ({"train_file": "x"}, "unknown option train_file; give train_data"),
     "a string for a number": ({"learning_rate": "0.1"}, "learning_rate '0.1': must be a number"),
     "a float for a whole number": ({"pre_seq_len": 2.0}, "pre_seq_len 2.0: must be a whole number"),
@@ -179,9 +190,9 @@ MISTAKES = {
     "a value out of range": ({"learning_rate": 0.0}, "learning_rate 0.0: must be in (0, 1e+38]"),
     "an option without effect": ({"denoise": True}, 'denoise=True has no effect without pooler_type="mask"'),
     "an unknown method": ({"method": "dcpsce"}, "method dcpsce is unknown; did you mean 'dcpcse'?"),
-    "a method that is a number": ({"method": 3}, "method is a int; give a name, or a function"),
+    "a method that is a number": ({"method": 3}, "method is the number 3; give a name, or a function"),
     "an unknown preset": ({"preset": "bert"}, "preset bert is unknown"),
-    "a plugin that is a number": ({"plugin": 3}, "plugin is a int; give modules or .py files"),
+    "a plugin that is a number": ({"plugin": 3}, "plugin is the number 3; give modules or .py files"),
     "callbacks of another type": (
         {"callbacks": [print]},
         "callbacks: <built-in function print> is not a transformers",
@@ -196,8 +207,8 @@ MISTAKES = {
     "one row": ({"data": ["a"]}, "train_data (list of 1 row) has 1 training example; give at least 2"),
     "a file that is not there": ({"data": "nowhere.txt"}, "training file nowhere.txt does not exist"),
     "an encoder that is not there": ({"model": "./nowhere"}, "model ./nowhere does not exist"),
-    "a number for the encoder": ({"model": 7}, "model is a int; give the name or the folder of an encoder"),
-    "bytes for the encoder": ({"model": b"bert"}, "model is a bytes; give the name or the folder of an encoder"),
+    "a number for the encoder": ({"model": 7}, "model is the number 7; give the name or the folder of an encoder"),
+    "bytes for the encoder": ({"model": b"bert"}, "model is bytes b'bert'; give the name or the folder of an encoder"),
 }
 
 

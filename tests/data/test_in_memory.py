@@ -152,7 +152,8 @@ def test_decimal_numbers_are_scores(load):
         ),
         (
             {"id": ["1"], "anchor": ["a"], "positive": ["b"], "source": ["wiki"]},
-            f"found 4 columns ['id', 'anchor', 'positive', 'source']; {MESSAGE_OF_COLUMNS}only \"anchor\", \"positive\"",
+            f"found 4 columns ['id', 'anchor', 'positive', 'source']; {MESSAGE_OF_COLUMNS}"
+            'only "anchor", "positive"',
         ),
         (
             pd.DataFrame({"id": [7], "text": ["a"]}),

@@ -12,6 +12,7 @@ import transformers
 from scipy.stats import pearsonr, spearmanr
 from senteval.settings import settings_of_mode
 from senteval.suite import load_suite
+from transformers import TrainerCallback
 
 import dcpcse
 from dcpcse.encoders.backbones import load_backbone
@@ -318,9 +319,9 @@ class SentenceTransformer:
     ("given", "message"),
     [
         ({"model": SentenceTransformer()}, "model is a SentenceTransformer; give an encoder as a Hugging Face folder"),
-        ({"model": 3}, "model is a int; give an encoder"),
+        ({"model": 3}, "model is the number 3; give an encoder"),
         ({"model": None}, "model is missing; give an encoder"),
-        ({"method": 3}, "method is a int; give a name, a function"),
+        ({"method": 3}, "method is the number 3; give a name, a function"),
         ({"method": partial(in_cell, "")}, "method is a partial; give a name, a function"),
         ({"method": "dcpsce"}, "dcpsce is unknown; did you mean 'dcpcse'"),
         ({"method": lambda backbone, args, columns: None}, "the function <lambda> gives the method its name"),
@@ -328,9 +329,12 @@ class SentenceTransformer:
         ({"args": {"max_steps": 3}}, "args is a dict; give dcpcse.TrainingArguments"),
         ({"train_dataset": 3}, "train_dataset: expected rows but found the number 3"),
         ({"train_dataset": ["one"]}, r"train_dataset \(list of 1 row\) has 1 training example; give at least 2"),
-        ({"eval_dataset": "pairs.tsv"}, "eval_dataset pairs.tsv is a file; give own_pairs"),
+        ({"eval_dataset": "pairs.tsv"}, r"eval_dataset pairs.tsv is no task \(STSBench.*; for a file, give own_pairs"),
         ({"eval_dataset": [("a", "b", "c", 1.0)] * 3}, "eval_dataset has 4 columns; give pairs with scores"),
         ({"eval_dataset": ["STSB"]}, "eval_dataset: STSB is unknown"),
+        ({"callbacks": TrainerCallback()}, "callbacks is a TrainerCallback; give a list of"),
+        ({"callbacks": [print]}, "print> is not a transformers.TrainerCallback"),
+        ({"compute_metrics": "f1"}, "compute_metrics is the string 'f1'; give a function"),
         ({"pre_seq_length": 3}, "unknown option pre_seq_length; did you mean 'pre_seq_len'"),
         ({"pre_seq_len": "3"}, "pre_seq_len '3': must be a whole number"),
         ({"max_seq_length": 2}, "max_seq_length 2: must be at least 3"),
@@ -355,6 +359,8 @@ def test_a_wrong_argument_is_refused_in_one_line(given, message, tiny, sentences
         ({"bf16": "yes"}, "bf16 'yes': must be True or False"),
         ({"eval_strategy": "steps"}, "eval_dataset is missing; give evaluation data"),
         ({"push_to_hub": True}, "push_to_hub"),
+        ({"lr": 0.1}, r"unknown option lr; did you mean learning_rate\?"),
+        ({"zzz": 1}, "unknown option zzz; see the options"),
     ],
     ids=str,
 )
