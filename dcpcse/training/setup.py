@@ -211,8 +211,9 @@ def load_encoder(args: ModelArguments) -> Backbone:
 
 def _unchanged(backbone: Backbone) -> Backbone:
     """Return a loaded encoder. Raises UserError if its weights have changed since, as by an earlier training."""
-    found = EncoderSource.of(backbone.model, backbone.source.name_or_path, backbone.source.revision)
-    if found.fingerprint != backbone.source.fingerprint:
+    source = backbone.source
+    found = EncoderSource.of(backbone.model, source.name_or_path, source.revision, source.weights_file)
+    if found.fingerprint != source.fingerprint:
         raise UserError("model was changed after it was loaded, such as by an earlier training; load it again")
     return backbone
 
