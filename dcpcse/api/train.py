@@ -128,12 +128,13 @@ def train(
 ) -> TrainingResult:
     """Train sentence embeddings as train.py does, and return the model, its figures and its folder.
 
-    model: a Hugging Face folder or hub id of the encoder; None if the method is a built `Method`. train_data: a list
-    of sentences, of pairs or of triples, a dict of columns, a pandas or polars DataFrame, a `datasets.Dataset`, or the
-    path of a training file. method: the name of a method, by default that of the preset or dcpcse, or a function
-    (backbone, args, columns) → `Method`. preset: a published setting, such as `dcpcse/unsup-bert-base`. eval_pairs:
-    pairs with scores or with 0 and 1; eval_labels: texts with classes; both in any of these forms, measured during
-    training beside `eval_tasks`.
+    model: a Hugging Face folder or hub id of the encoder; None if the method is a built `Method`, which is trained in
+    place, so that another training continues with its weights. train_data: a list of sentences, of pairs or of
+    triples, a dict of columns, a pandas or polars DataFrame, a `datasets.Dataset`, or the path of a training file.
+    method: the name of a method, by default that of the preset or dcpcse, or a function (backbone, args, columns) →
+    `Method`. preset: a published setting, such as `dcpcse/unsup-bert-base`. eval_pairs: pairs with scores or with
+    0 and 1; eval_labels: texts with classes; both in any of these forms, measured during training beside `eval_tasks`.
+
     callbacks: as in `transformers.Trainer`. trainer_class: a subclass of `dcpcse.Trainer`. plugin: modules or files
     (.py) that register methods. options: every other option of train.py by its name, with the same default, such as
     `learning_rate=3e-2` or `pre_seq_len=16`.
@@ -157,6 +158,8 @@ def train(
         given = {_OPTIONS.get(name, name): value for name, value in paths.items()}
         # The options hold what records say of objects; own evaluation data imply other options in either form.
         given |= {name: describe_object(objects[name]) for name in ("eval_pairs", "eval_labels") if name in objects}
+        if isinstance(method, Method) and preset is not None:
+            raise UserError("preset has no effect on a built method; leave it out, and give its options of training")
         encoder = None if model is None and isinstance(method, Method) else _encoder_name(model)
         given |= {"model_name_or_path": encoder, "preset": preset, "output_dir": output_dir, **options}
         given["plugin"] = _plugins(plugin) or None

@@ -234,11 +234,11 @@ def _texts(table: _Table, kind: _Kind, line: Line, cells: Sequence[Any], target:
 
 def _number(line: Line, cell: Any) -> float:
     """Return the score of a pair. Raises DataError unless it is a finite number, or a string with one."""
-    if isinstance(cell, str):
-        text = cell.strip()
-    else:
-        # Numbers of numpy, decimal and polars convert to float; bytes would too.
-        text = repr(float(cell)) if isinstance(cell, (Real, np.bool_)) or hasattr(cell, "is_finite") else ""
+    text = cell.strip() if isinstance(cell, str) else ""
+    # Numbers of numpy, decimal and polars convert to float; bytes would too.
+    if isinstance(cell, (Real, np.bool_)) or hasattr(cell, "is_finite"):
+        with contextlib.suppress(OverflowError):  # an integer beyond all floating-point numbers
+            text = repr(float(cell))
     if not is_number(text):
         raise line.error(f"gold score {shown(cell)} found, a number expected")
     return float(text)

@@ -1,4 +1,4 @@
-"""A progress bar of training without the log entries, which transformers prints between its updates."""
+"""The progress bar of training: without log entries, which transformers prints between its updates, and its end."""
 
 from typing import Any
 
@@ -24,3 +24,11 @@ def print_no_log(trainer: Trainer) -> None:
     for place, callback in enumerate(callbacks):
         if type(callback) in replaced:
             callbacks[place] = Silent() if trainer.args.disable_tqdm else ProgressBar()
+
+
+def close_bars(callbacks: list[TrainerCallback]) -> None:
+    """Close the bars of a training that an error or an interruption has ended: later bars would be drawn below."""
+    for callback in callbacks:
+        if isinstance(callback, ProgressCallback) and callback.training_bar is not None:
+            callback.training_bar.close()
+            callback.training_bar = None

@@ -36,6 +36,7 @@ from dcpcse.training.guards import Guards
 from dcpcse.training.optimizer import UncorrectedAdamW, own_rates, split_groups, with_own_warmups
 from dcpcse.training.output_folder import EVAL_RESULTS, clear_run, resume_hint
 from dcpcse.training.pace import PaceCallback
+from dcpcse.training.progress_bar import close_bars
 from dcpcse.training.resolve_arguments import resolve_arguments, wants_dev_scores
 from dcpcse.training.run_recorder import MetricsFile
 from dcpcse.training.setup import build, checked, model_options, open_train_dataset, resolved, write_run
@@ -280,6 +281,7 @@ class Trainer(transformers.Trainer):
             with prepacked(self.step_module, uses):
                 return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
+            close_bars(self.callback_handler.callbacks)
             self.args.save_total_limit, self.args.eval_on_start = self._limit, start
 
     def get_train_dataloader(self) -> DataLoader:

@@ -19,6 +19,7 @@ import torch
 import transformers
 import yaml
 from matplotlib import pyplot
+from tqdm.auto import tqdm
 from transformers import AutoModel, TrainerCallback
 
 import dcpcse
@@ -223,6 +224,12 @@ def test_a_mistake_is_one_line_in_the_words_of_python(mistake, train, tmp_path, 
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_preset_is_refused_for_a_built_method(train):
+    built = train().trainer.method
+    with pytest.raises(dcpcse.UserError, match="preset has no effect on a built method; leave it out"):
+        dcpcse.train(None, ["a", "b"], method=built, preset="dcpcse/unsup-bert-base")
+
+
 def test_a_loaded_encoder_is_refused_with_what_to_give(train, tiny, tmp_path):
     loaded = {
         "BertModel; give the name or the folder that it was loaded from": AutoModel.from_pretrained(tiny("bert")),
@@ -294,7 +301,8 @@ def heard():
 
 def test_an_interrupted_training_leaves_a_usable_result(train, heard, tmp_path, sentences):
     with pytest.raises(Interrupted) as caught:
-        train(callbacks=[_InterruptAt(2)])
+        train(callbacks=[_InterruptAt(2)], disable_tqdm=False)
+    assert list(tqdm._instances) == []  # bars of later calls would be drawn below one that is open
     place = tmp_path / "run/checkpoint-3"
     assert str(caught.value) == (
         f"SIGINT after step 3 of 4: saved to {place}; repeat the call with resume=True to continue from there; "

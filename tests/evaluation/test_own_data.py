@@ -188,6 +188,7 @@ BAD = {
     "NaN score": (own_pairs, [("a", "b", 1), ("c", "d", float("nan"))], "eval: row 2: gold score nan found, a number"),
     "infinite score": (own_pairs, [("a", "b", float("inf"))], "eval: row 1: gold score inf found"),
     "None score": (own_pairs, pd.DataFrame({"a": ["x"], "b": ["y"], "score": [None]}), "row 1: gold score None"),
+    "huge score": (own_pairs, [("a", "b", 10**400)], "row 1: gold score 1000"),
     "bytes as a score": (own_pairs, [("a", "b", b"3")], "row 1: gold score b'3' found"),
     "word as a score": (own_pairs, [("a", "b", 1), ("a", "c", "high")], "row 2: gold score 'high' found"),
     "same score": (own_pairs, [("a", "b", 1), ("c", "d", 1)], "eval: every gold score is 1, so no correlation"),

@@ -311,6 +311,10 @@ def test_callbacks_reporters_and_optimizers_are_those_of_transformers(tiny, sent
     assert any(not torch.equal(before[name], weight) for name, weight in trained(trainer).items())
 
 
+def of_nothing():
+    """A function of a cell that takes other parameters than a method."""
+
+
 class SentenceTransformer:
     """An encoder of another library, by its name."""
 
@@ -326,6 +330,7 @@ class SentenceTransformer:
         ({"method": "dcpsce"}, "dcpsce is unknown; did you mean 'dcpcse'"),
         ({"method": lambda backbone, args, columns: None}, "the function <lambda> gives the method its name"),
         ({"method": lambda backbone, args, columns: None}, "define it with def"),
+        ({"method": of_nothing}, r"method: of_nothing\(\) cannot be called with three arguments; define it with the"),
         ({"args": {"max_steps": 3}}, "args is a dict; give dcpcse.TrainingArguments"),
         ({"train_dataset": 3}, "train_dataset: expected rows but found the number 3"),
         ({"train_dataset": ["one"]}, r"train_dataset \(list of 1 row\) has 1 training example; give at least 2"),
