@@ -222,6 +222,7 @@ def test_no_option_is_named_that_does_not_exist():
         *("requeue", "signal", "wrap"),  # of sbatch
         *("tokenizer", "text", "sides"),  # of benchmarks/step_speed.py
         *("encoder", "save", "strict"),  # of benchmarks/notebooks.py, and of mypy
+        "kind",  # of benchmarks/data_memory.py
         *("adapter", "sentences", "rounds", "processor_time"),  # of benchmarks/adapters.py
         *("rows", "spread", "repeats"),  # of benchmarks/search.py
         *("list", "runs", "seconds", "findings", "most"),  # of tests/stress

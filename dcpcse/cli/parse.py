@@ -33,7 +33,7 @@ MAIN_TRAINING_OPTIONS = {
         *("lr_scheduler_type", "warmup_steps", "fp16", "bf16", "use_cpu", "seed"),
     ),
     "evaluation while training": (
-        *("eval_strategy", "eval_steps", "eval_pairs", "eval_labels", "eval_data_dir", "eval_transfer"),
+        *("eval_strategy", "eval_steps", "eval_pairs", "eval_labels", "eval_data_dir"),
         *("load_best_model_at_end", "metric_for_best_model", "do_eval"),
     ),
     "output": (

@@ -45,7 +45,7 @@ def weighted_mean_tokens(hidden: Tensor, mask: Tensor, slots: Slots | None = Non
 
 def last_token(hidden: Tensor, mask: Tensor, slots: Slots | None = None) -> Tensor:
     """Return the vector of the last real token, [SEP] or </s>: (N, L, H), mask (N, L) → (N, H)."""
-    last = (mask.sum(1) - 1).view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
+    last = mask.cumsum(1).argmax(1).view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])  # the first of its maxima
     return hidden.gather(1, last).squeeze(1)
 
 
@@ -99,7 +99,9 @@ POOLERS: dict[str, Pooler] = {
         (-1,), mean_sqrt_len_tokens, "sum over the tokens of the last layer, divided by the root of their number"
     ),
     "weighted_mean": Pooler(
-        (-1,), weighted_mean_tokens, "mean over the tokens of the last layer, weighted by their positions from 1"
+        (-1,),
+        weighted_mean_tokens,
+        "mean over the tokens of the last layer, weighted by their positions: 1 for the first",
     ),
     "last_token": Pooler((-1,), last_token, "last token of the last layer, [SEP] or </s>"),
     "mask": Pooler((-1,), mask_tokens, "[MASK] of the template in the last layer (--template)", needs_template=True),

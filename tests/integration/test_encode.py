@@ -404,7 +404,7 @@ BAD = {  # what is given → what the error names; further cases are in bad_inpu
     "a folder for the output": ({"output": "folder.npy"}, ["is a folder"]),
     "sentences in npy": ({"options": ["--with_sentences"]}, ["--with_sentences", ".arrow"]),
     "no such model": ({"model": "./nowhere"}, ["nowhere", "does not exist"]),
-    "no such pooler": ({"options": ["--pooler", "max"]}, ["pooler"]),
+    "no such pooler": ({"options": ["--pooler", "sum"]}, ["pooler"]),
     "a base for a plain encoder": ({"options": ["--base", "x"]}, ["--base"]),
     "no chunk": ({"options": ["--chunk_size", "0"]}, ["--chunk_size 0"]),
     "too short a length": ({"options": ["--max_seq_length", "1"]}, ["maximum of 1 tokens"]),

@@ -314,7 +314,7 @@ def test_every_pooler_is_its_loop(mask, data):
             chosen = [states[layer][row] for layer in POOLED[name]]
             real = np.flatnonzero(mask[row])
             tokens = {"mask": places, "last_token": real[-1:]}.get(name, [0] if name.startswith("cls") else real)
-            weights = {t: t + 1 if name == "weighted_mean" else 1 for t in tokens}
+            weights = {t: place if name == "weighted_mean" else 1 for place, t in enumerate(tokens, start=1)}
             total = math.sqrt(len(tokens)) if name == "mean_sqrt_len" else sum(weights[t] for t in tokens)
             total *= len(chosen)
             of_dimension = [[weights[t] * c[t, i] for c in chosen for t in tokens] for i in range(width)]

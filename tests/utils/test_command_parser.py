@@ -27,7 +27,7 @@ TRAINING = {
     "--do_mlm maybe": "--do_mlm maybe: must be True or False",
     "--pooler_type mean": "--pooler_type mean is unknown; did you mean 'avg'? Choose from: cls, cls_before_pooler,",
     "--pooler_type CLS": "did you mean 'cls'?",
-    "--pooler_type max": "--pooler_type max is unknown; choose from: cls,",
+    "--pooler_type sum": "--pooler_type sum is unknown; choose from: cls,",
     "--tuning prefix": "--tuning prefix is unknown; did you mean 'deep'? Choose from: full, deep, shallow",
     "--encoder_dtype bf16": "did you mean 'bfloat16'?",
     "--lr_scheduler_type linaer": "did you mean 'linear'?",
