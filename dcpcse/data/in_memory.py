@@ -114,7 +114,8 @@ def _require_columns(table: Table, columns: list[str]) -> None:
     """Raise UserError unless there are 1 to 3 columns, and those that are named like roles have these roles."""
     if len(columns) > len(ROLES):
         named = [column for column in columns if column.lower() in (*ROLES, LABEL, SCORE)]
-        example = f", for instance {table.pick(named[:3] or columns[:2])}" if table.columns else ""
+        chosen = named[:3] or (table.texts or columns)[:2]
+        example = f", for instance {table.pick(chosen)}" if table.columns else ""
         raise UserError(
             f"{table.name}: found {len(columns)} columns{f' {columns}' if table.columns else ''}; pick 1 (sentence), "
             "2 (anchor, positive) or 3 (anchor, positive, negative; or two sentences and a column named label or "

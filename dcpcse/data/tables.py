@@ -36,7 +36,7 @@ class Table:
     have no names. rows: iterator over the rows, which have the same number of cells; cells are raw Python objects.
     kind: what the object is, such as `list of 1,000 rows`. picked: how columns of such an object are picked, a format
     for their names. class_names: column → names of the classes that its numbers stand for (`datasets.ClassLabel`).
-    taken_once: whether the object cannot be read a second time.
+    taken_once: whether the object cannot be read a second time. texts: the named columns whose first cell is a string.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Table:
     picked: str = ""
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     taken_once: bool = False
+    texts: tuple[str, ...] = ()
 
     def error(self, row: int, problem: str, place: int | None = None) -> UserError:
         """Return the error for a row, counted from 1, or for the cell at a place, counted from 0, in a row."""
@@ -78,7 +79,7 @@ class Table:
             return "decode it by .decode()"
         if isinstance(cell, Mapping) or _is_series(cell):
             return "give one string per cell"
-        others = [name for i, name in enumerate(self.columns or ()) if i != place]
+        others = [name for name in self.texts if self.columns and name != self.columns[place]]
         return f"convert it by str(){f', or leave the column out: {self.pick(others[:3])}' if others else ''}"
 
 
@@ -102,7 +103,8 @@ def open_table(data: Any, name: str) -> Table:
     if not first:
         raise UserError(f"{name}: row 1 has no columns; give at least a column of sentences")
     rows = _even(name, chain([first], table.rows))
-    return Table(**{**vars(table), "rows": rows})
+    texts = tuple(name for name, cell in zip(table.columns or (), first, strict=False) if isinstance(cell, str))
+    return Table(**{**vars(table), "rows": rows, "texts": texts})
 
 
 def is_missing(cell: Any) -> bool:

@@ -139,6 +139,11 @@ def test_decimal_numbers_are_scores(load):
             pd.DataFrame([["a"] * 4], columns=list("wxyz")),
             f"found 4 columns ['w', 'x', 'y', 'z']; {MESSAGE_OF_COLUMNS}train_data[[\"w\", \"x\"]]",
         ),
+        (
+            pd.DataFrame([[7, 5, "a", "b"]], columns=["id", "stars", "review", "summary"]),
+            f"found 4 columns ['id', 'stars', 'review', 'summary']; {MESSAGE_OF_COLUMNS}"
+            'train_data[["review", "summary"]]',
+        ),
         ([("a",) * 4], f"found 4 columns; {MESSAGE_OF_COLUMNS}".removesuffix(", for instance ")),
         (
             pd.DataFrame([["c", "a", "b"]], columns=["negative", "anchor", "positive"]),
@@ -156,7 +161,7 @@ def test_decimal_numbers_are_scores(load):
             'only "anchor", "positive"',
         ),
         (
-            pd.DataFrame({"id": [7], "text": ["a"]}),
+            pd.DataFrame({"id": [7], "stars": [5], "text": ["a"]}),
             "row 1, column 'id': expected a string but found the number 7; convert it by str(), or leave the column "
             'out: train_data[["text"]]',
         ),
