@@ -370,12 +370,18 @@ def _notes(
 ) -> list[str]:
     """Return lines on what the intervals cover, on unequal numbers of runs, and on tasks without examples."""
     owners: dict[str, dict[str, None]] = {}
-    for one in differences:
-        if one.covers:
-            owners.setdefault(one.covers, {})[f"{one.second} minus {one.first}"] = None
-    for one in scores:
-        if one.covers and (one.covers not in owners or len(owners) > 1):
-            owners.setdefault(one.covers, {})[one.model] = None
+    lines_of_tasks = {(one.task, one.covers) for one in (*differences, *scores) if one.covers}
+    if len(lines_of_tasks) == len({task for task, _ in lines_of_tasks}):  # in each task, all intervals cover the same
+        for one in scores:
+            if one.covers:
+                owners.setdefault(one.covers, {})[one.task] = None
+    else:
+        for difference in differences:
+            if difference.covers:
+                owners.setdefault(difference.covers, {})[f"{difference.second} minus {difference.first}"] = None
+        for one in scores:
+            if one.covers and (one.covers not in owners or len(owners) > 1):
+                owners.setdefault(one.covers, {})[one.model] = None
     notes = [line if len(owners) == 1 else f"{', '.join(of)}: {line}" for line, of in owners.items()]
     counts = {name: len(runs) for name, runs in models.items()}
     if len(set(counts.values())) > 1:

@@ -112,6 +112,13 @@ def test_three_seeds_a_side_cover_seeds_and_fewer_do_not(results):
     assert both.notes == ["this interval covers test pairs and seeds"]
 
 
+def test_lines_on_intervals_name_tasks_if_these_differ():
+    pairs = [(f"a {i}", f"b {i * i}", i) for i in range(12)]
+    labels = [(f"text {i} of {i % 2}", str(i % 2)) for i in range(12)]
+    found = dcpcse.compare([model(0), model(1)], pairs=pairs, labels=labels, samples=100)
+    assert found.notes == [f"pairs: {LINE}", "labels: this interval covers test examples, not seeds"]
+
+
 def test_more_than_three_models_are_compared_with_the_first(results):
     found = dcpcse.compare(results[:4], names=list("abcd"), samples=100)
     assert {(one.first, one.second) for one in found.differences} == {("a", other) for other in "bcd"}
