@@ -227,7 +227,9 @@ def _target(table: _Table, kind: _Kind) -> int:
 def _texts(table: _Table, kind: _Kind, line: Line, cells: Sequence[Any], target: int) -> list[str]:
     """Return the texts of a row. Raises DataError if it has another number of columns than its kind has."""
     if len(cells) != kind.width:
-        found = len(cells) or "an empty line"
+        found = str(len(cells) or "an empty line")
+        if table.separated and len(cells) == 1 and cells[0].count(";") >= kind.texts:
+            found += " (separate columns by commas or tabs, not by semicolons)"
         raise line.error(f"expected {kind.width} {table.separated}columns but found {found}")
     return [table.text(line, place, cell) for place, cell in enumerate(cells) if place != target]
 

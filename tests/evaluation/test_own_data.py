@@ -227,6 +227,11 @@ BAD = {
     ),
 }
 BAD_FILES = {
+    "semicolons.csv": (
+        own_pairs,
+        "one;two;score\na;b;1\n",
+        ":1: expected 3 comma-separated columns but found 1 (separate columns by commas or tabs, not by semicolons)",
+    ),
     "word.tsv": (own_pairs, "a\tb\t1\nc\td\tx\n", ":2: gold score 'x' found"),
     "nan.tsv": (own_pairs, "a\tb\tnan\nc\td\t1\n", ":1: gold score 'nan' found"),
     "blank-line.csv": (
