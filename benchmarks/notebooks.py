@@ -54,11 +54,19 @@ def without_noise(notebook: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")))
-    parser.add_argument("--encoder")
-    parser.add_argument("--output", type=Path, default=Path("result/notebooks"))
-    parser.add_argument("--save", action="store_true")
+    known = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+    output = Path("result/notebooks")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", default=known, help=f"notebooks to run (default: all): {', '.join(known)}"
+    )
+    parser.add_argument("--encoder", metavar="FOLDER_OR_ID", help="encoder of each notebook, instead of its ENCODER")
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", default=output, help=f"folder for the executed copies ({output})"
+    )
+    parser.add_argument("--save", action="store_true", help="also store the outputs in docs/notebooks, for the site")
     args = parser.parse_args()
+    if unknown := [name for name in args.names if name not in known]:
+        parser.error(f"there is no notebook {unknown[0]}; choose from: {', '.join(known)}")
     args.output.mkdir(parents=True, exist_ok=True)
     for name in args.names:
         path, started = NOTEBOOKS / f"{name}.ipynb", time.perf_counter()
