@@ -15,7 +15,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.publish import PushTarget
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, warn
 from dcpcse.utils.devices import require_flex_attention
 from dcpcse.utils.errors import UserError, invalid_choice
 from dcpcse.utils.option_fields import Need
@@ -112,10 +112,10 @@ def resolve_arguments(run: TrainingArguments, data: DataArguments | None, given:
 
 
 def _notify_of_unused(run: TrainingArguments, given: Collection[str]) -> None:
-    """Report each given option that has no effect."""
+    """Report each given option that has no effect, in a notebook too, where only warnings are shown."""
     for name, need in NEEDS.items():
         if name in given and not need.holds(run):
-            notify(f"--{name} has no effect without {need.words}")
+            warn(f"--{name} has no effect without {need.words}")
 
 
 def _word(value: Any) -> str:

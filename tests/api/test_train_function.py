@@ -230,6 +230,11 @@ def test_a_preset_is_refused_for_a_built_method(train):
         dcpcse.train(None, ["a", "b"], method=built, preset="dcpcse/unsup-bert-base")
 
 
+def test_an_option_without_effect_is_said_in_the_words_of_python(train, caplog):
+    train(load_best_model_at_end=True)
+    assert 'load_best_model_at_end=True has no effect without eval_strategy="steps" or do_eval=True' in caplog.messages
+
+
 def test_a_loaded_encoder_is_refused_with_what_to_give(train, tiny, tmp_path):
     loaded = {
         "BertModel; give the name or the folder that it was loaded from": AutoModel.from_pretrained(tiny("bert")),
