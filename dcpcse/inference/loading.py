@@ -115,8 +115,10 @@ def _represented(name: str, args: EncoderArguments, options: LoadOptions) -> Sen
 def _word_vectors(name: str, args: EncoderArguments, published: PublishedEvaluationArguments) -> SentenceEncoder:
     """Return a model that averages the word vectors in a file.
 
-    Raises UserError if a given option applies only to encoders.
+    Raises UserError if the file contains weights of a model, or if a given option applies only to encoders.
     """
+    if Path(name).suffix == ".safetensors":
+        raise UserError(f"{name} contains weights of a model; give the folder that contains it")
     _refuse_folder_options(name, args, published)
     for option in sorted({"template", "denoise", "final_period", "top_k", "remove", "lm_head"} & args.changed()):
         raise UserError(f"--{option} applies only to encoders; {name} is a file of word vectors; leave it out")

@@ -301,6 +301,7 @@ def test_arguments_of_a_wrong_type_or_without_effect_are_refused(tiny, tmp_path)
         (tmp_path / "empty", {}, "cannot load the encoder"),
         (str(tmp_path / "nowhere"), {}, "does not exist"),
         (tmp_path / "model/dcpcse.json", {}, "file of word vectors"),
+        (Path(plain) / "model.safetensors", {}, "contains weights of a model; give the folder that contains it"),
     ):
         with pytest.raises(UserError) as raised:
             pytest.fail(f"loaded {name} {given}: {dcpcse.load(name, device='cpu', **given)}")
