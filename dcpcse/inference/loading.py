@@ -89,7 +89,7 @@ def _untrained(name: str, args: EncoderArguments, options: LoadOptions) -> Sente
     model = _represented(where, args if after is None else replace(args, pooler_type=after.pooling), options)
     prepare_texts(model, texts, templated=args.template is not None)
     if after is None:
-        notify(f"representation: {model.pooling} instead of that of {MODULES}; texts are prepared as it says")
+        notify(f"representation: {model.pooling} instead of that of {MODULES}, whose other settings hold")
     else:
         settle_modules(model, after)
     return model.to(device)
