@@ -15,7 +15,7 @@ from dcpcse.api.evaluate import evaluate, tasks_or_pairs
 from dcpcse.api.words import python_words
 from dcpcse.utils.arguments import known_arguments, number, whole_number
 from dcpcse.utils.console import notify
-from dcpcse.utils.errors import UserError, invalid_choice
+from dcpcse.utils.errors import UserError, invalid_choice, shown
 
 if TYPE_CHECKING:
     from dcpcse.analysis.model_comparison import Comparison
@@ -134,24 +134,20 @@ def _named(models: Any, names: Sequence[str | None] | None) -> dict[str, list[An
     elif isinstance(models, list | tuple):
         entries, named = [*models], names
     else:
-        raise UserError(f"models is {_shown(models)}; give a list of models, or a dict of name → model")
+        raise UserError(f"models is {shown(models)}; give a list of models, or a dict of name → model")
     groups = [[*entry] if isinstance(entry, list | tuple) else [entry] for entry in entries]
     if empty := [place for place, group in enumerate(groups, start=1) if not group]:
         raise UserError(f"models: model {empty[0]} is an empty list; give at least one run")
     named = [None] * len(groups) if named is None else named
     is_list = isinstance(named, list | tuple) and all(name is None or isinstance(name, str) for name in named)
     if not is_list or len(named) != len(groups):
-        raise UserError(f"names is {_shown(named)}; give a list of {len(groups)} names, one of each model")
+        raise UserError(f"names is {shown(named)}; give a list of {len(groups)} names, one of each model")
     if twice := [name for name, count in Counter(filter(None, named)).items() if count > 1]:
         raise UserError(f"names: {twice[0]!r:.60} is given twice; give each model a name of its own")
     found: list[str] = []
     for place, (name, group) in enumerate(zip(named, groups, strict=True), 1):
         found.append(name or _unused(_name(group) or f"model {place}", [*named, *found]))
     return dict(zip(found, groups, strict=True))
-
-
-def _shown(value: Any) -> str:
-    return " ".join(repr(value).split())[:60]
 
 
 def _unused(name: str, used: Collection[str | None]) -> str:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.utils.devices import pick_device
-from dcpcse.utils.errors import UserError
+from dcpcse.utils.errors import UserError, shown
 
 TAKEN = (
     "a model of dcpcse.load, the name of a model, a SentenceTransformer, an object with encode(sentences, "
@@ -43,7 +43,7 @@ class ForeignEncoder:
                 "dcpcse.load(folder), or a function that tokenizes, encodes and pools"
             )
         if not encodes and not callable(model):
-            raise UserError(f"model {_shown(model)}: must be {TAKEN}")
+            raise UserError(f"model {shown(model)}: must be {TAKEN}")
         self.model = model
         self._function = model.encode if encodes else model
         self.kind = "object" if encodes else "function"
@@ -148,7 +148,3 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 def _name(function: Callable) -> str:
     return getattr(function, "__name__", type(function).__name__)
-
-
-def _shown(value: Any) -> str:
-    return " ".join(repr(value).split())[:60]

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from dcpcse.utils.errors import SURROGATE, UserError, did_you_mean, first_line
+from dcpcse.utils.errors import SURROGATE, UserError, did_you_mean, first_line, shown
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -197,8 +197,4 @@ def _limits(least: float | None, most: float | None) -> str:
 
 
 def _invalid(name: str, value: Any, allowed: str) -> UserError:
-    try:
-        shown = " ".join(repr(value).split())  # the representation of a model has many lines
-    except ValueError:  # Python writes no integers of more than 4,300 digits
-        shown = f"of type {type(value).__name__}"
-    return UserError(f"{name} {shown:.60}: must be {allowed}")
+    return UserError(f"{name} {shown(value)}: must be {allowed}")

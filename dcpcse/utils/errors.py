@@ -48,6 +48,14 @@ def invalid_choice(option: str, given: str, known: Iterable[str]) -> UserError:
     return UserError(f"{option} {given} is unknown; {f'{hint} Choose' if hint else 'choose'} from: {allowed}")
 
 
+def shown(value: object) -> str:
+    """Return any object as text on one line of at most 60 characters, for an error message."""
+    try:
+        return " ".join(repr(value).split())[:60]  # the representation of a model has many lines
+    except ValueError:  # Python writes no integers of more than 4,300 digits
+        return f"of type {type(value).__name__}"[:60]
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message, and the next line if the first ends with a colon.
 

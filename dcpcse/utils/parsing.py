@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import yaml
 
+from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.refusals import doing
 
 MOST_NODES = 1_000_000
@@ -75,6 +76,19 @@ def parse_json(text: str | bytes, *, once: bool = False) -> Any:
     """
     parse = functools.partial(json.loads, object_pairs_hook=_without_repeats) if once else json.loads
     return _checked(parse, text, "JSON")
+
+
+def read_json(path: Path, damaged: str = "is not JSON ({})") -> Any:
+    """Return the content of a JSON file; raise UserError if it cannot be read or is not JSON.
+
+    damaged: what the error says of a file that is not JSON, a format for the reason.
+    """
+    try:
+        return parse_json(read_text(path))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} {damaged.format(first_line(error))}") from error
 
 
 def parse_yaml(text: str) -> Any:

@@ -14,7 +14,7 @@ from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.utils import schema
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError, plural
-from dcpcse.utils.parsing import parse_json, read_text
+from dcpcse.utils.parsing import read_json
 from dcpcse.utils.run_files import Scores
 
 if TYPE_CHECKING:
@@ -49,16 +49,6 @@ def _name(place: str) -> str:
     if path.suffix == ".json":
         return path.stem
     return f"{path.parent.name}/{path.name}" if path.name.startswith("checkpoint-") else path.name
-
-
-def read_json(path: Path) -> Any:
-    """Return the content of a file; raises UserError if it cannot be read or is not JSON."""
-    try:
-        return parse_json(read_text(path))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error})") from error
 
 
 def read_family(path: Path, family: str, *others: str, needs: Sequence[str]) -> list[dict[str, Any]]:

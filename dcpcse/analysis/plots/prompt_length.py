@@ -13,6 +13,7 @@ from huggingface_hub.dataclasses import strict
 from dcpcse.analysis.plots import inputs, style
 from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.parsing import read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,7 +93,7 @@ def read_points(path: Path, study: str | None, cell: str) -> tuple[dict[int, lis
 
     These are the values of the rows named STUDY/length-P. Rows that were not run are left out.
     """
-    content = inputs.read_json(path)
+    content = read_json(path)
     rows = content.get("rows", []) if isinstance(content, dict) else []
     with schema.explained(path):
         schema.check(list[AnswerRow], rows)

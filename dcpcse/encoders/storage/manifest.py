@@ -11,9 +11,9 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 
 from dcpcse.utils import schema
-from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import file_sha256
-from dcpcse.utils.parsing import parse_json, read_bytes, read_text
+from dcpcse.utils.parsing import parse_json, read_bytes, read_json
 
 MODEL_FOLDER_FILE = "dcpcse.json"
 """The file that every model folder contains."""
@@ -349,28 +349,22 @@ def require_unchanged(folder: Path, record: Mapping[str, Any]) -> None:
         raise UserError(problem)
 
 
+DAMAGED = "is not readable JSON ({}); copy the folder again"
+"""What errors say of a file that is not JSON; see `dcpcse.utils.parsing.read_json`."""
+
+
 def read_object(path: Path, kind: type | None = None) -> dict[str, Any]:
     """Return the JSON object in a file; raise UserError if the file cannot be read or contains anything else.
 
     kind: the schema of the object, if it is not checked later.
     """
-    content = read_json(path)
+    content = read_json(path, DAMAGED)
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a JSON object; copy the folder again")
     if kind is not None:
         with schema.explained(path):
             schema.check(kind, content)
     return content
-
-
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; raise UserError if the file cannot be read or is damaged."""
-    try:
-        return parse_json(read_text(path))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not readable JSON ({first_line(error)}); copy the folder again") from error
 
 
 def backbone_path(folder: Path, record: Mapping[str, Any]) -> Path:

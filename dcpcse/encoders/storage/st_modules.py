@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcpcse.encoders.storage.manifest import CONFIG, MODULES, SENTENCE_CONFIG, read_json, read_object
+from dcpcse.encoders.storage.manifest import CONFIG, DAMAGED, MODULES, SENTENCE_CONFIG, read_object
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import require_inside
+from dcpcse.utils.parsing import read_json
 
 MODEL_CONFIG = "config_sentence_transformers.json"
 SENTENCE_CONFIGS = (
@@ -83,7 +84,7 @@ class PoolingSettings:
 def read_modules(folder: Path) -> list[Module]:
     """Return the modules of a folder; raise UserError if modules.json is damaged or names a class of other code."""
     path = folder / MODULES
-    entries = read_json(path)
+    entries = read_json(path, DAMAGED)
     fits = isinstance(entries, list) and all(
         isinstance(entry, dict) and isinstance(entry.get("type"), str) and isinstance(entry.get("path"), str)
         for entry in entries
