@@ -6,6 +6,11 @@ import threading
 import time
 
 
+def end_with_parent(parent: int) -> None:
+    """End this process as soon as its parent, a process id, has ended."""
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
@@ -13,7 +18,7 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
+    end_with_parent(int(sys.argv[1]))
     from dcpcse.cli.main import main
 
     sys.exit(main(sys.argv[2:]))

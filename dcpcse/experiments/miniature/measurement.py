@@ -20,7 +20,9 @@ from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import write_files
 from dcpcse.utils.parsing import read_bytes
 
-SCORES, SIMILARITIES = "scores.json", "similarities.npz"
+SCORES, SIMILARITIES, FAILURE = "scores.json", "similarities.npz", "failed.json"
+"""Files of a unit. The last one exists if its training failed for good, such as by losses that are not finite."""
+
 STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
 """The tasks whose scores the papers average."""
 

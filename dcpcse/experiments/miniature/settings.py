@@ -1,12 +1,41 @@
-"""What the miniature trains and measures: the variants, the sizes that they share, and the learning rates tried."""
+"""What the miniature trains and measures: its sizes, the learning rates that are tried, and the variants."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 SEEDS, STARRED_SEEDS = (0, 1, 2), (0, 1, 2, 3, 4)
 """The seeds of a trained variant, and of a starred one."""
+
+SEARCH_SEED = 100
+"""The seed of the trainings that choose a learning rate; no claim uses it."""
+
+COARSE_RATES = (3e-5, 3e-4, 3e-3, 3e-2)
+FINE_RATES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+"""The learning rates: all coarse ones are tried, then one fine one (`search.fine_rate`). The range covers those of
+the papers, from 1e-5 for encoders to 9e-2 for prompts."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes that all variants share. They let the starred claims end within 90 minutes of two cores.
+
+    steps, search_steps, pretraining_steps: optimiser steps of a training, of a training that chooses a learning rate,
+    and of the pretraining of a small encoder. batch, length: sentences per batch, and tokens of a sentence.
+    """
+
+    steps: int = 100
+    search_steps: int = 40
+    pretraining_steps: int = 1500
+    batch: int = 64
+    length: int = 32
+
+    def at_most(self, limit: int) -> "Sizes":
+        """Return the sizes with at most this number of optimiser steps."""
+        names = ("steps", "search_steps", "pretraining_steps")
+        return replace(self, **{name: min(limit, getattr(self, name)) for name in names})
+
 
 BASE, UNSUPERVISED, TRIPLETS, PAIRS = "{base}", "{unsup}", "{sup}", "{pairs}"
 """Values of options that stand for a file of the user: the encoder, the sentences, the NLI triplets, and the same
@@ -65,11 +94,16 @@ POOLER_VARIANTS = {
     "untouched-first-last": "avg_first_last",
     "untouched-layer1-last": "avg_layer1_last",
     "untouched-max": "max",
-    "untouched-sqrt-mean": "mean_sqrt_len",
     "untouched-weighted-mean": "weighted_mean",
     "untouched-last-token": "last_token",
     "untouched-static": "static",
 }
+"""Untouched variant → its pooler. The mean over the root of the length has the same cosines as the mean."""
+
+STARRED_UNTOUCHED = (
+    *("untouched-cls", "untouched-mean", "untouched-first-last", "untouched-static"),
+    *("untouched-template", "untouched-template-of-quotes"),
+)
 REMOVALS = {
     "frequency": ["frequency"],
     "frequency-subword": ["frequency", "subword"],
@@ -90,13 +124,13 @@ Their vocabulary is cased, so that tokens with capitals exist.
 
 def _untouched() -> Iterable[Variant]:
     for name, pooler in POOLER_VARIANTS.items():
-        yield Variant(name, None, evaluation={"pooler_type": pooler}, starred=True)
+        yield Variant(name, None, evaluation={"pooler_type": pooler}, starred=name in STARRED_UNTOUCHED)
     for end, kinds in REMOVALS.items():
         evaluation = {"pooler_type": "static", "remove": kinds}
         yield Variant(f"untouched-static-without-{end}", None, evaluation=evaluation, starred=True)
     for name, template in TEMPLATES.items():
         evaluation = {"pooler_type": "mask", "template": template, "final_period": True}
-        yield Variant(name, None, evaluation=evaluation, starred=True)
+        yield Variant(name, None, evaluation=evaluation, starred=name in STARRED_UNTOUCHED)
     template = {"template": MANUAL_TEMPLATE, "final_period": True}
     yield Variant("untouched-template-denoised", None, evaluation={"pooler_type": "mask", **template, "denoise": True})
     yield Variant("untouched-top-k", None, evaluation={"pooler_type": "top_k", **template})
@@ -126,7 +160,7 @@ def _d2cse() -> Iterable[Variant]:
     yield Variant("d2cse", "d2cse", single, starred=True)
     yield Variant("d2cse-unconditional", "d2cse", {**single, "crtd_condition": False}, search="d2cse")
     yield Variant("d2cse-frozen-discriminator", "d2cse", {**single, "discriminator": "frozen"}, search="d2cse")
-    # The rate of prompts would destroy a trained encoder; this one is in the middle of those tried for all methods.
+    # The rate of prompts would destroy a trained encoder; this is one of the rates that are tried for encoders.
     trained = {"discriminator": "trained", "discriminator_learning_rate": 1e-4}
     yield Variant("d2cse-trained-discriminator", "d2cse", {**single, **trained}, search="d2cse")
     yield Variant("d2cse-cls-prompt", "d2cse", {**single, "cls_prompt": True}, search="d2cse")
@@ -180,3 +214,39 @@ def _small_encoders() -> Iterable[Variant]:
 _GROUPS = (_untouched, _dcpcse, _d2cse, _promptbert, _conpvp, _others, _small_encoders)
 VARIANTS: Mapping[str, Variant] = MappingProxyType({one.name: one for group in _GROUPS for one in group()})
 """All variants by name. They run in this order, the starred ones first."""
+
+_STEP_SECONDS = {
+    **{"dcpcse": 1.2, "scpcse": 1.3, "simcse": 1.5, "d2cse": 2.6, "conpvp": 3.2},
+    **{"promptbert": 2.5, "consert": 1.6, "esimcse": 2.0, "sbert": 1.5},
+}
+"""Method → seconds per step of `Sizes` on one core of an AMD EPYC. Those of the second line are estimates."""
+
+_PRETRAINING_STEP_SECONDS = 1.3
+_START_SECONDS, _DEV_SECONDS, _STATIC_SECONDS, _TEST_SECONDS, _TEMPLATE_SECONDS = 10, 7, 5, 55, 90
+"""Seconds to start a process and load its data, and to measure STS-B dev, static embeddings, other poolers, and
+templates, which lengthen the sentences."""
+
+
+def training_seconds(variant: Variant, steps: int) -> float:
+    """Return about how long a training takes on one core."""
+    return _STEP_SECONDS[variant.method] * steps
+
+
+def unit_seconds(variant: Variant, sizes: Sizes) -> float:
+    """Return about how long a unit of a variant takes on one core: it is started, trained and measured."""
+    pooler = variant.evaluation.get("pooler_type")
+    has_template = pooler in ("mask", "top_k") or variant.method in ("scpcse", "promptbert", "conpvp")
+    static = str(pooler).startswith("static")
+    measured = _STATIC_SECONDS if static else _TEMPLATE_SECONDS if has_template else _TEST_SECONDS
+    trained = 0.0 if variant.method is None else training_seconds(variant, sizes.steps)
+    return _START_SECONDS + trained + measured
+
+
+def trial_seconds(variant: Variant, sizes: Sizes) -> float:
+    """Return about how long it takes on one core to try a learning rate."""
+    return _START_SECONDS + training_seconds(variant, sizes.search_steps) + _DEV_SECONDS
+
+
+def pretraining_seconds(sizes: Sizes) -> float:
+    """Return about how long the pretraining of a small encoder takes on one core."""
+    return _START_SECONDS + _PRETRAINING_STEP_SECONDS * sizes.pretraining_steps

@@ -114,16 +114,16 @@ def _call(unit: RunUnit, words: Sequence[str], capture: bool = False) -> str:
         stdout = subprocess.PIPE if capture else log
         done = subprocess.run(command, stdout=stdout, stderr=log, check=False, encoding="utf-8")
     if done.returncode:
-        raise UnitFailedError(f"{unit.name}: {words[0]} ended with {done.returncode}: {_last_line(unit)}")
+        raise UnitFailedError(f"{unit.name}: {words[0]} ended with {done.returncode}: {last_line(unit.folder / LOG)}")
     return done.stdout or ""
 
 
-def _last_line(unit: RunUnit) -> str:
-    """Return the last line of a unit's log, or its last error line, with the path of the log."""
-    text = read_bytes(unit.folder / LOG).decode(errors="replace")
+def last_line(log: Path) -> str:
+    """Return the last line of a log, or its last error line, with the path of the log."""
+    text = read_bytes(log).decode(errors="replace")
     lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
-    said = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])
-    return f"{said} (full log: {unit.folder / LOG})"
+    said = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1] if lines else "no output")
+    return f"{said} (full log: {log})"
 
 
 def _read(kind: type, path: Path) -> dict[str, Any] | None:

@@ -1,0 +1,316 @@
+"""Units of the miniature: each is run in one process, and its folder contains its record and its result.
+
+There are three kinds: the measurement of a variant with one seed, a trial of a learning rate, and the pretraining of a
+small encoder.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+
+from dcpcse.experiments.miniature.measurement import FAILURE, SCORES
+from dcpcse.experiments.miniature.search import Trial, best_rate, next_rates
+from dcpcse.experiments.miniature.settings import (
+    BASE,
+    COARSE_RATES,
+    FINE_RATES,
+    SEARCH_SEED,
+    SMALL_ENCODERS,
+    UNSUPERVISED,
+    VARIANTS,
+    Sizes,
+    Variant,
+    pretraining_seconds,
+    trial_seconds,
+    unit_seconds,
+)
+from dcpcse.experiments.reproduction.units import command_words
+from dcpcse.utils import schema
+from dcpcse.utils.errors import UserError
+
+RECORD, LOG, PRETRAINED = "unit.json", "log.txt", "pretrained.json"
+UNIT, DATA = "{unit}", "{data}"
+"""What stands in commands for the folder of the unit, and for the evaluation data."""
+
+MODEL, ENCODER = "model", "encoder"
+"""Folders in that of a unit: the trained model until it is measured, and a pretrained encoder."""
+
+TRIALS = len(COARSE_RATES) + 1
+"""Number of trainings with which a learning rate is chosen."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Work that one process does: the commands, then a measurement if there is one.
+
+    commands: command and arguments, in which `BASE` and other names in braces stand for files. measured: what is
+    measured (see `unit_process.Task`); empty for a pretraining. inputs: name in braces → digest of the file, for those
+    that the unit uses. result: the file that exists if the unit is finished. seconds: estimated time on one core.
+    """
+
+    name: str
+    folder: Path
+    commands: tuple[tuple[str, ...], ...]
+    measured: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    result: str
+    seconds: float
+
+    @property
+    def digest(self) -> str:
+        """Digest of the options and of the files that are used, by which other units are recognised."""
+        facts = [self.commands, dict(self.measured), dict(self.inputs)]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the unit is finished or has failed for good.
+
+        Raises UserError if the folder contains a unit with other options, another encoder or other data.
+        """
+        record = _read(UnitRecord, self.folder / RECORD)
+        if record is None:
+            return False
+        if record["digest"] != self.digest:
+            raise UserError(
+                f"{self.folder} contains {self.name} with other options, another encoder or other data, see "
+                f"{self.folder / RECORD}; choose another --output_dir, or use the same"
+            )
+        return any((self.folder / name).is_file() for name in (self.result, FAILURE))
+
+    @property
+    def failure(self) -> str | None:
+        """Why the unit has failed for good, such as losses that are not finite; None if it has not."""
+        found = _read(FailureRecord, self.folder / FAILURE)
+        return found and found["reason"]
+
+
+@strict
+@dataclass(kw_only=True)
+class UnitRecord(schema.Open):
+    """The record of a unit, with the digest by which it is recognised."""
+
+    digest: str
+
+
+@strict
+@dataclass(kw_only=True)
+class FailureRecord(schema.Open):
+    """The record of a unit that has failed for good."""
+
+    reason: str
+    seconds: float | int
+
+
+@strict
+@dataclass(kw_only=True)
+class TrialRecord(schema.Open):
+    """The result of a trial of a learning rate."""
+
+    scores: dict[str, float | int]
+    seconds: float | int
+
+
+def _read(kind: type, path: Path) -> dict[str, Any] | None:
+    try:
+        return schema.read(kind, path) if path.is_file() else None
+    except UserError as error:
+        raise UserError(f"{error}; delete {path.parent} to run its unit again") from error
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The variants to measure, and all units that this needs.
+
+    variants: in the order of `VARIANTS`. output: the output folder. inputs: name in braces → digest of the file.
+    """
+
+    variants: Sequence[Variant]
+    output: Path
+    inputs: Mapping[str, str]
+    sizes: Sizes = field(default_factory=Sizes)
+    custom_data: bool = False
+
+    @cached_property
+    def ordered(self) -> list[Variant]:
+        """The variants, the starred ones first."""
+        return sorted(self.variants, key=lambda variant: not variant.starred)
+
+    @property
+    def families(self) -> list[Variant]:
+        """The variants for which a learning rate is searched."""
+        return [VARIANTS[name] for name in dict.fromkeys(one.family for one in self.ordered) if name]
+
+    @property
+    def small_encoders(self) -> list[str]:
+        return [name for name in SMALL_ENCODERS if any(one.base == name for one in self.variants)]
+
+    def estimates(self) -> dict[str, float]:
+        """Return the seconds on one core of each unit that is not done, by a name; also of trials not known yet."""
+        found = {}
+        for one in self.families:
+            for number in range(len(self.trials(one)), TRIALS):
+                found[f"{one.name}, trial {number}"] = trial_seconds(one, self.sizes)
+        for name in self.small_encoders:
+            if not self.pretraining(name).is_done:
+                found[name] = pretraining_seconds(self.sizes)
+        for one in self.ordered:
+            for seed in one.seeds:
+                if not self._is_measured(one, seed):
+                    found[f"{one.name}, seed {seed}"] = unit_seconds(one, self.sizes)
+        return found
+
+    @property
+    def total(self) -> int:
+        """Number of all units."""
+        seeds = sum(len(one.seeds) for one in self.variants)
+        return TRIALS * len(self.families) + len(self.small_encoders) + seeds
+
+    def next_units(self) -> list[Unit]:
+        """Return the units that can run now, in the order in which they are wanted.
+
+        A variant is measured after its learning rate is chosen and its encoder is pretrained. Units that need what has
+        failed for good are left out.
+        """
+        found: dict[Path, Unit] = {}
+        for variant in self.ordered:
+            for unit in self._next_of(variant):
+                if not unit.is_done:
+                    found.setdefault(unit.folder, unit)
+        return list(found.values())
+
+    def _next_of(self, variant: Variant) -> list[Unit]:
+        if variant.base in SMALL_ENCODERS:
+            pretraining = self.pretraining(variant.base)
+            if not pretraining.is_done:
+                return [pretraining]
+        if variant.family is None:
+            return [self.measurement(variant, None, None)]
+        family = VARIANTS[variant.family]
+        trials = self.trials(family)
+        if rates := next_rates(trials):
+            return [self.trial(family, rate) for rate in rates]
+        rate = best_rate(trials)
+        return [] if rate is None else [self.measurement(variant, seed, rate) for seed in variant.seeds]
+
+    def blocked(self) -> dict[str, str]:
+        """Return unit or variant → why it failed for good, or why it cannot be run."""
+        found = {}
+        for family in self.families:
+            trials = self.trials(family)
+            if trials and not next_rates(trials) and best_rate(trials) is None:
+                found[family.name] = "the trainings with all learning rates failed"
+        for variant in self.ordered:
+            for unit in self._next_of(variant):
+                if unit.is_done and unit.failure:
+                    found[unit.name] = unit.failure
+        return found
+
+    def trials(self, family: Variant) -> list[Trial]:
+        """Return the finished trials of learning rates of a variant."""
+        found = []
+        for rate in (*COARSE_RATES, *FINE_RATES):
+            unit = self.trial(family, rate)
+            if unit.is_done:
+                result = _read(TrialRecord, unit.folder / SCORES)
+                score = result["scores"]["stsb_dev"] if result else None
+                seconds = (result or _read(FailureRecord, unit.folder / FAILURE))["seconds"]
+                found.append(Trial(rate, score, seconds))
+        return found
+
+    def _is_measured(self, variant: Variant, seed: int | None) -> bool:
+        folder = self._folder(variant, seed)
+        return (folder / SCORES).is_file() or (folder / FAILURE).is_file()
+
+    def _folder(self, variant: Variant, seed: int | None) -> Path:
+        return self.output / "units" / variant.name / ("once" if seed is None else f"seed-{seed}")
+
+    def measurement(self, variant: Variant, seed: int | None, rate: float | None) -> Unit:
+        """Return the unit that trains a variant with a seed, if it is trained, and measures it."""
+        name = variant.name if seed is None else f"{variant.name}, seed {seed}"
+        commands, model = (), _base(variant)
+        if variant.method is not None:
+            commands, model = (self._training(variant, rate, seed, self.sizes.steps),), f"{UNIT}/{MODEL}"
+        facts = {"steps": None if variant.method is None else self.sizes.steps}
+        measured = self._measured(variant, model, seed, rate) | {"facts": facts}
+        seconds = unit_seconds(variant, self.sizes)
+        return self._unit(name, self._folder(variant, seed), commands, measured, SCORES, seconds)
+
+    def trial(self, family: Variant, rate: float) -> Unit:
+        """Return the unit that tries a learning rate of a variant."""
+        folder = self.output / "search" / family.name / f"rate-{rate:g}"
+        training = self._training(family, rate, SEARCH_SEED, self.sizes.search_steps)
+        measured = self._measured(family, f"{UNIT}/{MODEL}", SEARCH_SEED, rate) | {"dev_only": True}
+        seconds = trial_seconds(family, self.sizes)
+        return self._unit(f"{family.name}, learning rate {rate:g}", folder, (training,), measured, SCORES, seconds)
+
+    def pretraining(self, name: str) -> Unit:
+        """Return the unit that pretrains a small encoder."""
+        options = {
+            "output_dir": f"{UNIT}/{ENCODER}",
+            "size": "mini",
+            "vocab_size": 8000,
+            "lowercase": False,
+            "tie_word_embeddings": SMALL_ENCODERS[name],
+            "max_steps": self.sizes.pretraining_steps,
+            "per_device_train_batch_size": 16,
+            "eval_steps": 500,
+            "save_steps": 250,
+        }
+        words = ("pretrain", UNSUPERVISED, *command_words(options))
+        folder, seconds = self.output / "encoders" / name, pretraining_seconds(self.sizes)
+        return self._unit(f"pretraining of the {name} encoder", folder, (words,), {}, PRETRAINED, seconds)
+
+    def _training(self, variant: Variant, rate: float, seed: int, steps: int) -> tuple[str, ...]:
+        options = {
+            "method": variant.method,
+            "model_name_or_path": _base(variant),
+            **variant.options,
+            "learning_rate": rate,
+            "max_steps": steps,
+            "per_device_train_batch_size": self.sizes.batch,
+            "max_seq_length": self.sizes.length,
+            "seed": seed,
+            "logging_steps": 10,
+            "save_strategy": "no",
+            "report_to": "none",
+            "output_dir": f"{UNIT}/{MODEL}",
+            "overwrite_output_dir": True,
+        }
+        return ("train", *command_words(options))
+
+    def _measured(self, variant: Variant, model: str, seed: int | None, rate: float | None) -> dict[str, Any]:
+        return {
+            "variant": variant.name,
+            "seed": seed,
+            "learning_rate": rate,
+            "model": model,
+            "evaluation": dict(variant.evaluation),
+            "data_dir": DATA,
+            "custom_data": self.custom_data,
+        }
+
+    def _unit(
+        self,
+        name: str,
+        folder: Path,
+        commands: tuple[tuple[str, ...], ...],
+        measured: Mapping[str, Any],
+        result: str,
+        seconds: float,
+    ) -> Unit:
+        text = json.dumps([commands, measured])
+        encoders = {f"{{{name}}}": self.pretraining(name).digest for name in SMALL_ENCODERS if f"{{{name}}}" in text}
+        used = {place: digest for place, digest in self.inputs.items() if place in text} | encoders
+        return Unit(name, folder, commands, measured, used, result, seconds)
+
+
+def _base(variant: Variant) -> str:
+    """Return what stands for the encoder of a variant."""
+    return f"{{{variant.base}}}" if variant.base in SMALL_ENCODERS else BASE
