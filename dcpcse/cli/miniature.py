@@ -238,7 +238,7 @@ def _write_pairs(triplets: str, target: Path) -> None:
 
 def _run(args: argparse.Namespace, plan: "Plan", places: Mapping[str, str]) -> None:
     """Run all units, write the page, and print the claims. Raises UserError for units that did not finish."""
-    from dcpcse.experiments.miniature.page import write_page
+    from dcpcse.experiments.miniature.page import claims_table, write_page
     from dcpcse.experiments.miniature.run import duration, process_starter, run_units
 
     if PAIRS in places:
@@ -250,7 +250,20 @@ def _run(args: argparse.Namespace, plan: "Plan", places: Mapping[str, str]) -> N
     notify(f"{plural(plan.total, 'unit')}, {plan.total - len(left)} of them finished{time}")
     threads = max(1, len(os.sched_getaffinity(0)) // args.jobs)
     failures = run_units(plan, args.jobs, process_starter(places, threads, args.keep_models))
-    print_result(write_page(plan.output, args.page))
+    if all(plan.pretraining(name).is_done for name in SMALL_ENCODERS):
+        _store_tokens(plan, places)
+    data = {"data_dir": args.data_dir, "custom_data": args.custom_data, "base": args.base}
+    write_page(plan.output, args.page, **data)
+    print_result(claims_table(plan.output, **data))
     notify(f"the page is {args.page}")
     if failures:
         raise UserError(f"{plural(len(failures), 'unit')} failed: {'; '.join(failures.values())}")
+
+
+def _store_tokens(plan: "Plan", places: Mapping[str, str]) -> None:
+    """Write what the page shows of the token embeddings of the small encoders, unless this is done."""
+    from dcpcse.experiments.miniature.pictures import TOKENS, store_tokens
+
+    if not (plan.output / TOKENS).is_file() and UNSUPERVISED in places:
+        encoders = {name: Path(places[f"{{{name}}}"]) for name in SMALL_ENCODERS}
+        store_tokens(plan.output, encoders, Path(places[UNSUPERVISED]))

@@ -163,6 +163,7 @@ STSB = "--task_set na --tasks STSBenchmark"
 CORRUPT = "corrupt --model_name_or_path bert --generator_name {} --train_file train.txt --output_dir out"
 TRY = "search-hyperparameters --search dcpcse --output_dir out"
 ROW = "reproduce dcpcse/table1/unsupervised/SimCSE-BERT-base --unsup_file train.txt --base bert --output_dir out"
+MINIATURE = "reproduce --miniature --base bert --unsup_file train.txt --output_dir out"
 VERIFIED = "dcpcse/table1/unsupervised/SimCSE-BERT-base"
 DEV = f"evaluate ... --data_dir data {STSB}"
 MODEL = f"evaluate ... --model_name_or_path copy {STSB}"
@@ -971,6 +972,11 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
             "nowhere",
         ),
         Case("reproduce: an option of the command", "reproduce dcpcse --set seed 1", "--seeds"),
+        Case("miniature: no such variant", f"{MINIATURE} --only dcpce", "--only dcpce"),
+        Case("miniature: rows as well", f"{MINIATURE} dcpcse/table1", "dcpcse/table1"),
+        Case("miniature: no such encoder", f"{MINIATURE} --base ./nowhere", "--base ./nowhere"),
+        Case("miniature: no such text", f"{MINIATURE} --unsup_file nowhere.txt", "--unsup_file nowhere.txt"),
+        Case("miniature: no evaluation data", f"{MINIATURE} --only untouched-cls --data_dir nowhere", "nowhere"),
     ),
     "In a process of its own": (
         Case("train.py: temperature", "train ... --temp -1", "--temp -1", program="train.py"),

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ class Task(schema.Open):
     commands: list[list[str]]
     measured: dict
     digest: str
-    places: dict = field(default_factory=dict)
 
 
 def work(folder: Path, places: Mapping[str, str], keep_model: bool, call: Callable[[Sequence[str]], None]) -> None:
