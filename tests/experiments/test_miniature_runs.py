@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import make_encoder
 from scipy.stats import spearmanr
 from senteval_tiny import write_tiny_data
 
@@ -391,6 +392,29 @@ def test_a_dry_run_shows_the_units_and_their_time_and_writes_nothing(words, caps
     assert shown.count("| dcpcse, trial ") == 5 and "dcpcse, seed 4" in shown
     assert "18 units, 0 of them finished; about " in shown and "with 2 at the same time" in shown
     assert not (tmp_path / "out").exists()
+
+
+def test_the_command_runs_units_writes_the_page_and_says_which_claims_hold(
+    words, places, capsys, tmp_path, monkeypatch
+):
+    here = Here(places)
+    monkeypatch.setattr("dcpcse.experiments.miniature.run.process_starter", lambda *_: here)
+    page = tmp_path / "page.md"
+    reproduce_command([*words, "--only", "untouched-mean", "untouched-static", "--page", str(page)])
+    assert here.names == ["untouched-mean", "untouched-static"]
+    shown = capsys.readouterr().out
+    assert "not run" in shown and "PromptBERT" in shown
+    assert "untouched-static" in page.read_text(encoding="utf-8")
+    used = json.loads((tmp_path / "out/settings.json").read_text(encoding="utf-8"))
+    assert used == {"data_dir": places[DATA], "custom_data": True, "base": places[BASE]}
+    with pytest.raises(UserError, match="with other options, another encoder or other data"):
+        reproduce_command([*words, "--only", "untouched-mean", "--base", str(another_encoder(tmp_path))])
+
+
+def another_encoder(folder: Path) -> Path:
+    """A tiny encoder with other weights."""
+    (folder / "other").mkdir()
+    return make_encoder(folder / "other", "bert", seed=1)
 
 
 def test_the_list_names_all_variants(capsys):

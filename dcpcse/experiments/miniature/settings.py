@@ -219,7 +219,7 @@ _STEP_SECONDS = {
     **{"dcpcse": 1.1, "scpcse": 1.25, "simcse": 1.5, "d2cse": 2.5, "conpvp": 3.2, "conpvp-without-prototypes": 1.7},
     **{"promptbert": 2.5, "consert": 1.6, "esimcse": 2.0, "sbert": 1.5},
 }
-"""Variant or method → seconds per step of `Sizes` on one core of an AMD EPYC. Those of the second line are estimates."""
+"""Variant or method → seconds per step of `Sizes` on one core of an AMD EPYC. The second line contains estimates."""
 
 _PRETRAINING_STEP_SECONDS = 1.3
 _START_SECONDS, _DEV_SECONDS, _STATIC_SECONDS, _TEST_SECONDS, _TEMPLATE_SECONDS = 9, 6, 5, 55, 80
