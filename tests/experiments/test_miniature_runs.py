@@ -400,11 +400,11 @@ def test_the_command_runs_units_writes_the_page_and_says_which_claims_hold(
     here = Here(places)
     monkeypatch.setattr("dcpcse.experiments.miniature.run.process_starter", lambda *_: here)
     page = tmp_path / "page.md"
-    reproduce_command([*words, "--only", "untouched-mean", "untouched-static", "--page", str(page)])
-    assert here.names == ["untouched-mean", "untouched-static"]
+    reproduce_command([*words, "--only", "untouched-mean", "--page", str(page)])
+    assert here.names == ["untouched-mean"]
     shown = capsys.readouterr().out
     assert "not run" in shown and "PromptBERT" in shown
-    assert "untouched-static" in page.read_text(encoding="utf-8")
+    assert "untouched-mean" in page.read_text(encoding="utf-8")
     used = json.loads((tmp_path / "out/settings.json").read_text(encoding="utf-8"))
     assert used == {"data_dir": places[DATA], "custom_data": True, "base": places[BASE]}
     with pytest.raises(UserError, match="with other options, another encoder or other data"):
