@@ -252,9 +252,8 @@ def _run(args: argparse.Namespace, plan: "Plan", places: Mapping[str, str]) -> N
     failures = run_units(plan, args.jobs, process_starter(places, threads, args.keep_models))
     if all(plan.pretraining(name).is_done for name in SMALL_ENCODERS):
         _store_tokens(plan, places)
-    data = {"data_dir": args.data_dir, "custom_data": args.custom_data, "base": args.base}
-    write_page(plan.output, args.page, **data)
-    print_result(claims_table(plan.output, **data))
+    results = write_page(plan.output, args.page, args.data_dir, custom_data=args.custom_data, base=args.base)
+    print_result(claims_table(results.answers))
     notify(f"the page is {args.page}")
     if failures:
         raise UserError(f"{plural(len(failures), 'unit')} failed: {'; '.join(failures.values())}")
