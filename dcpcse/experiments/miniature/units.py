@@ -36,7 +36,7 @@ from dcpcse.utils.errors import UserError
 
 RECORD, LOG, PRETRAINED = "unit.json", "log.txt", "pretrained.json"
 UNIT, DATA = "{unit}", "{data}"
-"""What stands in commands for the folder of the unit, and for the evaluation data."""
+"""Placeholders in commands: the folder of the unit, and the evaluation data."""
 
 MODEL, ENCODER = "model", "encoder"
 """Folders in that of a unit: the trained model until it is measured, and a pretrained encoder."""
