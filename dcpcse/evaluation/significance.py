@@ -11,7 +11,7 @@ data*, 2014), here with a variance of its own for each side (Welch, 1947).
 Scores are fractions. No function reads files or knows models.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -233,7 +233,7 @@ def estimate(scores: ResampledScores, model: int, level: float = 0.95) -> Estima
     """
     runs = scores.observed[model]
     value, seeds = float(runs.mean()), len(runs) >= LEAST_SEEDS
-    error, freedom = _error([(runs, scores.deviations[model])], scores.freedom, seeds)
+    error, freedom = _error([_Side(runs, scores.deviations[model])], scores.freedom, seeds)
     quantile = _quantile(level, freedom)
     low, high = SCALES[scores.scale](value, error, quantile, scores.examples)
     return Estimate(value, float(low), float(high), seeds)
@@ -266,42 +266,68 @@ SCALES: Mapping[str, Callable[..., tuple[float, float]]] = {
 }
 
 
-def difference(scores: ResampledScores, first: int, second: int, level: float = 0.95) -> Difference:
+def difference(
+    scores: ResampledScores,
+    first: int,
+    second: int,
+    level: float = 0.95,
+    *,
+    seedless: Collection[int] = (),
+    against: float = 0.0,
+) -> Difference:
     """Return the score of model `second` less that of model `first`, with interval and p-value.
 
     Runs with equal scores in all resamples, such as those of a model and itself, are tied: the interval is [0, 0].
+    seedless: the models that no seed changes, such as an untrained encoder. Their only run has no variance between
+    seeds, so the interval covers seeds if the other side has enough runs. against: the difference whose two-sided
+    p-value is returned. Raises ValueError for a model without seeds that has several runs.
     """
-    sides = [(scores.observed[model], scores.deviations[model]) for model in (second, first)]
-    value = float(sides[0][0].mean() - sides[1][0].mean())
-    seeds = all(len(runs) >= LEAST_SEEDS for runs, _ in sides)
-    if all(np.array_equal(ours, theirs) for ours, theirs in zip(*sides, strict=True)):
-        return Difference(0.0, 0.0, 0.0, seeds, 1.0)
+    sides = [
+        _Side(scores.observed[model], scores.deviations[model], model not in seedless) for model in (second, first)
+    ]
+    if any(len(side.observed) > 1 and not side.random for side in sides):
+        raise ValueError("a model that no seed changes has one run")
+    value = float(sides[0].observed.mean() - sides[1].observed.mean())
+    random = [side for side in sides if side.random]
+    seeds = bool(random) and all(len(side.observed) >= LEAST_SEEDS for side in random)
+    if all(np.array_equal(getattr(sides[0], name), getattr(sides[1], name)) for name in ("observed", "deviations")):
+        return Difference(0.0, 0.0, 0.0, seeds, float(against == 0))
     error, freedom = _error(sides, scores.freedom, seeds)
     if error == 0:  # every example has the same difference
-        return Difference(value, value, value, seeds, float(value == 0))
-    width = _quantile(level, freedom) * error
-    return Difference(value, value - width, value + width, seeds, float(2 * _student(freedom).sf(abs(value) / error)))
+        return Difference(value, value, value, seeds, float(value == against))
+    width, distance = _quantile(level, freedom) * error, abs(value - against)
+    return Difference(value, value - width, value + width, seeds, float(2 * _student(freedom).sf(distance / error)))
 
 
-def _error(sides: Sequence[tuple[np.ndarray, np.ndarray]], freedom: float, seeds: bool) -> tuple[float, float]:
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """The runs of one model: observed scores (R,) and deviations (R, S); random: whether they depend on a seed."""
+
+    observed: np.ndarray
+    deviations: np.ndarray
+    random: bool = True
+
+
+def _error(sides: Sequence[_Side], freedom: float, seeds: bool) -> tuple[float, float]:
     """Return the standard error of a score (one side) or of a difference (two), and its degrees of freedom.
 
-    sides: observed scores (R,) and deviations (R, S) of each side. freedom: degrees of freedom of the part that
-    the examples cause. With seeds, the variance of the observed scores contains that of examples within a run, so only
-    the part of the bootstrap variance that runs share is added.
+    freedom: degrees of freedom of the part that the examples cause. With seeds, the variance of the observed scores
+    contains that of examples within a run, so only the part of the bootstrap variance that runs share is added. The
+    single run of a side without seeds shares all of it.
     """
-    means = [deviations.mean(axis=0) for _, deviations in sides]
+    means = [side.deviations.mean(axis=0) for side in sides]
     total = float(np.mean((means[0] - sum(means[1:])) ** 2))
     if not seeds:
         return float(np.sqrt(total)), freedom
-    between = [float(np.var(observed, ddof=1)) / len(observed) for observed, _ in sides]
+    random = [side for side in sides if side.random]
+    between = [float(np.var(side.observed, ddof=1)) / len(side.observed) for side in random]
     own = sum(
-        float(np.mean((deviations - mean) ** 2)) / (len(deviations) - 1)
-        for (_, deviations), mean in zip(sides, means, strict=True)
+        float(np.mean((side.deviations - side.deviations.mean(axis=0)) ** 2)) / (len(side.deviations) - 1)
+        for side in random
     )
     shared = max(total - own, 0.0)
     variance = sum(between) + shared
-    uncertainty = [part**2 / (len(runs) - 1) for part, (runs, _) in zip(between, sides, strict=True)]
+    uncertainty = [part**2 / (len(side.observed) - 1) for part, side in zip(between, random, strict=True)]
     uncertainty.append(shared**2 / freedom)
     return float(np.sqrt(variance)), variance**2 / sum(uncertainty) if sum(uncertainty) else freedom
 

@@ -117,6 +117,40 @@ def test_seeds_alone_give_welchs_test():
     assert gain.covers() == "this interval covers test pairs and seeds"
 
 
+def test_a_model_without_seeds_adds_no_variance_between_seeds():
+    """With one side fixed and no variance over examples, only the other side's seeds count: a t-test of one sample."""
+    found = resample(simulated("spearman", 60, (1, 5)), 200)
+    for deviations in found.deviations:
+        deviations[:] = 0
+    gain = difference(found, 0, 1, seedless=[0])
+    student = stats.ttest_1samp(found.observed[1] - found.observed[0], 0)
+    interval = student.confidence_interval(0.95)
+    assert gain.covers() == "this interval covers test pairs and seeds"
+    assert (gain.low, gain.high, gain.p) == pytest.approx((interval.low, interval.high, student.pvalue), rel=1e-9)
+    shifted = difference(found, 0, 1, seedless=[0], against=gain.high)
+    assert shifted.p == pytest.approx(0.05, rel=1e-6) and (shifted.low, shifted.high) == (gain.low, gain.high)
+    with pytest.raises(ValueError, match="has one run"):
+        difference(found, 0, 1, seedless=[1])
+    both = difference(found, 0, 1, seedless=[0], level=0.5)
+    assert gain.low < both.low < both.high < gain.high
+    assert not difference(resample(simulated("spearman", 60, (1, 1)), 50), 0, 1, seedless=[0, 1]).seeds
+
+
+def test_the_interval_against_a_model_without_seeds_covers_the_seeds_of_the_other():
+    random = np.random.default_rng(4)
+    covered = {"seeds": 0, "pairs": 0}
+    for _ in range(120):
+        worth, own = random.normal(size=60), random.normal(scale=0.5, size=60)
+        trained = worth + own + random.normal(scale=0.3, size=(3, 1)) + random.normal(scale=0.5, size=(3, 60))
+        untouched = worth + random.normal(scale=0.5, size=60)  # the true difference is 0
+        scores = resample(Outcomes("mean", [untouched, trained]), 100, int(random.integers(2**31)))
+        for name, seedless in {"seeds": [0], "pairs": []}.items():
+            found = difference(scores, 0, 1, seedless=seedless)
+            covered[name] += found.low <= 0 <= found.high
+    assert 108 <= covered["seeds"] <= 119, "95 % of 120 are 114"
+    assert covered["pairs"] < 90, "the interval over pairs alone is too short"
+
+
 def test_variances_of_runs_and_of_what_they_share_are_those_of_the_analysis_of_variance():
     """For accuracies the covariances between runs over examples are known without resampling."""
     outcomes = simulated("accuracy", 300, (4, 3), seed=2)
