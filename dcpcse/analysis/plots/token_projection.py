@@ -145,11 +145,7 @@ def read_lines(path: Path, most: int) -> list[str]:
 
 
 def gather(args: argparse.Namespace) -> list[Tokens]:
-    """Count the tokens of a text, and project the matrices of each encoder without special tokens.
-
-    If both matrices of an encoder are equal, as with tied weights, they are one item.
-    """
-    from dcpcse.encoders.untrained.static import biased_tokens
+    """Count the tokens of a text, and project the matrices of each encoder without special tokens."""
     from dcpcse.inference.loading import load_model
 
     if args.lm_head != "checkpoint" and "mlm_head" not in args.matrix:
@@ -160,22 +156,36 @@ def gather(args: argparse.Namespace) -> list[Tokens]:
     encoders = _encoders(places.values(), args)
     panels = []
     for label, place in places.items():
-        model = load_model(place, encoders[place])
-        tokenizer, matrices = model.tokenizer, _matrices(model, args.matrix)
-        size = len(next(iter(matrices.values())))
-        ranks = frequency_ranks(tokenizer, lines, size)
-        # Rows beyond the vocabulary only pad the matrix.
-        kept = sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids))
-        classes = {name: np.zeros(size, dtype=bool) for name in ("subword", "case")}
-        for name, member in classes.items():
-            member[list(biased_tokens(tokenizer, [name]))] = True
-        for matrix, weight in matrices.items():
-            coordinates, names = project(weight[kept], "pca", seed=0)
-            columns = (ranks[kept], classes["subword"][kept], classes["case"][kept])
-            panels.append(Tokens(label, matrix, coordinates, *columns, names))
-            counts = "; ".join(f"{name}: {members(panels[-1], *key).sum():,}" for key, (name, _) in CLASSES.items())
-            inputs.notify(f"{label}, {matrix}: {len(kept):,} tokens of {place} ({counts})")
-        inputs.notify(f"{label}: {(ranks > 0).sum():,} tokens occur in {len(lines):,} lines of {text}")
+        own = token_panels(label, load_model(place, encoders[place]), args.matrix, lines)
+        for one in own:
+            counts = "; ".join(f"{name}: {members(one, *key).sum():,}" for key, (name, _) in CLASSES.items())
+            inputs.notify(f"{label}, {one.matrix}: {len(one.rank):,} tokens of {place} ({counts})")
+        occurring = (own[0].rank > 0).sum()
+        inputs.notify(f"{label}: {occurring:,} tokens occur in {len(lines):,} lines of {text}")
+        panels += own
+    return panels
+
+
+def token_panels(label: str, model: "SentenceEncoder", matrices: Sequence[str], lines: Sequence[str]) -> list[Tokens]:
+    """Project the chosen matrices of an encoder, without special tokens, and count its tokens in some lines.
+
+    matrices: keys of `MATRICES`. If both matrices of an encoder are equal, as with tied weights, they are one item.
+    """
+    from dcpcse.encoders.untrained.static import biased_tokens
+
+    tokenizer, found = model.tokenizer, _matrices(model, matrices)
+    size = len(next(iter(found.values())))
+    ranks = frequency_ranks(tokenizer, lines, size)
+    # Rows beyond the vocabulary only pad the matrix.
+    kept = sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids))
+    classes = {name: np.zeros(size, dtype=bool) for name in ("subword", "case")}
+    for name, member in classes.items():
+        member[list(biased_tokens(tokenizer, [name]))] = True
+    panels = []
+    for matrix, weight in found.items():
+        coordinates, names = project(weight[kept], "pca", seed=0)
+        columns = (ranks[kept], classes["subword"][kept], classes["case"][kept])
+        panels.append(Tokens(label, matrix, coordinates, *columns, names))
     return panels
 
 
