@@ -9,7 +9,7 @@ from scipy import stats
 
 from dcpcse.evaluation.significance import holm
 from dcpcse.experiments.miniature.claims import CLAIMS, HIGHER, LENGTHS, LOWER, Claim
-from dcpcse.experiments.miniature.measurement import STS_TASKS, Measurement
+from dcpcse.experiments.miniature.measurement import RETRIEVAL, STS_TASKS, Measurement
 from dcpcse.experiments.miniature.settings import VARIANTS
 from dcpcse.experiments.miniature.verdicts import (
     FAILS,
@@ -17,7 +17,6 @@ from dcpcse.experiments.miniature.verdicts import (
     METRICS,
     NOT_RUN,
     OPEN,
-    RANKS,
     answer_claims,
 )
 from dcpcse.experiments.reproduction.published_rows import all_rows
@@ -41,8 +40,8 @@ def run_of(variant: str, seed: int | None, noise: float, random: np.random.Gener
     }
     scores = {task: 100 * stats.spearmanr(GOLD[task], cosines[task]).statistic for task in STS_TASKS}
     scores |= {"avg": float(np.mean(list(scores.values()))), "uniformity": -2 + noise + 0.1 * random.normal()}
-    ranks = random.integers(1, 4, size=2 * 12).tolist()
-    return Measurement(variant, seed, cosines, scores, 1.0, None if seed is None else 1e-3, {RANKS: ranks})
+    cosines[RETRIEVAL] = 1 / random.integers(1, 4, size=2 * 12).astype(np.float32)
+    return Measurement(variant, seed, cosines, scores, 1.0, None if seed is None else 1e-3)
 
 
 def runs_of(noises: dict[str, float], seed: int = 1) -> list[Measurement]:
@@ -140,7 +139,7 @@ def test_alignment_and_recall_are_those_of_their_definitions():
         runs = [run for run in measurements if run.variant == name]
         by_hand = np.mean([np.mean(2 - 2 * run.similarities["STSBenchmark"][positive]) for run in runs])
         assert alignment.scores[place] == pytest.approx(by_hand, rel=1e-6)
-        first = [100 * np.mean(np.array(run.facts[RANKS]) == 1) for run in runs]
+        first = [100 * np.mean(run.similarities[RETRIEVAL] == 1) for run in runs]
         assert recall.scores[place] == pytest.approx(np.mean(first), rel=1e-9)
     assert recall.covers == "queries and seeds" and recall.low < recall.value < recall.high
 
@@ -150,7 +149,7 @@ def test_the_queries_of_a_pair_are_drawn_together():
     runs = runs_of({"simcse": 0.3, "dcpcse": 0.9})
     random = np.random.default_rng(0)
     once = {name: random.integers(1, 3, size=60) for name in ("simcse", "dcpcse")}  # all seeds find the same
-    measured = [replace(run, facts={RANKS: np.tile(once[run.variant], 2).tolist()}) for run in runs]
+    measured = [replace(run, similarities={RETRIEVAL: 1 / np.tile(once[run.variant], 2)}) for run in runs]
     (answer,) = answer_claims(measured, GOLD, [replace(ONE, metric="recall@1")], samples=2000)
     by_hand = stats.ttest_rel(*(1.0 * (once[name] == 1) for name in ("dcpcse", "simcse"))).confidence_interval()
     assert (answer.low, answer.high) == pytest.approx((100 * by_hand.low, 100 * by_hand.high), abs=1)
@@ -191,11 +190,16 @@ def test_claims_without_units_are_not_run_and_do_not_count_for_holm():
     alone = answer_claims(measurements, GOLD, [ONE], samples=50)
     first, second, third = answer_claims(measurements, GOLD, claims, samples=50)
     assert [first.p_holm, first.step_level] == [alone[0].p, pytest.approx(0.95)]
-    assert (second.verdict, second.obstacle) == (NOT_RUN, "esimcse has 0 of 3 seeds")
-    assert third.obstacle == "untouched-cls was not measured" and third.value is None
+    assert (second.verdict, second.obstacle) == (NOT_RUN, "esimcse: 0 of 3 seeds")
+    assert third.obstacle == "untouched-cls: not measured" and third.value is None
     (answer,) = answer_claims(missing, GOLD, [ONE], samples=50)
-    assert answer.obstacle == "simcse has 2 of 3 seeds"
+    assert answer.obstacle == "simcse: 2 of 3 seeds"
     assert {one.verdict for one in answer_claims([], GOLD, CLAIMS)} == {NOT_RUN}
+    unranked = [
+        replace(run, similarities={task: run.similarities[task] for task in STS_TASKS}) for run in measurements
+    ]
+    (answer,) = answer_claims(unranked, GOLD, [replace(ONE, metric="recall@1")], samples=50)
+    assert answer.obstacle == "recall@1 of simcse: 0 of 3 seeds; recall@1 of dcpcse: 0 of 3 seeds"
 
 
 def test_an_untrained_encoder_against_another_has_pairs_only():
@@ -211,6 +215,16 @@ def test_measurements_of_other_data_are_refused():
         answer_claims(measurements, shuffled, [ONE], samples=20)
     with pytest.raises(UserError, match="STS12 has 40 cosines and 39 gold scores"):
         answer_claims(measurements, {**GOLD, "STS12": GOLD["STS12"][:-1]}, [ONE], samples=20)
+
+
+def test_too_few_pairs_are_one_line():
+    few = {task: gold[:5] for task, gold in GOLD.items()}
+    short = [
+        replace(run, similarities={task: run.similarities[task][:5] for task in STS_TASKS})
+        for run in runs_of({"simcse": 1, "dcpcse": 1})
+    ]
+    with pytest.raises(UserError, match=r"STS average: there are too few pairs \(5\); at least 10 are needed"):
+        answer_claims(short, few, [ONE], samples=20)
 
 
 def test_an_answer_is_json():

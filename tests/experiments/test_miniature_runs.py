@@ -24,6 +24,7 @@ from dcpcse.experiments.miniature import run as running
 from dcpcse.experiments.miniature.measure import load_protocol, measure
 from dcpcse.experiments.miniature.measurement import (
     FAILURE,
+    RETRIEVAL,
     SCORES,
     SIMILARITIES,
     STS_TASKS,
@@ -234,9 +235,11 @@ def test_scores_are_those_of_the_cosines_and_each_sentence_is_encoded_once(place
     similarities, scores = measure_model(protocol, model)
     assert len(asked) == len(set(asked))
     gold = gold_scores(places[DATA], custom_data=True)
-    assert list(similarities) == list(gold) == list(STS_TASKS)
-    for task, cosines in similarities.items():
-        assert scores[task] == pytest.approx(100 * spearmanr(cosines, gold[task]).statistic, abs=0.01)
+    assert list(similarities) == [*gold, RETRIEVAL] == [*STS_TASKS, RETRIEVAL]
+    for task in STS_TASKS:
+        assert scores[task] == pytest.approx(100 * spearmanr(similarities[task], gold[task]).statistic, abs=0.01)
+    assert scores["recall@1"] == pytest.approx(100 * np.mean(similarities[RETRIEVAL] == 1))
+    assert scores["recall@3"] == pytest.approx(100 * np.mean(similarities[RETRIEVAL] >= np.float32(1 / 3)))
     assert scores["avg"] == pytest.approx(np.mean([scores[task] for task in STS_TASKS]))
     assert {"stsb_dev", "alignment", "uniformity", "recall@1", "recall@3", "recall@5"} <= set(scores)
     only_dev = measure(

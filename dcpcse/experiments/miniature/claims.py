@@ -27,11 +27,11 @@ LENGTHS: Mapping[int, str] = MappingProxyType(
 class Claim:
     """What a paper says about two variants.
 
-    key: unique name. paper, place: where it says so. title: the claim in a few words. says: the claim in a sentence.
-    first, second: names of the variants. published: names of the rows with their published figures; None if there is
-    none. claimed: the range in which the difference, second less first, lies if the claim holds. metric: what is
-    measured, a key of `verdicts.METRICS`. starred: whether it is a headline claim, with five seeds. note: how the
-    miniature differs from what the paper measured.
+    key: unique name. paper, place: the paper, and the table or section. title: the claim in a few words. says: the
+    claim in a sentence. first, second: names of the variants. published: names of the rows with their published
+    figures; None if there is none. claimed: the range in which the difference, second less first, lies if the claim
+    holds. metric: what is measured, a key of `verdicts.METRICS`. starred: whether it is a headline claim, with five
+    seeds. note: how the miniature differs from what the paper measured.
     """
 
     key: str

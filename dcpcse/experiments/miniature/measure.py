@@ -10,12 +10,11 @@ from senteval import Suite, load_suite, settings_of_mode
 from senteval.geometry import measure_pairs
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.experiments.miniature.measurement import STS_TASKS
+from dcpcse.experiments.miniature.measurement import RETRIEVAL, STS_TASKS
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
 
 DEV_TASK = "STSBenchmark"
-RETRIEVAL = "STSBenchmark-retrieval"
 
 Encode = Callable[[list[str]], np.ndarray]
 
@@ -49,7 +48,7 @@ def load_protocol(data_dir: str | Path, *, custom_data: bool = False, dev_only: 
 def measure(
     protocol: Protocol, folder: str | Path, evaluation: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Return the cosines (n,) of each STS task, and the scores, as in `Measurement`.
+    """Return the cosines (n,) of each STS task, with the ranks of the retrieval, and the scores, as in `Measurement`.
 
     folder: the model. evaluation: options of evaluation.py that choose the representation. Alignment and uniformity
     are those of STS-B test; pairs with a score above 4 are positive, as in SimCSE. Raises UserError if the model
@@ -74,7 +73,9 @@ def measure_model(protocol: Protocol, model: SentenceEncoder) -> tuple[dict[str,
         scores["alignment"] = geometry.alignment
     scores["uniformity"] = geometry.uniformity
     scores |= {f"recall@{cutoff}": recall for cutoff, recall in results[RETRIEVAL].recall.items()}
-    return {task: result.cosines.astype(np.float32) for task, result in sts.items()}, scores
+    similarities = {task: result.cosines for task, result in sts.items()}
+    similarities[RETRIEVAL] = 1 / np.array([rank for _, _, rank in results[RETRIEVAL].ranks])
+    return {task: values.astype(np.float32) for task, values in similarities.items()}, scores
 
 
 class _Once:

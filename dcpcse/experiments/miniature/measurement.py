@@ -26,12 +26,16 @@ SCORES, SIMILARITIES, FAILURE = "scores.json", "similarities.npz", "failed.json"
 STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
 """The tasks whose scores the papers average."""
 
+RETRIEVAL = "STSBenchmark-retrieval"
+"""The task of D2CSE's recall."""
+
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
     """What one unit gave: a variant with one seed.
 
-    similarities: task → cosines (n,) float32 of its test pairs, in the order of `gold_scores`. scores: task → Spearman
+    similarities: task → cosines (n,) float32 of its test pairs, in the order of `gold_scores`; for `RETRIEVAL` the
+    reciprocal ranks (q,) of the answers to its queries, in the order of `senteval.retrieval`. scores: task → Spearman
     × 100; `avg`, their mean; `stsb_dev` (Spearman × 100); and, where they were measured, `alignment`, `uniformity` (of
     STS-B test; lower is better), `recall@1`, `recall@3` and `recall@5` (%). seconds: of training and evaluation
     together. learning_rate: None if nothing was trained.

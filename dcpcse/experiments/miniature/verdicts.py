@@ -20,16 +20,13 @@ from senteval.geometry import POSITIVE_ABOVE
 from dcpcse.evaluation import significance
 from dcpcse.evaluation.significance import Outcomes, ResampledScores, average, difference, resample
 from dcpcse.experiments.miniature.claims import CLAIMS, Claim
-from dcpcse.experiments.miniature.measurement import STS_TASKS, Measurement
+from dcpcse.experiments.miniature.measurement import RETRIEVAL, STS_TASKS, Measurement
 from dcpcse.experiments.miniature.settings import VARIANTS
 from dcpcse.utils.errors import UserError
 
 LEVEL = 0.95
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not", "cannot be told", "not run"
 VERDICTS = (HOLDS, FAILS, OPEN, NOT_RUN)
-
-RANKS = "answer_ranks"
-"""Key of a measurement's facts: the rank of the answer to each query, in the order of `RetrievalResult.ranks`."""
 
 TOLERANCE = 0.1
 """Points by which a recorded score may differ from that of the stored cosines, which are rounded to 16 bits."""
@@ -71,9 +68,12 @@ def _recall(runs: Runs, gold: Mapping[str, np.ndarray], samples: int, seed: int)
 def _hits(run: Measurement) -> np.ndarray:
     """Return the share of the two sentences of each pair that find the other one first.
 
-    The queries are the first sentences of all pairs, then the second ones (`senteval.retrieval`).
+    The queries are the first sentences of all pairs, then the second ones (`senteval.retrieval`). Raises ValueError if
+    their number is odd, as in data in which pairs share a sentence.
     """
-    return (np.reshape(run.facts[RANKS], (2, -1)) == 1).mean(axis=0)
+    if len(run.similarities[RETRIEVAL]) % 2:
+        raise ValueError("some pairs of the data share a sentence, so the queries cannot be resampled by pairs")
+    return (run.similarities[RETRIEVAL].reshape(2, -1) == 1).mean(axis=0)
 
 
 def _uniformity(runs: Runs, gold: Mapping[str, np.ndarray], samples: int, seed: int) -> ResampledScores:
@@ -113,7 +113,7 @@ class Metric:
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         "avg": Metric(_sts, lambda run: set(STS_TASKS) <= set(run.similarities), 100, 2, "STS average", "pairs"),
-        "recall@1": Metric(_recall, lambda run: RANKS in run.facts, 100, 2, "recall@1", "queries"),
+        "recall@1": Metric(_recall, lambda run: RETRIEVAL in run.similarities, 100, 2, "recall@1", "queries"),
         "alignment": Metric(_alignment, lambda run: "STSBenchmark" in run.similarities, 1, 4, "alignment", "pairs"),
         "uniformity": Metric(_uniformity, lambda run: "uniformity" in run.scores, 1, 4, "uniformity", None),
     }
@@ -182,18 +182,23 @@ def answer_claims(
         answers |= {key: replace(answers[key], obstacle=obstacle) for key, obstacle in obstacles.items()}
         asked = [claim for claim in of_metric if obstacles[claim.key] is None]
         if needed := {variant: runs[variant] for claim in asked for variant in (claim.first, claim.second)}:
-            scores = metric.resampled(needed, gold, samples, seed)
+            try:
+                scores = metric.resampled(needed, gold, samples, seed)
+            except ValueError as error:
+                raise UserError(f"{metric.label}: {error}") from error
             comparisons |= {claim.key: _Comparison(claim, needed, scores) for claim in asked}
     return list((answers | _after_holm(comparisons, level)).values())
 
 
 def _obstacle(claim: Claim, runs: Runs) -> str | None:
-    """Return which units a claim lacks; None if it can be answered."""
+    """Return which units a claim lacks; None if it can be answered. runs: those in which its metric was measured."""
     lacking = []
     for variant in (claim.first, claim.second):
         found, least = len(runs.get(variant, [])), min(significance.LEAST_SEEDS, len(VARIANTS[variant].seeds))
+        measure = "" if claim.metric == "avg" else f"{METRICS[claim.metric].label} of "
         if found < least:
-            lacking.append(f"{variant} has {found} of {least} seeds" if least > 1 else f"{variant} was not measured")
+            state = "not measured" if least == 1 else f"{found} of {least} seeds"
+            lacking.append(f"{measure}{variant}: {state}")
     return "; ".join(lacking) or None
 
 
