@@ -55,6 +55,7 @@ setup(
         "dcpcse": ["py.typed", "presets/*/*.yaml"],
         "dcpcse.analysis": ["*/*.j2", "*/*.css"],
         "dcpcse.doctor": ["supported.txt"],
+        "dcpcse.experiments.miniature": ["page.md.j2"],
         "dcpcse.experiments.reproduction": ["tables/*.yaml"],
         "dcpcse.training": ["model_card.md.j2"],
         "senteval": ["py.typed", "known_files.txt"],
