@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Install into .venv, train deep prompts of a small encoder on the sample in data/sample, and evaluate [CLS] before and
-# after training. This takes some minutes on two CPU cores.
-# Options: --base PATH_OR_ID (a different encoder), --supervised (train on triplets instead of sentences),
-# --output_dir FOLDER (default: result/quickstart; an earlier model in it is deleted), --seed N.
+# Install into .venv, train deep prompts of the encoder in data/encoder on the sample in data/sample, and compare them with
+# the untouched encoder. Nothing is downloaded but packages. This takes some minutes on two CPU cores.
+# Options are those of `dcpcse quickstart`: --base PATH_OR_ID (another encoder), --supervised (train on triplets instead of
+# sentences), --output_dir FOLDER (default: result/quickstart; an earlier model in it is deleted), --seed N, --data FOLDER.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source .ci/install.sh
-"$python" -m dcpcse.cli.quickstart "$@"
+"$python" -m dcpcse quickstart "$@"
 echo "total time, with installation: $SECONDS s"

@@ -18,6 +18,8 @@ from hub_server import serving
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
+from dcpcse.utils.embedded import embedded_encoder
+
 huggingface_hub.constants.HF_HUB_OFFLINE = True  # the variable of that name is read at import, before this file
 
 ROOT = Path(__file__).parent.parent
@@ -228,6 +230,12 @@ def real_data(tmp_path_factory) -> str:
     with tarfile.open(archive) as packed:
         packed.extractall(root, filter="data")
     return str(root / "SentEval/data")
+
+
+@pytest.fixture(scope="session")
+def embedded() -> str:
+    """The encoder in data/encoder. Every clone contains it, so a test without it fails and is not skipped."""
+    return str(embedded_encoder())
 
 
 @pytest.fixture(scope="session")

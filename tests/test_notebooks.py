@@ -61,6 +61,14 @@ def test_a_notebook_runs_and_prints_no_warnings(path, kernel, tiny, monkeypatch)
     assert all("image/png" in data for data in figures), "a figure is shown as text"
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_uses_the_encoder_and_the_sample_of_the_clone(path, embedded):
+    given = {}
+    exec(parameters_of(read(path)).source, given)
+    assert (path.parent / given["ENCODER"]).resolve() == Path(embedded).resolve()
+    assert (path.parent / given["SAMPLE"]).resolve() == ROOT / "data/sample"
+
+
 def test_there_are_five_notebooks_in_which_every_cell_is_short():
     assert len(NOTEBOOKS) == 5
     for path in NOTEBOOKS:

@@ -15,10 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import senteval
-from scipy.stats import spearmanr
 
 import dcpcse
-from dcpcse.cli import quickstart
 from dcpcse.cli.parse import parse_training
 from dcpcse.data.training_file import load_training_file
 
@@ -85,31 +83,6 @@ def test_the_supervised_script_runs_with_two_processes_on_the_sample(tiny, tmp_p
     folder = example("run_sup_example.sh", tiny("roberta"), SAMPLE / "triplets.csv", tmp_path, NUM_GPU="2")
     assert dcpcse.load(str(folder)).encode(["A dog."]).shape == (1, 32)
     assert "eval_stsb_spearman" in (folder / "eval_results.txt").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("arguments", [[], ["--supervised"]], ids=["unsupervised", "supervised"])
-def test_the_quickstart_trains_measures_and_shows(arguments, tiny, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(quickstart.COMMON, "max_steps", 2)
-    quickstart.quickstart_command(["--base", tiny("bert"), "--output_dir", str(tmp_path / "out"), *arguments])
-    shown = capsys.readouterr().out
-    for part in (
-        "untouched [CLS]",
-        "trained [CLS]",
-        "mean pooling, untouched",
-        "paired bootstrap",
-        "MB of weights",
-        "test pairs, not seeds",
-    ):
-        assert part in shown
-    found = {
-        m[1]: float(m[2]) for m in re.finditer(r"\| (untouched \[CLS\]|trained \[CLS\]).*\| (\S+) +\|$", shown, re.M)
-    }
-    model = dcpcse.load(str(tmp_path / "out"))
-    pairs = senteval.load_pairs("STSBenchmark", SAMPLE, "test", official=False)[0]
-    first, second = (model.encode(side).astype(float) for side in (pairs.first, pairs.second))
-    cosine = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(first, second, strict=True)]
-    assert found["trained [CLS]"] == pytest.approx(100 * spearmanr(cosine, pairs.gold).statistic, abs=0.006)
-    assert all(query in shown for query in quickstart.SAMPLE_QUERIES)
 
 
 # The sample

@@ -9,6 +9,7 @@ from dcpcse.utils.errors import invalid_choice
 from dcpcse.utils.refusals import require_text
 
 COMMANDS = {
+    "quickstart": ("quickstart", "train and evaluate on the sample in a few minutes"),
     "train": ("train", "train a method (as train.py)"),
     "evaluate": ("evaluate", "evaluate an encoder (as evaluation.py)"),
     "compare": ("compare", "compare models, with intervals and paired tests"),

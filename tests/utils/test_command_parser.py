@@ -6,12 +6,10 @@ from dataclasses import fields
 
 import pytest
 
-from dcpcse.cli import parse, quickstart
+from dcpcse.cli import parse
 from dcpcse.cli.commands.corrupt import corrupt_parser
 from dcpcse.cli.main import COMMANDS
 from dcpcse.cli.parse import MAIN_EVALUATION_OPTIONS, MAIN_TRAINING_OPTIONS, evaluation_parser, training_parser
-from dcpcse.cli.quickstart import quickstart_command
-from dcpcse.cli.runner import run
 from dcpcse.experiments.reproduction.units import parse_seeds
 from dcpcse.utils.command_parser import STRICT_TYPES, build_dataclass
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
@@ -92,13 +90,6 @@ def test_the_help_text_names_defaults_and_types(parsers):
     assert "512. (default" not in lines
 
 
-def test_a_wrong_option_of_the_quickstart_is_one_line(capsys):
-    assert run(quickstart_command, ["--supervise"]) == 2
-    assert capsys.readouterr().err == (
-        "error: unknown argument --supervise; did you mean --supervised? (--help lists the options)\n"
-    )
-
-
 def test_a_repeated_option_is_reported(parsers, caplog):
     caplog.set_level("INFO", "dcpcse")
     assert parsers[0].parse_known_args(["--temp", "1", "--temp", "2"])[0].temp == 2
@@ -118,7 +109,7 @@ def test_the_most_similar_name_is_found_by_synonym_spelling_case_and_beginning()
 def every_parser():
     """Yield the parsers of all programs, and those of the kinds of plots."""
     modules = {importlib.import_module(f"dcpcse.cli.commands.{name}") for name, _ in COMMANDS.values()}
-    modules |= {parse, quickstart}
+    modules |= {parse}
     found = [make() for module in modules for name, make in vars(module).items() if name.endswith("_parser")]
     for parser in found:
         kinds = parser._subparsers._group_actions[0].choices.values() if parser._subparsers else []

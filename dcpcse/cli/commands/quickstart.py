@@ -1,0 +1,140 @@
+"""`dcpcse quickstart`: train deep prompts of a small encoder on the sample, and compare them with the encoder."""
+
+import shlex
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcpcse.utils.command_parser import CommandParser
+from dcpcse.utils.console import print_result
+from dcpcse.utils.embedded import EMBEDDED_ENCODER, embedded_encoder
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import SEED
+from dcpcse.utils.parsing import read_text
+
+if TYPE_CHECKING:
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+
+UNTOUCHED_CLS, TRAINED_CLS, TRAINED_MEAN = "untouched [CLS]", "trained [CLS]", "trained mean"
+
+COMMON: Mapping[str, Any] = {
+    "method": "dcpcse",
+    "per_device_train_batch_size": 64,
+    "max_steps": 100,
+    "learning_rate": 3e-2,
+    "save_strategy": "no",
+    "logging_steps": 25,
+}
+"""Options of every training. docs/results.md, "Why these settings", has the figures by which they were chosen."""
+
+UNSUPERVISED: Mapping[str, Mapping[str, Any]] = {
+    TRAINED_CLS: {"pooler_type": "cls", "pre_seq_len": 16, "mlp_only_train": True},
+    TRAINED_MEAN: {"pooler_type": "avg", "pre_seq_len": 16},
+}
+SUPERVISED: Mapping[str, Mapping[str, Any]] = {
+    TRAINED_CLS: {"pooler_type": "cls", "pre_seq_len": 12},
+    TRAINED_MEAN: {"pooler_type": "avg", "pre_seq_len": 12},
+}
+"""Row of the table → its other options. Prompt lengths and use of the head are those of DCPCSE's Table 3 for BERT."""
+
+SAMPLE = EMBEDDED_ENCODER.with_name("sample")
+"""Training text and scored pairs; like the encoder, they are part of a clone only."""
+
+SENTENCES, TRIPLETS = "sentences.txt", "triplets.csv"
+
+QUERIES = (
+    "Someone is preparing a meal.",
+    "The journey took longer than expected because of the weather.",
+    "I forgot my password.",
+)
+
+
+def quickstart_command(argv: Sequence[str]) -> None:
+    """Run the quickstart. Raises UserError for a user mistake."""
+    args = quickstart_parser().parse_args(list(argv))
+    _find_inputs(args)
+    # Imported here, because this takes seconds.
+    from dcpcse.encoders.sentence_encoder import SentenceEncoder
+    from dcpcse.experiments.sample_scores import compare_with_untouched, load_sample_pairs, nearest_listing
+
+    pairs = load_sample_pairs(args.data)
+    folders = {TRAINED_CLS: args.output_dir, TRAINED_MEAN: args.output_dir / "mean"}
+    words = {name: _training_words(args, name, folder) for name, folder in folders.items()}
+    seconds = {name: _train(words[name]) for name in folders}
+    models = {name: SentenceEncoder.load(folder) for name, folder in folders.items()}
+    report = compare_with_untouched(args.base, models, pairs)
+    print_result(str(report))
+    for other in (UNTOUCHED_CLS, report.best):
+        print_result(report.gain_line(TRAINED_CLS, other))
+    print_result(_cost_report(models[TRAINED_CLS], args.output_dir, seconds[TRAINED_CLS]))
+    print_result(f"the same training: python train.py {shlex.join(words[TRAINED_CLS])}")
+    print_result(nearest_listing(models[TRAINED_CLS], QUERIES, read_text(args.data / SENTENCES).splitlines()))
+    print_result(f"\n{report.conclusion(TRAINED_CLS, UNTOUCHED_CLS)}")
+
+
+def quickstart_parser() -> CommandParser:
+    """Return the parser of the command."""
+    parser = CommandParser(
+        prog="dcpcse quickstart",
+        description="Train deep prompts on the sample sentences, once for [CLS] and once for mean pooling, and "
+        "compare them with the untouched encoder on scored pairs.",
+    )
+    help = "Encoder: Hugging Face folder or hub id. Default: data/encoder, which is part of a clone."
+    parser.add_argument("--base", help=help)
+    help = "Folder with training text and scored pairs, laid out as data/sample, which is part of a clone (default)."
+    parser.add_argument("--data", type=Path, help=help)
+    parser.add_argument("--supervised", action="store_true", help="Train on the triplets instead of the sentences.")
+    help = "Folder for the trained model; an earlier model in it is deleted. Default: %(default)s"
+    parser.add_argument("--output_dir", type=Path, default=Path("result/quickstart"), help=help)
+    parser.add_argument("--seed", type=SEED, default=0, help="Seed of the training. Default: %(default)s")
+    return parser
+
+
+def _find_inputs(args: Namespace) -> None:
+    """Set the defaults of --base and --data. Raises UserError if one is not given and this is no clone."""
+    if args.data is None and not SAMPLE.is_dir():
+        encoder = "" if args.base else "an encoder as --base, and "
+        raise UserError(
+            f"{SAMPLE} does not exist, since it is part of a clone only; give {encoder}a folder with {SENTENCES}, "
+            f"{TRIPLETS} and downstream/STS/STSBenchmark as --data"
+        )
+    args.data = args.data or SAMPLE
+    args.base = args.base or str(embedded_encoder())
+
+
+def _training_words(args: Namespace, row: str, folder: Path) -> list[str]:
+    """Return the options of train.py for the training of a row."""
+    file = args.data / (TRIPLETS if args.supervised else SENTENCES)
+    options = {**COMMON, **(SUPERVISED if args.supervised else UNSUPERVISED)[row], "seed": args.seed}
+    options |= {"model_name_or_path": args.base, "train_file": file, "output_dir": folder}
+    return [*(word for name, value in options.items() for word in (f"--{name}", str(value))), "--overwrite_output_dir"]
+
+
+def _train(words: Sequence[str]) -> float:
+    """Run the code of train.py, and return the seconds that it took."""
+    from dcpcse.cli.parse import parse_training
+    from dcpcse.training.run import run_training
+    from dcpcse.training.validate_arguments import require_valid
+
+    started = time.perf_counter()
+    options, given = parse_training(words)
+    require_valid(options, given)
+    run_training(options, given)
+    return time.perf_counter() - started
+
+
+def _cost_report(model: "SentenceEncoder", folder: Path, seconds: float) -> str:
+    """Return the number of trained parameters, the size of the folder, and the training time."""
+    from dcpcse.training.summary import count_parameters
+
+    prompts = count_parameters(model.encoder.prompt)
+    head = 0 if model.head is None else count_parameters(model.head)
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    total = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    return (
+        f"trained parameters for [CLS]: prompts {prompts:,}, with head {prompts + head:,}\n"
+        f"saved in {folder}: {size / 1e6:.2f} MB of weights, {total / 1e6:.2f} MB with tokenizer and reports\n"
+        f"training for [CLS]: {seconds:.0f} s"
+    )

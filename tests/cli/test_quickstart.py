@@ -1,0 +1,192 @@
+"""`dcpcse quickstart`: on the embedded encoder without a network, with options of its own, and on wrong input."""
+
+import re
+import shutil
+import socket
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+import senteval
+from scipy.stats import spearmanr
+
+import dcpcse
+from dcpcse.cli.commands import quickstart
+from dcpcse.cli.main import main
+from dcpcse.experiments.sample_scores import SampleReport, SampleScores, build_untouched
+
+PAIRS = "downstream/STS/STSBenchmark"
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory) -> Path:
+    """The first sentences, triplets and pairs of the sample, laid out as data/sample."""
+    folder = tmp_path_factory.mktemp("few")
+    (folder / PAIRS).mkdir(parents=True)
+    for name, count in {"sentences.txt": 200, "triplets.csv": 100}.items():
+        copy_lines(quickstart.SAMPLE / name, folder / name, count)
+    for split in ("dev", "test"):
+        copy_lines(quickstart.SAMPLE / PAIRS / f"sts-{split}.csv", folder / PAIRS / f"sts-{split}.csv", 40)
+    return folder
+
+
+def copy_lines(source: Path, target: Path, count: int) -> None:
+    lines = source.read_text(encoding="utf-8").splitlines()[:count]
+    target.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Trainings of two steps of eight sentences."""
+    monkeypatch.setitem(quickstart.COMMON, "max_steps", 2)
+    monkeypatch.setitem(quickstart.COMMON, "per_device_train_batch_size", 8)
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """Every attempt to connect fails the test, also where a library would not need the connection."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError(f"tried to connect: {args}")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def table(shown: str) -> dict[str, list[str]]:
+    """Row → dev score, test score, and interval, of the printed table."""
+    rows = (line.split("|") for line in shown.splitlines() if line.startswith("| ") and "Spearman" not in line)
+    return {cells[1].strip(): [cell.strip() for cell in cells[2:5]] for cells in rows}
+
+
+def test_without_options_it_trains_the_embedded_encoder_offline(embedded, few, short, no_network, tmp_path, capsys):
+    assert main(["quickstart", "--data", str(few), "--output_dir", str(tmp_path / "out")]) == 0
+    rows = table(capsys.readouterr().out)
+    best = next(name for name in rows if name.startswith("untouched best of 15 poolers: "))
+    names = ["[CLS]", "mean", "static average", "static average without biased tokens"]
+    assert list(rows) == [*(f"untouched {name}" for name in names), best, "trained [CLS]", "trained mean"]
+    assert float(rows[best][0]) == max(float(row[0]) for name, row in rows.items() if "untouched" in name)
+    assert dcpcse.load(tmp_path / "out").source.name_or_path == str(Path(embedded).resolve())
+
+
+@pytest.mark.parametrize("options", [[], ["--supervised", "--seed", "3"]], ids=["unsupervised", "supervised"])
+def test_it_trains_measures_and_says_what_won(options, tiny, few, short, tmp_path, capsys):
+    words = ["--base", tiny("roberta"), "--data", str(few), "--output_dir", str(tmp_path / "out"), *options]
+    assert main(["quickstart", *words]) == 0
+    shown = capsys.readouterr().out
+    rows = table(shown)
+    pairs = senteval.load_pairs("STSBenchmark", few, "test", official=False)[0]
+    models = {"trained [CLS]": dcpcse.load(tmp_path / "out"), "trained mean": dcpcse.load(tmp_path / "out/mean")}
+    models["untouched mean"] = dcpcse.load(tiny("roberta"), pooler="avg")
+    for name, model in models.items():
+        first, second = (model.encode(side).astype(float) for side in (pairs.first, pairs.second))
+        cosine = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(first, second, strict=True)]
+        assert float(rows[name][1]) == pytest.approx(100 * spearmanr(cosine, pairs.gold).statistic, abs=0.006)
+        low, high = map(float, rows[name][2].split(" to "))
+        assert low < float(rows[name][1]) < high
+    assert models["trained mean"].pooling == "avg"
+    gain = float(re.search(r"^trained \[CLS\] minus untouched \[CLS\]: (\S+) \(95 % interval", shown, re.MULTILINE)[1])
+    assert gain == pytest.approx(float(rows["trained [CLS]"][1]) - float(rows["untouched [CLS]"][1]), abs=0.011)
+    assert all(query in shown for query in quickstart.QUERIES)
+    assert shown.rstrip().splitlines()[-1].startswith("trained [CLS] is ")
+    (repeated,) = re.findall(r"^the same training: python train.py (.*)", shown, re.MULTILINE)
+    assert ("triplets.csv" in repeated) == ("--seed 3" in repeated) == bool(options)
+
+
+def test_poolers_that_an_encoder_lacks_are_left_out(tiny, caplog):
+    with_head, with_pooler = (build_untouched(tiny("bert", masked_lm=masked_lm)) for masked_lm in (True, False))
+    assert {one.pooler for one in with_head} - {one.pooler for one in with_pooler} == {"static_lm_head", "top_k"}
+    assert {one.pooler for one in with_pooler} - {one.pooler for one in with_head} == {"cls"}
+    assert "has no masked-LM head, so the poolers that need one are not compared" in caplog.text
+
+
+# What the end says
+
+
+def report(noise: dict[str, float]) -> SampleReport:
+    """A report on 400 pairs: row → the weight of noise in its cosines, which is shared by all rows."""
+    random = np.random.default_rng(0)
+    gold, common = random.normal(size=(2, 400))
+    cosines = {name: gold + weight * common for name, weight in noise.items()}
+    scores = {
+        name: SampleScores(
+            dict.fromkeys(("dev", "test"), one), dict.fromkeys(("dev", "test"), spearmanr(one, gold)[0])
+        )
+        for name, one in cosines.items()
+    }
+    return SampleReport(scores, "best", gold)
+
+
+@pytest.mark.parametrize(
+    ("noise", "said"),
+    [
+        (
+            {"[CLS]": 3, "best": 2, "trained": 1},
+            "trained is ahead of everything untouched: both intervals are above 0.",
+        ),
+        (
+            {"[CLS]": 3, "best": 1, "trained": 2},
+            "is ahead of [CLS], but not of best: the interval of the difference is",
+        ),
+        (
+            {"[CLS]": 3, "best": 2, "trained": 2},
+            "is ahead of [CLS], but not of best: the interval of the difference co",
+        ),
+        (
+            {"[CLS]": 2, "best": 2, "trained": 3},
+            "trained is not ahead of [CLS]: the interval of the difference is belo",
+        ),
+        (
+            {"[CLS]": 2, "best": 1, "trained": 2},
+            "trained is not ahead of [CLS]: the interval of the difference contain",
+        ),
+    ],
+)
+def test_the_conclusion_follows_the_intervals(noise, said):
+    found = report(noise)
+    assert said in found.conclusion("trained", "[CLS]")
+    lowest = min(noise, key=noise.__getitem__)
+    assert found.conclusion("trained", "[CLS]").endswith(f"The highest score on the test pairs is that of {lowest}.")
+
+
+# Wrong input
+
+
+def test_a_wrong_option_is_one_line(capsys):
+    assert main(["quickstart", "--supervise"]) == 2
+    assert capsys.readouterr().err == (
+        "error: unknown argument --supervise; did you mean --supervised? (--help lists the options)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("there", "given", "asked"),
+    [
+        ([], [], "give an encoder as --base, and a folder with sentences.txt, triplets.csv and downstream/STS/"),
+        ([], ["--base", "bert"], "part of a clone only; give a folder with sentences.txt, triplets.csv and "),
+        (["sample"], [], "encoder does not exist, since it is part of a clone only; give an encoder as --base"),
+    ],
+)
+def test_an_installed_package_says_what_to_give(there, given, asked, few, tmp_path, monkeypatch, capsys):
+    for name in there:
+        shutil.copytree(few, tmp_path / name)
+    monkeypatch.setattr(quickstart, "SAMPLE", tmp_path / "sample")
+    monkeypatch.setattr("dcpcse.utils.embedded.EMBEDDED_ENCODER", tmp_path / "encoder")
+    monkeypatch.chdir(tmp_path)
+    assert main(["quickstart", *given]) == 2
+    assert re.fullmatch(rf"error: .*{re.escape(asked)}.*\n", capsys.readouterr().err)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(there)
+
+
+def test_a_damaged_embedded_encoder_is_one_line_and_nothing_is_written(few, tiny, tmp_path, monkeypatch, capsys):
+    folder = Path(shutil.copytree(tiny("bert"), tmp_path / "encoder"))
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[:-50])
+    monkeypatch.setattr("dcpcse.utils.embedded.EMBEDDED_ENCODER", folder)
+    assert main(["quickstart", "--data", str(few), "--output_dir", str(tmp_path / "out")]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1
+    assert str(folder) in said[0]
+    assert not (tmp_path / "out").exists()
