@@ -1,6 +1,6 @@
 """Measure the memory of training on Python objects with more and more sentences, with one process per size.
 
-    python benchmarks/data_memory.py --model_name_or_path ENCODER [--sizes 50000 500000 5000000] [--steps 300]
+    python benchmarks/data_memory.py [--model_name_or_path ENCODER] [--sizes 50000 500000 5000000] [--steps 300]
         [--kind Dataset IterableDataset] [--folder FOLDER] [--output_file memory.json]
 
 The sentences, all different and of 9 words, come from a generator, by `datasets.Dataset.from_generator` (which writes
@@ -28,6 +28,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import dcpcse
+from dcpcse.utils.embedded import EMBEDDED_ENCODER
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 WORDS = ("the", "old", "man", "sees", "a", "red", "house", "near", "that", "river", "while", "two", "young", "dogs")
@@ -129,7 +130,8 @@ def tiny_encoder(tokenizer: str, folder: Path) -> Path:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model_name_or_path", required=True, help="the source of the tokenizer")
+    help = "the source of the tokenizer (default: data/encoder)"
+    parser.add_argument("--model_name_or_path", default=str(EMBEDDED_ENCODER), help=help)
     parser.add_argument("--sizes", type=int, nargs="+", default=[50_000, 500_000, 5_000_000])
     parser.add_argument("--kind", nargs="+", choices=["Dataset", "IterableDataset"], default=["Dataset"])
     parser.add_argument("--steps", type=int, default=300)

@@ -1,6 +1,6 @@
 """Measure how far rounding moves the embeddings of a real encoder (the measured column of docs/numerics.md).
 
-    python benchmarks/numerics.py --model_name_or_path ENCODER --text data/sample/sentences.txt
+    python benchmarks/numerics.py [--model_name_or_path ENCODER] --text data/sample/sentences.txt
 
 A distance is the largest one over all sentences between a vector and its float64 reference, divided by the length of
 the reference. The reference is computed without packing, one sentence at a time. Prompts are drawn from N(0, 1), which
@@ -20,6 +20,7 @@ from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.encoders.templates import Template
 from dcpcse.models import DeepPrompt, PromptShape, SentenceEncoder, plain_encoder
+from dcpcse.utils.embedded import EMBEDDED_ENCODER
 from dcpcse.utils.safetensors_io import set_dtype
 
 TEMPLATE = Template.parse('This sentence of "{sentence}" means [MASK] .')
@@ -97,7 +98,7 @@ WAYS: Mapping[str, Callable[[SentenceEncoder, list[str]], np.ndarray]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model_name_or_path", required=True)
+    parser.add_argument("--model_name_or_path", default=str(EMBEDDED_ENCODER))
     parser.add_argument("--text", required=True, help="A sentence a line.")
     parser.add_argument("--lines", type=int, default=400)
     args = parser.parse_args()

@@ -42,7 +42,7 @@ SUPERVISED: Mapping[str, Mapping[str, Any]] = {
 SAMPLE = EMBEDDED_ENCODER.with_name("sample")
 """Training text and scored pairs; like the encoder, they are part of a clone only."""
 
-SENTENCES, TRIPLETS = "sentences.txt", "triplets.csv"
+SENTENCES, TRIPLETS, PAIRS = "sentences.txt", "triplets.csv", "downstream/STS/STSBenchmark"
 
 QUERIES = (
     "Someone is preparing a meal.",
@@ -93,14 +93,22 @@ def quickstart_parser() -> CommandParser:
 
 
 def _find_inputs(args: Namespace) -> None:
-    """Set the defaults of --base and --data. Raises UserError if one is not given and this is no clone."""
+    """Set the defaults of --base and --data.
+
+    Raises UserError if one of them is not given and this is no clone, or if the data are incomplete.
+    """
     if args.data is None and not SAMPLE.is_dir():
         encoder = "" if args.base else "an encoder as --base, and "
         raise UserError(
             f"{SAMPLE} does not exist, since it is part of a clone only; give {encoder}a folder with {SENTENCES}, "
-            f"{TRIPLETS} and downstream/STS/STSBenchmark as --data"
+            f"{TRIPLETS} and {PAIRS} as --data"
         )
     args.data = args.data or SAMPLE
+    for name in (TRIPLETS if args.supervised else SENTENCES, PAIRS):
+        if not (args.data / name).exists():
+            raise UserError(
+                f"--data {args.data} does not contain {name}; give a folder with the layout of data/sample"
+            )
     args.base = args.base or str(embedded_encoder())
 
 
