@@ -21,6 +21,7 @@ from dcpcse.cli.commands.import_ import import_parser
 from dcpcse.cli.commands.info import info_parser
 from dcpcse.cli.commands.plot import PLOTS, plot_parser
 from dcpcse.cli.commands.predict import predict_parser
+from dcpcse.cli.commands.quickstart import quickstart_parser
 from dcpcse.cli.commands.report import report_parser
 from dcpcse.cli.commands.reproduce import reproduce_parser
 from dcpcse.cli.commands.runs import runs_parser
@@ -143,6 +144,7 @@ DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
     "card": ("hub", card_parser),
     "pull": ("hub", pull_parser),
     "push": ("hub", push_parser),
+    "quickstart": ("quickstart", quickstart_parser),
     "verify": ("verify", verify_parser),
 }
 """Command of `dcpcse` → the page of docs/ that describes it, and its parser."""
@@ -213,7 +215,6 @@ def test_no_option_is_named_that_does_not_exist():
     ]
     words += [name[2:] for parser in parsers for action in parser._actions for name in action.option_strings]
     words += [
-        "supervised",
         "debug",
         *re.findall(r"^    (\w+): \w+ \| None = option", "\n".join(OWN_FILES.values()), re.MULTILINE),
         *("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"),

@@ -23,11 +23,12 @@ COMMON: Mapping[str, Any] = {
     "method": "dcpcse",
     "per_device_train_batch_size": 64,
     "max_steps": 100,
-    "learning_rate": 3e-2,
+    "learning_rate": 1e-2,
+    "position_offset": 0,
     "save_strategy": "no",
     "logging_steps": 25,
 }
-"""Options of every training. docs/results.md, "Why these settings", has the figures by which they were chosen."""
+"""Options of every training. docs/quickstart.md, "Why these settings", has the figures by which they were chosen."""
 
 UNSUPERVISED: Mapping[str, Mapping[str, Any]] = {
     TRAINED_CLS: {"pooler_type": "cls", "pre_seq_len": 16, "mlp_only_train": True},
