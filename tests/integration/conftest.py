@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from runs import Launcher, Outcome, ray_processes
+from runs import Launcher, Outcome, Pairs, ray_processes
 
 from dcpcse.cli.runner import run
 
@@ -15,6 +15,14 @@ def train(tmp_path_factory) -> Launcher:
     root = tmp_path_factory.mktemp("runs")
     numbers = count()
     return Launcher(lambda: root / f"run{next(numbers)}", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory) -> Iterator[Pairs]:
+    """pairs(script, *argv) → how the program ended as two processes."""
+    made = Pairs(lambda: tmp_path_factory.mktemp("pair"))
+    yield made
+    made.close()
 
 
 @pytest.fixture

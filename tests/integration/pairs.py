@@ -1,22 +1,25 @@
-"""Runs of train.py by two processes each, forked from one that has imported everything; for test_distributed.py.
+"""Programs that run as two processes each, forked from this one, which has imported everything already.
 
-    python pairs.py JOB FOLDER
-
-JOB: JSON, a list of [name, words of train.py, rank that a signal hits or null, signal, step]. What the ranks say goes
-to FOLDER/<name>.rank<r>.txt, how they end to FOLDER/codes.json.
+`runs.Pairs` starts this file, writes one request a line to it, and reads one answer a line, both JSON. Starting Python
+and importing torch takes far longer than the programs themselves.
 """
 
 import json
 import os
+import runpy
 import signal
 import socket
 import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainerCallback
 
-from dcpcse.cli.commands.train import train_command
-from dcpcse.cli.runner import run
+import dcpcse.cli.commands.evaluate
+import dcpcse.cli.commands.train  # noqa: F401
 from dcpcse.training import run as training
 
 
@@ -31,53 +34,80 @@ class Hit(TrainerCallback):
             os.kill(os.getpid(), self.number)
 
 
-def train(words: list[str], hit: Hit | None) -> int:
+def hit_in_training(number: int, step: int) -> None:
+    """Every training of this process is hit by a signal in a step."""
     build = training.build_trainer
 
     def build_trainer(*args, **kwargs):
         trainer = build(*args, **kwargs)
-        if hit:
-            trainer.add_callback(hit)
+        trainer.add_callback(Hit(number, step))
         return trainer
 
     training.build_trainer = build_trainer
-    return run(train_command, words)
 
 
-def fork(rank: int, port: int, words: list[str], hit: Hit | None, said: Path) -> int:
+def execute(words: Sequence[str]) -> int:
+    """The exit code of a Python file that is run with arguments as by `python FILE ...`."""
+    sys.argv = list(words)
+    sys.path.insert(0, str(Path(words[0]).parent))
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def fork(words: Sequence[str], environment: Mapping[str, str], hit: Sequence[int] | None, said: Path) -> int:
+    """The process id of a child that runs a program; what it says goes to <said>.out and <said>.err."""
     child = os.fork()
     if child:
         return child
     code = 99
     try:
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-        os.environ.update({name: str(value) for name, value in {**meeting, "RANK": rank, "LOCAL_RANK": rank}.items()})
-        with said.open("wb") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-        code = train(words, hit)
+        os.environ.update(environment)
+        for stream, path in enumerate((Path(os.devnull), said.with_suffix(".out"), said.with_suffix(".err"))):
+            with path.open("wb" if stream else "rb") as file:
+                os.dup2(file.fileno(), stream)
+        if hit:
+            hit_in_training(*hit)
+        code = execute(words)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
 
-def pair(name: str, words: list[str], rank: int | None, number: int, step: int, folder: Path) -> list[int]:
-    """Exit codes of both ranks, negative for a signal."""
+def pair(words: Sequence[str], machines: int, hits: Sequence[Any], ends: bool, folder: str) -> list[int]:
+    """Exit codes of both ranks, negative for a signal, once both have ended; the arguments are those of `Pairs`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    hits = [Hit(number, step) if rank == r else None for r in range(2)]
-    children = [fork(r, port, words, hits[r], folder / f"{name}.rank{r}.txt") for r in range(2)]
-    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2 // machines}
+    children, codes = {}, [0, 0]
+    for rank in range(2):
+        own = {**shared, "RANK": rank, "LOCAL_RANK": rank % (2 // machines)}
+        environment = {name: str(value) for name, value in own.items()}
+        children[fork(words, environment, hits[rank], Path(folder) / f"rank{rank}")] = rank
+    while children:
+        child, status = os.wait()
+        rank = children.pop(child)
+        codes[rank] = os.waitstatus_to_exitcode(status)
+        if codes[rank] and ends:
+            time.sleep(0.1)  # torchrun checks its processes ten times per second
+            for other in children:
+                os.kill(other, signal.SIGTERM)
+    return codes
 
 
-def main(job: str, folder: str) -> None:
+def main() -> None:
+    """Answer requests until the end of the input."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    cases = json.loads(Path(job).read_text(encoding="utf-8"))
-    codes = {name: pair(name, *rest, Path(folder)) for name, *rest in cases}
-    (Path(folder) / "codes.json").write_text(json.dumps(codes), encoding="utf-8")
+    for line in sys.stdin:
+        print(json.dumps(pair(**json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

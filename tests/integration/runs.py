@@ -5,12 +5,12 @@ import copy
 import hashlib
 import json
 import os
-import socket
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -160,16 +160,6 @@ class Outcome:
         return dict(zip(*rows, strict=True))
 
 
-def launch_machines(count: int, script: str, *argv: Any) -> list[subprocess.CompletedProcess]:
-    """Run a program as on so many machines, by a torchrun for each, with one process each; what each torchrun said."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        meeting = ["--master_addr", "127.0.0.1", "--master_port", free.getsockname()[1]]
-    words = [["--nnodes", count, "--node_rank", i, "--nproc_per_node", 1, *meeting, script] for i in range(count)]
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(lambda own: launch("-m", "torch.distributed.run", *own, *argv), words))
-
-
 def refused(tool, main, argv, *expected: str) -> None:
     """A mistake of the user's: one line that holds the expected parts, and exit code 2."""
     outcome = tool(main, argv)
@@ -184,10 +174,88 @@ def refused(tool, main, argv, *expected: str) -> None:
 def launch(script: str, *argv: Any, processes: int | None = None, cwd: Path = ROOT) -> subprocess.CompletedProcess:
     """Run a Python file as a program, under torchrun with `processes`, and wait for it."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)] if processes else []
-    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, *launcher, script, *map(str, argv)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=cwd, env=_environment(), capture_output=True, text=True, timeout=300)
+
+
+def _environment() -> dict[str, str]:
+    """The variables of a program of this project, which finds the package and the helpers of the tests."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "SentEval"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How a program ended that ran as two processes: exit codes and texts of rank 0 and rank 1."""
+
+    codes: list[int]
+    out: list[str]
+    err: list[str]
+
+    @property
+    def stdout(self) -> str:
+        return "".join(self.out)
+
+    @property
+    def stderr(self) -> str:
+        return "".join(self.err)
+
+
+class Pairs:
+    """Runs programs as two processes each, as torchrun does, without starting Python and importing torch each time.
+
+    A process that has imported everything (pairs.py) starts with the first program, and forks two of itself for each.
+    """
+
+    def __init__(self, fresh: Callable[[], Path]) -> None:
+        """fresh: gives a new folder for the texts of each program."""
+        self.fresh = fresh
+        self.forking: subprocess.Popen | None = None
+
+    def __call__(
+        self,
+        script: str | Path,
+        *argv: Any,
+        machines: int = 1,
+        hit: tuple[int, int, int] | None = None,
+        ends: bool = True,
+    ) -> Pair:
+        """Run a Python file and wait for it.
+
+        machines: 2 numbers the processes as on two machines. hit: (rank, signal, step) sends a signal to a process in
+        the middle of a step of its training. ends: the failure of one process ends the other by a SIGTERM, as
+        torchrun does it; otherwise nobody does.
+        """
+        folder = self.fresh()
+        hits = [hit[1:] if hit and hit[0] == rank else None for rank in range(2)]
+        words = [str(ROOT / script), *map(str, argv)]
+        request = {"words": words, "machines": machines, "hits": hits, "ends": ends, "folder": str(folder)}
+        codes = self._ask(request)
+        texts = [[(folder / f"rank{r}.{end}").read_text(encoding="utf-8") for r in range(2)] for end in ("out", "err")]
+        return Pair(codes, *texts)
+
+    def _ask(self, request: Mapping[str, Any]) -> list[int]:
+        if self.forking is None:
+            words = [sys.executable, str(Path(__file__).with_name("pairs.py"))]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            self.forking = subprocess.Popen(words, cwd=ROOT, env=_environment(), start_new_session=True, **pipes)
+        late = threading.Timer(300, os.killpg, (self.forking.pid, signal.SIGKILL))
+        late.start()
+        try:
+            self.forking.stdin.write(json.dumps(request) + "\n")
+            self.forking.stdin.flush()
+            answer = self.forking.stdout.readline()
+        finally:
+            late.cancel()
+        assert answer, "a pair of processes did not end within 300 seconds, or the process that forks them has ended"
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """End the process that forks."""
+        if self.forking is not None:
+            self.forking.stdin.close()
+            self.forking.wait(60)
+            self.forking.stdout.close()
 
 
 def files(folder: Path) -> dict[str, str]:

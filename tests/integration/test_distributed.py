@@ -15,7 +15,6 @@ from runs import (
     comparable,
     contrastive_loss,
     launch,
-    launch_machines,
     resumed_steps,
     train_loss,
     weights,
@@ -91,7 +90,7 @@ def without_chance():
 
 
 @pytest.fixture(scope="module")
-def two_processes(tiny, sentences, tmp_path_factory, without_chance):
+def two_processes(tiny, sentences, tmp_path_factory, without_chance, pairs):
     """Case → (step of one process, its joined batch, its outcome, [outcomes of rank 0, of rank 1])."""
     folder = tmp_path_factory.mktemp("ddp")
     encoder = tiny("bert", **NO_DROPOUT)
@@ -114,8 +113,8 @@ def two_processes(tiny, sentences, tmp_path_factory, without_chance):
         go_before(step, batch, case)
         whole[name] = step, batch, outcome(step, step(**batch))
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    done = launch(str(Path(__file__).with_name("joined.py")), folder / "job.json", folder, processes=2)
-    assert done.returncode == 0, done.stderr
+    done = pairs(Path(__file__).with_name("joined.py"), folder / "job.json", folder)
+    assert done.codes == [0, 0], done.stderr
     ranks = [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
     whole["public code"], whole["by rank"] = whole["published"], (None, None, None)
     return {name: (*one, [rank[name] for rank in ranks]) for name, one in whole.items()}
@@ -261,7 +260,7 @@ sys.exit(code)
 
 
 @pytest.fixture(scope="module")
-def with_dropout(train, tiny, train_txt, sts_data, tmp_path_factory):
+def with_dropout(train, tiny, train_txt, sts_data, tmp_path_factory, pairs):
     """What the two processes of a run with dropout, MLM loss and measurements kept, and its folder."""
     folder = tmp_path_factory.mktemp("torchrun")
     (folder / "program.py").write_text(TRAIN, encoding="utf-8")
@@ -276,8 +275,8 @@ def with_dropout(train, tiny, train_txt, sts_data, tmp_path_factory):
     }
     options |= {"metric_for_best_model": "stsb_spearman", "eval_data_dir": sts_data, "custom_eval_data": True}
     argv = train.argv(tiny("bert"), train_txt, folder / "out", **options, save_strategy=None)
-    done = launch(str(folder / "program.py"), folder, *argv, processes=2)
-    assert done.returncode == 0, done.stderr
+    done = pairs(folder / "program.py", folder, *argv)
+    assert done.codes == [0, 0], done.stderr
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)], folder / "out", done.stderr
 
 
@@ -369,13 +368,13 @@ def test_two_processes_train_the_prompts_of_one_with_the_double_batch(published_
         torch.testing.assert_close(other_way, way, rtol=0, atol=0.02 * way.abs().max().item())
 
 
-def test_two_machines_train_what_two_processes_of_one_do(published_run, tmp_path):
-    """Two launched groups of one process each, here on one machine, meet by address and port."""
+def test_two_machines_train_what_two_processes_of_one_do(published_run, tmp_path, pairs):
+    """The first processes of two machines, here on one, meet by address and port, without torchrun."""
     folder, options, _ = published_run
-    done = launch_machines(2, "train.py", *words({**options, "output_dir": tmp_path / "out"}), "--optim", "sgd")
-    assert [one.returncode for one in done] == [0, 0], done[0].stderr + done[1].stderr
-    assert "negatives per anchor: 19 (batch 10 over 2 processes" in done[0].stderr
-    assert "negatives per anchor" not in done[1].stderr
+    done = pairs("train.py", *words({**options, "output_dir": tmp_path / "out"}), "--optim", "sgd", machines=2)
+    assert done.codes == [0, 0], done.stderr
+    assert "negatives per anchor: 19 (batch 10 over 2 processes" in done.err[0]
+    assert "negatives per anchor" not in done.err[1]
     assert_same_weights(folder, tmp_path / "out")
 
 
@@ -404,13 +403,13 @@ sys.exit(run(train_command, sys.argv[1:]))
 """
 
 
-def test_a_split_encoder_trains_the_same_weights(published_run, tmp_path):
+def test_a_split_encoder_trains_the_same_weights(published_run, tmp_path, pairs):
     """The run of the published script again, dev measurements and the best checkpoint included."""
     folder, options, _ = published_run
     (tmp_path / "program.py").write_text(SHARDED, encoding="utf-8")
     options = {**options, "output_dir": tmp_path / "out", "shard_encoder": True}
-    done = launch(str(tmp_path / "program.py"), *words(options), "--optim", "sgd", processes=2)
-    assert done.returncode == 0, done.stderr
+    done = pairs(tmp_path / "program.py", *words(options), "--optim", "sgd")
+    assert done.codes == [0, 0], done.stderr
     assert_same_weights(folder, tmp_path / "out")
     layers = 3 * (4 * 32 * 33 + 2 * 32 * 48 + 48 + 32 + 4 * 32)  # attention, two dense layers, two LayerNorms
     # By both processes at the checkpoint, after a measurement; by the first at the end, which writes the result.
@@ -429,11 +428,11 @@ def test_what_cannot_be_split_is_refused(given):
 
 
 @pytest.mark.parametrize("method", ["d2cse", "diffcse"])
-def test_two_processes_train_replaced_token_detection(method, tiny, train, train_txt, tmp_path, sentences):
+def test_two_processes_train_replaced_token_detection(method, tiny, train, train_txt, tmp_path, sentences, pairs):
     options = {"method": method, "generator_name": tiny("bert"), "max_steps": 3}
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **options)
-    done = launch("train.py", *argv, processes=2)
-    assert done.returncode == 0, done.stderr
+    done = pairs("train.py", *argv)
+    assert done.codes == [0, 0], done.stderr
     assert done.stdout.count("rtd_accuracy_kept") == 3
     assert dcpcse.load(tmp_path / "out").encode(sentences).shape == (12, 32)
 
@@ -464,38 +463,43 @@ sys.exit(run(main, sys.argv[3:]))
 """
 
 
-@pytest.mark.parametrize(("rank", "where"), [(1, "step"), (0, "encode"), (1, "encode")])
-def test_an_error_of_one_process_ends_all_with_one_message(rank, where, tiny, train, train_txt, sts_data, tmp_path):
+def assert_one_message(said: str) -> None:
+    assert said.count("error: this process has failed") == said.count("error: ") == 1
+    assert "dcpcse/" not in said  # no traceback
+
+
+def test_torchrun_ends_all_with_one_message_at_an_error_of_one_process(tiny, train, train_txt, tmp_path):
     (tmp_path / "program.py").write_text(FAILING, encoding="utf-8")
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out")
-    if where == "encode":
-        argv = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--data_dir", sts_data, "--custom_data"]
-        argv += ["--mode", "dev"]
-    done = launch(str(tmp_path / "program.py"), rank, where, *argv, processes=2)
+    done = launch(str(tmp_path / "program.py"), 1, "step", *argv, processes=2)
     assert done.returncode
-    assert done.stderr.count("error: this process has failed") == done.stderr.count("error: ") == 1
+    assert_one_message(done.stderr)
     assert "exitcode  : 2" in done.stderr  # torchrun's own report
-    assert "dcpcse/" not in done.stderr  # no traceback
 
 
-def test_two_processes_lose_nothing_when_one_is_killed_or_told_to_stop(tiny, train, train_txt, tmp_path):
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_of_one_process_in_an_evaluation_ends_all_with_one_message(rank, tiny, sts_data, tmp_path, pairs):
+    (tmp_path / "program.py").write_text(FAILING, encoding="utf-8")
+    argv = ["--model_name_or_path", tiny("bert"), "--pooler", "avg", "--data_dir", sts_data, "--custom_data"]
+    done = pairs(tmp_path / "program.py", rank, "encode", *argv, "--mode", "dev")
+    assert done.codes[rank] == 2
+    assert done.codes[1 - rank]
+    assert_one_message(done.stderr)
+
+
+def test_two_processes_lose_nothing_when_one_is_killed_or_told_to_stop(tiny, train, train_txt, tmp_path, pairs):
     """A killed one: a line says what is left. One that gets a SIGTERM: both stop after the same step, and save it."""
     options = {"do_mlm": True, "max_steps": 8, "logging_steps": 3, "save_strategy": "steps", "save_steps": 3}
-
-    def words_for(folder: str) -> list[str]:
-        return train.argv(tiny("bert"), train_txt, tmp_path / folder, **options, resume=True)
-
-    job = [
-        ["whole", words_for("whole"), None, 0, 0],
-        ["killed", words_for("out"), 1, signal.SIGKILL, 5],
-        ["stopped", words_for("out"), 1, signal.SIGTERM, 5],
-        ["ended", words_for("out"), None, 0, 0],
-    ]
-    (tmp_path / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    done = launch(str(Path(__file__).with_name("pairs.py")), tmp_path / "job.json", tmp_path)
-    assert done.returncode == 0, done.stderr
-    said = {name: (tmp_path / f"{name}.rank0.txt").read_text(encoding="utf-8") for name, *_ in job}
-    codes = json.loads((tmp_path / "codes.json").read_text(encoding="utf-8"))
+    said, codes, of_second = {}, {}, {}
+    for name, folder, hit in (
+        ("whole", "whole", None),
+        ("killed", "out", (1, signal.SIGKILL, 5)),
+        ("stopped", "out", (1, signal.SIGTERM, 5)),
+        ("ended", "out", None),
+    ):
+        argv = train.argv(tiny("bert"), train_txt, tmp_path / folder, **options, resume=True)
+        done = pairs("train.py", *argv, hit=hit, ends=False)
+        codes[name], said[name], of_second[name] = done.codes, done.out[0] + done.err[0], done.out[1] + done.err[1]
     assert codes == {"whole": [0, 0], "killed": [1, -9], "stopped": [143, 143], "ended": [0, 0]}, said
     assert (
         f"another process of this run has ended; {tmp_path}/out/checkpoint-3 is the last checkpoint" in said["killed"]
@@ -504,7 +508,7 @@ def test_two_processes_lose_nothing_when_one_is_killed_or_told_to_stop(tiny, tra
     assert "SIGTERM after step 5 of 8: saved to" in said["stopped"]
     assert "after step 5" in said["ended"]
     assert_same_weights(tmp_path / "whole", tmp_path / "out")
-    assert (tmp_path / "stopped.rank1.txt").read_text(encoding="utf-8").count("SIGTERM") == 0
+    assert "SIGTERM" not in of_second["stopped"]
     whole, resumed = (
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         for name in ("whole", "out")
@@ -514,9 +518,9 @@ def test_two_processes_lose_nothing_when_one_is_killed_or_told_to_stop(tiny, tra
     assert train_loss(tmp_path / "out") == pytest.approx(train_loss(tmp_path / "whole"), rel=1e-6)
 
 
-def test_a_mistake_of_all_processes_is_said_once(train, train_txt, tmp_path):
-    done = launch("train.py", *train.argv("nowhere", train_txt, tmp_path / "out", temp=-1), processes=2)
-    assert done.returncode
+def test_a_mistake_of_all_processes_is_said_once(train, train_txt, tmp_path, pairs):
+    done = pairs("train.py", *train.argv("nowhere", train_txt, tmp_path / "out", temp=-1))
+    assert all(done.codes)
     assert done.stderr.count("error: --temp -1") == done.stderr.count("error: ") == 1
 
 

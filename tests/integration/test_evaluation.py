@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from runs import launch, refused
+from runs import refused
 from scipy.stats import spearmanr
 from senteval import TASK_SETS, TASKS, load_pairs, load_suite, settings_of_mode
 from senteval_tiny import hashed_encode, write_tiny_data
@@ -79,11 +79,11 @@ def test_a_set_gives_the_same_scores_alone(task_set, words, everything, tool, tm
     assert list(scores) == [task for task in TASK_SETS[task_set] if task in everything["scores_x100"]]
 
 
-def test_two_processes_give_the_scores_and_the_one_table_of_one(words, everything, tmp_path):
+def test_two_processes_give_the_scores_and_the_one_table_of_one(words, everything, tmp_path, pairs):
     cache, path = tmp_path / "cache", tmp_path / "s.json"
     argv = [*words, *QUICK, "--task_set", "all", "--output_file", path, "--cache_dir", cache]
-    done = launch("evaluation.py", *argv, processes=2)
-    assert done.returncode == 0, done.stderr
+    done = pairs("evaluation.py", *argv)
+    assert done.codes == [0, 0], done.stderr
     found = json.loads(path.read_text(encoding="utf-8"))
     assert found["scores_x100"] == pytest.approx(everything["scores_x100"], abs=1e-4)
     assert found["tasks"]["STSBenchmark-geometry"].keys() == everything["tasks"]["STSBenchmark-geometry"].keys()
@@ -93,7 +93,7 @@ def test_two_processes_give_the_scores_and_the_one_table_of_one(words, everythin
     assert len(list(cache.rglob("*.sqlite"))) == 1
 
 
-def test_two_processes_share_the_sentences_of_dcpcse_evaluate_and_leave_no_group(data, tmp_path):
+def test_two_processes_share_the_sentences_of_dcpcse_evaluate_and_leave_no_group(data, tmp_path, pairs):
     script = tmp_path / "script.py"
     script.write_text(
         "import torch.distributed as dist, dcpcse\n"
@@ -112,8 +112,8 @@ def test_two_processes_share_the_sentences_of_dcpcse_evaluate_and_leave_no_group
         "    print(counts[-1] == 0, sum(counts) < found.sentences, round(found.average, 6))\n",
         encoding="utf-8",
     )
-    done = launch(script, processes=2)
-    assert done.returncode == 0, done.stderr
+    done = pairs(script)
+    assert done.codes == [0, 0], done.stderr
     alone = dcpcse.evaluate(hashed_encode, "sts", data_dir=data, official=False, show_progress=False)
     assert done.stdout.splitlines() == [f"True True {round(alone.average, 6)}"] * 4
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import launch, refused
+from runs import refused
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
@@ -178,11 +178,11 @@ sys.exit(run(train_command, sys.argv[1:]))
 """
 
 
-def test_of_several_processes_all_stop_at_the_step_of_one(tiny, train, train_txt, tmp_path):
+def test_of_several_processes_all_stop_at_the_step_of_one(tiny, train, train_txt, tmp_path, pairs):
     """The loss of the second one is infinite and its gradient is not: only it could know."""
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", **NEVER)
-    done = launch(str(tmp_path / "program.py"), *argv, processes=2)
+    done = pairs(tmp_path / "program.py", *argv)
     errors = set(re.findall("^error: .*$", done.stderr, flags=re.MULTILINE))  # of both, where the machine is busy
     assert len(errors) == 1 and "the loss contrastive is not finite at step 2" in errors.pop(), done.stderr
     place = tmp_path / "out/non-finite/step-2"
