@@ -1,5 +1,6 @@
 """Tiny encoders and tokenizers built in memory, tiny evaluation data, and the real ones where they are."""
 
+import ctypes
 import gc
 import hashlib
 import importlib.util
@@ -248,6 +249,23 @@ def minilm() -> str:
     folder = Path(given or Path(spec.submodule_search_locations[0]) / "model")
     assert hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() == MINILM_SHA256
     return str(folder)
+
+
+@pytest.fixture
+def without_rights():
+    """Let the modes of files count for root too: clear the two capabilities that override them, and restore them."""
+    if os.geteuid():
+        yield
+        return
+    libc, header = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)  # the third version, this thread
+    before, fewer = (ctypes.c_uint32 * 6)(), (ctypes.c_uint32 * 6)()
+    if libc.capget(header, before):
+        pytest.skip("capabilities cannot be read")
+    fewer[:] = before[:]
+    fewer[0] &= ~0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, of the effective ones only
+    assert libc.capset(header, fewer) == 0
+    yield
+    assert libc.capset(header, before) == 0
 
 
 @pytest.fixture

@@ -408,8 +408,7 @@ def test_an_unknown_extension_says_what_is_allowed(error_of, name):
         assert extension in message
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_an_unreadable_file_is_an_error(write, cache):
+def test_an_unreadable_file_is_an_error(write, cache, without_rights):
     path = write("a.txt", "one\n")
     path.chmod(0)
     with pytest.raises(UserError, match="cannot read"):

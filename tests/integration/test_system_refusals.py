@@ -1,6 +1,5 @@
 """Commands to which the system refuses something: one line, exit code 2, and nothing is left behind."""
 
-import ctypes
 import os
 import resource
 import shutil
@@ -12,24 +11,6 @@ from runs import files, refused
 
 from dcpcse.cli.main import main
 from dcpcse.utils import text_lines
-
-
-@pytest.fixture
-def without_rights():
-    """Let the modes of files count for root too: clear the two capabilities that override them, and restore them."""
-    if os.geteuid():
-        yield
-        return
-    libc, header = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)  # the third version, this thread
-    before, fewer = (ctypes.c_uint32 * 6)(), (ctypes.c_uint32 * 6)()
-    if libc.capget(header, before):
-        pytest.skip("capabilities cannot be read")
-    fewer[:] = before[:]
-    fewer[0] &= ~0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, of the effective ones only
-    assert libc.capset(header, fewer) == 0
-    yield
-    assert libc.capset(header, before) == 0
-
 
 INFERENCE = ("--device", "cpu")
 CLOSED = {
