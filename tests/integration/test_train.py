@@ -632,22 +632,16 @@ def test_views_of_a_sentence_differ_by_dropout_alone(tiny, train, train_txt):
 
 
 def test_train_and_evaluation_run_as_programs(tiny, train, train_txt, sts_data, tmp_path):
-    trained = launch("train.py", *train.argv(tiny("bert"), train_txt, tmp_path / "out", max_steps=2))
+    """The program trains what a run in this process does, which justifies testing in process."""
+    here = train(tiny("bert"), train_txt, do_mlm=True)
+    trained = launch("train.py", *train.argv(tiny("bert"), train_txt, tmp_path / "out", do_mlm=True))
     assert trained.returncode == 0, trained.stderr
     assert "negatives per anchor: 3" in trained.stderr
+    assert_same_weights(here.folder, tmp_path / "out", atol=1e-5)  # after 4 steps at 0.03
     options = {"mode": "dev", "data_dir": sts_data, "custom_data": True}
     measured = launch("evaluation.py", *words({"model_name_or_path": tmp_path / "out", **options}))
     assert measured.returncode == 0, measured.stderr
     assert measured.stdout.startswith("------ dev ------\n+")
-
-
-def test_a_run_in_this_process_is_a_run_of_the_program(tiny, train, train_txt, tmp_path):
-    """Justifies testing in process: nothing of it depends on what ran before."""
-    here = train(tiny("bert"), train_txt, do_mlm=True)
-    argv = train.argv(tiny("bert"), train_txt, tmp_path / "out", do_mlm=True)
-    program = launch("train.py", *argv)
-    assert program.returncode == 0, program.stderr
-    assert_same_weights(here.folder, tmp_path / "out", atol=1e-5)  # after 4 steps at 0.03
 
 
 def test_a_recorded_run_has_seen_its_batches(unsupervised):
