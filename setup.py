@@ -57,6 +57,7 @@ setup(
         "dcpcse.doctor": ["supported.txt"],
         "dcpcse.experiments.miniature": ["page.md.j2"],
         "dcpcse.experiments.reproduction": ["tables/*.yaml"],
+        "dcpcse.pretraining": ["encoder_card.md.j2"],
         "dcpcse.training": ["model_card.md.j2"],
         "senteval": ["py.typed", "known_files.txt"],
     },

@@ -11,6 +11,7 @@ from dcpcse.utils.refusals import require_text
 COMMANDS = {
     "quickstart": ("quickstart", "train and evaluate on the sample in a few minutes"),
     "train": ("train", "train a method (as train.py)"),
+    "pretrain": ("pretrain", "pretrain a small BERT or RoBERTa on a text file"),
     "evaluate": ("evaluate", "evaluate an encoder (as evaluation.py)"),
     "compare": ("compare", "compare models, with intervals and paired tests"),
     "reproduce": ("reproduce", "reproduce rows of the papers' tables over several seeds"),

@@ -3,6 +3,8 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,52 +12,76 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 
-from dcpcse.pretraining.sequences import masked_tokens
+from dcpcse.utils.console import notify
+from dcpcse.utils.files import remove, write_json_atomic
+from dcpcse.utils.parsing import read_json
+from dcpcse.utils.run_files import checkpoints_in
+from dcpcse.utils.signals import DeferredSignal
+
+COMPLETE = "complete.json"
+"""The last file that is written to a checkpoint; it contains the seconds of training so far."""
 
 
 class MaskedLMTrainer(transformers.Trainer):
     """A transformers Trainer for BERT and RoBERTa that computes logits at the masked positions only.
 
     Without the logits of the other positions, a step of a small model with a vocabulary of 8,000 takes about 2/3 of
-    the time.
+    the time. batches: those of the evaluation. characters (vocabulary,): length of each token.
     """
 
-    def __init__(self, *args: Any, batches: Sequence[Mapping[str, Tensor]], characters: np.ndarray, **others: Any) -> None:
+    def __init__(
+        self, *args: Any, batches: Sequence[Mapping[str, Tensor]], characters: np.ndarray, **others: Any
+    ) -> None:
         super().__init__(*args, eval_dataset=[0], **others)
         self.batches, self.characters = batches, torch.from_numpy(characters)
+        self.model_accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it among accumulated batches
+        self.remove_callback(PrinterCallback)
 
     def compute_loss(self, model: nn.Module, inputs: Mapping[str, Tensor], *args: Any, **others: Any) -> Tensor:
-        logits, labels = masked_logits(model, inputs)
-        return F.cross_entropy(logits, labels)
+        """Return the mean cross entropy (nats) of the masked tokens, 0 if no token is masked."""
+        # Mixed precision is set up for the model's forward, which is not called.
+        with self.accelerator.autocast():
+            logits, labels = masked_logits(model, inputs)
+        return F.cross_entropy(logits.float(), labels, reduction="mean" if len(labels) else "sum")
 
     @torch.no_grad()
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **others: Any) -> dict[str, float]:
         """Return and log loss (nats a token), accuracy and bits per character at the masked tokens held out."""
         started = time.perf_counter()
-        self.model.eval()
-        loss, right, count = 0.0, 0, 0
-        for batch in self.batches:
-            logits, labels = masked_logits(self.model, self._prepare_inputs(dict(batch)))
-            loss += F.cross_entropy(logits.double(), labels, reduction="sum").item()
-            right += (logits.argmax(-1) == labels).sum().item()
-            count += len(labels)
-        letters = self.characters[masked_tokens(self.batches)].sum().item()
-        figures = {
-            "loss": loss / count,
-            "masked_accuracy": 100 * right / count,
-            "bits_per_character": loss / math.log(2) / letters,
-            "runtime": time.perf_counter() - started,
-        }
+        figures = measure(self.model, map(self._prepare_inputs, map(dict, self.batches)), self.characters)
+        figures["runtime"] = time.perf_counter() - started
         figures = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         self.log(figures)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)
         return figures
 
 
+@torch.no_grad()
+def measure(model: PreTrainedModel, batches: Any, characters: Tensor) -> dict[str, float]:
+    """Return the figures of a model at the masked tokens of batches, which are on its device.
+
+    loss: mean cross entropy in nats. masked_accuracy: in percent. bits_per_character: the sum of -log2 p over the
+    masked tokens, divided by the number of their characters. characters (vocabulary,): length of each token.
+    """
+    model.eval()
+    loss, right, count, letters = 0.0, 0, 0, 0
+    for batch in batches:
+        logits, labels = masked_logits(model, batch)
+        loss += F.cross_entropy(logits.double(), labels, reduction="sum").item()
+        right += int((logits.argmax(-1) == labels).sum())
+        count += len(labels)
+        letters += int(characters[labels.cpu()].sum())
+    return {
+        "loss": loss / count,
+        "masked_accuracy": 100 * right / count,
+        "bits_per_character": loss / math.log(2) / letters,
+    }
+
+
 def masked_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Return the logits (n, vocabulary) at the n masked positions of a batch, and the original tokens (n,)."""
-    model = getattr(model, "module", model)
     hidden = model.base_model(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state
     chosen = inputs["labels"].flatten() != -100
     places = chosen.nonzero().squeeze(-1)
@@ -63,13 +89,59 @@ def masked_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tenso
     return head(hidden.flatten(0, 1).index_select(0, places)), inputs["labels"].flatten().index_select(0, places)
 
 
-def token_characters(tokenizer: transformers.PreTrainedTokenizerFast) -> np.ndarray:
-    """Return the number of characters (vocabulary,) of each token, without the sign of a continued word."""
-    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    return np.array([len(token.removeprefix("##").removeprefix("Ġ")) for token in tokens])
+class Progress(TrainerCallback):
+    """Prints a line per log entry with the time left, stops after a signal, and marks complete checkpoints.
+
+    before: seconds of training before this call.
+    """
+
+    def __init__(self, stop: DeferredSignal, before: float) -> None:
+        self.stop, self.before = stop, before
+        self._started, self._first = time.monotonic(), 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, in all calls."""
+        return self.before + time.monotonic() - self._started
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._started, self._first = time.monotonic(), state.global_step
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float], **others: Any) -> None:
+        if "loss" in logs:
+            text = f"training loss {logs['loss']:.3f}"
+        elif "eval_loss" in logs:
+            accuracy, bits = logs["eval_masked_accuracy"], logs["eval_bits_per_character"]
+            text = f"held-out text: masked accuracy {accuracy:.2f} %, {bits:.3f} bits per character"
+        else:
+            return
+        notify(f"step {state.global_step:,} of {state.max_steps:,}: {text}{self._left(state)}")
+
+    def _left(self, state: Any) -> str:
+        done, left = state.global_step - self._first, state.max_steps - state.global_step
+        if not done or not left:
+            return ""
+        seconds = (time.monotonic() - self._started) / done * left
+        return f"; {timedelta(seconds=round(seconds))} left"
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if self.stop.number:
+            control.should_training_stop = control.should_save = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        write_json_atomic(checkpoint / COMPLETE, {"seconds": self.seconds})
 
 
-def unigram_bits(tokens: np.ndarray, masked: np.ndarray, characters: np.ndarray) -> float:
-    """Return the bits per character of a unigram model, with one added to each count, at the masked tokens."""
-    counts = np.bincount(tokens, minlength=len(characters)) + 1.0
-    return float(-np.log2(counts / counts.sum())[masked].sum() / characters[masked].sum())
+def last_complete_checkpoint(folder: Path) -> Path | None:
+    """Return the newest complete checkpoint in a folder; remove incomplete ones, which a killed process left behind."""
+    found = checkpoints_in(folder).values()
+    for checkpoint in found:
+        if not (checkpoint / COMPLETE).is_file():
+            remove(checkpoint)
+    return next((one for one in reversed(list(found)) if one.exists()), None)
+
+
+def seconds_before(checkpoint: Path) -> float:
+    """Return the seconds of training until a checkpoint."""
+    return float(read_json(checkpoint / COMPLETE)["seconds"])

@@ -1,0 +1,43 @@
+"""Plot the figures of a pretraining over its steps."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dcpcse.analysis.plots import style
+from dcpcse.utils.console import notify
+from dcpcse.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PANELS = {"bits_per_character": "bits per character", "masked_accuracy": "masked accuracy, %"}
+
+
+@style.styled
+def draw(record: Mapping[str, Any]) -> "Figure":
+    """Draw bits per character and masked accuracy of the held-out text, each beside the unigram model's.
+
+    record: the content of `pretraining.json`.
+    """
+    figure = style.figure(style.PAGE, 2.1)
+    steps = [point["step"] for point in record["curve"]]
+    for panel, (name, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
+        look = style.series_style(0).line()
+        (line,) = panel.plot(steps, [point[name] for point in record["curve"]], markersize=3, **look)
+        unigram = panel.axhline(record["unigram"][name], color=style.GREY, linestyle="--")
+        panel.set_title(label)
+        panel.set_xlabel("step")
+        panel.set_ylim(bottom=0)
+        panel.locator_params(nbins=5)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    style.legend_below(figure, [line, unigram], ["the model", "unigram model"])
+    return figure
+
+
+def curve_png(record: Mapping[str, Any]) -> bytes | None:
+    """Return the plot of a record as PNG; None, with a line in the log, if matplotlib is not installed."""
+    try:
+        return style.png(draw(record))
+    except UserError as error:
+        notify(f"no picture of the curve: {error}")
+        return None

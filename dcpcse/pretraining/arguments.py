@@ -1,0 +1,212 @@
+"""Options of `dcpcse pretrain`."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import flag, option, require, require_choices, require_kinds, require_seed
+
+
+class Size(NamedTuple):
+    """Numbers of layers and hidden units; a head has 64 units, and the inner layers are four times as wide."""
+
+    layers: int
+    hidden: int
+
+
+SIZES: Mapping[str, Size] = {"tiny": Size(2, 128), "mini": Size(4, 256), "small": Size(4, 512), "base": Size(12, 768)}
+"""The named architectures of Turc et al. (2019), *Well-Read Students Learn Better*, table 1, and BERT-base."""
+
+HEAD_SIZE = 64
+
+VOCAB_SIZE = 8000
+"""Default of --vocab_size, which is None as long as it is not given."""
+
+SHORTEST = 8
+"""The shortest --max_seq_length, and the shortest of the sequences that --short_seq_prob shortens."""
+
+UNUSED_WITH_TOKENIZER = ("vocab_size", "lowercase")
+
+
+@dataclass
+class PretrainingArguments:
+    """Options of a pretraining: the data, the model, the masks, the schedule and the output."""
+
+    _argument_group_name = "pretraining"
+
+    output_dir: str | None = option(None, "Folder for the encoder and, until the end, for checkpoints (required).")
+    resume: bool = option(
+        False, "Continue the interrupted pretraining in --output_dir, with the same text and options."
+    )
+    export_dtype: str = option(
+        "float32",
+        "Data type of the saved weights. float16 halves the file; transformers still computes in float32, as config.json "
+        "states.",
+        choices=["float32", "float16"],
+    )
+
+    model_type: str = option("bert", "Architecture and tokenizer.", choices=["bert", "roberta"])
+    size: str | None = option(
+        None,
+        "Named architecture: tiny (2 layers of 128), mini (4 of 256), small (4 of 512), base (12 of 768), with heads of "
+        "64 units (default: mini). The following options change single numbers of it.",
+        choices=list(SIZES),
+    )
+    num_hidden_layers: int | None = option(None, "Number of layers.")
+    hidden_size: int | None = option(None, "Size of the hidden states.")
+    num_attention_heads: int | None = option(None, "Number of heads (default: hidden size / 64, at least 1).")
+    intermediate_size: int | None = option(None, "Size of the inner layers (default: four times the hidden size).")
+    max_position_embeddings: int | None = option(
+        None, "Longest input of the encoder in tokens (default: --max_seq_length; positions beyond it stay untrained)."
+    )
+    tie_word_embeddings: bool = option(True, "Use the word embeddings as the output layer too.")
+
+    tokenizer: str | None = option(
+        None, "Folder or hub id of an existing tokenizer. By default, a tokenizer is trained on the text."
+    )
+    vocab_size: int | None = option(None, f"Number of tokens of the trained tokenizer (default: {VOCAB_SIZE}).")
+    lowercase: bool | None = flag(
+        "Convert the text to lower case and remove accents (default: true for bert; roberta cannot)."
+    )
+
+    validation_share: float = option(
+        0.02, "Share of the text, in blocks of 100 lines, that is held out to measure the model."
+    )
+    validation_file: str | None = option(None, "Text file that is used to measure the model in place of a share.")
+    max_seq_length: int = option(128, "Length in tokens of the sequences that lines are packed into.")
+    short_seq_prob: float = option(0.1, f"Share of sequences of random shorter length, from {SHORTEST} tokens on.")
+    mlm_probability: float = option(0.2, "Share of tokens that are masked in training (whole words: share of words).")
+    whole_word_mask: bool = option(False, "Mask all tokens of a word together; all of them become the mask token.")
+    pretraining_dropout: float = option(0.0, "Dropout during pretraining, of hidden states and attention.")
+    final_dropout: float = option(
+        0.1,
+        "Dropout that the config.json of the finished encoder contains. Contrastive training needs it as noise, even if "
+        "pretraining uses none.",
+    )
+
+    max_steps: int = option(10_000, "Number of optimiser steps.")
+    per_device_train_batch_size: int = option(32, "Sequences per batch.")
+    gradient_accumulation_steps: int = option(1, "Batches per optimiser step.")
+    learning_rate: float = option(1e-3, "Highest learning rate of AdamW.")
+    lr_scheduler_type: str = option(
+        "linear",
+        "Learning rate after the warm-up: falls to 0 (linear, cosine) or constant.",
+        choices=["linear", "cosine", "constant"],
+    )
+    warmup_steps: float = option(0.05, "Steps in which the learning rate rises; below 1, their share of all steps.")
+    weight_decay: float = option(0.01, "Weight decay of AdamW.")
+    adam_beta2: float = option(0.98, "Second beta of AdamW.")
+    adam_epsilon: float = option(1e-6, "Epsilon of AdamW.")
+    max_grad_norm: float = option(1.0, "Gradients are scaled down to this norm.")
+    seed: int = option(0, "Seed of the weights, the order of the sequences and the masks.")
+    fp16: bool = option(False, "Mixed precision with float16; needs a GPU.")
+    bf16: bool = option(False, "Mixed precision with bfloat16.")
+    use_cpu: bool = option(False, "Compute on the CPU even if there is a GPU.")
+    logging_steps: int = option(50, "Steps between two lines of progress.")
+    eval_steps: int = option(500, "Steps between two measurements on the held-out text.")
+    save_steps: int = option(500, "Steps between two checkpoints; the last two are kept until the end.")
+
+    def __post_init__(self) -> None:
+        require_kinds(self)
+        require_choices(self)
+        if not self.output_dir:
+            raise UserError("--output_dir is missing; give a folder for the encoder")
+        self._require_ranges()
+        self._require_no_conflict()
+        _settle(self)
+
+    def _require_ranges(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            given = getattr(self, name)
+            limits = f"at least {least:,}" if most is None else f"from {least:g} to {most:g}"
+            require(given is None or least <= given <= (most or given), f"--{name}", given, limits)
+        for name in ("learning_rate", "adam_epsilon", "max_grad_norm", "mlm_probability", "validation_share"):
+            require(getattr(self, name) > 0, f"--{name}", getattr(self, name), "greater than 0")
+        require_seed("seed", self.seed)
+
+    def _require_no_conflict(self) -> None:
+        if self.tokenizer is not None:
+            for name in UNUSED_WITH_TOKENIZER:
+                if getattr(self, name) is not None:
+                    raise UserError(f"--{name} has no effect with --tokenizer, which is not trained; leave it out")
+        if self.model_type == "roberta" and self.lowercase:
+            raise UserError(
+                "--lowercase True: the tokenizer of roberta distinguishes case; choose --model_type bert, or convert "
+                "the text to lower case"
+            )
+        if self.validation_file is not None and self.validation_share != _default("validation_share"):
+            raise UserError("--validation_share has no effect with --validation_file; leave one of them out")
+        if self.fp16 and self.bf16:
+            raise UserError("--fp16 and --bf16 exclude each other; leave one of them out")
+        if self.fp16 and self.use_cpu:
+            raise UserError("--fp16 needs a GPU; use --bf16, or leave out --use_cpu")
+
+    @property
+    def share(self) -> Fraction:
+        """The exact share of blocks that are held out."""
+        return Fraction(str(self.validation_share))
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the options that the result depends on, and how it is saved, by name."""
+        return {name: value for name, value in asdict(self).items() if name not in ("output_dir", "resume")}
+
+
+_RANGES: Mapping[str, tuple[float, float | None]] = {
+    "num_hidden_layers": (1, 1000),
+    "hidden_size": (1, 100_000),
+    "num_attention_heads": (1, 10_000),
+    "intermediate_size": (1, 1_000_000),
+    "max_position_embeddings": (SHORTEST, 1_000_000),
+    "vocab_size": (100, 10_000_000),
+    "validation_share": (0, 0.5),
+    "max_seq_length": (SHORTEST, 1_000_000),
+    "short_seq_prob": (0, 1),
+    "mlm_probability": (0, 0.9),
+    "pretraining_dropout": (0, 0.9),
+    "final_dropout": (0, 0.9),
+    "max_steps": (1, None),
+    "per_device_train_batch_size": (1, None),
+    "gradient_accumulation_steps": (1, None),
+    "learning_rate": (0, 10),
+    "warmup_steps": (0, None),
+    "weight_decay": (0, 10),
+    "adam_beta2": (0, 0.999999),
+    "logging_steps": (1, None),
+    "eval_steps": (1, None),
+    "save_steps": (1, None),
+}
+"""Option → the least and the greatest value; None: no greatest value."""
+
+
+def _default(name: str) -> Any:
+    return next(one.default for one in fields(PretrainingArguments) if one.name == name)
+
+
+def _settle(args: PretrainingArguments) -> None:
+    """Replace the numbers that are None by those of the named architecture; raise UserError if they do not fit."""
+    size = SIZES[args.size or "mini"]
+    args.num_hidden_layers = args.num_hidden_layers or size.layers
+    args.hidden_size = args.hidden_size or size.hidden
+    args.num_attention_heads = args.num_attention_heads or max(1, args.hidden_size // HEAD_SIZE)
+    args.intermediate_size = args.intermediate_size or 4 * args.hidden_size
+    args.max_position_embeddings = args.max_position_embeddings or args.max_seq_length
+    if args.tokenizer is None:
+        args.vocab_size = args.vocab_size or VOCAB_SIZE
+        args.lowercase = args.model_type == "bert" if args.lowercase is None else args.lowercase
+    if args.hidden_size % args.num_attention_heads:
+        raise UserError(
+            f"--num_attention_heads {args.num_attention_heads} does not divide the hidden size {args.hidden_size}; "
+            "each head needs the same number of units"
+        )
+    if args.max_seq_length > args.max_position_embeddings:
+        raise UserError(
+            f"--max_seq_length {args.max_seq_length} is longer than the {args.max_position_embeddings} positions of the "
+            "model; lower it, or raise --max_position_embeddings"
+        )
+    if args.warmup_steps > args.max_steps:
+        raise UserError(
+            f"--warmup_steps {args.warmup_steps:g} is more than --max_steps {args.max_steps}; give fewer steps, or a "
+            "share below 1"
+        )
