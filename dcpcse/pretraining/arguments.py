@@ -42,16 +42,16 @@ class PretrainingArguments:
     )
     export_dtype: str = option(
         "float32",
-        "Data type of the saved weights. float16 halves the file; transformers still computes in float32, as config.json "
-        "states.",
+        "Data type of the saved weights. float16 halves the file; config.json still makes transformers compute in "
+        "float32.",
         choices=["float32", "float16"],
     )
 
     model_type: str = option("bert", "Architecture and tokenizer.", choices=["bert", "roberta"])
     size: str | None = option(
         None,
-        "Named architecture: tiny (2 layers of 128), mini (4 of 256), small (4 of 512), base (12 of 768), with heads of "
-        "64 units (default: mini). The following options change single numbers of it.",
+        "Named architecture: tiny (2 layers of 128), mini (4 of 256), small (4 of 512), base (12 of 768), with heads "
+        "of 64 units (default: mini). The following options change single numbers of it.",
         choices=list(SIZES),
     )
     num_hidden_layers: int | None = option(None, "Number of layers.")
@@ -82,8 +82,8 @@ class PretrainingArguments:
     pretraining_dropout: float = option(0.0, "Dropout during pretraining, of hidden states and attention.")
     final_dropout: float = option(
         0.1,
-        "Dropout that the config.json of the finished encoder contains. Contrastive training needs it as noise, even if "
-        "pretraining uses none.",
+        "Dropout that the config.json of the finished encoder contains. Contrastive training needs it as noise, even "
+        "if pretraining uses none.",
     )
 
     max_steps: int = option(10_000, "Number of optimiser steps.")
@@ -148,6 +148,20 @@ class PretrainingArguments:
         """The exact share of blocks that are held out."""
         return Fraction(str(self.validation_share))
 
+    def command(self) -> str:
+        """Return the command line of this pretraining, with those options that are not at their defaults."""
+        usual = PretrainingArguments(
+            output_dir=self.output_dir,
+            size=self.size,
+            model_type=self.model_type,
+            tokenizer=self.tokenizer,
+            max_seq_length=self.max_seq_length,
+        )
+        named = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+        always = ("size", "model_type", "tokenizer", "max_seq_length")
+        given = [one for one in named if one in always or getattr(self, one) != getattr(usual, one)]
+        return " ".join(f"--{name} {getattr(self, name)}" for name in given)
+
     def recorded(self) -> dict[str, Any]:
         """Return the options that the result depends on, and how it is saved, by name."""
         return {name: value for name, value in asdict(self).items() if name not in ("output_dir", "resume")}
@@ -202,8 +216,8 @@ def _settle(args: PretrainingArguments) -> None:
         )
     if args.max_seq_length > args.max_position_embeddings:
         raise UserError(
-            f"--max_seq_length {args.max_seq_length} is longer than the {args.max_position_embeddings} positions of the "
-            "model; lower it, or raise --max_position_embeddings"
+            f"--max_seq_length {args.max_seq_length} is longer than the {args.max_position_embeddings} positions of "
+            "the model; lower it, or raise --max_position_embeddings"
         )
     if args.warmup_steps > args.max_steps:
         raise UserError(

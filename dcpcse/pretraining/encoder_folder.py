@@ -29,6 +29,7 @@ def write_encoder(
     record: Mapping[str, Any],
     picture: Picture,
     *,
+    name: str | None = None,
     license_file: str | None = None,
     **card: str,
 ) -> None:
@@ -36,8 +37,9 @@ def write_encoder(
 
     The options of the record set the dropout in config.json and the data type of the weights. The files are written
     elsewhere first and then moved, config.json and the record last: whoever finds them finds a complete encoder.
-    license_file: content of a file LICENSE. card: arguments of `write_card`. Raises UserError if a weight is not finite
-    in the data type.
+    picture: draws the curve. name: name of the encoder in its card; default: that of the folder. license_file: content
+    of a file LICENSE. card: other arguments of `write_card`. Raises UserError if a weight is not finite in the data
+    type.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with staging_folder(folder / "encoder") as part:
@@ -48,7 +50,7 @@ def write_encoder(
             (part / CURVE).write_bytes(drawn)
         if license_file is not None:
             (part / "LICENSE").write_text(license_file, encoding="utf-8")
-        text = write_card(record, folder.resolve().name, picture=drawn is not None, **card)
+        text = write_card(record, name or folder.resolve().name, picture=drawn is not None, **card)
         (part / CARD).write_text(text, encoding="utf-8")
         (part / RECORD).write_text(json_text(record), encoding="utf-8")
         last = [LOADED_FIRST, RECORD]
@@ -74,8 +76,8 @@ def _save_model(folder: Path, model: PreTrainedModel, options: Mapping[str, Any]
     stored = copy.deepcopy(model).to("cpu", getattr(torch, options["export_dtype"]))
     if odd := [name for name, weight in stored.named_parameters() if not weight.isfinite().all()]:
         raise UserError(
-            f"{odd[0]} has values that are not finite in {options['export_dtype']}; give --export_dtype float32, or if "
-            "the loss is not finite, a lower --learning_rate"
+            f"{odd[0]} has values that are not finite in {options['export_dtype']}; give --export_dtype float32, or "
+            "if the loss is not finite, a lower --learning_rate"
         )
     stored.config = config
     with quiet():

@@ -9,6 +9,7 @@ import yaml
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.dataclasses import strict
 
+from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.utils import schema
 
 RECORD = "pretraining.json"
@@ -74,6 +75,11 @@ def logged(history: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any
     return {"curve": list(curve.values()), "training_log": list(training.values())}
 
 
+def _command(record: Mapping[str, Any]) -> str:
+    args = PretrainingArguments(output_dir="FOLDER", **record["options"])
+    return f"dcpcse pretrain {record['text']['file']} {args.command()}"
+
+
 def _point(line: Mapping[str, Any]) -> dict[str, Any]:
     tokens = {"tokens_seen": line["num_input_tokens_seen"]} if "num_input_tokens_seen" in line else {}
     names = ("loss", "masked_accuracy", "bits_per_character")
@@ -114,6 +120,7 @@ def write_card(
         record=record,
         options=options,
         rows=[point for i, point in enumerate(curve) if i % every == 0 or i == len(curve) - 1] if curve else [],
+        command=_command(record),
         all_options=yaml.safe_dump(dict(options), sort_keys=True, allow_unicode=True),
         picture=CURVE if picture else None,
         about_text=about_text,

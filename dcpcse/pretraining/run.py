@@ -186,8 +186,8 @@ def build_corpus(
         raise UserError("the text contains no word that the tokenizer knows; give other text, or another tokenizer")
     if not characters[masked].sum():
         raise UserError(
-            f"the held-out text is too short to measure a model: of its {len(dev.tokens)} tokens none was masked; give "
-            "more text, a larger --validation_share, or --validation_file"
+            f"the held-out text is too short to measure a model: of its {len(dev.tokens)} tokens none was masked; "
+            "give more text, a larger --validation_share, or --validation_file"
         )
     facts = {
         "training": {"lines": len(train), "tokens": len(data.tokens), "sequences": len(data)},
@@ -293,8 +293,8 @@ def _train(
         if stop.number and trainer.state.global_step < args.max_steps:
             raise Interrupted(
                 stop.number,
-                f"{Interrupted(stop.number).name}: stopped after step {trainer.state.global_step} of {args.max_steps}; "
-                "the same command with --resume continues from there",
+                f"{Interrupted(stop.number).name}: stopped after step {trainer.state.global_step} of "
+                f"{args.max_steps}; the same command with --resume continues from there",
             )
         if not any(line["step"] == args.max_steps for line in trainer.state.log_history if "eval_loss" in line):
             trainer.evaluate()

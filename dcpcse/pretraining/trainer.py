@@ -134,7 +134,7 @@ class Progress(TrainerCallback):
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint in a folder; remove incomplete ones, which a killed process left behind."""
+    """Return the newest complete checkpoint in a folder; remove incomplete ones, left behind by a kill."""
     found = checkpoints_in(folder).values()
     for checkpoint in found:
         if not (checkpoint / COMPLETE).is_file():

@@ -39,7 +39,7 @@ def make_tokenizer(lines: Iterable[str], args: PretrainingArguments) -> PreTrain
         )
     if args.tokenizer is None and len(tokenizer) > args.vocab_size:
         raise UserError(
-            f"--vocab_size {args.vocab_size}: the letters and special tokens alone are {len(tokenizer)} tokens; raise it"
+            f"--vocab_size {args.vocab_size}: the letters and special tokens alone are {len(tokenizer)}; raise it"
         )
     tokenizer.model_max_length = args.max_position_embeddings
     tokenizer.backend_tokenizer.no_truncation()  # lines are packed in full, whatever a loaded tokenizer does
@@ -97,8 +97,8 @@ def train_byte_level_bpe(lines: Iterable[str], size: int) -> PreTrainedTokenizer
 def token_characters(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     """Return the number of characters (vocabulary,) of each token, 0 for special tokens.
 
-    The sign of a continued word (##) and the blank before a word are not counted. A token of a byte-level tokenizer may
-    end within a character; such a character counts for the token with its first byte.
+    The sign of a continued word (##) and the blank before a word are not counted. A token of a byte-level tokenizer
+    may end within a character; such a character counts for the token with its first byte.
     """
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     of_bytes = isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel)
