@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dcpcse.api.compare import compare
     from dcpcse.api.evaluate import evaluate
     from dcpcse.api.load import load
+    from dcpcse.api.pretrain import PretrainingResult, pretrain
     from dcpcse.api.train import TrainingResult, train
     from dcpcse.api.trainer import Trainer, TrainingArguments
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -35,6 +36,7 @@ __all__ = [
     "EvaluationResult",
     "MTEBEncoder",
     "OnnxEncoder",
+    "PretrainingResult",
     "SentenceEncoder",
     "SentenceIndex",
     "SimCSE",
@@ -49,6 +51,7 @@ __all__ = [
     "export",
     "import_checkpoint",
     "load",
+    "pretrain",
     "similarity",
     "train",
 ]
@@ -59,6 +62,7 @@ _LAZY_IMPORTS = {
     "EvaluationResult": "evaluation.evaluation_result",
     "MTEBEncoder": "evaluation.mteb_encoder",
     "OnnxEncoder": "interop.onnx_encoder",
+    "PretrainingResult": "api.pretrain",
     "SentenceEncoder": "encoders.sentence_encoder",
     "SentenceIndex": "inference.index.sentence_index",
     "SimCSE": "inference.simcse",
@@ -71,6 +75,7 @@ _LAZY_IMPORTS = {
     "export": "interop.export",
     "import_checkpoint": "interop.convert",
     "load": "api.load",
+    "pretrain": "api.pretrain",
     "similarity": "inference.similarity",
     "train": "api.train",
 }

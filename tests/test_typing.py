@@ -96,9 +96,16 @@ trainer = OwnTrainer(
     tuning="deep",
 )
 trainer.train()
+encoder = dcpcse.pretrain("text.txt", output_dir=Path("encoder"), size="mini", max_steps=10)
+assert_type(encoder, dcpcse.PretrainingResult)
+assert_type(encoder.figures, dict[str, float])
+dcpcse.train(encoder.folder, sentences)
 dcpcse.train("bert-base-uncased", sentences, method=margin, trainer_class=OwnTrainer)
 
 dcpcse.load(5)  # wrong
+dcpcse.pretrain("text.txt")  # wrong
+dcpcse.pretrain(5, output_dir="encoder")  # wrong
+print(encoder.figure)  # wrong
 dcpcse.train("bert-base-uncased")  # wrong
 dcpcse.train("bert-base-uncased", sentences, method=5)  # wrong
 dcpcse.train("bert-base-uncased", sentences, trainer_class=Margin)  # wrong

@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import os
-import random
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,11 +11,9 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-import transformers
 from transformers import TrainerCallback
 
+from dcpcse.api.unchanged_process import unchanged_process
 from dcpcse.api.words import in_python_words, python_words
 from dcpcse.data.tables import describe
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -168,7 +165,7 @@ def train(
         values = python_options(
             parser, given, others=[name for name in signature(train).parameters if name != "options"]
         )
-        with _unchanged_process(), _output_folder(values) as folder:
+        with unchanged_process(), _output_folder(values) as folder:
             resolved, names = resolve_options(parser, values)
             require_valid(resolved, names, objects)
             all_callbacks = [*callbacks, *([_SayTemporary(folder)] if output_dir is None else [])]
@@ -276,26 +273,3 @@ def _explained_interruption(folder: Path) -> Iterator[None]:
             text += f"; the temporary folder is kept: output_dir={str(folder)!r} resumes in it"
         error.args = (text,)
         raise
-
-
-@contextlib.contextmanager
-def _unchanged_process() -> Iterator[None]:
-    """Restore the random states, the environment variables and the settings of libraries that training changes."""
-    environment, verbosity = dict(os.environ), transformers.logging.get_verbosity()
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    deterministic = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
-    try:
-        yield
-    finally:
-        for name in set(os.environ) - set(environment):
-            del os.environ[name]
-        os.environ.update(environment)
-        transformers.logging.set_verbosity(verbosity)
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-        for device, state in enumerate(devices):
-            torch.cuda.set_rng_state(state, device)
-        torch.use_deterministic_algorithms(deterministic[0])
-        torch.backends.cudnn.deterministic = deterministic[1]

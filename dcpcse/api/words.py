@@ -28,6 +28,7 @@ _PHRASES = (
     (r"(?<![/\w])evaluation\.py --output_file", "dcpcse.evaluate(...).to_json"),
     (r"(?<![/\w])evaluation\.py --similarities_file", "similarities_file of the command dcpcse evaluate"),
     (r"(?<![/\w])evaluation\.py\b", "dcpcse.evaluate"),
+    (r"\bdcpcse pretrain\b", "dcpcse.pretrain"),
     (r"\bdcpcse import\b", "dcpcse.import_checkpoint"),
     (r"\bdcpcse export\b", "dcpcse.export"),
 )
@@ -105,6 +106,7 @@ def _options() -> tuple[set[str], dict[str, set[str]]]:
     from dcpcse.evaluation.arguments import EvaluationArguments
     from dcpcse.inference.arguments import PublishedEvaluationArguments
     from dcpcse.methods import METHODS, arguments_class
+    from dcpcse.pretraining.arguments import PretrainingArguments
     from dcpcse.training.arguments import DataArguments, TrainingArguments
 
     flags: set[str] = set()
@@ -116,6 +118,7 @@ def _options() -> tuple[set[str], dict[str, set[str]]]:
         TrainingArguments,
         EvaluationArguments,
         PublishedEvaluationArguments,
+        PretrainingArguments,
     ):
         for one in fields(kind):
             if "bool" in str(one.type):

@@ -1,5 +1,7 @@
 """Checks of a SentEval data folder: load each task as for evaluation, count its examples, and compare its files."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from senteval.errors import DataError
@@ -34,7 +36,7 @@ def _task(path: Path, name: str) -> Finding | None:
     from senteval.tasks import TASKS
 
     loaded = []
-    for mode in ("test", *(["dev"] if name in SPLITS["dev"] else [])):
+    for mode in _modes(name):
         try:
             loaded.append(TASKS[name].load(path, settings_of_mode(mode)))
         except MissingFilesError as error:
@@ -42,6 +44,21 @@ def _task(path: Path, name: str) -> Finding | None:
         except DataError as error:
             return fault(name, str(error))
     return _known(path, name, loaded)
+
+
+def _modes(name: str) -> list[str]:
+    return [mode for mode, tasks in SPLITS.items() if name in tasks]
+
+
+def sentences(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the task and the text of each sentence in a folder; tasks that cannot be loaded are left out."""
+    from senteval.settings import settings_of_mode  # imports torch
+    from senteval.tasks import TASKS
+
+    for name in SPLITS["test"]:
+        for mode in _modes(name):
+            with contextlib.suppress(DataError):  # `check` reports it
+                yield from ((name, text) for text, _ in TASKS[name].load(path, settings_of_mode(mode)).located())
 
 
 def _known(path: Path, name: str, loaded: list) -> Finding:

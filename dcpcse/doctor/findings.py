@@ -1,6 +1,6 @@
 """Settings, findings and reports of checks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,14 +14,16 @@ class CheckSettings:
     """Settings of all checks, from the command line.
 
     tokenizer: a tokenizer of the package tokenizers, or None to count words. batch: number of rows in a batch.
-    base: path of the frozen encoder of a model folder. progress: a function that wraps an iterable in a progress bar,
-    given the number of steps and a name.
+    base: path of the frozen encoder of a model folder. evaluated: key of each sentence in the evaluation data among
+    the paths → its task (see `overlap`). progress: a function that wraps an iterable in a progress bar, given the
+    number of steps and a name.
     """
 
     max_seq_length: int = 32
     tokenizer: Any = None
     batch: int = 256
     base: str | None = None
+    evaluated: Mapping[int, str] = field(default_factory=dict)
     progress: Callable[..., Any] = lambda steps, total, name: steps
 
     @property

@@ -13,6 +13,7 @@ from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
 from dcpcse.data.labels import LabelCounter, describe_labels, label_kind
 from dcpcse.data.readers import ROLES, DataSource, read_table
 from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note, ok, warning
+from dcpcse.doctor.overlap import key
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import open_input
 from dcpcse.utils.text_lines import MOST_LINE_BYTES
@@ -149,6 +150,7 @@ class _RowCounts:
         self.count = 0
         self.counters: Mapping[str, LineCounter] = {name: LineCounter() for name in _SENTENCE_FINDINGS}
         self.words, self.characters, self.tokens = Histogram(), Histogram(), Histogram()
+        self.evaluated: Histogram[str] = Histogram()
         self._special = re.compile("|".join(map(re.escape, settings.special)) or r"(?!)")
 
     def add(self, batch: Sequence[tuple[int, list[str]]], columns: Sequence[str]) -> None:
@@ -171,6 +173,9 @@ class _RowCounts:
         self.words[words] += 1
         self.characters[len(cell)] += 1
         counters = self.counters
+        if self.settings.evaluated and (task := self.settings.evaluated.get(key(cell))):
+            counters["evaluation"].add(number)
+            self.evaluated[task] += 1
         if len(cell) < 6 and cell.lower() in MISSING:
             counters["missing"].add(number)
         if "\t" in cell:
@@ -198,6 +203,9 @@ class _RowCounts:
             return
         yield from self._labels()
         yield from self._repeats(columns)
+        if self.settings.evaluated and not self.evaluated:
+            sentences = f"{len(self.settings.evaluated):,} different sentences"
+            yield ok("evaluation", f"no row contains one of the {sentences} of the evaluation data")
         for name, counter in self.counters.items():
             if found := _found(counter):
                 level, what, text = _SENTENCE_FINDINGS[name]
@@ -259,6 +267,10 @@ def _quantiles(histogram: Mapping[int, int]) -> tuple[int, int, int, int]:
     return tuple(found)
 
 
+def _tasks(rows: _RowCounts) -> str:
+    return ", ".join(f"{task}: {count:,}" for task, count in rows.evaluated.most_common())
+
+
 def _truncated(rows: _RowCounts) -> str:
     limit = rows.settings.max_seq_length
     if rows.settings.tokenizer:
@@ -268,6 +280,14 @@ def _truncated(rows: _RowCounts) -> str:
 
 Words = Callable[[_RowCounts], str]
 _SENTENCE_FINDINGS: Mapping[str, tuple[Callable[..., Finding], str, Words]] = {
+    "evaluation": (
+        warning,
+        "evaluation",
+        lambda rows: (
+            "rows with the letters and digits of a sentence in the evaluation data, so that scores there may be too "
+            f"high; {_tasks(rows)}"
+        ),
+    ),
     "missing": (note, "NA", lambda rows: "rows with a cell such as NA, null, None or nan, which is read as text"),
     "tab": (warning, "tab", lambda rows: "rows with a tab in a sentence; if tabs separate columns, use .tsv"),
     "special": (

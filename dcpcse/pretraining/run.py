@@ -313,8 +313,8 @@ def _summary(corpus: Corpus, model: PreTrainedModel, args: PretrainingArguments)
     training, held = corpus.facts["training"], corpus.facts["held_out"]
     sequences = args.max_steps * args.per_device_train_batch_size * args.gradient_accumulation_steps
     return (
-        f"{training['lines']:,} lines for training ({training['tokens']:,} tokens, {training['sequences']:,} sequences), "
-        f"{held['lines']:,} held out; {sum(one.numel() for one in model.parameters()):,} parameters; "
+        f"{training['lines']:,} lines for training ({training['tokens']:,} tokens, {training['sequences']:,} "
+        f"sequences), {held['lines']:,} held out; {sum(one.numel() for one in model.parameters()):,} parameters; "
         f"{sequences / training['sequences']:.1f} passes through the text"
     )
 

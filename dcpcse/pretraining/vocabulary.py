@@ -64,8 +64,8 @@ def train_word_piece(lines: Iterable[str], size: int, lowercase: bool) -> PreTra
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    # A letter takes two entries: at the start of a word, and after it.
-    letters = min(1000, size // 20)
+    # A letter takes two entries: at the start of a word, and after it. Rare letters would fill a small vocabulary.
+    letters = min(1000, max(size // 20, min(100, size // 3)))
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=MIN_FREQUENCY,

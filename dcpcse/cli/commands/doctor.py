@@ -4,6 +4,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -13,6 +14,7 @@ from tqdm.auto import tqdm
 
 from dcpcse.doctor.checks import expand_path, run_checks
 from dcpcse.doctor.findings import MARKS, CheckReport, CheckSettings, Finding
+from dcpcse.doctor.overlap import evaluation_keys
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
 from dcpcse.utils.errors import UserError
@@ -45,6 +47,10 @@ def doctor_command(argv: Sequence[str]) -> int:
     for name, of_kind in KIND_OF_OPTION.items():
         if getattr(args, name) != parser.get_default(name) and of_kind not in {kind for _, kind in places}:
             raise UserError(f"--{name} has no effect without a {of_kind} among the paths; leave it out")
+    kinds = {kind for _, kind in places}
+    if {"training file", "evaluation data"} <= kinds:
+        folders = [path for path, kind in places if kind == "evaluation data"]
+        settings = replace(settings, evaluated=evaluation_keys(folders))
     examined = []
     for path, kind in places:
         examined.append(run_checks(path, kind, settings))

@@ -1,0 +1,58 @@
+"""`dcpcse.pretrain`: pretrain a masked language model from Python."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcpcse.analysis.plots.pretraining_curve import curve_png, draw
+from dcpcse.api.unchanged_process import unchanged_process
+from dcpcse.api.words import python_words
+from dcpcse.pretraining.arguments import PretrainingArguments
+from dcpcse.pretraining.run import run_pretraining
+from dcpcse.utils.arguments import path
+from dcpcse.utils.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class PretrainingResult:
+    """The result of `dcpcse.pretrain`.
+
+    folder: the Hugging Face folder of the encoder. figures: loss (nats per token), masked accuracy (in percent) and
+    bits per character on the held-out text at the end. curve: these figures over the steps, one dict per measurement,
+    with its `step` and the `tokens_seen` until then. record: the content of pretraining.json.
+    """
+
+    folder: Path
+    figures: dict[str, float]
+    curve: list[dict[str, float]]
+    record: dict[str, Any]
+
+    def plot(self) -> "Figure":
+        """Draw the curve beside the figures of a unigram model. Raises UserError if matplotlib is not installed."""
+        with python_words():
+            return draw(self.record)
+
+
+def pretrain(text: str | Path, *, output_dir: str | Path, **options: Any) -> PretrainingResult:
+    """Pretrain a BERT or RoBERTa masked language model on a text file, as `dcpcse pretrain` does.
+
+    text: a UTF-8 file with a sentence or paragraph per line. output_dir: a new or empty folder for the encoder, or
+    with `resume=True` that of an interrupted pretraining. options: the options of `dcpcse pretrain` by their names,
+    with the same defaults, such as `size="mini"`, `vocab_size=8000` or `max_steps=10_000`.
+
+    The weights are the same bit for bit as those of the command with the same tokenizer. After the call, random states
+    and signal handlers are as before. An interruption (Ctrl-C) saves a checkpoint after the running step and raises
+    `KeyboardInterrupt`. Raises UserError for a mistake in the arguments or the text.
+    """
+    with python_words():
+        known = [one.name for one in fields(PretrainingArguments)]
+        if unknown := next((name for name in options if name not in known), None):
+            hint = did_you_mean(unknown, known, form="--{}")
+            raise UserError(f"unknown option {unknown}; {hint or 'see the options in docs/pretraining.md'}")
+        args = PretrainingArguments(output_dir=str(path("output_dir", output_dir)), **options)
+        with unchanged_process():
+            record = run_pretraining(path("text", text), args, curve_png)
+    return PretrainingResult(Path(output_dir), dict(record["figures"]), list(record["curve"]), record)
