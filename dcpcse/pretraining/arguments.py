@@ -120,7 +120,7 @@ class PretrainingArguments:
     def _require_ranges(self) -> None:
         for name, (least, most) in _RANGES.items():
             given = getattr(self, name)
-            limits = f"at least {least:,}" if most is None else f"from {least:g} to {most:g}"
+            limits = f"at least {least:,}" if most is None else f"from {least:,} to {most:,}"
             require(given is None or least <= given <= (most or given), f"--{name}", given, limits)
         for name in ("learning_rate", "adam_epsilon", "max_grad_norm", "mlm_probability", "validation_share"):
             require(getattr(self, name) > 0, f"--{name}", getattr(self, name), "greater than 0")
@@ -173,7 +173,7 @@ _RANGES: Mapping[str, tuple[float, float | None]] = {
     "num_attention_heads": (1, 10_000),
     "intermediate_size": (1, 1_000_000),
     "max_position_embeddings": (SHORTEST, 1_000_000),
-    "vocab_size": (100, 10_000_000),
+    "vocab_size": (20, 10_000_000),
     "validation_share": (0, 0.5),
     "max_seq_length": (SHORTEST, 1_000_000),
     "short_seq_prob": (0, 1),

@@ -286,6 +286,7 @@ def _train(
     )
     if checkpoint:
         notify(f"resuming from {checkpoint}")
+        trainer.repeat_masks(checkpoint)
     else:
         notify(_summary(corpus, model, args))
     with stop.active(), quiet():  # transformers draws a bar for each file that it writes

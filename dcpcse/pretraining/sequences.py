@@ -71,9 +71,22 @@ def _offsets(starts: np.ndarray) -> list[tuple[int, int]]:
 
 
 class MaskingCollator(DataCollatorForLanguageModeling):
-    """transformers' collator, which also pads the offsets that it masks whole words by."""
+    """transformers' collator, which also pads the offsets that it masks whole words by, and can repeat its masks.
+
+    Masks are drawn from torch's random state. The data loader draws those of the next batch before the running step,
+    so that a resumed run has to draw its first batch from the state before that draw, and the next one from the state
+    after the step. drawn_from: the random state of the last batch. states: those of the next batches; empty: the
+    present state of torch.
+    """
+
+    drawn_from: Tensor | None = None
+    states: Sequence[Tensor] = ()
 
     def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        if self.states:
+            torch.set_rng_state(self.states[0])
+            self.states = self.states[1:]
+        self.drawn_from = torch.get_rng_state()
         longest = max(len(one["input_ids"]) for one in examples)
         return super().torch_call([_padded(one, longest) for one in examples] if self.whole_word_mask else examples)
 

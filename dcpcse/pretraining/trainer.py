@@ -13,12 +13,16 @@ import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
+from transformers.trainer_pt_utils import safe_globals
 
 from dcpcse.utils.console import notify
 from dcpcse.utils.files import remove, write_json_atomic
 from dcpcse.utils.parsing import read_json
 from dcpcse.utils.run_files import checkpoints_in
 from dcpcse.utils.signals import DeferredSignal
+
+DRAWN_FROM = "masks_rng_state.pth"
+"""The file in a checkpoint with the random state from which the masks of the next batch were drawn."""
 
 COMPLETE = "complete.json"
 """The last file that is written to a checkpoint; it contains the seconds of training so far."""
@@ -45,6 +49,28 @@ class MaskedLMTrainer(transformers.Trainer):
         with self.accelerator.autocast():
             logits, labels = masked_logits(model, inputs)
         return F.cross_entropy(logits.float(), labels, reduction="mean" if len(labels) else "sum")
+
+    def repeat_masks(self, checkpoint: Path) -> None:
+        """Let the first two batches of a resumed run have the masks that they would have had without the interruption.
+
+        Must be called before `train`.
+        """
+        drawn_from = torch.load(checkpoint / DRAWN_FROM, weights_only=True)
+        with safe_globals():  # allows the numpy types of random states, as Trainer does
+            after = torch.load(checkpoint / "rng_state.pth", weights_only=True)["cpu"]
+        self.data_collator.states = (drawn_from, after)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        torch.save(self.data_collator.drawn_from, Path(output_dir) / DRAWN_FROM)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        # Trainer calls this after the first batches of a resumed run were drawn, or before the first one of a pass.
+        now, drawn = torch.get_rng_state(), not self.data_collator.states
+        super()._load_rng_state(checkpoint)
+        self.data_collator.states = ()
+        if drawn:
+            torch.set_rng_state(now)
 
     @torch.no_grad()
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **others: Any) -> dict[str, float]:

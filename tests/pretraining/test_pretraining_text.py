@@ -24,7 +24,8 @@ from dcpcse.pretraining.trainer import masked_logits, measure
 from dcpcse.pretraining.vocabulary import token_characters, train_byte_level_bpe, train_word_piece
 from dcpcse.utils.errors import UserError
 
-WORDS = "river stone bridge market tower garden winter letter engine harbour Käse 日本".split()
+WORDS = ["river", "stone", "bridge", "market", "tower", "garden", "winter", "letter", "engine", "harbour"]
+WORDS += ["Käse", "日本"]
 
 
 @pytest.fixture(scope="module")

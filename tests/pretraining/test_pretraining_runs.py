@@ -1,0 +1,217 @@
+"""Whole pretrainings of a very small model: the folder, resuming bit for bit, and the Python function."""
+
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+import dcpcse
+from dcpcse.analysis.plots import style
+from dcpcse.cli.main import main
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.pretraining.record import read_record
+from dcpcse.pretraining.trainer import COMPLETE, Progress
+from dcpcse.utils.errors import UserError
+
+SIZES = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+SHORT = {"max_seq_length": 16, "max_steps": 9, "save_steps": 3, "logging_steps": 1, "eval_steps": 4, "use_cpu": True}
+OPTIONS = {**SIZES, **SHORT, "per_device_train_batch_size": 8, "pretraining_dropout": 0.1, "validation_share": 0.1}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    """A text of about four batches, so that a run passes through it more than twice."""
+    draw, words = (
+        np.random.default_rng(0),
+        ["river", "stone", "bridge", "market", "tower", "garden", "winter", "letter", "engine"],
+    )
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text("".join(f"{' '.join(draw.choice(words, 5))}\n" for _ in range(90)), encoding="utf-8")
+    return file
+
+
+def command(text: Path, output: Path, **options) -> int:
+    given = {**OPTIONS, "vocab_size": None if "tokenizer" in options else 100, **options}
+    words = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+    return main(["pretrain", str(text), "--output_dir", str(output), *words])
+
+
+@pytest.fixture(scope="module")
+def whole(text, tmp_path_factory) -> Path:
+    """A finished pretraining."""
+    folder = tmp_path_factory.mktemp("whole") / "encoder"
+    assert command(text, folder, vocab_size=45) == 0
+    return folder
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    first, second = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    return first.keys() == second.keys() and all(weight.equal(second[name]) for name, weight in first.items())
+
+
+def test_the_folder_is_an_encoder_with_its_head_record_and_card(whole, text):
+    assert {path.name for path in whole.iterdir()} == {
+        *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+        *("README.md", "pretraining.json", "curve.png"),
+    }
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(whole), AutoTokenizer.from_pretrained(whole)
+    assert (model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob) == (0.1, 0.1)
+    assert (model.config.max_position_embeddings, tokenizer.model_max_length) == (16, 16)
+    ids = tokenizer("the river [MASK] .", return_tensors="pt")
+    backbone = load_backbone(str(whole), lm_head="checkpoint")
+    with torch.no_grad():
+        torch.testing.assert_close(
+            backbone.lm_head(backbone.model(**ids).last_hidden_state[0]), model.eval()(**ids).logits[0]
+        )
+    assert dcpcse.load(whole, pooler="avg", device="cpu").encode(["A river."]).shape == (1, 16)
+    record = read_record(whole)
+    assert [point["step"] for point in record["curve"]] == [0, 4, 8, 9]
+    assert [line["step"] for line in record["training_log"]] == list(range(1, 10))
+    assert record["text"]["lines"] == 90 == record["training"]["lines"] + record["held_out"]["lines"]
+    assert record["options"] == record["options"] | OPTIONS
+    card = (whole / "README.md").read_text(encoding="utf-8")
+    assert f"{record['figures']['bits_per_character']:.3f}" in card
+    assert record["text"]["sha256"] in card
+    assert str(text.parent) not in card + json.dumps(record)
+
+
+def test_tokens_seen_are_counted_without_padding(whole):
+    record = read_record(whole)
+    sequences, batch = record["training"]["sequences"], OPTIONS["per_device_train_batch_size"]
+    of_a_pass = record["training"]["tokens"] + sequences  # about: [CLS] is added, [SEP] at a cut too
+    passes = 9 * batch / sequences
+    assert record["tokens_seen"] == pytest.approx(passes * of_a_pass, rel=0.15)
+
+
+def stop_in_step(monkeypatch, step: int, action) -> None:
+    before = Progress.on_log
+
+    def on_log(self, args, state, control, logs, **others):
+        before(self, args, state, control, logs, **others)
+        if state.global_step == step and "loss" in logs:
+            action()
+
+    monkeypatch.setattr(Progress, "on_log", on_log)
+
+
+def killed():
+    raise MemoryError("killed")
+
+
+@pytest.mark.parametrize(
+    ("step", "action", "code"), [(5, lambda: signal.raise_signal(signal.SIGINT), 130), (5, killed, 2), (2, killed, 2)]
+)
+def test_a_stopped_pretraining_resumes_bit_for_bit(whole, text, tmp_path, monkeypatch, step, action, code, capsys):
+    folder, how = tmp_path / "encoder", {"tokenizer": whole}
+    if not (other := whole.parent / "with-tokenizer").exists():  # as every run of this test is to end
+        assert command(text, other, **how) == 0
+        assert same_weights(whole, other)
+    with monkeypatch.context() as patch:
+        stop_in_step(patch, step, action)
+        assert command(text, folder, **how) == code
+    saved = {path.name for path in folder.glob("checkpoint-*")}
+    assert saved == (
+        {"checkpoint-3", f"checkpoint-{step + 1}"} if code == 130 else {"checkpoint-3"} if step > 3 else set()
+    )
+    assert not (folder / "config.json").exists()  # nothing loads a folder that is not finished
+    capsys.readouterr()
+    assert command(text, folder, **how, resume=True) == 0
+    assert same_weights(whole, folder)
+    old, new = read_record(other), read_record(folder)
+    for changed in ("seconds", "environment"):
+        old.pop(changed), new.pop(changed)
+    assert old == new
+
+
+def test_an_incomplete_checkpoint_is_not_resumed_from(whole, text, tmp_path, monkeypatch):
+    folder = tmp_path / "encoder"
+    with monkeypatch.context() as patch:
+        stop_in_step(patch, 8, killed)
+        assert command(text, folder, tokenizer=whole) == 2
+    (folder / f"checkpoint-6/{COMPLETE}").unlink()
+    (folder / "checkpoint-6/model.safetensors").write_bytes(b"half")
+    assert command(text, folder, tokenizer=whole, resume=True) == 0
+    assert same_weights(whole, folder)
+
+
+@pytest.fixture
+def stopped(whole, text, tmp_path, monkeypatch) -> Path:
+    """An unfinished pretraining with a checkpoint."""
+    with monkeypatch.context() as patch:
+        stop_in_step(patch, 5, killed)
+        assert command(text, tmp_path / "encoder", tokenizer=shutil.copytree(whole, tmp_path / "tokenizer")) == 2
+    return tmp_path / "encoder"
+
+
+def test_other_options_texts_and_tokenizers_do_not_resume(stopped, text, tmp_path, capsys):
+    def message(file=text, **options):
+        capsys.readouterr()
+        before = {path: path.stat().st_mtime_ns for path in stopped.rglob("*")}
+        assert command(file, stopped, **{"tokenizer": tmp_path / "tokenizer", "resume": True, **options}) == 2
+        assert before == {path: path.stat().st_mtime_ns for path in stopped.rglob("*")}
+        (line,) = re.findall("^error: .*", capsys.readouterr().err, re.MULTILINE)
+        return line
+
+    assert "was started with --learning_rate 0.001, not 0.01" in message(learning_rate=0.01)
+    (tmp_path / "other.txt").write_text(text.read_text(encoding="utf-8") + "One more line.\n", encoding="utf-8")
+    assert "other.txt differs from that of" in message(tmp_path / "other.txt")
+    assert "is not empty" in message(resume=False)
+    file = tmp_path / "tokenizer/tokenizer.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    vocabulary["r"], vocabulary["s"] = vocabulary["s"], vocabulary["r"]
+    file.write_text(json.dumps(content), encoding="utf-8")
+    assert f"--tokenizer {tmp_path / 'tokenizer'} has changed" in message()
+
+
+def test_float16_weights_are_rounded_and_computed_with_in_float32(whole, text, tmp_path):
+    assert command(text, tmp_path / "half", tokenizer=whole, export_dtype="float16", final_dropout=0.2) == 0
+    full, half = load_file(whole / "model.safetensors"), load_file(tmp_path / "half/model.safetensors")
+    assert full.keys() == half.keys()
+    assert all(weight.half().equal(half[name]) for name, weight in full.items())
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "half")
+    assert (model.dtype, model.config.hidden_dropout_prob) == (torch.float32, 0.2)
+
+
+def test_python_gives_the_weights_of_the_command_and_leaves_the_process_as_it_was(whole, text, tmp_path):
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    result = dcpcse.pretrain(text, output_dir=tmp_path / "encoder", tokenizer=str(whole), **OPTIONS)
+    assert torch.get_rng_state().equal(state)
+    assert same_weights(whole, result.folder)
+    assert result.figures.keys() == {"loss", "masked_accuracy", "bits_per_character"}
+    assert result.curve[-1]["step"] == 9
+    assert [axes.get_title() for axes in result.plot().axes] == ["bits per character", "masked accuracy, %"]
+    with pytest.raises(UserError, match="unknown option max_step; did you mean max_steps?"):
+        dcpcse.pretrain(text, output_dir=tmp_path / "other", max_step=5)
+    with pytest.raises(UserError, match="or add resume=True to continue"):
+        dcpcse.pretrain(text, output_dir=result.folder, **OPTIONS)
+
+
+@pytest.mark.parametrize("options", [{"whole_word_mask": True}, {"model_type": "roberta", "vocab_size": 270}])
+def test_other_masks_and_roberta_learn_the_order_of_words(tmp_path, options, monkeypatch):
+    def missing():
+        raise UserError("no matplotlib")
+
+    monkeypatch.setattr(style, "require_matplotlib", missing)
+    text = tmp_path / "order.txt"
+    text.write_text("river stone bridge market tower\n" * 90, encoding="utf-8")
+    long = {"max_steps": 40, "learning_rate": 0.03, "pretraining_dropout": 0, "save_steps": 100, "eval_steps": 40}
+    assert command(text, tmp_path / "out", **{"vocab_size": 30, **options, **long}) == 0
+    curve = read_record(tmp_path / "out")["curve"]
+    assert curve[-1]["loss"] < curve[0]["loss"] / 2
+    assert not (tmp_path / "out/curve.png").exists()
+    assert "curve.png" not in (tmp_path / "out/README.md").read_text(encoding="utf-8")
+
+
+def test_a_finished_pretraining_remains_unchanged(whole, text):
+    before = (whole / "model.safetensors").stat().st_mtime_ns
+    assert command(text, whole, resume=True, vocab_size=45) == 0
+    assert (whole / "model.safetensors").stat().st_mtime_ns == before
