@@ -17,6 +17,8 @@ import torch
 from model_folders import write_sealed
 from safetensors.torch import load_file, save_file
 
+from dcpcse.utils.files import write_files
+
 TRAIN = (
     "--model_name_or_path bert --train_file train.txt --output_dir out --max_steps 1 --use_cpu --save_strategy no "
     "--disable_tqdm True --report_to none"
@@ -164,6 +166,8 @@ CORRUPT = "corrupt --model_name_or_path bert --generator_name {} --train_file tr
 TRY = "search-hyperparameters --search dcpcse --output_dir out"
 ROW = "reproduce dcpcse/table1/unsupervised/SimCSE-BERT-base --unsup_file train.txt --base bert --output_dir out"
 MINIATURE = "reproduce --miniature --base bert --unsup_file train.txt --output_dir out"
+PRETRAINED = "--output_dir out --size tiny --max_steps 1 --use_cpu --validation_share 0.2"
+NO_MASK = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", "pad_token": "[PAD]"})
 VERIFIED = "dcpcse/table1/unsupervised/SimCSE-BERT-base"
 DEV = f"evaluate ... --data_dir data {STSB}"
 MODEL = f"evaluate ... --model_name_or_path copy {STSB}"
@@ -767,6 +771,90 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         ),
         Case("tries in a file", "search-hyperparameters --search dcpcse --output_dir corpus.txt", "corpus.txt"),
         Case("an index over other files", "search bert A --pooler avg --sentences corpus.txt --index sts", "sts"),
+    ),
+    "Pretraining": (
+        Case("no text", "pretrain --output_dir out", "TEXT"),
+        Case("no output folder", "pretrain train.txt", "--output_dir"),
+        Case("no such text", f"pretrain nowhere.txt {PRETRAINED}", "nowhere.txt"),
+        Case("a folder for a text", f"pretrain bert {PRETRAINED}", "bert"),
+        Case("an empty text", f"pretrain none.txt {PRETRAINED}", "none.txt", files={"none.txt": ""}),
+        Case("a blank text", f"pretrain blank.txt {PRETRAINED}", "blank.txt", files={"blank.txt": "\n \n\n"}),
+        Case("a text of one line", f"pretrain one.txt {PRETRAINED}", "1 line", files={"one.txt": "A dog.\n"}),
+        Case(
+            "a text that is not UTF-8",
+            f"pretrain latin.txt {PRETRAINED}",
+            "line 1",
+            files={"latin.txt": "Ein Käse.\n".encode("latin-1")},
+        ),
+        Case("fewer words than tokens", f"pretrain corpus.txt {PRETRAINED} --vocab_size 1000", "--vocab_size 1000"),
+        Case(
+            "fewer tokens than bytes",
+            f"pretrain corpus.txt {PRETRAINED} --vocab_size 200 --model_type roberta",
+            "--vocab_size 200",
+        ),
+        Case(
+            "nothing to measure a model on",
+            "pretrain corpus.txt --output_dir out --use_cpu --tokenizer bert --validation_file short.txt",
+            "none was masked",
+            files={"short.txt": "a\n"},
+        ),
+        Case(
+            "no words that the tokenizer knows",
+            f"pretrain other.txt {PRETRAINED} --tokenizer bert",
+            "no word",
+            files={"other.txt": "日本\n" * 12},
+        ),
+        Case(
+            "a share of nothing", "pretrain corpus.txt --output_dir out --validation_share 0", "--validation_share 0"
+        ),
+        Case("a share of all", "pretrain corpus.txt --output_dir out --validation_share 1", "--validation_share 1"),
+        Case(
+            "two texts to measure on",
+            f"pretrain corpus.txt {PRETRAINED} --validation_file train.txt",
+            "--validation_share",
+        ),
+        Case(
+            "more tokens than positions",
+            f"pretrain corpus.txt {PRETRAINED} --max_seq_length 64 --max_position_embeddings 32",
+            "--max_seq_length 64",
+        ),
+        Case(
+            "heads that do not divide the hidden size",
+            f"pretrain corpus.txt {PRETRAINED} --num_attention_heads 3",
+            "--num_attention_heads 3",
+        ),
+        Case("a size that there is not", f"pretrain corpus.txt {PRETRAINED} --size huge", "--size huge"),
+        Case("a word for true or false", f"pretrain corpus.txt {PRETRAINED} --whole_word_mask maybe", "maybe"),
+        Case("a mask for every token", f"pretrain corpus.txt {PRETRAINED} --mlm_probability 1", "--mlm_probability 1"),
+        Case("no steps", f"pretrain corpus.txt {PRETRAINED} --max_steps 0", "--max_steps 0"),
+        Case("more warm-up than steps", f"pretrain corpus.txt {PRETRAINED} --warmup_steps 5", "--warmup_steps 5"),
+        Case("float16 on a CPU", f"pretrain corpus.txt {PRETRAINED} --fp16", "--fp16"),
+        Case(
+            "a tokenizer and its size",
+            f"pretrain corpus.txt {PRETRAINED} --tokenizer bert --vocab_size 99",
+            "--vocab_size",
+        ),
+        Case(
+            "lower case in RoBERTa",
+            f"pretrain corpus.txt {PRETRAINED} --model_type roberta --lowercase",
+            "--lowercase",
+        ),
+        Case("no such tokenizer", f"pretrain corpus.txt {PRETRAINED} --tokenizer nowhere", "nowhere"),
+        Case(
+            "a tokenizer without a mask token",
+            f"pretrain corpus.txt {PRETRAINED} --tokenizer copy",
+            "mask token",
+            prepare=_copied("bert", "copy", _with_text("tokenizer_config.json", NO_MASK)),
+        ),
+        Case("a folder that is not empty", "pretrain corpus.txt --output_dir bert", "bert is not empty"),
+        Case("a file for a folder", "pretrain corpus.txt --output_dir train.txt", "train.txt is a file"),
+        Case("nothing to resume", "pretrain corpus.txt --output_dir out --resume", "--resume"),
+        Case(
+            "a damaged record",
+            f"pretrain corpus.txt {PRETRAINED} --resume",
+            "pretraining.json",
+            prepare=lambda desk: write_files({desk / "out/pretraining.json": '{"finished": 1}'}),
+        ),
     ),
     "Other commands": (
         Case("doctor: nothing there", "doctor nowhere.txt", "nowhere.txt"),
