@@ -61,6 +61,7 @@ class PretrainingArguments:
     max_position_embeddings: int | None = option(
         None, "Longest input of the encoder in tokens (default: --max_seq_length; positions beyond it stay untrained)."
     )
+    initializer_range: float = option(0.02, "Standard deviation of the initial weights.")
     tie_word_embeddings: bool = option(True, "Use the word embeddings as the output layer too.")
 
     tokenizer: str | None = option(
@@ -122,7 +123,14 @@ class PretrainingArguments:
             given = getattr(self, name)
             limits = f"at least {least:,}" if most is None else f"from {least:,} to {most:,}"
             require(given is None or least <= given <= (most or given), f"--{name}", given, limits)
-        for name in ("learning_rate", "adam_epsilon", "max_grad_norm", "mlm_probability", "validation_share"):
+        for name in (
+            "initializer_range",
+            "learning_rate",
+            "adam_epsilon",
+            "max_grad_norm",
+            "mlm_probability",
+            "validation_share",
+        ):
             require(getattr(self, name) > 0, f"--{name}", getattr(self, name), "greater than 0")
         require_seed("seed", self.seed)
 

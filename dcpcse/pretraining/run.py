@@ -215,9 +215,9 @@ _MODELS = {"bert": transformers.BertForMaskedLM, "roberta": transformers.Roberta
 
 
 def _config(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig:
-    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "tie_word_embeddings")
+    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "initializer_range")
     common = {
-        **{name: getattr(args, name) for name in sizes},
+        **{name: getattr(args, name) for name in (*sizes, "tie_word_embeddings")},
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
         "max_position_embeddings": args.max_position_embeddings,

@@ -11,9 +11,11 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+import senteval
 import torch
 from model_folders import edit_record, without_checksums
 from safetensors.torch import load_file, save_file
+from senteval_tiny import unofficial, write_tiny_data
 
 from dcpcse.cli.main import main
 from dcpcse.doctor import environment, evaluation_data, training_file
@@ -73,6 +75,21 @@ def write(path, rows, names=("anchor", "positive", "negative")):
         lines = [between.join(row) for row in [names, *rows]]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return 1 if path.suffix == ".jsonl" else 2
+
+
+def test_sentences_of_the_evaluation_data_are_found_by_their_letters_and_digits(doctor, tmp_path, monkeypatch):
+    monkeypatch.setattr(senteval.settings, "settings_of_mode", unofficial)
+    write_tiny_data(tmp_path / "data")
+    (file,) = tmp_path.glob("data/downstream/STS/STSBenchmark/sts-test.csv")
+    sentence = file.read_text(encoding="utf-8").splitlines()[1].split("\t")[5]
+    lines = ["Nothing of this.", f'  "{sentence.upper()}" …', f"{sentence} not", "...", sentence]
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _, found = doctor(text, tmp_path / "data")
+    assert found["warning", "evaluation"] == [2, 5]
+    text.write_text("\n".join(lines[::2][:2]) + "\n", encoding="utf-8")
+    assert ("warning", "evaluation") not in doctor(text, tmp_path / "data")[1]
+    assert ("warning", "evaluation") not in doctor(text)[1]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])

@@ -9,7 +9,7 @@ MAIN_OPTIONS = {
     "output": ("output_dir", "resume", "export_dtype"),
     "model": (
         *("model_type", "size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
-        *("max_position_embeddings", "tie_word_embeddings", "final_dropout"),
+        *("max_position_embeddings", "initializer_range", "tie_word_embeddings", "final_dropout"),
     ),
     "tokenizer": ("tokenizer", "vocab_size", "lowercase"),
     "text and masks": (
