@@ -48,7 +48,7 @@ MEASURED_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Corpus:
+class PackedCorpus:
     """The tokenized text: sequences for training, masked batches for measuring, and what the record says of them.
 
     characters (vocabulary,): length of each token.
@@ -173,7 +173,7 @@ def _start(folder: Path, tokenizer: PreTrainedTokenizerFast, record: Mapping[str
 
 def build_corpus(
     train: list[str], held_out: list[str], tokenizer: PreTrainedTokenizerFast, args: PretrainingArguments
-) -> Corpus:
+) -> PackedCorpus:
     """Tokenize and pack both parts of a text; raise UserError if one of them gives no token to train or measure."""
 
     def packed(lines: list[str], words: bool) -> PackedSequences:
@@ -201,7 +201,7 @@ def build_corpus(
         "unigram": unigram_figures(data.tokens, data.special, masked, characters),
         "unknown_share": float((data.tokens == tokenizer.unk_token_id).mean()),
     }
-    return Corpus(data, batches, characters, facts)
+    return PackedCorpus(data, batches, characters, facts)
 
 
 def build_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
@@ -268,7 +268,7 @@ def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> tr
 def _train(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    corpus: Corpus,
+    corpus: PackedCorpus,
     args: PretrainingArguments,
     checkpoint: Path | None,
 ) -> dict[str, Any]:
@@ -310,7 +310,7 @@ def _train(
     }
 
 
-def _summary(corpus: Corpus, model: PreTrainedModel, args: PretrainingArguments) -> str:
+def _summary(corpus: PackedCorpus, model: PreTrainedModel, args: PretrainingArguments) -> str:
     training, held = corpus.facts["training"], corpus.facts["held_out"]
     sequences = args.max_steps * args.per_device_train_batch_size * args.gradient_accumulation_steps
     return (
