@@ -49,12 +49,13 @@ def work(folder: Path, places: Mapping[str, str], keep_model: bool, call: Callab
     dev_only = measured.pop("dev_only", False)
     data_dir, custom_data = measured.pop("data_dir", None), measured.pop("custom_data", False)
     protocol = load_protocol(data_dir, custom_data=custom_data, dev_only=dev_only) if measured else None
+    loaded = time.monotonic()
     try:
         for words in task["commands"]:
             call(_resumed(_filled(words, places), folder))
         trained = time.monotonic()
         if protocol is None:
-            write_json_atomic(folder / PRETRAINED, {"seconds": trained - started, "digest": task["digest"]})
+            write_json_atomic(folder / PRETRAINED, {"seconds": trained - loaded, "digest": task["digest"]})
             return
         similarities, scores = measure(protocol, measured.pop("model"), measured.pop("evaluation"))
     except (UserError, DataError) as error:
@@ -64,7 +65,7 @@ def work(folder: Path, places: Mapping[str, str], keep_model: bool, call: Callab
             remove(folder / MODEL)
         raise
     seconds = time.monotonic() - started
-    costs = {"training": trained - started, "measurement": seconds - (trained - started)}
+    costs = {"training": trained - loaded, "measurement": seconds - (trained - loaded)}
     facts = {**measured.pop("facts", {}), "digest": task["digest"], "seconds_of": costs}
     facts["cpu_seconds"] = time.process_time() - cpu
     if dev_only:
