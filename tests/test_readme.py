@@ -21,6 +21,7 @@ from dcpcse.cli.commands.import_ import import_parser
 from dcpcse.cli.commands.info import info_parser
 from dcpcse.cli.commands.plot import PLOTS, plot_parser
 from dcpcse.cli.commands.predict import predict_parser
+from dcpcse.cli.commands.pretrain import pretrain_parser
 from dcpcse.cli.commands.quickstart import quickstart_parser
 from dcpcse.cli.commands.report import report_parser
 from dcpcse.cli.commands.reproduce import reproduce_parser
@@ -31,6 +32,7 @@ from dcpcse.cli.commands.search_templates import search_templates_parser
 from dcpcse.cli.commands.similarity import similarity_parser
 from dcpcse.cli.commands.verify import verify_parser
 from dcpcse.cli.legacy_options import TRAINING_NAMES
+from dcpcse.cli.miniature import miniature_parser
 from dcpcse.cli.parse import evaluation_parser, parse_evaluation, parse_training
 from dcpcse.encoders.pooling import POOLERS
 from dcpcse.experiments.reproduction.published_rows import find_rows
@@ -114,8 +116,11 @@ def test_every_command_of_reproduction_parses_and_finds_rows():
     calls = [argv[1:] for argv in commands("dcpcse") if argv[:1] == ["reproduce"]]
     assert len(calls) >= 4
     for argv in calls:
-        args = reproduce_parser().parse_args(argv)
-        assert args.list or find_rows(args.rows)
+        if "--miniature" in argv:
+            assert miniature_parser().parse_args(argv)
+        else:
+            args = reproduce_parser().parse_args(argv)
+            assert args.list or find_rows(args.rows)
 
 
 def test_the_table_names_every_option_of_reproduction():
@@ -208,6 +213,8 @@ def test_no_option_is_named_that_does_not_exist():
     parsers = [
         evaluation_parser(),
         reproduce_parser(),
+        miniature_parser(),
+        pretrain_parser(),
         runs_parser(),
         report_parser(),
         *(parser() for parser in SHOWN.values()),

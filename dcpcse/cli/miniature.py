@@ -34,7 +34,7 @@ from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.option_fields import Whole
 
 if TYPE_CHECKING:
-    from dcpcse.experiments.miniature.units import Plan
+    from dcpcse.experiments.miniature.units import MiniaturePlan
 
 FLAG = "--miniature"
 STARRED, ALL = "starred", "all"
@@ -59,11 +59,11 @@ def miniature_command(argv: Sequence[str]) -> None:
     args.page = (args.page or args.output_dir / "miniature.md").resolve()
     # Imported here, since they import torch, which takes seconds.
     from dcpcse.experiments.miniature.settings import Sizes
-    from dcpcse.experiments.miniature.units import DATA, Plan
+    from dcpcse.experiments.miniature.units import DATA, MiniaturePlan
 
     digests = {**_digests(base, places, variants), DATA: _data_digest(args)}
     sizes = Sizes() if args.limit is None else Sizes().at_most(args.limit)
-    plan = Plan(variants, args.output_dir, digests, sizes, args.custom_data)
+    plan = MiniaturePlan(variants, args.output_dir, digests, sizes, args.custom_data)
     plan.next_units()  # raises UserError for units with other options before anything is written
     if args.dry_run:
         print_result(plan_table(plan, args.jobs))
@@ -135,7 +135,7 @@ def variant_table(variants: Sequence[Variant]) -> str:
     return f"{table}\n{plural(len(variants), 'variant')}; * headline claims need it"
 
 
-def plan_table(plan: "Plan", jobs: int) -> str:
+def plan_table(plan: "MiniaturePlan", jobs: int) -> str:
     """Return a table of the units to do, with their estimated times, and the whole time on `jobs` cores."""
     from dcpcse.experiments.miniature.run import duration
 
@@ -236,7 +236,7 @@ def _write_pairs(triplets: str, target: Path) -> None:
     write_atomic(target, text.getvalue())
 
 
-def _run(args: argparse.Namespace, plan: "Plan", places: Mapping[str, str]) -> None:
+def _run(args: argparse.Namespace, plan: "MiniaturePlan", places: Mapping[str, str]) -> None:
     """Run all units, write the page, and print the claims. Raises UserError for units that did not finish."""
     from dcpcse.experiments.miniature.page import claims_table, write_page
     from dcpcse.experiments.miniature.run import duration, process_starter, run_units
@@ -259,7 +259,7 @@ def _run(args: argparse.Namespace, plan: "Plan", places: Mapping[str, str]) -> N
         raise UserError(f"{plural(len(failures), 'unit')} failed: {'; '.join(failures.values())}")
 
 
-def _store_tokens(plan: "Plan", places: Mapping[str, str]) -> None:
+def _store_tokens(plan: "MiniaturePlan", places: Mapping[str, str]) -> None:
     """Write what the page shows of the token embeddings of the small encoders, unless this is done."""
     from dcpcse.experiments.miniature.pictures import TOKENS, store_tokens
 

@@ -51,7 +51,7 @@ SHOWN = (
     Untouched("static average", "static"),
     Untouched("static average without biased tokens", "static", _UNBIASED),
 )
-"""Representations with a row of their own in every table; biased tokens are those of PromptBERT, section 3.1."""
+"""Representations with a row of their own in every table; biased tokens are those of PromptBERT, section 3."""
 
 UNTOUCHED = (
     *SHOWN,

@@ -34,7 +34,7 @@ from dcpcse.experiments.miniature.measurement import (
     read_measurements,
     write_measurement,
 )
-from dcpcse.experiments.miniature.run import SEARCH, Progress, duration, run_units
+from dcpcse.experiments.miniature.run import SEARCH, UnitProgress, duration, run_units
 from dcpcse.experiments.miniature.search import Trial, best_rate, next_rates, search_record
 from dcpcse.experiments.miniature.settings import (
     BASE,
@@ -48,7 +48,7 @@ from dcpcse.experiments.miniature.settings import (
     Sizes,
 )
 from dcpcse.experiments.miniature.unit_process import work
-from dcpcse.experiments.miniature.units import DATA, LOG, RECORD, Plan
+from dcpcse.experiments.miniature.units import DATA, LOG, RECORD, MiniaturePlan
 from dcpcse.utils.errors import UserError
 
 TINY = Sizes(steps=2, search_steps=1, pretraining_steps=2, batch=4, length=16)
@@ -93,9 +93,9 @@ class Here:
         return Done(0)
 
 
-def a_plan(output: Path, *names: str, digests=None, sizes: Sizes = TINY) -> Plan:
+def a_plan(output: Path, *names: str, digests=None, sizes: Sizes = TINY) -> MiniaturePlan:
     digests = {BASE: "b", UNSUPERVISED: "u", TRIPLETS: "t", PAIRS: "t", DATA: "d"} | (digests or {})
-    return Plan([VARIANTS[name] for name in names], output, digests, sizes, custom_data=True)
+    return MiniaturePlan([VARIANTS[name] for name in names], output, digests, sizes, custom_data=True)
 
 
 # Variants
@@ -293,7 +293,7 @@ def test_starred_variants_come_first_and_ablations_use_the_rate_of_their_method(
         f"dcpcse, learning rate {rate:g}" for rate in COARSE_RATES
     ]
     assert plan.total == len(plan.estimates()) == 2 * 5 + 5 + 3 + 3
-    assert Plan([VARIANTS["dcpcse-mlm"]], tmp_path, {}, TINY).families == [VARIANTS["dcpcse"]]
+    assert MiniaturePlan([VARIANTS["dcpcse-mlm"]], tmp_path, {}, TINY).families == [VARIANTS["dcpcse"]]
 
 
 def test_trainings_that_fail_are_recorded_and_not_repeated(places, tmp_path, monkeypatch):
@@ -311,7 +311,7 @@ def test_trainings_that_fail_are_recorded_and_not_repeated(places, tmp_path, mon
 
 
 def test_a_search_in_which_all_trainings_fail_stops_the_variant(tmp_path, monkeypatch):
-    monkeypatch.setattr(Plan, "trials", lambda self, family: trials(dict.fromkeys(COARSE_RATES)))
+    monkeypatch.setattr(MiniaturePlan, "trials", lambda self, family: trials(dict.fromkeys(COARSE_RATES)))
     plan = a_plan(tmp_path, "simcse")
     assert plan.next_units() == []
     assert plan.blocked() == {"simcse": "the trainings with all learning rates failed"}
@@ -349,7 +349,7 @@ def test_interrupted_runs_end_their_processes(tmp_path, monkeypatch):
 
 def test_the_time_that_is_left_follows_the_pace_of_finished_units(tmp_path):
     plan = a_plan(tmp_path, "untouched-cls", "untouched-mean", sizes=Sizes())
-    progress = Progress(plan, jobs=2)
+    progress = UnitProgress(plan, jobs=2)
     left = plan.estimates()
     assert progress.seconds_left(left) == pytest.approx(sum(left.values()) / 2)
     progress.estimated, progress.actual = 100.0, 300.0

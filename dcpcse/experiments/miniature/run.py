@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dcpcse.experiments.miniature.measurement import SCORES
 from dcpcse.experiments.miniature.search import search_record
-from dcpcse.experiments.miniature.units import LOG, RECORD, Plan, Unit
+from dcpcse.experiments.miniature.units import LOG, RECORD, MiniaturePlan, Unit
 from dcpcse.experiments.reproduction.run_unit import last_line
 from dcpcse.utils import schema
 from dcpcse.utils.environment import system_info
@@ -41,10 +41,10 @@ Start = Callable[[Unit], Process]
 
 
 @dataclass
-class Progress:
+class UnitProgress:
     """The progress of a run, and how long the rest takes: estimates, corrected by the units that have finished."""
 
-    plan: Plan
+    plan: MiniaturePlan
     jobs: int
     estimated: float = 0.0
     actual: float = 0.0
@@ -92,13 +92,13 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
-def run_units(plan: Plan, jobs: int, start: Start) -> dict[str, str]:
+def run_units(plan: MiniaturePlan, jobs: int, start: Start) -> dict[str, str]:
     """Run all units that are not finished, `jobs` at the same time. Returns unit → why it did not finish.
 
     A unit that ends with an error is not run again; the others continue. The processes end if this function is
     interrupted.
     """
-    progress = Progress(plan, jobs)
+    progress = UnitProgress(plan, jobs)
     running: dict[Path, tuple[Unit, Process, float]] = {}
     try:
         while True:

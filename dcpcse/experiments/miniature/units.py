@@ -74,7 +74,7 @@ class Unit:
 
         Raises UserError if the folder contains a unit with other options, another encoder or other data.
         """
-        record = _read(UnitRecord, self.folder / RECORD)
+        record = _read(MiniatureUnitRecord, self.folder / RECORD)
         if record is None:
             return False
         if record["digest"] != self.digest:
@@ -93,7 +93,7 @@ class Unit:
 
 @strict
 @dataclass(kw_only=True)
-class UnitRecord(schema.Open):
+class MiniatureUnitRecord(schema.Open):
     """The record of a unit, with the digest by which it is recognised."""
 
     digest: str
@@ -125,7 +125,7 @@ def _read(kind: type, path: Path) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MiniaturePlan:
     """The variants to measure, and all units that this needs.
 
     variants: in the order of `VARIANTS`. output: the output folder. inputs: name in braces → digest of the file.
