@@ -27,7 +27,26 @@ VOCAB_SIZE = 8000
 SHORTEST = 8
 """The shortest --max_seq_length, and the shortest of the sequences that --short_seq_prob shortens."""
 
+INITIALIZER_RANGE = 0.04
+"""Default of --initializer_range.
+
+The outputs of a linear layer grow with this number times the square root of the number of units: 0.04 gives a layer of
+256 units (0.64) about the outputs that 0.02 gives one of BERT's 768 units (0.55).
+"""
+
+CAUSAL_SHARE = 0.25
+"""Default of --causal_steps for a new model."""
+
 UNUSED_WITH_TOKENIZER = ("vocab_size", "lowercase")
+
+UNUSED_WITH_MODEL = (
+    *("model_type", "size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
+    *("max_position_embeddings", "initializer_range", "tie_word_embeddings", "tokenizer", *UNUSED_WITH_TOKENIZER),
+)
+"""Options that describe a new model or its tokenizer. They are None if --model_name_or_path is given."""
+
+OF_OTHERS = ("model_name_or_path", "size", "model_type", "tokenizer", "max_seq_length")
+"""Options on which the defaults of other options depend."""
 
 
 @dataclass
@@ -47,7 +66,14 @@ class PretrainingArguments:
         choices=["float32", "float16"],
     )
 
-    model_type: str = option("bert", "Architecture and tokenizer.", choices=["bert", "roberta"])
+    model_name_or_path: str | None = option(
+        None,
+        "Folder or hub id of a BERT or RoBERTa masked language model, whose pretraining is continued with its "
+        "tokenizer. By default, a new model is trained.",
+    )
+    model_type: str | None = option(
+        None, "Architecture and tokenizer of a new model (default: bert).", choices=["bert", "roberta"]
+    )
     size: str | None = option(
         None,
         "Named architecture: tiny (2 layers of 128), mini (4 of 256), small (4 of 512), base (12 of 768), with heads "
@@ -61,8 +87,11 @@ class PretrainingArguments:
     max_position_embeddings: int | None = option(
         None, "Longest input of the encoder in tokens (default: --max_seq_length; positions beyond it stay untrained)."
     )
-    initializer_range: float = option(0.02, "Standard deviation of the initial weights.")
-    tie_word_embeddings: bool = option(True, "Use the word embeddings as the output layer too.")
+    initializer_range: float | None = option(
+        None,
+        f"Standard deviation of the initial weights other than embeddings (default: {INITIALIZER_RANGE}).",
+    )
+    tie_word_embeddings: bool | None = flag("Use the word embeddings as the output layer too (default: true).")
 
     tokenizer: str | None = option(
         None, "Folder or hub id of an existing tokenizer. By default, a tokenizer is trained on the text."
@@ -78,7 +107,7 @@ class PretrainingArguments:
     validation_file: str | None = option(None, "Text file that is used to measure the model in place of a share.")
     max_seq_length: int = option(128, "Length in tokens of the sequences that lines are packed into.")
     short_seq_prob: float = option(0.1, f"Share of sequences of random shorter length, from {SHORTEST} tokens on.")
-    mlm_probability: float = option(0.2, "Share of tokens that are masked in training (whole words: share of words).")
+    mlm_probability: float = option(0.3, "Share of tokens that are masked in training (whole words: share of words).")
     whole_word_mask: bool = option(False, "Mask all tokens of a word together; all of them become the mask token.")
     pretraining_dropout: float = option(0.0, "Dropout during pretraining, of hidden states and attention.")
     final_dropout: float = option(
@@ -88,6 +117,11 @@ class PretrainingArguments:
     )
 
     max_steps: int = option(10_000, "Number of optimiser steps.")
+    causal_steps: float | None = option(
+        None,
+        "Steps at the start in which the model predicts each next token from the tokens before it, until it predicts "
+        f"masked tokens; below 1, their share of all steps (default: {CAUSAL_SHARE}; 0 with --model_name_or_path).",
+    )
     per_device_train_batch_size: int = option(32, "Sequences per batch.")
     gradient_accumulation_steps: int = option(1, "Batches per optimiser step.")
     learning_rate: float = option(1e-3, "Highest learning rate of AdamW.")
@@ -99,7 +133,7 @@ class PretrainingArguments:
     warmup_steps: float = option(0.05, "Steps in which the learning rate rises; below 1, their share of all steps.")
     weight_decay: float = option(0.01, "Weight decay of AdamW.")
     adam_beta2: float = option(0.98, "Second beta of AdamW.")
-    adam_epsilon: float = option(1e-6, "Epsilon of AdamW.")
+    adam_epsilon: float = option(1e-8, "Epsilon of AdamW.")
     max_grad_norm: float = option(1.0, "Gradients are scaled down to this norm.")
     seed: int = option(0, "Seed of the weights, the order of the sequences and the masks.")
     fp16: bool = option(False, "Mixed precision with float16; needs a GPU.")
@@ -131,10 +165,18 @@ class PretrainingArguments:
             "mlm_probability",
             "validation_share",
         ):
-            require(getattr(self, name) > 0, f"--{name}", getattr(self, name), "greater than 0")
+            given = getattr(self, name)
+            require(given is None or given > 0, f"--{name}", given, "greater than 0")
         require_seed("seed", self.seed)
 
     def _require_no_conflict(self) -> None:
+        if self.model_name_or_path is not None:
+            for name in UNUSED_WITH_MODEL:
+                if getattr(self, name) is not None:
+                    raise UserError(
+                        f"--{name} has no effect with --model_name_or_path, whose model and tokenizer are used "
+                        "unchanged; leave it out"
+                    )
         if self.tokenizer is not None:
             for name in UNUSED_WITH_TOKENIZER:
                 if getattr(self, name) is not None:
@@ -156,19 +198,19 @@ class PretrainingArguments:
         """The exact share of blocks that are held out."""
         return Fraction(str(self.validation_share))
 
+    @property
+    def causal_count(self) -> int:
+        """The number of steps in which the model predicts next tokens; a share of all steps is rounded down."""
+        return int(self.causal_steps if self.causal_steps >= 1 else self.causal_steps * self.max_steps)
+
     def command(self) -> str:
         """Return the command line of this pretraining, with those options that are not at their defaults."""
-        usual = PretrainingArguments(
-            output_dir=self.output_dir,
-            size=self.size,
-            model_type=self.model_type,
-            tokenizer=self.tokenizer,
-            max_seq_length=self.max_seq_length,
-        )
-        named = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
-        always = ("size", "model_type", "tokenizer", "max_seq_length")
-        given = [one for one in named if one in always or getattr(self, one) != getattr(usual, one)]
-        return " ".join(f"--{name} {getattr(self, name)}" for name in given)
+        plain = PretrainingArguments(output_dir=self.output_dir)
+        same = PretrainingArguments(output_dir=self.output_dir, **{name: getattr(self, name) for name in OF_OTHERS})
+        usual = {one.name: getattr(plain if one.name in OF_OTHERS else same, one.name) for one in fields(self)}
+        given = {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+        whole = {name: int(value) for name, value in given.items() if isinstance(value, float) and value.is_integer()}
+        return " ".join(f"--{name} {value}" for name, value in {**given, **whole}.items())
 
     def recorded(self) -> dict[str, Any]:
         """Return the options that the result depends on, and how it is saved, by name."""
@@ -189,6 +231,7 @@ _RANGES: Mapping[str, tuple[float, float | None]] = {
     "pretraining_dropout": (0, 0.9),
     "final_dropout": (0, 0.9),
     "max_steps": (1, None),
+    "causal_steps": (0, None),
     "per_device_train_batch_size": (1, None),
     "gradient_accumulation_steps": (1, None),
     "learning_rate": (0, 10),
@@ -207,8 +250,29 @@ def _default(name: str) -> Any:
 
 
 def _settle(args: PretrainingArguments) -> None:
-    """Replace the numbers that are None by those of the named architecture; raise UserError if they do not fit."""
+    """Replace values that are None by those that depend on other options; raise UserError if they do not fit."""
+    if args.model_name_or_path is None:
+        _settle_model(args)
+    if args.causal_steps is None:
+        args.causal_steps = CAUSAL_SHARE if args.model_name_or_path is None else 0.0
+    if args.causal_count >= args.max_steps:
+        raise UserError(
+            f"--causal_steps {args.causal_steps:g} leaves none of the {args.max_steps} steps for masked tokens; give "
+            "fewer steps, or a share below 1"
+        )
+    if args.warmup_steps > args.max_steps:
+        raise UserError(
+            f"--warmup_steps {args.warmup_steps:g} is more than --max_steps {args.max_steps}; give fewer steps, or a "
+            "share below 1"
+        )
+
+
+def _settle_model(args: PretrainingArguments) -> None:
+    """Replace the values of a new model that are None; raise UserError if its numbers do not fit."""
     size = SIZES[args.size or "mini"]
+    args.model_type = args.model_type or "bert"
+    args.initializer_range = args.initializer_range or INITIALIZER_RANGE
+    args.tie_word_embeddings = args.tie_word_embeddings is not False
     args.num_hidden_layers = args.num_hidden_layers or size.layers
     args.hidden_size = args.hidden_size or size.hidden
     args.num_attention_heads = args.num_attention_heads or max(1, args.hidden_size // HEAD_SIZE)
@@ -226,9 +290,4 @@ def _settle(args: PretrainingArguments) -> None:
         raise UserError(
             f"--max_seq_length {args.max_seq_length} is longer than the {args.max_position_embeddings} positions of "
             "the model; lower it, or raise --max_position_embeddings"
-        )
-    if args.warmup_steps > args.max_steps:
-        raise UserError(
-            f"--warmup_steps {args.warmup_steps:g} is more than --max_steps {args.max_steps}; give fewer steps, or a "
-            "share below 1"
         )

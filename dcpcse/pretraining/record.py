@@ -19,6 +19,9 @@ CARD = "README.md"
 CURVE = "curve.png"
 TEMPLATE = Path(__file__).with_name("encoder_card.md.j2")
 
+NEXT, MASKED, BOTH = "next tokens", "masked tokens", "next tokens, then masked tokens"
+"""What the model predicts in the steps of a training loss."""
+
 CURVE_ROWS = 12
 """Maximum number of rows of the card's table of figures over steps."""
 
@@ -43,6 +46,13 @@ class _File(schema.Open):
 
 @strict
 @dataclass(kw_only=True)
+class _Base(schema.Open):
+    name_or_path: str = schema.text()
+    weights: str = schema.sha256()
+
+
+@strict
+@dataclass(kw_only=True)
 class PretrainingRecord(schema.Open):
     """The content of `pretraining.json`; docs/pretraining.md describes its keys."""
 
@@ -51,6 +61,7 @@ class PretrainingRecord(schema.Open):
     text: _File
     validation_text: _File | None = None
     tokenizer: dict[str, str] = schema.sha256()
+    base: _Base | None = None
     curve: list[_Point] = field(default_factory=list)
     training_log: list[dict] = field(default_factory=list)
     unigram: dict[str, int | float] = schema.finite(default_factory=dict)
@@ -65,13 +76,18 @@ def read_record(folder: Path) -> dict[str, Any]:
     return schema.read(PretrainingRecord, folder / RECORD)
 
 
-def logged(history: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def logged(history: Sequence[Mapping[str, Any]], causal_steps: int) -> dict[str, list[dict[str, Any]]]:
     """Return `curve` and `training_log` of the record from the log of transformers' Trainer.
 
-    A resumed run measures the model again at the step that it resumes from; the last entry of a step counts.
+    A resumed run measures the model again at the step that it resumes from; the last entry of a step counts. Each
+    loss is the mean over the steps since the entry before. causal_steps: number of steps of next-token prediction.
     """
     curve = {line["step"]: _point(line) for line in history if "eval_loss" in line}
     training = {line["step"]: _training_line(line) for line in history if "loss" in line}
+    before = 0
+    for step, line in training.items():
+        line["predicts"] = NEXT if step <= causal_steps else BOTH if before < causal_steps else MASKED
+        before = step
     return {"curve": list(curve.values()), "training_log": list(training.values())}
 
 
@@ -104,12 +120,12 @@ def write_card(
     picture: whether the folder contains the picture of the curve. about_text: the origin of the text, in Markdown.
     license: the identifier of the licence on the Hub. license_text: the section about the licence.
     """
-    options = record["options"]
+    options, kind = record["options"], record["architecture"]["model_type"]
     metadata = ModelCardData(
         license=license,
         library_name="transformers",
         pipeline_tag="fill-mask",
-        tags=[options["model_type"], "masked-language-model"],
+        tags=[kind, "masked-language-model"],
     )
     curve = record["curve"]
     every = -(-len(curve) // CURVE_ROWS)
@@ -125,6 +141,6 @@ def write_card(
         picture=CURVE if picture else None,
         about_text=about_text,
         license_text=license_text,
-        mask="[MASK]" if options["model_type"] == "bert" else "<mask>",
+        mask="[MASK]" if kind == "bert" else "<mask>",
     )
     return f"{card}\n"

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor
-from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from dcpcse.encoders.backbones import quiet
 from dcpcse.pretraining.arguments import PretrainingArguments
 from dcpcse.pretraining.encoder_folder import Picture, write_encoder
+from dcpcse.pretraining.model import Base, architecture, build_model, load_base
 from dcpcse.pretraining.record import RECORD, logged, read_record
 from dcpcse.pretraining.sequences import (
     MEASURED_SHARE,
@@ -80,15 +81,19 @@ def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Pictu
             notify(f"{output} contains a finished pretraining; it remains unchanged")
             return before
         checkpoint = last_complete_checkpoint(output) if before else None
-        tokenizer = _tokenizer(output, parts[0], args, before if checkpoint else None)
+        base = None if args.model_name_or_path is None else load_base(args)
+        tokenizer = _tokenizer(output, parts[0], args, base, before if checkpoint else None)
         corpus = build_corpus(*parts, tokenizer, args)
-        model = build_model(args, tokenizer)
+        model = build_model(args, tokenizer, corpus.train.counts()) if base is None else base.model
         record = {
             "finished": False,
             "options": args.recorded(),
             "text": source.facts(),
             "validation_text": other and other.facts(),
             "tokenizer": {"tokenizer.json": ""},
+            "base": base and {"name_or_path": args.model_name_or_path, "weights": base.digest},
+            "architecture": architecture(model),
+            "causal_steps": args.causal_count,
             "parameters": sum(weight.numel() for weight in model.parameters()),
             "vocabulary_size": len(tokenizer),
             **corpus.facts,
@@ -134,23 +139,38 @@ def require_same(folder: Path, args: PretrainingArguments, text: Text, validatio
 
 
 def _tokenizer(
-    folder: Path, lines: list[str], args: PretrainingArguments, before: Mapping[str, Any] | None
+    folder: Path,
+    lines: list[str],
+    args: PretrainingArguments,
+    base: Base | None,
+    before: Mapping[str, Any] | None,
 ) -> PreTrainedTokenizerFast:
     """Return the tokenizer of the run; of a run that is resumed, the one in its folder.
 
-    Raises UserError if that one, or the one that --tokenizer names, is not that of the record.
+    Raises UserError if that one, or the one that --tokenizer names, or the model that is continued, is not that of
+    the record.
     """
+
+    def given() -> PreTrainedTokenizerFast:
+        return make_tokenizer(lines, args) if base is None else base.tokenizer
+
     if before is None:
-        return make_tokenizer(lines, args)
+        return given()
     if file_sha256(folder / "tokenizer.json") != before["tokenizer"]["tokenizer.json"]:
         raise UserError(
             f"--resume: {folder / 'tokenizer.json'} has changed since the start; start again in a new folder"
         )
-    if args.tokenizer is not None:
-        given = _saved_digest(folder, make_tokenizer(lines, args))
-        if given != before["tokenizer"]:
+    if base is not None and base.digest != before["base"]["weights"]:
+        raise UserError(
+            f"--resume: the weights of --model_name_or_path {args.model_name_or_path} have changed since the start; "
+            "give the same model"
+        )
+    if args.tokenizer is not None or base is not None:
+        option = "tokenizer" if base is None else "model_name_or_path"
+        if _saved_digest(folder, given()) != before["tokenizer"]:
             raise UserError(
-                f"--resume: --tokenizer {args.tokenizer} has changed since the start; give the same tokenizer"
+                f"--resume: the tokenizer of --{option} {getattr(args, option)} has changed since the start; give the "
+                "same tokenizer"
             )
     with quiet():
         return AutoTokenizer.from_pretrained(folder)
@@ -204,38 +224,6 @@ def build_corpus(
     return PackedCorpus(data, batches, characters, facts)
 
 
-def build_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """Return a new masked language model with random weights by the seed of the run."""
-    transformers.set_seed(args.seed)
-    with quiet():
-        return _MODELS[args.model_type](_config(args, tokenizer))
-
-
-_MODELS = {"bert": transformers.BertForMaskedLM, "roberta": transformers.RobertaForMaskedLM}
-
-
-def _config(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig:
-    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "initializer_range")
-    common = {
-        **{name: getattr(args, name) for name in (*sizes, "tie_word_embeddings")},
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "max_position_embeddings": args.max_position_embeddings,
-        "hidden_dropout_prob": args.pretraining_dropout,
-        "attention_probs_dropout_prob": args.pretraining_dropout,
-    }
-    if args.model_type == "bert":
-        return transformers.BertConfig(**common)
-    # As in the published models: positions are counted from the id of the padding token + 1.
-    return transformers.RobertaConfig(
-        **{**common, "max_position_embeddings": args.max_position_embeddings + tokenizer.pad_token_id + 1},
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-        bos_token_id=tokenizer.cls_token_id,
-        eos_token_id=tokenizer.sep_token_id,
-    )
-
-
 def trainer_arguments(args: PretrainingArguments, *, measures_first: bool) -> transformers.TrainingArguments:
     """Return the arguments of transformers' Trainer. measures_first: whether the model is measured before training."""
     same = (
@@ -282,6 +270,7 @@ def _train(
         corpus.train,
         batches=corpus.batches,
         characters=corpus.characters,
+        causal_steps=args.causal_count,
         callbacks=[progress],
     )
     if checkpoint:
@@ -299,7 +288,7 @@ def _train(
             )
         if not any(line["step"] == args.max_steps for line in trainer.state.log_history if "eval_loss" in line):
             trainer.evaluate()
-    found = logged(trainer.state.log_history)
+    found = logged(trainer.state.log_history, args.causal_count)
     figures = {name: value for name, value in found["curve"][-1].items() if name not in ("step", "tokens_seen")}
     return {
         **found,
@@ -312,11 +301,12 @@ def _train(
 
 def _summary(corpus: PackedCorpus, model: PreTrainedModel, args: PretrainingArguments) -> str:
     training, held = corpus.facts["training"], corpus.facts["held_out"]
+    causal = f"; next tokens until step {args.causal_count:,}, then masked tokens" if args.causal_count else ""
     sequences = args.max_steps * args.per_device_train_batch_size * args.gradient_accumulation_steps
     return (
         f"{training['lines']:,} lines for training ({training['tokens']:,} tokens, {training['sequences']:,} "
         f"sequences), {held['lines']:,} held out; {sum(one.numel() for one in model.parameters()):,} parameters; "
-        f"{sequences / training['sequences']:.1f} passes through the text"
+        f"{sequences / training['sequences']:.1f} passes through the text{causal}"
     )
 
 

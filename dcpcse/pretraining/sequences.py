@@ -54,6 +54,10 @@ class PackedSequences(Dataset):
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
+    def counts(self) -> Tensor:
+        """Return how often each token (vocabulary,) occurs in the text, with a [SEP] after each line."""
+        return torch.from_numpy(np.bincount(self.tokens, minlength=len(self.special)))
+
     def __getitem__(self, index: int) -> dict[str, Sequence[Any]]:
         where = slice(self.bounds[index], self.bounds[index + 1])
         part, starts = self.tokens[where], self.starts[where]

@@ -1,4 +1,4 @@
-"""Train a masked language model with logits at the masked positions only."""
+"""Train a language model on next tokens, then on masked tokens, with logits at the predicted positions only."""
 
 import math
 import time
@@ -32,22 +32,30 @@ class MaskedLMTrainer(transformers.Trainer):
     """A transformers Trainer for BERT and RoBERTa that computes logits at the masked positions only.
 
     Without the logits of the other positions, a step of a small model with a vocabulary of 8,000 takes about 2/3 of
-    the time. batches: those of the evaluation. characters (vocabulary,): length of each token.
+    the time. batches: those of the evaluation. characters (vocabulary,): length of each token. causal_steps: number of
+    steps at the start in which the model predicts next tokens.
     """
 
     def __init__(
-        self, *args: Any, batches: Sequence[Mapping[str, Tensor]], characters: np.ndarray, **others: Any
+        self,
+        *args: Any,
+        batches: Sequence[Mapping[str, Tensor]],
+        characters: np.ndarray,
+        causal_steps: int = 0,
+        **others: Any,
     ) -> None:
         super().__init__(*args, eval_dataset=[0], **others)
+        self.causal_steps = causal_steps
         self.batches, self.characters = batches, torch.from_numpy(characters)
         self.model_accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it among accumulated batches
         self.remove_callback(PrinterCallback)
 
     def compute_loss(self, model: nn.Module, inputs: Mapping[str, Tensor], *args: Any, **others: Any) -> Tensor:
-        """Return the mean cross entropy (nats) of the masked tokens, 0 if no token is masked."""
+        """Return the mean cross entropy (nats) of the next tokens or of the masked ones, 0 if no token is masked."""
+        logits_of = next_token_logits if self.state.global_step < self.causal_steps else masked_logits
         # Mixed precision is set up for the model's forward, which is not called.
         with self.accelerator.autocast():
-            logits, labels = masked_logits(model, inputs)
+            logits, labels = logits_of(model, inputs)
         return F.cross_entropy(logits.float(), labels, reduction="mean" if len(labels) else "sum")
 
     def repeat_masks(self, checkpoint: Path) -> None:
@@ -111,8 +119,26 @@ def masked_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tenso
     hidden = model.base_model(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state
     chosen = inputs["labels"].flatten() != -100
     places = chosen.nonzero().squeeze(-1)
-    head = model.get_submodule("cls" if hasattr(model, "cls") else "lm_head")
-    return head(hidden.flatten(0, 1).index_select(0, places)), inputs["labels"].flatten().index_select(0, places)
+    logits = _head(model)(hidden.flatten(0, 1).index_select(0, places))
+    return logits, inputs["labels"].flatten().index_select(0, places)
+
+
+def next_token_logits(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return logits (n, vocabulary) for the n next tokens of a batch, and these tokens (n,).
+
+    The model reads the tokens as they were before masking, and a position attends to itself and those before it. The
+    special tokens that end lines are predicted too; padding is not.
+    """
+    labels, present = inputs["labels"], inputs["attention_mask"].bool()
+    ids = torch.where(labels == -100, inputs["input_ids"], labels)
+    earlier = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
+    hidden = model.base_model(ids, earlier & present[:, None, None, :]).last_hidden_state[:, :-1]
+    following = present[:, 1:]
+    return _head(model)(hidden[following]), ids[:, 1:][following]
+
+
+def _head(model: nn.Module) -> nn.Module:
+    return model.get_submodule("cls" if hasattr(model, "cls") else "lm_head")
 
 
 class Progress(TrainerCallback):

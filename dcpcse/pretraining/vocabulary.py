@@ -27,7 +27,7 @@ def make_tokenizer(lines: Iterable[str], args: PretrainingArguments) -> PreTrain
     Raises UserError if a tokenizer lacks a special token, or if the text has too few words for the vocabulary.
     """
     if args.tokenizer is not None:
-        tokenizer = require_masking(load_tokenizer(args.tokenizer, LoadOptions()), args.tokenizer)
+        tokenizer = require_masking(load_tokenizer(args.tokenizer, LoadOptions()), f"--tokenizer {args.tokenizer}")
     elif args.model_type == "bert":
         tokenizer = train_word_piece(lines, args.vocab_size, args.lowercase)
     else:
@@ -41,20 +41,26 @@ def make_tokenizer(lines: Iterable[str], args: PretrainingArguments) -> PreTrain
         raise UserError(
             f"--vocab_size {args.vocab_size}: the letters and special tokens alone are {len(tokenizer)}; raise it"
         )
-    tokenizer.model_max_length = args.max_position_embeddings
-    tokenizer.backend_tokenizer.no_truncation()  # lines are packed in full, whatever a loaded tokenizer does
+    return prepared(tokenizer, args.max_position_embeddings)
+
+
+def prepared(tokenizer: PreTrainedTokenizerFast, positions: int) -> PreTrainedTokenizerFast:
+    """Return a tokenizer for a model of so many positions that neither truncates nor pads the lines to be packed."""
+    tokenizer.model_max_length = positions
+    tokenizer.backend_tokenizer.no_truncation()  # a loaded tokenizer may have been saved with it
     tokenizer.backend_tokenizer.no_padding()
     return tokenizer
 
 
-def require_masking(tokenizer: PreTrainedTokenizerFast, place: str) -> PreTrainedTokenizerFast:
-    """Return a tokenizer; raise UserError unless it is a fast one with all special tokens that pretraining needs."""
+def require_masking(tokenizer: PreTrainedTokenizerFast, given: str) -> PreTrainedTokenizerFast:
+    """Return a tokenizer; raise UserError unless it is a fast one with all special tokens that pretraining needs.
+
+    given: the option that names it, and its value.
+    """
     if not tokenizer.is_fast:
-        raise UserError(f"--tokenizer {place} has no tokenizer.json; give the tokenizer of the library tokenizers")
+        raise UserError(f"{given} has no tokenizer.json; give the tokenizer of the library tokenizers")
     if missing := [role.replace("_", " ") for role in ROLES if getattr(tokenizer, f"{role}_id") is None]:
-        raise UserError(
-            f"--tokenizer {place} has no {', '.join(missing)}; give the tokenizer of a BERT or RoBERTa model"
-        )
+        raise UserError(f"{given} has no {', '.join(missing)}; give the tokenizer of a BERT or RoBERTa model")
     return tokenizer
 
 

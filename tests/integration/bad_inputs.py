@@ -117,6 +117,11 @@ def _without_a_layer(folder: Path) -> None:
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def _without_lm_head(folder: Path) -> None:
+    kept = {n: t for n, t in load_file(folder / "model.safetensors").items() if not n.startswith("cls.")}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def _all_zero(folder: Path) -> None:
     zeros = {name: torch.zeros_like(tensor) for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(zeros, folder / "model.safetensors", metadata={"format": "pt"})
@@ -167,6 +172,7 @@ TRY = "search-hyperparameters --search dcpcse --output_dir out"
 ROW = "reproduce dcpcse/table1/unsupervised/SimCSE-BERT-base --unsup_file train.txt --base bert --output_dir out"
 MINIATURE = "reproduce --miniature --base bert --unsup_file train.txt --output_dir out"
 PRETRAINED = "--output_dir out --size tiny --max_steps 1 --use_cpu --validation_share 0.2"
+CONTINUED = "--output_dir out --max_steps 1 --use_cpu --validation_share 0.2 --max_seq_length 16 --model_name_or_path"
 NO_MASK = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", "pad_token": "[PAD]"})
 VERIFIED = "dcpcse/table1/unsupervised/SimCSE-BERT-base"
 DEV = f"evaluate ... --data_dir data {STSB}"
@@ -828,6 +834,21 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("a mask for every token", f"pretrain corpus.txt {PRETRAINED} --mlm_probability 1", "--mlm_probability 1"),
         Case("no steps", f"pretrain corpus.txt {PRETRAINED} --max_steps 0", "--max_steps 0"),
         Case("more warm-up than steps", f"pretrain corpus.txt {PRETRAINED} --warmup_steps 5", "--warmup_steps 5"),
+        Case("no steps for masks", f"pretrain corpus.txt {PRETRAINED} --causal_steps 1", "--causal_steps 1"),
+        Case("a size for a given model", f"pretrain corpus.txt {PRETRAINED} --model_name_or_path bert", "--size"),
+        Case("no such model to continue", f"pretrain corpus.txt {CONTINUED} nowhere", "nowhere"),
+        Case("another architecture", f"pretrain corpus.txt {CONTINUED} distilbert", "distilbert"),
+        Case(
+            "a model without a masked-LM head",
+            f"pretrain corpus.txt {CONTINUED} copy",
+            "masked language model",
+            prepare=_copied("bert", "copy", _without_lm_head),
+        ),
+        Case(
+            "more tokens than the given model has positions",
+            f"pretrain corpus.txt {CONTINUED} bert --max_seq_length 5000",
+            "--max_seq_length 5000",
+        ),
         Case("float16 on a CPU", f"pretrain corpus.txt {PRETRAINED} --fp16", "--fp16"),
         Case(
             "a tokenizer and its size",

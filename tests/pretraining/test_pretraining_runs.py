@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import dcpcse
@@ -22,6 +22,7 @@ from dcpcse.utils.errors import UserError
 
 SIZES = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 SHORT = {"max_seq_length": 16, "max_steps": 9, "save_steps": 3, "logging_steps": 1, "eval_steps": 4, "use_cpu": True}
+SHORT["causal_steps"] = 4  # checkpoint-3 is before the change to masks
 OPTIONS = {**SIZES, **SHORT, "per_device_train_batch_size": 8, "pretraining_dropout": 0.1, "validation_share": 0.1}
 
 
@@ -74,11 +75,13 @@ def test_the_folder_is_an_encoder_with_its_head_record_and_card(whole, text):
     record = read_record(whole)
     assert [point["step"] for point in record["curve"]] == [0, 4, 8, 9]
     assert [line["step"] for line in record["training_log"]] == list(range(1, 10))
+    assert [line["predicts"] for line in record["training_log"]] == 4 * ["next tokens"] + 5 * ["masked tokens"]
     assert record["text"]["lines"] == 90 == record["training"]["lines"] + record["held_out"]["lines"]
     assert record["options"] == record["options"] | OPTIONS
     card = (whole / "README.md").read_text(encoding="utf-8")
     assert f"{record['figures']['bits_per_character']:.3f}" in card
     assert record["text"]["sha256"] in card
+    assert "In the first 4 of 9 steps the model learns to predict the next token" in card
     assert str(text.parent) not in card + json.dumps(record)
 
 
@@ -196,20 +199,48 @@ def test_python_gives_the_weights_of_the_command_and_leaves_the_process_as_it_wa
         dcpcse.pretrain(text, output_dir=result.folder, **OPTIONS)
 
 
-@pytest.mark.parametrize("options", [{"whole_word_mask": True}, {"model_type": "roberta", "vocab_size": 270}])
+@pytest.mark.parametrize("options", [{"whole_word_mask": True}, {"model_type": "roberta", "vocab_size": 280}])
 def test_other_masks_and_roberta_learn(tmp_path, options, monkeypatch):
     def missing():
         raise UserError("no matplotlib")
 
     monkeypatch.setattr(style, "require_matplotlib", missing)
-    text = tmp_path / "order.txt"
-    text.write_text("river stone bridge market tower\n" * 90, encoding="utf-8")
-    long = {"max_steps": 40, "learning_rate": 0.03, "pretraining_dropout": 0, "save_steps": 100, "eval_steps": 40}
-    assert command(text, tmp_path / "out", **{"vocab_size": 45, **options, **long}) == 0
+    text, words = tmp_path / "text.txt", ["river", "stone", "bridge", "market", "tower", "garden"]
+    lines = (" ".join([word] * 12) for word in np.random.default_rng(0).choice(words, 200))  # the context tells them
+    text.write_text("\n".join(lines), encoding="utf-8")
+    long = {"max_steps": 120, "learning_rate": 0.02, "pretraining_dropout": 0, "save_steps": 200, "eval_steps": 120}
+    long |= {"logging_steps": 60, "causal_steps": 0.25}
+    assert command(text, tmp_path / "out", **{"vocab_size": 40, **options, **long}) == 0
     curve = read_record(tmp_path / "out")["curve"]
-    assert curve[-1]["loss"] < curve[0]["loss"] - 1
+    assert curve[-1]["loss"] < curve[0]["loss"] - 0.5
+    log = read_record(tmp_path / "out")["training_log"]
+    assert [line["predicts"] for line in log] == ["next tokens, then masked tokens", "masked tokens"]
     assert not (tmp_path / "out/curve.png").exists()
     assert "curve.png" not in (tmp_path / "out/README.md").read_text(encoding="utf-8")
+
+
+def test_a_pretraining_is_continued_from_a_model_with_its_tokenizer(whole, text, tmp_path, monkeypatch, capsys):
+    base = shutil.copytree(whole, tmp_path / "base")
+    own = dict.fromkeys(SIZES)
+    how = {**own, "vocab_size": None, "causal_steps": None, "model_name_or_path": base, "max_steps": 4}
+    with monkeypatch.context() as patch:
+        stop_in_step(patch, 4, killed)
+        assert command(text, tmp_path / "out", **how) == 2
+    half = load_file(base / "model.safetensors")
+    save_file({name: weight + 1 for name, weight in half.items()}, base / "model.safetensors", {"format": "pt"})
+    assert command(text, tmp_path / "out", **how, resume=True) == 2
+    assert "the weights of --model_name_or_path" in capsys.readouterr().err
+    save_file(half, base / "model.safetensors", {"format": "pt"})
+    assert command(text, tmp_path / "out", **how, resume=True) == 0
+    first, record = read_record(whole), read_record(tmp_path / "out")
+    assert record["curve"][0]["loss"] == pytest.approx(first["figures"]["loss"], rel=1e-6)
+    assert (record["causal_steps"], record["tokenizer"]) == (0, first["tokenizer"])
+    assert record["architecture"] == first["architecture"] | {"num_hidden_layers": 1, "max_position_embeddings": 16}
+    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert f"sha256 of the weights `{record['base']['weights']}`" in card
+    assert not same_weights(whole, tmp_path / "out")
+    config = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").config
+    assert (config.hidden_dropout_prob, config.num_attention_heads) == (0.1, 2)
 
 
 def test_a_finished_pretraining_remains_unchanged(whole, text):

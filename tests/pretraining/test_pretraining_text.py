@@ -11,7 +11,7 @@ import torch
 from transformers import AutoTokenizer
 
 from dcpcse.pretraining.arguments import SIZES, PretrainingArguments
-from dcpcse.pretraining.run import build_model
+from dcpcse.pretraining.model import POSITION_DEVIATION, WORD_DEVIATION, build_model
 from dcpcse.pretraining.sequences import (
     PackedSequences,
     masked_batches,
@@ -20,7 +20,7 @@ from dcpcse.pretraining.sequences import (
     unigram_figures,
 )
 from dcpcse.pretraining.text import Text, hold_out, read_lines
-from dcpcse.pretraining.trainer import masked_logits, measure
+from dcpcse.pretraining.trainer import masked_logits, measure, next_token_logits
 from dcpcse.pretraining.vocabulary import token_characters, train_byte_level_bpe, train_word_piece
 from dcpcse.utils.errors import UserError
 
@@ -42,6 +42,11 @@ def word_piece(lines):
 @pytest.fixture(scope="module")
 def byte_level(lines):
     return train_byte_level_bpe(lines, 300)
+
+
+def new_model(tokenizer, counts=None, **options):
+    args = PretrainingArguments(output_dir="x", size="tiny", **options)
+    return build_model(args, tokenizer, torch.zeros(len(tokenizer)) if counts is None else counts)
 
 
 def test_packing_keeps_every_token_in_order_and_no_sequence_is_too_long(lines, word_piece):
@@ -113,8 +118,7 @@ def test_figures_of_a_unigram_model_by_hand():
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_figures_of_a_model_equal_those_of_its_full_logits(kind, lines, word_piece, byte_level):
     tokenizer = word_piece if kind == "bert" else byte_level
-    args = PretrainingArguments(output_dir="x", model_type=kind, size="tiny", max_seq_length=24, hidden_size=32)
-    model = build_model(args, tokenizer).eval()
+    model = new_model(tokenizer, model_type=kind, max_seq_length=24, hidden_size=32).eval()
     batches = masked_batches(PackedSequences(lines[:40], tokenizer, 24, 0.2, 0), tokenizer, 0.15, 8)
     characters = torch.from_numpy(token_characters(tokenizer))
     losses, right, letters = [], [], 0
@@ -135,9 +139,58 @@ def test_figures_of_a_model_equal_those_of_its_full_logits(kind, lines, word_pie
     assert tuple(figures.values()) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_next_tokens_are_predicted_from_the_tokens_before_them(kind, lines, word_piece, byte_level):
+    tokenizer = word_piece if kind == "bert" else byte_level
+    data = PackedSequences(lines[:20], tokenizer, 16, 0.5, 0)
+    torch.manual_seed(0)
+    batch = masking_collator(tokenizer, 0.3, words=False)([data[i] for i in range(6)])
+    lengths = batch["attention_mask"].sum(1).tolist()
+    assert len(set(lengths)) > 1  # some rows are padded
+    rows = [torch.tensor(data[i]["input_ids"]) for i in range(6)]
+    sizes = {"model_type": kind, "max_seq_length": 16, "hidden_size": 32}
+    with torch.no_grad():
+        # In a model of one layer, a position whose attention is causal has the states of the last one of a prefix.
+        model = new_model(tokenizer, num_hidden_layers=1, **sizes).eval()
+        logits, labels = next_token_logits(model, batch)
+        expected = [model(row[None, : i + 1]).logits[0, -1] for row in rows for i in range(len(row) - 1)]
+        torch.testing.assert_close(logits, torch.stack(expected))
+        assert labels.equal(torch.cat([row[1:] for row in rows]))
+        model = new_model(tokenizer, **sizes).eval()  # two layers
+        row = rows[lengths.index(max(lengths))][None]
+        given = {"attention_mask": torch.ones_like(row), "labels": torch.full_like(row, -100)}
+        before, _ = next_token_logits(model, {"input_ids": row, **given})
+        for i in range(row.shape[1] - 1):
+            changed = row.clone()
+            changed[:, i + 1 :] = torch.randint(5, len(tokenizer), changed[:, i + 1 :].shape)
+            after, _ = next_token_logits(model, {"input_ids": changed, **given})
+            torch.testing.assert_close(after[: i + 1], before[: i + 1])
+            assert i == row.shape[1] - 2 or not torch.allclose(after[i + 1 :], before[i + 1 :])
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_new_model_begins_at_the_level_of_the_unigram_model(kind, lines, word_piece, byte_level):
+    tokenizer = word_piece if kind == "bert" else byte_level
+    data = PackedSequences(lines, tokenizer, 24, 0.2, 0)
+    assert data.counts().tolist() == [Counter(data.tokens.tolist())[i] for i in range(len(tokenizer))]
+    model = new_model(tokenizer, data.counts(), model_type=kind, max_seq_length=24)
+    embeddings = model.base_model.embeddings
+    assert embeddings.word_embeddings.weight.std().item() == pytest.approx(WORD_DEVIATION, rel=0.05)
+    first = 0 if kind == "bert" else tokenizer.pad_token_id + 1
+    positions = embeddings.position_embeddings.weight[first:]
+    for place, unit in ((0, 0), (3, 5), (23, 126)):
+        angle = place / 10_000 ** (unit // 2 * 2 / 128)
+        wave = math.cos(angle) if unit % 2 else math.sin(angle)
+        assert positions[place, unit].item() == pytest.approx(POSITION_DEVIATION * math.sqrt(2) * wave, abs=1e-6)
+    assert positions.requires_grad
+    batches, characters = masked_batches(data, tokenizer, 0.15, 64), token_characters(tokenizer)
+    unigram = unigram_figures(data.tokens, data.special, masked_tokens(batches).numpy(), characters)
+    bits = measure(model, batches, torch.from_numpy(characters))["bits_per_character"]
+    assert bits == pytest.approx(unigram["bits_per_character"], rel=0.06)  # it gives [SEP] a probability, too
+
+
 def test_roberta_takes_inputs_of_the_full_length(byte_level):
-    args = PretrainingArguments(output_dir="x", model_type="roberta", size="tiny", max_seq_length=16)
-    model = build_model(args, byte_level)
+    model = new_model(byte_level, model_type="roberta", max_seq_length=16)
     assert model.config.max_position_embeddings == 18
     assert model(torch.full((1, 16), 20)).logits.shape == (1, 16, len(byte_level))
 
@@ -151,8 +204,7 @@ def test_the_named_sizes_and_ties():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_word_embeddings_are_tied_by_the_option(tied, word_piece):
-    args = PretrainingArguments(output_dir="x", size="tiny", tie_word_embeddings=tied)
-    model = build_model(args, word_piece)
+    model = new_model(word_piece, tie_word_embeddings=tied)
     assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) is tied
 
 

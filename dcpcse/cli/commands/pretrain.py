@@ -8,8 +8,8 @@ from dcpcse.utils.command_parser import Parser
 MAIN_OPTIONS = {
     "output": ("output_dir", "resume", "export_dtype"),
     "model": (
-        *("model_type", "size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
-        *("max_position_embeddings", "initializer_range", "tie_word_embeddings", "final_dropout"),
+        *("model_name_or_path", "model_type", "size", "num_hidden_layers", "hidden_size", "num_attention_heads"),
+        *("intermediate_size", "max_position_embeddings", "initializer_range", "tie_word_embeddings", "final_dropout"),
     ),
     "tokenizer": ("tokenizer", "vocab_size", "lowercase"),
     "text and masks": (
@@ -17,7 +17,7 @@ MAIN_OPTIONS = {
         *("whole_word_mask",),
     ),
     "training": (
-        *("max_steps", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
+        *("max_steps", "causal_steps", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
         *("lr_scheduler_type", "warmup_steps", "weight_decay", "adam_beta2", "adam_epsilon", "max_grad_norm"),
         *("pretraining_dropout", "seed", "fp16", "bf16", "use_cpu", "logging_steps", "eval_steps", "save_steps"),
     ),

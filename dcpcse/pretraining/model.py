@@ -1,0 +1,145 @@
+"""Build and initialise a masked language model, or load one whose pretraining is continued."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from dcpcse.encoders.backbones import fingerprints, load_masked_lm, quiet
+from dcpcse.encoders.positions import positions_of
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.pretraining.arguments import PretrainingArguments
+from dcpcse.pretraining.vocabulary import prepared, require_masking
+from dcpcse.utils.errors import UserError
+
+_MODELS = {"bert": transformers.BertForMaskedLM, "roberta": transformers.RobertaForMaskedLM}
+
+WORD_DEVIATION = 0.02
+"""Standard deviation of the initial word embeddings, as in BERT.
+
+They are the output layer too, and the sum with the positions is normalised: larger ones would hide both the unigram
+probabilities of the output bias and the positions.
+"""
+
+POSITION_DEVIATION = 0.03
+"""Standard deviation of the initial position embeddings.
+
+It is larger than that of the words, so that attention can tell from the first step which tokens are near.
+"""
+
+LONGEST_WAVE = 10_000
+"""The wavelengths of the sinusoids rise from 2 pi to this number times 2 pi (Vaswani et al., 2017, section 3.5)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """A masked language model whose pretraining is continued, its tokenizer, and the digest of its weights."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    digest: str
+
+
+def load_base(args: PretrainingArguments) -> Base:
+    """Load the model that --model_name_or_path names, in float32, with the dropout of the pretraining.
+
+    Raises UserError if it is no BERT or RoBERTa, lacks its masked-LM head or a special token, or has fewer positions
+    than --max_seq_length.
+    """
+    place = args.model_name_or_path
+    model, tokenizer = load_masked_lm(place, LoadOptions())
+    if not isinstance(model, tuple(_MODELS.values())):
+        raise UserError(
+            f"--model_name_or_path {place} is a {model.config.model_type} model; give a BERT or RoBERTa model"
+        )
+    require_masking(tokenizer, f"--model_name_or_path {place}")
+    positions = position_count(model)
+    if args.max_seq_length > positions:
+        raise UserError(
+            f"--max_seq_length {args.max_seq_length} is longer than the {positions} positions of {place}; lower it"
+        )
+    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = args.pretraining_dropout
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = args.pretraining_dropout
+    return Base(model, prepared(tokenizer, positions), fingerprints(model)[1])
+
+
+def position_count(model: PreTrainedModel) -> int:
+    """Return the length in tokens of the longest input of a BERT or RoBERTa model."""
+    positions = positions_of(model.base_model)
+    return positions.size - positions.first
+
+
+def architecture(model: PreTrainedModel) -> dict[str, Any]:
+    """Return the entry of the record that describes a model, by the names of the options."""
+    sizes = ("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    return {
+        **{name: getattr(model.config, name) for name in (*sizes, "tie_word_embeddings")},
+        "max_position_embeddings": position_count(model),
+    }
+
+
+def build_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast, counts: Tensor) -> PreTrainedModel:
+    """Return a new masked language model with random weights by the seed of the run.
+
+    counts (vocabulary,): how often each token occurs in the training text.
+    """
+    transformers.set_seed(args.seed)
+    with quiet():
+        model = _MODELS[args.model_type](_config(args, tokenizer))
+    initialize(model, counts)
+    return model
+
+
+@torch.no_grad()
+def initialize(model: PreTrainedModel, counts: Tensor) -> None:
+    """Set the initial embeddings and output bias of a new BERT or RoBERTa, whose other weights are already drawn.
+
+    Positions are sinusoids (Vaswani et al., 2017, section 3.5), which training changes: neighbours are similar from
+    the start, where random positions must be learned first. The output bias is the logarithm of the unigram
+    probabilities, (count + 1) / sum, so that the model begins at the level of the unigram model, and no steps are
+    spent on frequencies. counts (vocabulary,): how often each token occurs in the training text.
+    """
+    model.get_input_embeddings().weight.normal_(0, WORD_DEVIATION)
+    first = positions_of(model.base_model).first
+    table = model.base_model.embeddings.position_embeddings.weight[first:]
+    table.copy_(sinusoids(*table.shape))
+    table *= POSITION_DEVIATION * 2**0.5  # the mean square of a sinusoid is 1/2
+    smoothed = counts.to(torch.float32) + 1
+    model.get_output_embeddings().bias.copy_((smoothed / smoothed.sum()).log())
+
+
+def sinusoids(count: int, size: int) -> Tensor:
+    """Return position embeddings (count, size): sines in even columns, cosines of the same waves in odd ones."""
+    waves = torch.exp(-math.log(LONGEST_WAVE) * torch.arange(0, size, 2) / size)
+    angles = torch.arange(count)[:, None].float() * waves
+    table = torch.empty(count, size)
+    table[:, 0::2], table[:, 1::2] = torch.sin(angles), torch.cos(angles)[:, : size // 2]
+    return table
+
+
+def _config(args: PretrainingArguments, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig:
+    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "initializer_range")
+    common = {
+        **{name: getattr(args, name) for name in (*sizes, "tie_word_embeddings")},
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "max_position_embeddings": args.max_position_embeddings,
+        "hidden_dropout_prob": args.pretraining_dropout,
+        "attention_probs_dropout_prob": args.pretraining_dropout,
+    }
+    if args.model_type == "bert":
+        return transformers.BertConfig(**common)
+    # As in the published models: positions are counted from the id of the padding token + 1.
+    return transformers.RobertaConfig(
+        **{**common, "max_position_embeddings": args.max_position_embeddings + tokenizer.pad_token_id + 1},
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        bos_token_id=tokenizer.cls_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+    )
