@@ -22,7 +22,7 @@ from dcpcse.utils.embedded import EMBEDDED_ENCODER
 SAMPLE = ROOT / "data/sample"
 SENTENCES = SAMPLE / "sentences.txt"
 SETTING = {"mlp_only_train": True, "pre_seq_len": 16, "position_offset": 0, "temp": 0.05}
-SETTING |= {"per_device_train_batch_size": 32, "max_seq_length": 16, "max_steps": 30, "learning_rate": 3e-2, "seed": 0}
+SETTING |= {"per_device_train_batch_size": 32, "max_seq_length": 16, "max_steps": 80, "learning_rate": 1e-1, "seed": 0}
 SETTING |= {"save_strategy": "no", "logging_steps": 10, "use_cpu": True, "disable_tqdm": True}
 
 Train = Callable[[], dcpcse.TrainingResult]

@@ -21,9 +21,9 @@ UNTOUCHED_CLS, TRAINED_CLS, TRAINED_MEAN = "untouched [CLS]", "trained [CLS]", "
 
 COMMON: Mapping[str, Any] = {
     "method": "dcpcse",
-    "per_device_train_batch_size": 64,
+    "per_device_train_batch_size": 32,
+    "max_seq_length": 16,
     "max_steps": 100,
-    "learning_rate": 1e-2,
     "position_offset": 0,
     "save_strategy": "no",
     "logging_steps": 25,
@@ -31,12 +31,12 @@ COMMON: Mapping[str, Any] = {
 """Options of every training. docs/quickstart.md, "Why these settings", has the figures by which they were chosen."""
 
 UNSUPERVISED: Mapping[str, Mapping[str, Any]] = {
-    TRAINED_CLS: {"pooler_type": "cls", "pre_seq_len": 16, "mlp_only_train": True},
-    TRAINED_MEAN: {"pooler_type": "avg", "pre_seq_len": 16},
+    TRAINED_CLS: {"learning_rate": 1e-1, "pooler_type": "cls", "pre_seq_len": 16, "mlp_only_train": True},
+    TRAINED_MEAN: {"learning_rate": 3e-3, "pooler_type": "avg", "pre_seq_len": 16},
 }
 SUPERVISED: Mapping[str, Mapping[str, Any]] = {
-    TRAINED_CLS: {"pooler_type": "cls", "pre_seq_len": 12},
-    TRAINED_MEAN: {"pooler_type": "avg", "pre_seq_len": 12},
+    TRAINED_CLS: {"learning_rate": 1e-1, "pooler_type": "cls", "pre_seq_len": 12},
+    TRAINED_MEAN: {"learning_rate": 3e-3, "pooler_type": "avg", "pre_seq_len": 12},
 }
 """Row of the table → its other options. Prompt lengths and use of the head are those of DCPCSE's Table 3 for BERT."""
 
