@@ -18,6 +18,8 @@ from dcpcse.cli.main import COMMANDS, find_command, main
 PAGE = ROOT / "docs/bad-input.md"
 OF_THIS_MACHINE = r"(?<=is )[0-9a-f]{12}(?=…)|(?<=not )[0-9a-f]{12}(?=…)| \(char \d+\)"
 """Digests of trained numbers, and places in files that hold paths."""
+OF_THIS_PROCESS = r"(?<=gives only )\d+(?= tokens)|(?<=to at most )\d+(?=, or give more text)"
+"""Sizes of vocabularies: the library tokenizers breaks ties differently in every process."""
 PROGRESS = re.compile(r"(encode|score): +\d+%")
 WRITES = bool(os.environ.get("DCPCSE_WRITE_TABLE"))
 CASES = {f"{group}: {case.name}": (group, case) for group, cases in GROUPS.items() for case in cases}
@@ -103,7 +105,7 @@ def test_a_mistake_ends_in_one_line_and_changes_nothing(key, desk, laid_out, mes
     assert case.given in message
     assert state(desk) == before
     neutral = message.replace(f"{desk}/", "").replace(str(desk), ".").replace(str(tmp_path), "CACHE")
-    neutral = re.sub(OF_THIS_MACHINE, "", neutral)
+    neutral = re.sub(OF_THIS_PROCESS, "90", re.sub(OF_THIS_MACHINE, "", neutral))
     if WRITES:
         messages[key] = neutral
     assert messages[key] == neutral
