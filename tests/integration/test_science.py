@@ -31,7 +31,7 @@ Train = Callable[[], dcpcse.TrainingResult]
 @pytest.fixture(scope="module")
 def pairs_of_dev() -> senteval.ScoredPairs:
     """The 200 dev pairs of the sample, none of whose sentences is trained on."""
-    pairs, _ = senteval.load_pairs("STSBenchmark", SAMPLE, "dev", official=False)
+    (pairs,) = senteval.load_pairs("STSBenchmark", SAMPLE, "dev", official=False)
     assert len(pairs.gold) == 200
     assert not {*pairs.first, *pairs.second} & set(SENTENCES.read_text(encoding="utf-8").splitlines())
     return pairs
