@@ -56,7 +56,9 @@ def test_a_killed_reproduction_leaves_no_training_behind_and_goes_on_with_what_i
     output = tmp_path / "out"
     argv = [SCPCSE, DCPCSE, *options, "--output_dir", str(output)]
     begun = subprocess.Popen([sys.executable, "-m", "dcpcse", "reproduce", *argv], cwd=ROOT, stderr=subprocess.DEVNULL)
-    wait_for(lambda: units(output) and (output / DCPCSE / "seed-0/log.txt").is_file())
+    # Only files are asked for: a folder that the command is just creating cannot be listed.
+    ended, begun_next = output / SCPCSE / "seed-0/scores.json", output / DCPCSE / "seed-0/log.txt"
+    wait_for(lambda: ended.is_file() and begun_next.is_file())
     children = psutil.Process(begun.pid).children(recursive=True)
     assert children
     begun.send_signal(signal.SIGKILL)
