@@ -26,8 +26,9 @@ from dcpcse.utils.errors import UserError
 TASK = "STSBenchmark"
 SPLITS = ("dev", "test")
 
-
 _PLAIN = Choice()
+_UNBIASED = Choice(remove=BIAS_NAMES)
+_IN_TEMPLATE = Choice(template=Template.parse(FIRST_TEMPLATE))
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,6 @@ class Untouched:
     pooler: str
     choice: Choice = _PLAIN
 
-
-_UNBIASED = Choice(remove=BIAS_NAMES)
-_IN_TEMPLATE = Choice(template=Template.parse(FIRST_TEMPLATE))
 
 SHOWN = (
     Untouched("[CLS]", "cls_before_pooler"),

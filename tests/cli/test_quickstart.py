@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import signal
 import socket
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import dcpcse
 from dcpcse.cli.commands import quickstart
 from dcpcse.cli.main import main
 from dcpcse.experiments.sample_scores import SampleReport, SampleScores, build_untouched
+from dcpcse.training.trainer import Trainer
 
 PAIRS = "downstream/STS/STSBenchmark"
 
@@ -93,6 +95,25 @@ def test_it_trains_measures_and_says_what_won(options, tiny, few, short, tmp_pat
     assert shown.rstrip().splitlines()[-1].startswith("trained [CLS] is ")
     (repeated,) = re.findall(r"^the same training: python train.py (.*)", shown, re.MULTILINE)
     assert ("triplets.csv" in repeated) == ("--seed 3" in repeated) == bool(options)
+
+
+def test_an_interruption_gives_advice_that_quickstart_can_follow(tiny, few, short, tmp_path, monkeypatch, capfd):
+    step = Trainer.training_step
+
+    def interrupted(*args, **kwargs):
+        signal.raise_signal(signal.SIGINT)
+        return step(*args, **kwargs)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    words = ["quickstart", "--base", tiny("bert"), "--data", str(few), "--output_dir", str(tmp_path / "out")]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "training_step", interrupted)
+        assert main(words) == 130
+    signal.signal(signal.SIGINT, before)
+    said = capfd.readouterr().err
+    assert said.splitlines()[-1] == "SIGINT: stopped; the same command starts again"
+    assert "--resume" not in said
+    assert main(words) == 0
 
 
 def test_poolers_that_an_encoder_lacks_are_left_out(tiny, caplog):

@@ -1,6 +1,7 @@
 """`dcpcse quickstart`: train deep prompts of a small encoder on the sample, and compare them with the encoder."""
 
 import shlex
+import signal
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from dcpcse.utils.embedded import EMBEDDED_ENCODER, embedded_encoder
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import SEED
 from dcpcse.utils.parsing import read_text
+from dcpcse.utils.signals import Interrupted
 
 if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -122,15 +124,15 @@ def _training_words(args: Namespace, row: str, folder: Path) -> list[str]:
 
 
 def _train(words: Sequence[str]) -> float:
-    """Run the code of train.py, and return the seconds that it took."""
-    from dcpcse.cli.parse import parse_training
-    from dcpcse.training.run import run_training
-    from dcpcse.training.validate_arguments import require_valid
+    """Run train.py, and return the seconds that it took. Raises Interrupted after a signal."""
+    from dcpcse.cli.main import find_command
 
     started = time.perf_counter()
-    options, given = parse_training(words)
-    require_valid(options, given)
-    run_training(options, given)
+    try:
+        find_command("train")(words)
+    except KeyboardInterrupt as error:  # its message recommends --resume, which this command does not have
+        stop = Interrupted(getattr(error, "number", signal.SIGINT))
+        raise Interrupted(stop.number, f"{stop.name}: stopped; the same command starts again") from error
     return time.perf_counter() - started
 
 
