@@ -19,6 +19,7 @@ from hub_server import serving
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
+from dcpcse.pretraining.vocabulary import BERT_SPECIAL, ROBERTA_SPECIAL, ROLES
 from dcpcse.utils.embedded import embedded_encoder
 
 huggingface_hub.constants.HF_HUB_OFFLINE = True  # the variable of that name is read at import, before this file
@@ -59,9 +60,6 @@ CONFIGS = {
     "deberta-v2": {"max_position_embeddings": 96, "relative_attention": True, "pos_att_type": "p2c|c2p"},
     "mpnet": {"max_position_embeddings": 98, "pad_token_id": 1},
 }
-ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-ROBERTA_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -83,7 +81,7 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
-def _byte_level_bpe(special: list[str]) -> Tokenizer:
+def _byte_level_bpe(special: tuple[str, ...]) -> Tokenizer:
     split = pre_tokenizers.ByteLevel(add_prefix_space=False)
     merges = _learn_merges([word for s in SENTENCES for word, _ in split.pre_tokenize_str(s)], 140)
     tokens = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
@@ -116,13 +114,13 @@ def _merge(word: list[str], pair: tuple[str, str]) -> list[str]:
     return merged
 
 
-def _word_piece(special: list[str]) -> Tokenizer:
+def _word_piece(special: tuple[str, ...]) -> Tokenizer:
     normalizer, split = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     words = {word for s in SENTENCES for word, _ in split.pre_tokenize_str(normalizer.normalize_str(s))}
     letters = sorted({*"".join(words), *string.ascii_lowercase, *string.digits})
     tokens = dict.fromkeys([*special, *letters, *(f"##{letter}" for letter in letters), *sorted(words)])
     tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token=special[1]))
-    tokenizer.add_special_tokens(special)
+    tokenizer.add_special_tokens(list(special))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, split
     return tokenizer
 

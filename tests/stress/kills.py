@@ -64,21 +64,22 @@ def build(root: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
+    from dcpcse.pretraining.vocabulary import BERT_SPECIAL, ROLES
+
     draw = random.Random(0)
     words = [a + b + c for a in "blmr" for b in "aeo" for c in "nst"]
     sentences = [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(24)]
     (root / "train.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(special + words)}, "[UNK]"))
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*BERT_SPECIAL, *words])}, "[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special, strict=True))
+    names = dict(zip(ROLES, BERT_SPECIAL, strict=True))
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(root / "encoder")
     torch.manual_seed(0)
     size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-    config = BertConfig(vocab_size=len(special + words), max_position_embeddings=64, **size)
+    config = BertConfig(vocab_size=len(BERT_SPECIAL) + len(words), max_position_embeddings=64, **size)
     BertForMaskedLM(config).save_pretrained(root / "encoder")
     folder = root / "data/downstream/STS/STSBenchmark"
     folder.mkdir(parents=True)
