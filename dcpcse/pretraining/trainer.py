@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 from transformers.trainer_pt_utils import safe_globals
 
 from dcpcse.utils.console import notify
+from dcpcse.utils.devices import release_memory
 from dcpcse.utils.files import remove, write_json_atomic
 from dcpcse.utils.parsing import read_json
 from dcpcse.utils.run_files import checkpoints_in
@@ -177,6 +178,7 @@ class Progress(TrainerCallback):
         return f"; {timedelta(seconds=round(seconds))} left"
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        release_memory(state.global_step)  # the number of masked tokens differs between steps, and so do tensor sizes
         if self.stop.number:
             control.should_training_stop = control.should_save = True
 

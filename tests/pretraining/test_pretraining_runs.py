@@ -18,6 +18,7 @@ from dcpcse.cli.main import main
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.pretraining.record import read_record
 from dcpcse.pretraining.trainer import COMPLETE, Progress
+from dcpcse.utils.devices import RELEASE_EVERY
 from dcpcse.utils.errors import UserError
 
 SIZES = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
@@ -205,6 +206,8 @@ def test_other_masks_and_roberta_learn(tmp_path, options, monkeypatch):
         raise UserError("no matplotlib")
 
     monkeypatch.setattr(style, "require_matplotlib", missing)
+    released = []
+    monkeypatch.setattr("dcpcse.utils.devices._malloc_trim", lambda: released.append)
     text, words = tmp_path / "text.txt", ["river", "stone", "bridge", "market", "tower", "garden"]
     lines = (" ".join([word] * 12) for word in np.random.default_rng(0).choice(words, 200))  # the context tells them
     text.write_text("\n".join(lines), encoding="utf-8")
@@ -213,6 +216,7 @@ def test_other_masks_and_roberta_learn(tmp_path, options, monkeypatch):
     assert command(text, tmp_path / "out", **{"vocab_size": 40, **options, **long}) == 0
     curve = read_record(tmp_path / "out")["curve"]
     assert curve[-1]["loss"] < curve[0]["loss"] - 0.5
+    assert len(released) == 120 / RELEASE_EVERY
     log = read_record(tmp_path / "out")["training_log"]
     assert [line["predicts"] for line in log] == ["next tokens, then masked tokens", "masked tokens"]
     assert not (tmp_path / "out/curve.png").exists()
