@@ -203,14 +203,17 @@ class PretrainingArguments:
         """The number of steps in which the model predicts next tokens; a share of all steps is rounded down."""
         return int(self.causal_steps if self.causal_steps >= 1 else self.causal_steps * self.max_steps)
 
-    def command(self) -> str:
-        """Return the command line of this pretraining, with those options that are not at their defaults."""
+    def words(self) -> list[str]:
+        """Return --output_dir and the options that are not at their defaults, as words of the command line."""
         plain = PretrainingArguments(output_dir=self.output_dir)
         same = PretrainingArguments(output_dir=self.output_dir, **{name: getattr(self, name) for name in OF_OTHERS})
-        usual = {one.name: getattr(plain if one.name in OF_OTHERS else same, one.name) for one in fields(self)}
-        given = {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
-        whole = {name: int(value) for name, value in given.items() if isinstance(value, float) and value.is_integer()}
-        return " ".join(f"--{name} {value}" for name, value in {**given, **whole}.items())
+        usual = asdict(same) | {name: getattr(plain, name) for name in OF_OTHERS} | {"output_dir": None}
+        words = []
+        for name, value in asdict(self).items():
+            if value not in (None, usual[name]):
+                whole = isinstance(value, float) and value.is_integer()
+                words += [f"--{name}", str(int(value) if whole else value)]
+        return words
 
     def recorded(self) -> dict[str, Any]:
         """Return the options that the result depends on, and how it is saved, by name."""

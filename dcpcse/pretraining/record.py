@@ -1,5 +1,6 @@
 """The record and the card of a pretrained encoder."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,7 +94,7 @@ def logged(history: Sequence[Mapping[str, Any]], causal_steps: int) -> dict[str,
 
 def _command(record: Mapping[str, Any]) -> str:
     args = PretrainingArguments(output_dir="FOLDER", **record["options"])
-    return f"dcpcse pretrain {record['text']['file']} {args.command()}"
+    return shlex.join(["dcpcse", "pretrain", record["text"]["file"], *args.words()])
 
 
 def _point(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -14,6 +15,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import dcpcse
 from dcpcse.analysis.plots import style
+from dcpcse.cli.commands.pretrain import pretrain_parser
 from dcpcse.cli.main import main
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.pretraining.record import read_record
@@ -53,6 +55,14 @@ def whole(text, tmp_path_factory) -> Path:
     return folder
 
 
+def options_of_command(card: str) -> dict:
+    """The options of the command in a card, with defaults."""
+    (line,) = re.findall("^dcpcse pretrain .*", card, re.MULTILINE)
+    args, places = pretrain_parser().parse(shlex.split(line)[2:])
+    assert (places.text, args.output_dir) == ("text.txt", "FOLDER")
+    return args.recorded()
+
+
 def same_weights(one: Path, other: Path) -> bool:
     first, second = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
     return first.keys() == second.keys() and all(weight.equal(second[name]) for name, weight in first.items())
@@ -82,6 +92,7 @@ def test_the_folder_is_an_encoder_with_its_head_record_and_card(whole, text):
     card = (whole / "README.md").read_text(encoding="utf-8")
     assert f"{record['figures']['bits_per_character']:.3f}" in card
     assert record["text"]["sha256"] in card
+    assert options_of_command(card) == record["options"]
     assert "In the first 4 of 9 steps the model learns to predict the next token" in card
     assert str(text.parent) not in card + json.dumps(record)
 
@@ -242,6 +253,7 @@ def test_a_pretraining_is_continued_from_a_model_with_its_tokenizer(whole, text,
     assert record["architecture"] == first["architecture"] | {"num_hidden_layers": 1, "max_position_embeddings": 16}
     card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
     assert f"sha256 of the weights `{record['base']['weights']}`" in card
+    assert options_of_command(card) == record["options"]
     assert not same_weights(whole, tmp_path / "out")
     config = AutoModelForMaskedLM.from_pretrained(tmp_path / "out").config
     assert (config.hidden_dropout_prob, config.num_attention_heads) == (0.1, 2)
