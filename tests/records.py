@@ -32,6 +32,9 @@ from dcpcse.inference.index.sentence_index import SentenceIndex
 from dcpcse.interop.convert.read import read_checkpoint
 from dcpcse.interop.folder_contents import describe_folder
 from dcpcse.interop.onnx_encoder import OnnxEncoder
+from dcpcse.pretraining.arguments import PretrainingArguments
+from dcpcse.pretraining.run import run_pretraining
+from dcpcse.pretraining.trainer import COMPLETE, seconds_before
 from dcpcse.training import atomic_save, model_card
 from dcpcse.training.run_recorder import write_environment
 from dcpcse.utils import locks, schema
@@ -261,9 +264,19 @@ def make_records(root: Path) -> dict[str, Record]:
     add("pooling", "1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "pooling_mode": None}, describe, pooled)
     (pooled / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     (pooled / "modules.json").write_text("[]")
+    how = PretrainingArguments(output_dir=str(root / "pretraining"), resume=True, validation_file=str(text))
+    facts = {"file": text.name, **made_of["text"]}
+    pretrained = {
+        **{"finished": True, "options": how.recorded(), "text": facts, "validation_text": facts, "base": None},
+        **{"tokenizer": {"tokenizer.json": SHA}, "unigram": ACCURACY, "figures": ACCURACY, "steps": 4, "seconds": 1.5},
+        **{"curve": [{"step": 4, "tokens_seen": 9, "loss": 2.5, **ACCURACY}], "training_log": [{"step": 1}]},
+    }
+    add("pretraining", "pretraining.json", pretrained, lambda folder: run_pretraining(text, how, lambda record: None))
+    add("pretraining checkpoint", COMPLETE, {"seconds": 1.5}, seconds_before)
     return found
 
 
+ACCURACY = {"masked_accuracy": 30.5, "bits_per_character": 1.5}
 RUN_FILES = {
     "run options": "run.yaml",
     "metrics": "metrics.jsonl",

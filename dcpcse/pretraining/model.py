@@ -1,6 +1,7 @@
 """Build and initialise a masked language model, or load one whose pretraining is continued."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +38,11 @@ LONGEST_WAVE = 10_000
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """A masked language model whose pretraining is continued, its tokenizer, and the digest of its weights."""
+    """A masked language model whose pretraining is continued, its tokenizer, and what the record says of it."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    digest: str
+    facts: Mapping[str, str]
 
 
 def load_base(args: PretrainingArguments) -> Base:
@@ -66,7 +67,8 @@ def load_base(args: PretrainingArguments) -> Base:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = args.pretraining_dropout
-    return Base(model, prepared(tokenizer, positions), fingerprints(model)[1])
+    facts = {"name_or_path": place, "weights": fingerprints(model)[1]}
+    return Base(model, prepared(tokenizer, positions), facts)
 
 
 def position_count(model: PreTrainedModel) -> int:

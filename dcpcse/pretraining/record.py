@@ -31,7 +31,7 @@ CURVE_ROWS = 12
 @dataclass(kw_only=True)
 class _Point(schema.Open):
     step: int = schema.count()
-    tokens_seen: int | None = schema.count(default=None)
+    tokens_seen: int = schema.count()
     loss: int | float = schema.finite()
     masked_accuracy: int | float = schema.finite()
     bits_per_character: int | float = schema.finite()
@@ -54,6 +54,13 @@ class _Base(schema.Open):
 
 @strict
 @dataclass(kw_only=True)
+class _Unigram(schema.Open):
+    masked_accuracy: int | float = schema.finite()
+    bits_per_character: int | float = schema.finite()
+
+
+@strict
+@dataclass(kw_only=True)
 class PretrainingRecord(schema.Open):
     """The content of `pretraining.json`; docs/pretraining.md describes its keys."""
 
@@ -65,11 +72,16 @@ class PretrainingRecord(schema.Open):
     base: _Base | None = None
     curve: list[_Point] = field(default_factory=list)
     training_log: list[dict] = field(default_factory=list)
-    unigram: dict[str, int | float] = schema.finite(default_factory=dict)
+    unigram: _Unigram
     figures: dict[str, int | float] = schema.finite(default_factory=dict)
     steps: int | None = schema.count(default=None)
     tokens_seen: int | None = schema.count(default=None)
     seconds: int | float | None = schema.finite(default=None)
+
+    def validate_figures(self) -> None:
+        """Raise ValueError if the figures of a finished pretraining are missing."""
+        if self.finished and not (self.figures and self.curve):
+            raise ValueError("is the record of a finished pretraining, but lacks its figures")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -98,9 +110,9 @@ def _command(record: Mapping[str, Any]) -> str:
 
 
 def _point(line: Mapping[str, Any]) -> dict[str, Any]:
-    tokens = {"tokens_seen": line["num_input_tokens_seen"]} if "num_input_tokens_seen" in line else {}
     names = ("loss", "masked_accuracy", "bits_per_character")
-    return {"step": line["step"], **tokens, **{name: line[f"eval_{name}"] for name in names}}
+    figures = {name: line[f"eval_{name}"] for name in names}
+    return {"step": line["step"], "tokens_seen": line["num_input_tokens_seen"], **figures}
 
 
 def _training_line(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,15 +90,18 @@ def run_pretraining(text: str | Path, args: PretrainingArguments, picture: Pictu
             "options": args.recorded(),
             "text": source.facts(),
             "validation_text": other and other.facts(),
-            "tokenizer": {"tokenizer.json": ""},
-            "base": base and {"name_or_path": args.model_name_or_path, "weights": base.digest},
+            "tokenizer": before["tokenizer"] if checkpoint else _saved_digest(output, tokenizer),
+            "base": base and base.facts,
             "architecture": architecture(model),
             "causal_steps": args.causal_count,
             "parameters": sum(weight.numel() for weight in model.parameters()),
             "vocabulary_size": len(tokenizer),
             **corpus.facts,
         }
-        record["tokenizer"] = before["tokenizer"] if checkpoint else _start(output, tokenizer, record)
+        if checkpoint is None:
+            # The record comes first: a folder without it could not be resumed, and not be used again.
+            write_json_atomic(output / RECORD, record)
+            save_tokenizer(tokenizer, output)
         trained = _train(model, tokenizer, corpus, args, checkpoint)
         record |= {"finished": True, **trained, "environment": system_info()}
         with doing(f"while the encoder was written to {output}"):
@@ -156,11 +159,11 @@ def _tokenizer(
 
     if before is None:
         return given()
-    if file_sha256(folder / "tokenizer.json") != before["tokenizer"]["tokenizer.json"]:
+    if _digest(folder) != before["tokenizer"]:
         raise UserError(
             f"--resume: {folder / 'tokenizer.json'} has changed since the start; start again in a new folder"
         )
-    if base is not None and base.digest != before["base"]["weights"]:
+    if base is not None and base.facts != before.get("base"):
         raise UserError(
             f"--resume: the weights of --model_name_or_path {args.model_name_or_path} have changed since the start; "
             "give the same model"
@@ -176,19 +179,16 @@ def _tokenizer(
         return AutoTokenizer.from_pretrained(folder)
 
 
+def _digest(folder: Path) -> dict[str, str]:
+    """Return what the record says of the tokenizer in a folder."""
+    return {"tokenizer.json": file_sha256(folder / "tokenizer.json")}
+
+
 def _saved_digest(folder: Path, tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
+    """Return what the record says of a tokenizer, which is saved inside `folder` for a moment."""
     with staging_folder(folder / "tokenizer") as part:
         save_tokenizer(tokenizer, part)
-        return {"tokenizer.json": file_sha256(part / "tokenizer.json")}
-
-
-def _start(folder: Path, tokenizer: PreTrainedTokenizerFast, record: Mapping[str, Any]) -> dict[str, str]:
-    """Write the record and the tokenizer of a new run, and return the digest of the tokenizer."""
-    digest = _saved_digest(folder, tokenizer)
-    # The record comes first: a folder without it could not be resumed, and not be used again.
-    write_json_atomic(folder / RECORD, {**record, "tokenizer": digest})
-    save_tokenizer(tokenizer, folder)
-    return digest
+        return _digest(part)
 
 
 def build_corpus(

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 from transformers.trainer_pt_utils import safe_globals
 
+from dcpcse.utils import schema
 from dcpcse.utils.console import notify
 from dcpcse.utils.devices import release_memory
 from dcpcse.utils.files import remove, write_json_atomic
-from dcpcse.utils.parsing import read_json
 from dcpcse.utils.run_files import checkpoints_in
 from dcpcse.utils.signals import DeferredSignal
 
@@ -26,7 +28,15 @@ DRAWN_FROM = "masks_rng_state.pth"
 """The file in a checkpoint with the random state from which the masks of the next batch were drawn."""
 
 COMPLETE = "complete.json"
-"""The last file that is written to a checkpoint; it contains the seconds of training so far."""
+"""The last file that is written to a checkpoint."""
+
+
+@strict
+@dataclass(kw_only=True)
+class Complete(schema.Open):
+    """The content of `COMPLETE`: the seconds of training so far."""
+
+    seconds: int | float = schema.finite()
 
 
 class MaskedLMTrainer(transformers.Trainer):
@@ -198,4 +208,4 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
 
 def seconds_before(checkpoint: Path) -> float:
     """Return the seconds of training until a checkpoint."""
-    return float(read_json(checkpoint / COMPLETE)["seconds"])
+    return schema.read(Complete, checkpoint / COMPLETE)["seconds"]
