@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -91,11 +91,10 @@ class MaskedLMTrainer(transformers.Trainer):
         if drawn:
             torch.set_rng_state(now)
 
-    @torch.no_grad()
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **others: Any) -> dict[str, float]:
         """Return and log loss (nats a token), accuracy and bits per character at the masked tokens held out."""
         started = time.perf_counter()
-        figures = measure(self.model, map(self._prepare_inputs, map(dict, self.batches)), self.characters)
+        figures = measure(self.model, map(self._prepare_inputs, self.batches), self.characters)
         figures["runtime"] = time.perf_counter() - started
         figures = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         self.log(figures)
@@ -104,7 +103,7 @@ class MaskedLMTrainer(transformers.Trainer):
 
 
 @torch.no_grad()
-def measure(model: PreTrainedModel, batches: Any, characters: Tensor) -> dict[str, float]:
+def measure(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]], characters: Tensor) -> dict[str, float]:
     """Return the figures of a model at the masked tokens of batches, which are on its device.
 
     loss: mean cross entropy in nats. masked_accuracy: in percent. bits_per_character: the sum of -log2 p over the
@@ -153,14 +152,14 @@ def _head(model: nn.Module) -> nn.Module:
 
 
 class Progress(TrainerCallback):
-    """Prints a line per log entry with the time left, stops after a signal, and marks complete checkpoints.
+    """Prints a line per log entry with speed and time left, stops after a signal, and marks complete checkpoints.
 
     before: seconds of training before this call.
     """
 
     def __init__(self, stop: DeferredSignal, before: float) -> None:
         self.stop, self.before = stop, before
-        self._started, self._first = time.monotonic(), 0
+        self._started, self._first, self._seen = time.monotonic(), 0, 0
 
     @property
     def seconds(self) -> float:
@@ -168,7 +167,7 @@ class Progress(TrainerCallback):
         return self.before + time.monotonic() - self._started
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        self._started, self._first = time.monotonic(), state.global_step
+        self._started, self._first, self._seen = time.monotonic(), state.global_step, state.num_input_tokens_seen
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float], **others: Any) -> None:
         if "loss" in logs:
@@ -184,8 +183,9 @@ class Progress(TrainerCallback):
         done, left = state.global_step - self._first, state.max_steps - state.global_step
         if not done or not left:
             return ""
-        seconds = (time.monotonic() - self._started) / done * left
-        return f"; {timedelta(seconds=round(seconds))} left"
+        seconds = time.monotonic() - self._started
+        speed = (state.num_input_tokens_seen - self._seen) / seconds
+        return f"; {speed:,.0f} tokens/s, {timedelta(seconds=round(seconds / done * left))} left"
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         release_memory(state.global_step)  # the number of masked tokens differs between steps, and so do tensor sizes
