@@ -1,7 +1,8 @@
 """Options of `dcpcse pretrain`."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -155,18 +156,9 @@ class PretrainingArguments:
     def _require_ranges(self) -> None:
         for name, (least, most) in _RANGES.items():
             given = getattr(self, name)
-            limits = f"at least {least:,}" if most is None else f"from {least:,} to {most:,}"
-            require(given is None or least <= given <= (most or given), f"--{name}", given, limits)
-        for name in (
-            "initializer_range",
-            "learning_rate",
-            "adam_epsilon",
-            "max_grad_norm",
-            "mlm_probability",
-            "validation_share",
-        ):
-            given = getattr(self, name)
-            require(given is None or given > 0, f"--{name}", given, "greater than 0")
+            lower = "above 0" if least == ABOVE_0 else f"at least {least:,}"
+            upper = "" if most == math.inf else f" and at most {most:,}"
+            require(given is None or least <= given <= most, f"--{name}", given, f"{lower}{upper}")
         require_seed("seed", self.seed)
 
     def _require_no_conflict(self) -> None:
@@ -186,7 +178,7 @@ class PretrainingArguments:
                 "--lowercase True: the tokenizer of roberta distinguishes case; choose --model_type bert, or convert "
                 "the text to lower case"
             )
-        if self.validation_file is not None and self.validation_share != _default("validation_share"):
+        if self.validation_file is not None and self.validation_share != type(self).validation_share:
             raise UserError("--validation_share has no effect with --validation_file; leave one of them out")
         if self.fp16 and self.bf16:
             raise UserError("--fp16 and --bf16 exclude each other; leave one of them out")
@@ -220,36 +212,38 @@ class PretrainingArguments:
         return {name: value for name, value in asdict(self).items() if name not in ("output_dir", "resume")}
 
 
-_RANGES: Mapping[str, tuple[float, float | None]] = {
+ABOVE_0 = math.ulp(0.0)
+"""The smallest number above 0."""
+
+_RANGES: Mapping[str, tuple[float, float]] = {
     "num_hidden_layers": (1, 1000),
     "hidden_size": (1, 100_000),
     "num_attention_heads": (1, 10_000),
     "intermediate_size": (1, 1_000_000),
     "max_position_embeddings": (SHORTEST, 1_000_000),
     "vocab_size": (20, 10_000_000),
-    "validation_share": (0, 0.5),
+    "initializer_range": (ABOVE_0, math.inf),
+    "validation_share": (ABOVE_0, 0.5),
     "max_seq_length": (SHORTEST, 1_000_000),
     "short_seq_prob": (0, 1),
-    "mlm_probability": (0, 0.9),
+    "mlm_probability": (ABOVE_0, 0.9),
     "pretraining_dropout": (0, 0.9),
     "final_dropout": (0, 0.9),
-    "max_steps": (1, None),
-    "causal_steps": (0, None),
-    "per_device_train_batch_size": (1, None),
-    "gradient_accumulation_steps": (1, None),
-    "learning_rate": (0, 10),
-    "warmup_steps": (0, None),
+    "max_steps": (1, math.inf),
+    "causal_steps": (0, math.inf),
+    "per_device_train_batch_size": (1, math.inf),
+    "gradient_accumulation_steps": (1, math.inf),
+    "learning_rate": (ABOVE_0, 10),
+    "warmup_steps": (0, math.inf),
     "weight_decay": (0, 10),
     "adam_beta2": (0, 0.999999),
-    "logging_steps": (1, None),
-    "eval_steps": (1, None),
-    "save_steps": (1, None),
+    "adam_epsilon": (ABOVE_0, math.inf),
+    "max_grad_norm": (ABOVE_0, math.inf),
+    "logging_steps": (1, math.inf),
+    "eval_steps": (1, math.inf),
+    "save_steps": (1, math.inf),
 }
-"""Option → the least and the greatest value; None: no greatest value."""
-
-
-def _default(name: str) -> Any:
-    return next(one.default for one in fields(PretrainingArguments) if one.name == name)
+"""Option → the least and the greatest value."""
 
 
 def _settle(args: PretrainingArguments) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,16 +58,10 @@ def write_encoder(
         names = sorted((path.name for path in part.iterdir()), key=lambda name: (name in last, name))
         for name in names:
             fsync(part / name)
-            (part / name).chmod(0o666 & ~_umask())  # transformers writes weights for their owner only
+            shutil.copymode(part / CARD, part / name)  # transformers writes weights for their owner only
         for name in names:
             os.replace(part / name, folder / name)
     fsync(folder)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _save_model(folder: Path, model: PreTrainedModel, options: Mapping[str, Any]) -> None:

@@ -130,7 +130,8 @@ def require_same(folder: Path, args: PretrainingArguments, text: Text, validatio
     for name in {**record["options"], **options}:
         old, new = record["options"].get(name), options.get(name)
         if old != new:
-            raise UserError(f"--resume: {folder} was started with --{name} {old}, not {new}; give the same options")
+            given, now = (f"--{name} {value}" if value is not None else f"no --{name}" for value in (old, new))
+            raise UserError(f"--resume: {folder} was started with {given}, and not with {now}; give the same options")
     pairs = {"the text": (record["text"], text), "--validation_file": (record.get("validation_text"), validation)}
     for what, (old, new) in pairs.items():
         if old and new and old["sha256"] != new.sha256:

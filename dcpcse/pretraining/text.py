@@ -1,7 +1,7 @@
 """Read the text of a pretraining, and hold out a part of it."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -27,13 +27,12 @@ class Text:
 
     def facts(self) -> dict[str, Any]:
         """Return what the record says of the file."""
-        characters = sum(map(len, self.lines))
         return {
             "file": self.path.name,
             "sha256": self.sha256,
             "lines": len(self.lines),
             "blank_lines": self.blank,
-            "characters": characters,
+            "characters": sum(map(len, self.lines)),
         }
 
 
@@ -72,13 +71,9 @@ def hold_out(text: Text, share: Fraction) -> tuple[list[str], list[str]]:
             f"{text.path} has {plural(lines, 'line')}, from which --validation_share {float(share):g} cannot be held "
             "out; give more text, a larger share, or --validation_file"
         )
-    held = list(_held_out(lines, block, share))
-    return [line for line, out in zip(text.lines, held, strict=True) if not out], [
-        line for line, out in zip(text.lines, held, strict=True) if out
-    ]
-
-
-def _held_out(lines: int, block: int, share: Fraction) -> Iterator[bool]:
-    for number in range(lines):
-        blocks = number // block
-        yield int((blocks + 1) * share) > int(blocks * share)
+    train, held = [], []
+    for first in range(0, lines, block):
+        before = first // block  # the number of blocks before this one
+        part = held if int((before + 1) * share) > int(before * share) else train
+        part += text.lines[first : first + block]
+    return train, held

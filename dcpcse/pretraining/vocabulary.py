@@ -27,17 +27,18 @@ def make_tokenizer(lines: Iterable[str], args: PretrainingArguments) -> PreTrain
     Raises UserError if a tokenizer lacks a special token, or if the text has too few words for the vocabulary.
     """
     if args.tokenizer is not None:
-        tokenizer = require_masking(load_tokenizer(args.tokenizer, LoadOptions()), f"--tokenizer {args.tokenizer}")
-    elif args.model_type == "bert":
+        loaded = require_masking(load_tokenizer(args.tokenizer, LoadOptions()), f"--tokenizer {args.tokenizer}")
+        return prepared(loaded, args.max_position_embeddings)
+    if args.model_type == "bert":
         tokenizer = train_word_piece(lines, args.vocab_size, args.lowercase)
     else:
         tokenizer = train_byte_level_bpe(lines, args.vocab_size)
-    if args.tokenizer is None and len(tokenizer) < args.vocab_size:
+    if len(tokenizer) < args.vocab_size:
         raise UserError(
             f"--vocab_size {args.vocab_size}: the text gives only {len(tokenizer):,} tokens that occur at least "
             f"{MIN_FREQUENCY} times; lower --vocab_size to at most {len(tokenizer)}, or give more text"
         )
-    if args.tokenizer is None and len(tokenizer) > args.vocab_size:
+    if len(tokenizer) > args.vocab_size:
         raise UserError(
             f"--vocab_size {args.vocab_size}: the letters and special tokens alone are {len(tokenizer)}; raise it"
         )

@@ -174,7 +174,8 @@ def test_other_options_texts_and_tokenizers_do_not_resume(stopped, text, tmp_pat
         (line,) = re.findall("^error: .*", capsys.readouterr().err, re.MULTILINE)
         return line
 
-    assert "was started with --learning_rate 0.001, not 0.01" in message(learning_rate=0.01)
+    assert "with --learning_rate 0.001, and not with --learning_rate 0.01" in message(learning_rate=0.01)
+    assert "was started with no --size, and not with --size tiny" in message(size="tiny")
     (tmp_path / "other.txt").write_text(text.read_text(encoding="utf-8") + "One more line.\n", encoding="utf-8")
     assert "other.txt differs from that of" in message(tmp_path / "other.txt")
     assert "is not empty" in message(resume=False)
@@ -234,13 +235,16 @@ def test_other_masks_and_roberta_learn(tmp_path, options, monkeypatch):
     assert "curve.png" not in (tmp_path / "out/README.md").read_text(encoding="utf-8")
 
 
-def test_a_pretraining_is_continued_from_a_model_with_its_tokenizer(whole, text, tmp_path, monkeypatch, capsys):
+def test_a_pretraining_is_continued_from_a_model_with_its_tokenizer(
+    whole, text, tmp_path, monkeypatch, capsys, caplog
+):
     base = shutil.copytree(whole, tmp_path / "base")
     own = dict.fromkeys(SIZES)
     how = {**own, "vocab_size": None, "causal_steps": None, "model_name_or_path": base, "max_steps": 4}
     with monkeypatch.context() as patch:
         stop_in_step(patch, 4, killed)
         assert command(text, tmp_path / "out", **how) == 2
+    assert re.search(r"step 3 of 4: training loss .*; [1-9][\d,]* tokens/s, 0:\d\d:\d\d left\n", caplog.text)
     half = load_file(base / "model.safetensors")
     save_file({name: weight + 1 for name, weight in half.items()}, base / "model.safetensors", {"format": "pt"})
     assert command(text, tmp_path / "out", **how, resume=True) == 2
