@@ -197,6 +197,28 @@ def test_float16_weights_are_rounded_and_computed_with_in_float32(whole, text, t
     assert (model.dtype, model.config.hidden_dropout_prob) == (torch.float32, 0.2)
 
 
+def test_a_training_from_float16_weights_computes_in_float32(whole, text, tmp_path):
+    places = {name: Path(shutil.copytree(whole, tmp_path / name)) for name in ("float16", "float32")}
+    for name, place in places.items():
+        rounded = {key: weight.half() for key, weight in load_file(whole / "model.safetensors").items()}
+        stored = {key: weight.to(getattr(torch, name)) for key, weight in rounded.items()}
+        save_file(stored, place / "model.safetensors", {"format": "pt"})
+        how = {
+            "model_name_or_path": place,
+            "method": "dcpcse",
+            "train_file": text,
+            "output_dir": tmp_path / f"{name}-out",
+        }
+        how |= {"pre_seq_len": 2, "position_offset": 0, "max_seq_length": 12, "max_steps": 2, "learning_rate": 0.1}
+        how |= {"per_device_train_batch_size": 8, "save_strategy": "no", "use_cpu": True}
+        assert main(["train", *(word for key, value in how.items() for word in (f"--{key}", str(value)))]) == 0
+    half, full = (load_file(tmp_path / f"{name}-out/prompts.safetensors") for name in places)
+    assert {weight.dtype for weight in half.values()} == {torch.float32}
+    assert half.keys() == full.keys() and all(weight.equal(full[key]) for key, weight in half.items())
+    first, second = (dcpcse.load(tmp_path / f"{name}-out", device="cpu").encode(["A river."]) for name in places)
+    assert first.dtype == np.float32 and (first == second).all()
+
+
 def test_python_gives_the_weights_of_the_command_and_leaves_the_process_as_it_was(whole, text, tmp_path):
     torch.manual_seed(7)
     state = torch.get_rng_state()
