@@ -2,9 +2,10 @@
 
 The difference of two variants has the standard error and the degrees of freedom of `evaluation.significance`: test
 pairs are resampled, and the variance between the seeds of each side is added. An untrained encoder has no seeds. The
-p-value of a claim is that of the nearest end of its range. The p-values of all claims that were run are one family
-(Holm, *A simple sequentially rejective procedure*, 1979): the k-th smallest of m is compared with 0.05 / (m − k + 1),
-and all after the first that is too large are undecided. A claim is answered by the interval of its own step, whose
+p-value of a claim is that of the nearest end of its range. The p-values of all claims are one family (Holm, *A simple
+sequentially rejective procedure*, 1979): the k-th smallest of m is compared with 0.05 / (m − k + 1), and all after the
+first that is too large are undecided. Claims that were not run count with a p-value of 1, so that an answer stays when
+more claims are run. A claim is answered by the interval of its own step, whose
 coverage is 1 − 0.05 / (m − k + 1); those that are undecided share the step at which the procedure stopped. By this
 choice of levels, a claim is answered if and only if its interval contains no end of the claimed range.
 """
@@ -127,7 +128,7 @@ class Answer:
     runs: number of runs of both variants. scores: their mean scores. value: the difference, second less first. low,
     high: its 95 % interval. step_level, step_low, step_high: coverage and ends of the interval of Holm's step, from
     which the verdict is read. p: two-sided p-value of the nearest end of the claimed range; p_holm: adjusted for all
-    claims that were run. covers: what the intervals cover. obstacle: why the claim was not run.
+    claims. covers: what the intervals cover. obstacle: why the claim was not run.
     """
 
     claim: Claim
@@ -184,10 +185,14 @@ def answer_claims(
         if needed := {variant: runs[variant] for claim in asked for variant in (claim.first, claim.second)}:
             try:
                 scores = metric.resampled(needed, gold, samples, seed)
-            except ValueError as error:
-                raise UserError(f"{metric.label}: {error}") from error
-            comparisons |= {claim.key: _Comparison(claim, needed, scores) for claim in asked}
-    return list((answers | _after_holm(comparisons, level)).values())
+            except UserError:
+                raise
+            except ValueError as error:  # data that cannot be resampled, such as too few pairs of the user
+                reason = f"{metric.label}: {error}"
+                answers |= {claim.key: replace(answers[claim.key], obstacle=reason) for claim in asked}
+            else:
+                comparisons |= {claim.key: _Comparison(claim, needed, scores) for claim in asked}
+    return list((answers | _after_holm(comparisons, len(answers), level)).values())
 
 
 def _obstacle(claim: Claim, runs: Runs) -> str | None:
@@ -252,15 +257,18 @@ def _verdict(answer: Answer, level: float) -> str:
     return HOLDS if low < answer.value < high else FAILS
 
 
-def _after_holm(comparisons: Mapping[str, _Comparison], level: float) -> dict[str, Answer]:
-    """Return the answers of all claims that were run, each with the interval of its step of Holm's procedure."""
+def _after_holm(comparisons: Mapping[str, _Comparison], family: int, level: float) -> dict[str, Answer]:
+    """Return the answers of all claims that were run, each with the interval of its step of Holm's procedure.
+
+    family: number of all claims; the p-value of those that were not run is 1.
+    """
     p_values = [one.p for one in comparisons.values()]
-    adjusted = significance.holm(p_values)
+    adjusted = significance.holm([*p_values, *[1.0] * (family - len(p_values))])[: len(p_values)]
     decided = sum(p < 1 - level for p in adjusted)
     # Decided claims come first in the order of p-values; the others share the step at which the procedure stopped.
     steps = np.empty(len(p_values), dtype=int)
     steps[np.argsort(p_values, kind="stable")] = np.minimum(np.arange(len(p_values)), decided)
     return {
-        key: one.answer(level, 1 - (1 - level) / (len(p_values) - step), p_holm)
+        key: one.answer(level, 1 - (1 - level) / (family - step), p_holm)
         for (key, one), step, p_holm in zip(comparisons.items(), steps, adjusted, strict=True)
     }
