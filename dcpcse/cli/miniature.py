@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 FLAG = "--miniature"
 STARRED, ALL = "starred", "all"
-SETTINGS = "settings.json"
-"""The file in the output folder that says with which encoder and data the miniature was run."""
 
 DESCRIPTION = """Test the claims of the papers on a small encoder: train the methods for 100 steps each with several
 seeds, choose their learning rates on STS-B dev, measure the seven STS tasks, and write a page with the claims that
@@ -59,18 +57,21 @@ def miniature_command(argv: Sequence[str]) -> None:
     args.page = (args.page or args.output_dir / "miniature.md").resolve()
     # Imported here, since they import torch, which takes seconds.
     from dcpcse.experiments.miniature.settings import Sizes
-    from dcpcse.experiments.miniature.units import DATA, MiniaturePlan
+    from dcpcse.experiments.miniature.units import DATA, SETTINGS, MiniaturePlan
 
     digests = {**_digests(base, places, variants), DATA: _data_digest(args)}
     sizes = Sizes() if args.limit is None else Sizes().at_most(args.limit)
     plan = MiniaturePlan(variants, args.output_dir, digests, sizes, args.custom_data)
-    plan.next_units()  # raises UserError for units with other options before anything is written
+    # Both raise UserError for units with other files or options before anything is written.
+    settings = plan.settings()
+    plan.next_units()
     if args.dry_run:
         print_result(plan_table(plan, args.jobs))
         return
     require_writable(args.output_dir, f"--output_dir {args.output_dir}")
     require_output(args.page, "--page", overwrite=True)
     with exclusive_lock(args.output_dir, f"--output_dir {args.output_dir}"):
+        write_json_atomic(args.output_dir / SETTINGS, settings)
         _run(args, plan, {**places, BASE: base, DATA: str(args.data_dir)})
 
 
@@ -243,8 +244,6 @@ def _run(args: argparse.Namespace, plan: "MiniaturePlan", places: Mapping[str, s
 
     if PAIRS in places:
         _write_pairs(places[TRIPLETS], Path(places[PAIRS]))
-    used = {"data_dir": str(args.data_dir), "custom_data": args.custom_data, "base": places[BASE]}
-    write_json_atomic(plan.output / SETTINGS, used)
     left = plan.estimates()
     time = f"; about {duration(sum(left.values()) / args.jobs)}" if left else ""
     notify(f"{plural(plan.total, 'unit')}, {plan.total - len(left)} of them finished{time}")

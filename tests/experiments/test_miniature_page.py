@@ -35,6 +35,8 @@ def folder(tmp_path, monkeypatch) -> Path:
             write_measurement(tmp_path / "units" / name / ("once" if seed is None else f"seed-{seed}"), own)
     (tmp_path / "units/sbert/seed-0").mkdir(parents=True)
     (tmp_path / "units/sbert/seed-0/failed.json").write_text('{"reason": "losses are not finite", "seconds": 3.0}')
+    (tmp_path / "encoders/tied").mkdir(parents=True)
+    (tmp_path / "encoders/tied/pretrained.json").write_text('{"seconds": 1800}')
     for rate, score in {"3e-05": 40.0, "0.0003": 45.0, "0.003": 60.0, "0.03": 50.0, "0.01": 61.5}.items():
         trial = tmp_path / f"search/dcpcse/rate-{rate}"
         trial.mkdir(parents=True)
@@ -74,13 +76,14 @@ def test_the_page_has_every_claim_and_the_figures_of_the_files(folder, tmp_path)
     (search,) = rows_of(page, "The learning rates")
     assert search[:7] == ["`dcpcse`", "40.00", "45.00", "60.00", "**61.50**", "50.00", "5.0"]
     assert [row[0] for row in rows_of(page, "The length of the prompt")] == ["1", "16"]
+    assert "The pretraining of the small encoders took (minutes): tied 30." in " ".join(page.split())
     assert "trained for 70 steps" in page and "- sbert, seed-0 failed: losses are not finite" in page
     assert "`dcpcse`" not in page.split("## Not run")[1] and "`sbert` (3 of 3 seeds)" in page
     figures = json.loads((tmp_path / "docs/miniature/miniature.json").read_text(encoding="utf-8"))
     assert [one["verdict"] for one in figures["claims"]] == [row[-1] for row in claims]
     assert figures["variants"]["simcse"]["scores"]["avg"] == pytest.approx(values)
     table = claims_table(results.answers)
-    assert "* DCPCSE: prompts beat training the whole encoder" in table and "40 claims: " in table
+    assert "* DCPCSE: prompts beat training the whole encoder" in table and f"{len(CLAIMS)} claims: " in table
 
 
 def average(variant: str, folder: Path) -> float:

@@ -37,8 +37,8 @@ class Measurement:
     similarities: task → cosines (n,) float32 of its test pairs, in the order of `gold_scores`; for `RETRIEVAL` the
     reciprocal ranks (q,) of the answers to its queries, in the order of `senteval.retrieval`. scores: task → Spearman
     × 100; `avg`, their mean; `stsb_dev` (Spearman × 100); and, where they were measured, `alignment`, `uniformity` (of
-    STS-B test; lower is better), `recall@1`, `recall@3` and `recall@5` (%). seconds: of training and evaluation
-    together. learning_rate: None if nothing was trained.
+    STS-B test; lower is better), `recall@1`, `recall@3` and `recall@5` (%). seconds: of the processor, for
+    training and evaluation together. learning_rate: None if nothing was trained.
     """
 
     variant: str

@@ -20,16 +20,15 @@ from dcpcse.experiments.miniature import pictures
 from dcpcse.experiments.miniature.claims import FLAT
 from dcpcse.experiments.miniature.measurement import (
     FAILURE,
-    SCORES,
     STS_TASKS,
     Measurement,
     best_untouched,
     gold_scores,
     read_measurements,
 )
-from dcpcse.experiments.miniature.search import Trial, search_record
+from dcpcse.experiments.miniature.search import search_record
 from dcpcse.experiments.miniature.settings import SMALL_ENCODERS, VARIANTS, Sizes, Variant
-from dcpcse.experiments.miniature.units import FailureRecord, TrialRecord
+from dcpcse.experiments.miniature.units import FailureRecord, pretraining_times, read_trials
 from dcpcse.experiments.miniature.verdicts import (
     FAILS,
     HOLDS,
@@ -70,13 +69,15 @@ TABLE_12 = {"untied-lm-head": "MLM-head-untied", "untied-static": "static-untied
 class Results:
     """What a folder contains: the measurements, the answers, the trials of learning rates, and failures.
 
-    base: the encoder that was given; None for the embedded one. failures: unit → why it failed for good.
+    pretraining: small encoder → seconds. failures: unit → why it failed for good. base: the encoder that was given;
+    None for the embedded one.
     """
 
     folder: Path
     measurements: Sequence[Measurement]
     answers: Sequence[Answer]
     search: dict[str, Any]
+    pretraining: dict[str, float]
     failures: dict[str, str]
     base: str | None = None
 
@@ -130,23 +131,10 @@ def collect(
         measurements,
         answer_claims(measurements, gold),
         search_record(read_trials(folder)),
+        pretraining_times(folder),
         _failures(folder),
         base,
     )
-
-
-def read_trials(folder: Path) -> dict[str, list[Trial]]:
-    """Return family → its finished trials of learning rates, also those that failed."""
-    found: dict[str, list[Trial]] = {}
-    for path in sorted(folder.glob("search/*/rate-*")):
-        rate = float(path.name.removeprefix("rate-"))
-        if (path / SCORES).is_file():
-            record = schema.read(TrialRecord, path / SCORES)
-            found.setdefault(path.parent.name, []).append(Trial(rate, record["scores"]["stsb_dev"], record["seconds"]))
-        elif (path / FAILURE).is_file():
-            record = schema.read(FailureRecord, path / FAILURE)
-            found.setdefault(path.parent.name, []).append(Trial(rate, None, record["seconds"]))
-    return found
 
 
 def _failures(folder: Path) -> dict[str, str]:
@@ -242,6 +230,7 @@ def page(results: Results, shown: Mapping[str, str], problem: str | None = None)
         "tied_table": _tied_table(results),
         "small_table": _scores_table(results, small),
         "seconds": sum(run.seconds for run in results.measurements),
+        "pretraining": " and ".join(f"{name} {time / 60:.0f}" for name, time in results.pretraining.items()),
         "time_table": _time_table(results),
         "not_run": _not_run(results),
     }
@@ -429,6 +418,7 @@ def as_json(results: Results) -> dict[str, Any]:
         "claims": [one.as_dict() for one in results.answers],
         "variants": {name: _variant_figures(runs) for name, runs in results.runs.items()},
         "search": results.search,
+        "pretraining_seconds": results.pretraining,
         "lengths": pictures.length_points(results.measurements),
         "failures": results.failures,
     }

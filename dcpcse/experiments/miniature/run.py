@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dcpcse.experiments.miniature.measurement import SCORES
 from dcpcse.experiments.miniature.search import search_record
-from dcpcse.experiments.miniature.units import LOG, RECORD, MiniaturePlan, Unit
+from dcpcse.experiments.miniature.units import LOG, RECORD, MiniaturePlan, Unit, read_trials
 from dcpcse.experiments.reproduction.run_unit import last_line
 from dcpcse.utils import schema
 from dcpcse.utils.environment import system_info
@@ -52,7 +52,7 @@ class UnitProgress:
 
     def finished(self, unit: Unit, seconds: float, code: int) -> None:
         """Record a unit whose process has ended, and log it with the time that is left."""
-        if code and not unit.is_done:
+        if not unit.is_done:
             self.failures[unit.name] = f"{unit.name}: its process ended with {code}: {last_line(unit.folder / LOG)}"
             logger.warning("%s", self.failures[unit.name])
             return
@@ -114,9 +114,7 @@ def run_units(plan: MiniaturePlan, jobs: int, start: Start) -> dict[str, str]:
             for unit, process, since in _ended(running):
                 del running[unit.folder]
                 progress.finished(unit, time.monotonic() - since, process.poll())
-                write_json_atomic(
-                    plan.output / SEARCH, search_record({one.name: plan.trials(one) for one in plan.families})
-                )
+                write_json_atomic(plan.output / SEARCH, search_record(read_trials(plan.output)))
     finally:
         for _, process, _ in running.values():
             process.terminate()

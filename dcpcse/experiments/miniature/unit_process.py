@@ -13,12 +13,12 @@ from senteval import DataError
 from dcpcse.experiments.miniature.measure import load_protocol, measure
 from dcpcse.experiments.miniature.measurement import FAILURE, SCORES, Measurement, write_measurement
 from dcpcse.experiments.miniature.units import ENCODER, MODEL, PRETRAINED, RECORD, UNIT
+from dcpcse.pretraining.record import RECORD as PRETRAINING_RECORD
+from dcpcse.pretraining.record import read_record
 from dcpcse.training.guards import NON_FINITE
 from dcpcse.utils import schema
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import remove, write_json_atomic
-
-PRETRAINING_RECORD = "pretraining.json"
 
 
 @strict
@@ -44,30 +44,31 @@ def work(folder: Path, places: Mapping[str, str], keep_model: bool, call: Callab
     """
     task = schema.read(Task, folder / RECORD)
     places = {**places, UNIT: str(folder)}
-    started, cpu = time.monotonic(), time.process_time()
+    # Seconds of the processor, since other units and other programs may run at the same time.
+    started = time.process_time()
     measured = _filled(task["measured"], places)
     dev_only = measured.pop("dev_only", False)
     data_dir, custom_data = measured.pop("data_dir", None), measured.pop("custom_data", False)
     protocol = load_protocol(data_dir, custom_data=custom_data, dev_only=dev_only) if measured else None
-    loaded = time.monotonic()
+    loaded = time.process_time()
     try:
         for words in task["commands"]:
             call(_resumed(_filled(words, places), folder))
-        trained = time.monotonic()
+        trained = time.process_time()
         if protocol is None:
-            write_json_atomic(folder / PRETRAINED, {"seconds": trained - loaded, "digest": task["digest"]})
+            seconds = read_record(folder / ENCODER)["seconds"]  # of all its parts, if it was interrupted
+            write_json_atomic(folder / PRETRAINED, {"seconds": seconds, "digest": task["digest"]})
             return
         similarities, scores = measure(protocol, measured.pop("model"), measured.pop("evaluation"))
     except (UserError, DataError) as error:
         if isinstance(error, DataError) or (folder / MODEL / NON_FINITE).exists():
-            seconds = time.monotonic() - started
+            seconds = time.process_time() - started
             write_json_atomic(folder / FAILURE, {"reason": str(error).replace(str(folder), "."), "seconds": seconds})
             remove(folder / MODEL)
         raise
-    seconds = time.monotonic() - started
+    seconds = time.process_time() - started
     costs = {"training": trained - loaded, "measurement": seconds - (trained - loaded)}
     facts = {**measured.pop("facts", {}), "digest": task["digest"], "seconds_of": costs}
-    facts["cpu_seconds"] = time.process_time() - cpu
     if dev_only:
         write_json_atomic(folder / SCORES, {**measured, "scores": scores, "seconds": seconds, **facts})
     else:

@@ -7,7 +7,7 @@ small encoder.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,12 @@ from dcpcse.utils.errors import UserError
 RECORD, LOG, PRETRAINED = "unit.json", "log.txt", "pretrained.json"
 UNIT, DATA = "{unit}", "{data}"
 """Placeholders in commands: the folder of the unit, and the evaluation data."""
+
+SETTINGS = "settings.json"
+"""File in the output folder: the sizes of all units, and the digests of the files that they use."""
+
+OPTIONS = {BASE: "--base", UNSUPERVISED: "--unsup_file", DATA: "--data_dir"}
+"""Name in braces → option of the command that gives the file; the others are made from `--sup_file`."""
 
 MODEL, ENCODER = "model", "encoder"
 """Folders in that of a unit: the trained model until it is measured, and a pretrained encoder."""
@@ -101,6 +107,15 @@ class MiniatureUnitRecord(schema.Open):
 
 @strict
 @dataclass(kw_only=True)
+class SettingsRecord(schema.Open):
+    """What all units of a folder share, since the page compares them."""
+
+    sizes: dict[str, int]
+    inputs: dict[str, str]
+
+
+@strict
+@dataclass(kw_only=True)
 class FailureRecord(schema.Open):
     """The record of a unit that has failed for good."""
 
@@ -117,11 +132,43 @@ class TrialRecord(schema.Open):
     seconds: float | int
 
 
+@strict
+@dataclass(kw_only=True)
+class PretrainedRecord(schema.Open):
+    """The record of a small encoder that is pretrained."""
+
+    seconds: float | int
+
+
 def _read(kind: type, path: Path) -> dict[str, Any] | None:
     try:
         return schema.read(kind, path) if path.is_file() else None
     except UserError as error:
         raise UserError(f"{error}; delete {path.parent} to run its unit again") from error
+
+
+def read_trial(folder: Path) -> Trial | None:
+    """Return the trial in a folder, also one that failed for good; None if it is not finished."""
+    rate = float(folder.name.removeprefix("rate-"))
+    if result := _read(TrialRecord, folder / SCORES):
+        return Trial(rate, result["scores"]["stsb_dev"], result["seconds"])
+    failed = _read(FailureRecord, folder / FAILURE)
+    return failed and Trial(rate, None, failed["seconds"])
+
+
+def read_trials(output: Path) -> dict[str, list[Trial]]:
+    """Return variant → the finished trials of its learning rate, of all runs in an output folder."""
+    found: dict[str, list[Trial]] = {}
+    for path in sorted(output.glob("search/*/rate-*")):
+        if trial := read_trial(path):
+            found.setdefault(path.parent.name, []).append(trial)
+    return found
+
+
+def pretraining_times(output: Path) -> dict[str, float]:
+    """Return small encoder → the seconds of its pretraining, for those in an output folder."""
+    records = {name: _read(PretrainedRecord, output / "encoders" / name / PRETRAINED) for name in SMALL_ENCODERS}
+    return {name: record["seconds"] for name, record in records.items() if record}
 
 
 @dataclass(frozen=True)
@@ -150,6 +197,24 @@ class MiniaturePlan:
     @property
     def small_encoders(self) -> list[str]:
         return [name for name in SMALL_ENCODERS if any(one.base == name for one in self.variants)]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the content of `SETTINGS`, with the files of earlier runs in the folder.
+
+        Raises UserError if these used another file, or another number of steps.
+        """
+        path, sizes = self.output / SETTINGS, asdict(self.sizes)
+        before = schema.read(SettingsRecord, path) if path.is_file() else {"sizes": sizes, "inputs": {}}
+        earlier = before["inputs"]
+        other = [OPTIONS.get(name, "--sup_file") for name, it in self.inputs.items() if earlier.get(name, it) != it]
+        if before["sizes"] != sizes:
+            other.append("--limit")
+        if other:
+            raise UserError(
+                f"--output_dir {self.output} contains units that were run with another {other[0]}; give the same one, "
+                "or choose another --output_dir"
+            )
+        return {"sizes": sizes, "inputs": {**earlier, **self.inputs}}
 
     def estimates(self) -> dict[str, float]:
         """Return the seconds on one core of each unit that is not done, by a name; also of trials not known yet."""
@@ -218,10 +283,7 @@ class MiniaturePlan:
         for rate in (*COARSE_RATES, *FINE_RATES):
             unit = self.trial(family, rate)
             if unit.is_done:
-                result = _read(TrialRecord, unit.folder / SCORES)
-                score = result["scores"]["stsb_dev"] if result else None
-                seconds = (result or _read(FailureRecord, unit.folder / FAILURE))["seconds"]
-                found.append(Trial(rate, score, seconds))
+                found.append(read_trial(unit.folder))
         return found
 
     def _is_measured(self, variant: Variant, seed: int | None) -> bool:
