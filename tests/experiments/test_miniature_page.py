@@ -76,7 +76,7 @@ def test_the_page_has_every_claim_and_the_figures_of_the_files(folder, tmp_path)
     (search,) = rows_of(page, "The learning rates")
     assert search[:7] == ["`dcpcse`", "40.00", "45.00", "60.00", "**61.50**", "50.00", "5.0"]
     assert [row[0] for row in rows_of(page, "The length of the prompt")] == ["1", "16"]
-    assert "The pretraining of the small encoders took (minutes): tied 30." in " ".join(page.split())
+    assert "The pretraining of the small encoders took 30 (tied) minutes." in " ".join(page.split())
     assert "trained for 70 steps" in page and "- sbert, seed-0 failed: losses are not finite" in page
     assert "`dcpcse`" not in page.split("## Not run")[1] and "`sbert` (3 of 3 seeds)" in page
     figures = json.loads((tmp_path / "docs/miniature/miniature.json").read_text(encoding="utf-8"))

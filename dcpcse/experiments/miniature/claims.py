@@ -489,8 +489,8 @@ _OF_OTHERS = (
         "untouched-mean",
         "consert",
         ("consert/unsupervised/BERT-base", "consert/unsupervised/ConSERT-base"),
-        note="published for the mean of the last two layers, trained on the sentences of the STS sets; here the mean of "
-        "the last layer, trained on the same sentences as the other methods",
+        note="published for the mean of the last two layers, trained on the sentences of the STS sets; here the mean "
+        "of the last layer, trained on the same sentences as the other methods",
     ),
     Claim(
         "esimcse",

@@ -230,7 +230,7 @@ def page(results: Results, shown: Mapping[str, str], problem: str | None = None)
         "tied_table": _tied_table(results),
         "small_table": _scores_table(results, small),
         "seconds": sum(run.seconds for run in results.measurements),
-        "pretraining": " and ".join(f"{name} {time / 60:.0f}" for name, time in results.pretraining.items()),
+        "pretraining": " and ".join(f"{time / 60:.0f} ({name})" for name, time in results.pretraining.items()),
         "time_table": _time_table(results),
         "not_run": _not_run(results),
     }

@@ -60,15 +60,8 @@ class UnitProgress:
         left = self.plan.estimates()
         done = self.plan.total - len(left)
         result = f"failed: {unit.failure}" if unit.failure else _headline(unit)
-        logger.info(
-            "%d of %d: %s: %s (%.0f s); about %s left",
-            done,
-            self.plan.total,
-            unit.name,
-            result,
-            seconds,
-            duration(self.seconds_left(left)),
-        )
+        time_left = f"; about {duration(self.seconds_left(left))} left" if left else ""
+        logger.info("%d of %d: %s: %s (%.0f s)%s", done, self.plan.total, unit.name, result, seconds, time_left)
 
     def seconds_left(self, left: Mapping[str, float]) -> float:
         """Return the estimated time for the units that are left. left: unit → seconds on one core."""
