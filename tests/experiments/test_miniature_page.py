@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     (tmp_path / "units/sbert/seed-0/failed.json").write_text('{"reason": "losses are not finite", "seconds": 3.0}')
     (tmp_path / "encoders/tied").mkdir(parents=True)
     (tmp_path / "encoders/tied/pretrained.json").write_text('{"seconds": 1800}')
-    for rate, score in {"3e-05": 40.0, "0.0003": 45.0, "0.003": 60.0, "0.03": 50.0, "0.01": 61.5}.items():
+    for rate, score in {"0.0001": 40.0, "0.001": 45.0, "0.01": 60.0, "0.1": 50.0, "0.03": 61.5}.items():
         trial = tmp_path / f"search/dcpcse/rate-{rate}"
         trial.mkdir(parents=True)
         (trial / "scores.json").write_text(json.dumps({"scores": {"stsb_dev": score}, "seconds": 60.0}))

@@ -147,14 +147,14 @@ def trials(scores: dict[float, float | None]) -> list[Trial]:
 @pytest.mark.parametrize(
     ("scores", "fine"),
     [
-        ((10, 20, 60, 30), 1e-2),
-        ((10, 30, 60, 20), 1e-3),
-        ((10, 60, 20, 20), 1e-3),
-        ((60, 10, 20, 30), 1e-5),
-        ((10, 20, 30, 60), 1e-1),
-        ((10, 20, 60, None), 1e-3),
-        ((None, None, 60, None), 1e-3),
-        ((50, 50, 10, 10), 1e-5),
+        ((10, 20, 60, 30), 3e-2),
+        ((10, 30, 60, 20), 3e-3),
+        ((10, 60, 20, 20), 3e-3),
+        ((60, 10, 20, 30), 3e-5),
+        ((10, 20, 30, 60), 3e-1),
+        ((10, 20, 60, None), 3e-3),
+        ((None, None, 60, None), 3e-3),
+        ((50, 50, 10, 10), 3e-5),
     ],
 )
 def test_one_fine_rate_follows_the_coarse_ones(scores, fine):
@@ -171,11 +171,11 @@ def test_of_equal_scores_the_lowest_rate_is_chosen_and_failed_trainings_never():
 
 
 def test_the_record_of_the_search_has_its_cost_and_says_what_it_chose():
-    found = {3e-5: 10.0, 3e-4: 20.0, 3e-3: None, 3e-2: 40.0, 1e-1: 50.0}
-    record = search_record({"dcpcse": trials(found), "simcse": trials({3e-5: 1.0})})
+    found = {1e-4: 10.0, 1e-3: 20.0, 1e-2: None, 1e-1: 40.0, 3e-1: 50.0}
+    record = search_record({"dcpcse": trials(found), "simcse": trials({1e-4: 1.0})})
     dcpcse = record["searches"]["dcpcse"]
-    assert (dcpcse["chosen"], dcpcse["at_end_of_range"], dcpcse["failed"]) == (1e-1, True, 1)
-    assert dcpcse["stsb_dev"] == {"3e-05": 10.0, "0.0003": 20.0, "0.003": None, "0.03": 40.0, "0.1": 50.0}
+    assert (dcpcse["chosen"], dcpcse["at_end_of_range"], dcpcse["failed"]) == (3e-1, True, 1)
+    assert dcpcse["stsb_dev"] == {"0.0001": 10.0, "0.001": 20.0, "0.01": None, "0.1": 40.0, "0.3": 50.0}
     assert record["searches"]["simcse"]["chosen"] is None
     assert (record["trainings"], record["seconds"]) == (6, 6.0)
 

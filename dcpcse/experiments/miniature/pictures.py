@@ -69,6 +69,7 @@ def draw_claims(answers: Sequence[Answer]) -> "Figure":
 
 
 def _forest(axes: "Axes", answers: Sequence[Answer]) -> None:
+    ends = [end for one in answers for end in (one.step_low, one.step_high) if isfinite(end)]
     for row, answer in enumerate(answers):
         colour, marker = LOOKS[answer.verdict]
         sign = -1 if answer.claim.claimed == LOWER else 1
@@ -81,6 +82,7 @@ def _forest(axes: "Axes", answers: Sequence[Answer]) -> None:
         first, second = answer.claim.figures
         if first is not None and second is not None:
             axes.plot([sign * (second - first)], [row], **PUBLISHED)
+            ends.append(second - first)
         if answer.claim.claimed not in (HIGHER, LOWER):
             low, high = answer.claim.claimed
             axes.fill_betweenx([row - 0.45, row + 0.45], low, high, color="#dddddd", linewidth=0, zorder=0)
@@ -91,8 +93,7 @@ def _forest(axes: "Axes", answers: Sequence[Answer]) -> None:
     axes.set_ylim(len(answers) - 0.4, -0.6)
     axes.axvline(0, color="black", linewidth=0.8, zorder=1)
     axes.grid(visible=False, axis="y")
-    ends = [end for one in answers for end in (one.step_low, one.step_high)]
-    _scale(axes, max(abs(end) for end in ends if isfinite(end)))
+    _scale(axes, max(map(abs, ends)))
 
 
 PUBLISHED = {"color": "black", "marker": "|", "markersize": 7, "markeredgewidth": 1.2, "linestyle": "none"}
