@@ -68,7 +68,8 @@ def test_without_options_it_trains_the_embedded_encoder_offline(embedded, few, s
     rows = table(capsys.readouterr().out)
     best = next(name for name in rows if name.startswith("untouched best of 15 poolers: "))
     names = ["[CLS]", "mean", "static average", "static average without biased tokens"]
-    assert list(rows) == [*(f"untouched {name}" for name in names), best, "trained [CLS]", "trained mean"]
+    trained = ["trained [CLS]", "trained mean", "prompts trained for [CLS], mean"]
+    assert list(rows) == [*(f"untouched {name}" for name in names), best, *trained]
     assert float(rows[best][0]) == max(float(row[0]) for name, row in rows.items() if "untouched" in name)
     assert dcpcse.load(tmp_path / "out").source.name_or_path == str(Path(embedded).resolve())
 
@@ -82,17 +83,23 @@ def test_it_trains_measures_and_says_what_won(options, tiny, few, short, tmp_pat
     pairs = senteval.load_pairs("STSBenchmark", few, "test", official=False)[0]
     models = {"trained [CLS]": dcpcse.load(tmp_path / "out"), "trained mean": dcpcse.load(tmp_path / "out/mean")}
     models["untouched mean"] = dcpcse.load(tiny("roberta"), pooler="avg")
+    models["prompts trained for [CLS], mean"] = dcpcse.load(tmp_path / "out")
+    models["prompts trained for [CLS], mean"].pooling = "avg"
     for name, model in models.items():
         first, second = (model.encode(side).astype(float) for side in (pairs.first, pairs.second))
         cosine = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(first, second, strict=True)]
         assert float(rows[name][1]) == pytest.approx(100 * spearmanr(cosine, pairs.gold).statistic, abs=0.006)
         low, high = map(float, rows[name][2].split(" to "))
         assert low < float(rows[name][1]) < high
-    assert models["trained mean"].pooling == "avg"
+    assert (models["trained [CLS]"].pooling, models["trained mean"].pooling) == ("cls_before_pooler", "avg")
     gain = float(re.search(r"^trained \[CLS\] minus untouched \[CLS\]: (\S+) \(95 % interval", shown, re.MULTILINE)[1])
     assert gain == pytest.approx(float(rows["trained [CLS]"][1]) - float(rows["untouched [CLS]"][1]), abs=0.011)
     assert all(query in shown for query in quickstart.QUERIES)
-    assert shown.rstrip().splitlines()[-1].startswith("trained [CLS] is ")
+    trained = {name: row for name, row in rows.items() if "untouched" not in name}
+    best = max(trained, key=lambda name: float(trained[name][0]))
+    assert re.search(rf"^{re.escape(best)} minus untouched best of \d+ poolers: ", shown, re.MULTILINE)
+    last = shown.rstrip().splitlines()[-1]
+    assert last.startswith("trained [CLS] is ") and f". {best} is " in last
     (repeated,) = re.findall(r"^the same training: python train.py (.*)", shown, re.MULTILINE)
     assert ("triplets.csv" in repeated) == ("--seed 3" in repeated) == bool(options)
 
@@ -137,39 +144,30 @@ def report(noise: dict[str, float]) -> SampleReport:
         )
         for name, one in cosines.items()
     }
-    return SampleReport(scores, "best", gold)
+    return SampleReport(scores, "best", "trained", gold)
 
 
 @pytest.mark.parametrize(
-    ("noise", "said"),
+    ("noise", "over_reference", "over_best"),
     [
-        (
-            {"[CLS]": 3, "best": 2, "trained": 1},
-            "trained is ahead of everything untouched: both intervals are above 0.",
-        ),
-        (
-            {"[CLS]": 3, "best": 1, "trained": 2},
-            "is ahead of [CLS], but not of best: the interval of the difference is",
-        ),
-        (
-            {"[CLS]": 3, "best": 2, "trained": 2},
-            "is ahead of [CLS], but not of best: the interval of the difference co",
-        ),
-        (
-            {"[CLS]": 2, "best": 2, "trained": 3},
-            "trained is not ahead of [CLS]: the interval of the difference is belo",
-        ),
-        (
-            {"[CLS]": 2, "best": 1, "trained": 2},
-            "trained is not ahead of [CLS]: the interval of the difference contain",
-        ),
+        ({"[CLS]": 3, "best": 2, "trained": 1}, "ahead", "ahead"),
+        ({"[CLS]": 3, "best": 1, "trained": 2}, "ahead", "below"),
+        ({"[CLS]": 3, "best": 2, "trained": 2}, "ahead", "open"),
+        ({"[CLS]": 2, "best": 2, "trained": 3}, "below", "below"),
+        ({"[CLS]": 2, "best": 1, "trained": 2}, "open", "below"),
     ],
 )
-def test_the_conclusion_follows_the_intervals(noise, said):
-    found = report(noise)
-    assert said in found.conclusion("trained", "[CLS]")
+def test_the_conclusion_follows_the_intervals(noise, over_reference, over_best):
+    where = {
+        "ahead": "is ahead of {}: the interval of the difference is above 0",
+        "below": "is not ahead of {}: the interval of the difference is below 0",
+        "open": "is not ahead of {}: the interval of the difference contains 0, so the two cannot be told apart",
+    }
     lowest = min(noise, key=noise.__getitem__)
-    assert found.conclusion("trained", "[CLS]").endswith(f"The highest score on the test pairs is that of {lowest}.")
+    assert report(noise).conclusion("trained", "[CLS]") == (
+        f"trained {where[over_reference].format('[CLS]')}. trained {where[over_best].format('best')}. "
+        f"The highest score on the test pairs is that of {lowest}."
+    )
 
 
 # Wrong input

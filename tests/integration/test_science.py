@@ -12,6 +12,7 @@ from runs import ROOT
 from senteval.scores import correlate, similarities
 
 import dcpcse
+from dcpcse.cli.commands import quickstart
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.prompts import PromptTable
 from dcpcse.encoders.sentence_encoder import SentenceEncoder, plain_encoder
@@ -21,11 +22,12 @@ from dcpcse.utils.embedded import EMBEDDED_ENCODER
 
 SAMPLE = ROOT / "data/sample"
 SENTENCES = SAMPLE / "sentences.txt"
-SETTING = {"mlp_only_train": True, "pre_seq_len": 16, "position_offset": 0, "temp": 0.05}
-SETTING |= {"per_device_train_batch_size": 32, "max_seq_length": 16, "max_steps": 80, "learning_rate": 1e-1, "seed": 0}
-SETTING |= {"save_strategy": "no", "logging_steps": 10, "use_cpu": True, "disable_tqdm": True}
+SETTING = {**quickstart.COMMON, **quickstart.ROWS[quickstart.TRAINED_CLS], "pre_seq_len": quickstart.PRE_SEQ_LEN}
+SETTING |= {"seed": 0, "use_cpu": True, "disable_tqdm": True}
 
-Train = Callable[[], dcpcse.TrainingResult]
+WITH_HEAD = {"pooler_type": "cls", "mlp_only_train": True}
+
+Train = Callable[..., dcpcse.TrainingResult]
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +53,9 @@ def untouched(pairs_of_dev) -> float:
 
 @pytest.fixture
 def train(tmp_path) -> Train:
-    """train() trains the prompts of the embedded encoder on the sentences of the sample."""
+    """train(**options) trains the prompts of the embedded encoder on the sentences of the sample."""
     places = {"output_dir": tmp_path / "run", "cache_dir": tmp_path / "cache"}
-    return lambda: dcpcse.train(EMBEDDED_ENCODER, SENTENCES, **SETTING, **places)
+    return lambda **options: dcpcse.train(EMBEDDED_ENCODER, SENTENCES, **{**SETTING, **options, **places})
 
 
 def test_trained_cls_is_five_points_ahead_of_untouched_cls(train, untouched, pairs_of_dev):
@@ -73,20 +75,30 @@ def take_the_wrong_diagonal(patch: pytest.MonkeyPatch) -> None:
 
 
 def detach_the_prompts(patch: pytest.MonkeyPatch) -> None:
-    """The encoder gets the numbers of the prompts without their graph, so only the head learns."""
+    """The encoder gets the numbers of the prompts without their graph, so that at most a head learns."""
     correct = PromptTable.forward
     patch.setattr(PromptTable, "forward", lambda self: correct(self).detach())
 
 
-def test_the_check_of_gradients_stops_a_run_of_detached_prompts(monkeypatch, train):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"the loss depends on none of the trained parameters .*prompt\.table\.weight"),
+        (WITH_HEAD, r"no gradient reaches the prompts .*prompt\.table\.weight"),
+    ],
+    ids=["without a head", "with a head"],
+)
+def test_the_check_of_gradients_stops_a_run_of_detached_prompts(options, message, monkeypatch, train):
     detach_the_prompts(monkeypatch)
-    with pytest.raises(dcpcse.UserError, match=r"no gradient reaches the prompts .*prompt\.table\.weight"):
-        train()
+    with pytest.raises(dcpcse.UserError, match=message):
+        train(**options)
 
 
-@pytest.mark.parametrize("plant", [flip_the_sign, take_the_wrong_diagonal, detach_the_prompts])
-def test_a_planted_bug_takes_the_gain_away(plant, monkeypatch, train, untouched, pairs_of_dev):
+@pytest.mark.parametrize(
+    ("plant", "options"), [(flip_the_sign, {}), (take_the_wrong_diagonal, {}), (detach_the_prompts, WITH_HEAD)]
+)
+def test_a_planted_bug_takes_the_gain_away(plant, options, monkeypatch, train, untouched, pairs_of_dev):
     plant(monkeypatch)
     # The check cannot be switched off by an option; without it, the score alone has to show the detached prompts.
     monkeypatch.setattr(GradientFlowCheck, "require", lambda self: None)
-    assert spearman(train().model, pairs_of_dev) - untouched < 1
+    assert spearman(train(**options).model, pairs_of_dev) - untouched < 1
