@@ -51,7 +51,7 @@ from dcpcse.experiments.miniature.unit_process import work
 from dcpcse.experiments.miniature.units import DATA, LOG, RECORD, MiniaturePlan
 from dcpcse.utils.errors import UserError
 
-TINY = Sizes(steps=2, search_steps=1, pretraining_steps=2, batch=4, length=16)
+TINY = Sizes(steps=2, search_steps=1, pretraining_steps=2, eval_steps=1, batch=4, length=16)
 ROOT = Path(__file__).parents[2]
 
 

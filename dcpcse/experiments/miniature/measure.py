@@ -10,11 +10,9 @@ from senteval import Suite, load_suite, settings_of_mode
 from senteval.geometry import measure_pairs
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.experiments.miniature.measurement import RETRIEVAL, STS_TASKS
+from dcpcse.experiments.miniature.measurement import DEV_TASK, RETRIEVAL, STS_TASKS
 from dcpcse.inference.arguments import EncoderArguments
 from dcpcse.inference.loading import load_model
-
-DEV_TASK = "STSBenchmark"
 
 Encode = Callable[[list[str]], np.ndarray]
 

@@ -23,6 +23,9 @@ from dcpcse.utils.parsing import read_bytes
 SCORES, SIMILARITIES, FAILURE = "scores.json", "similarities.npz", "failed.json"
 """Files of a unit. The last one exists if its training failed for good, such as by losses that are not finite."""
 
+DEV_TASK = "STSBenchmark"
+"""The task whose dev pairs choose learning rates and checkpoints."""
+
 STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSBenchmark", "SICKRelatedness")
 """The tasks whose scores the papers average."""
 

@@ -23,18 +23,20 @@ class Sizes:
     """The sizes that all variants share. They let the starred claims end within 90 minutes of two cores.
 
     steps, search_steps, pretraining_steps: optimiser steps of a training, of a training that chooses a learning rate,
-    and of the pretraining of a small encoder. batch, length: sentences per batch, and tokens of a sentence.
+    and of the pretraining of a small encoder. eval_steps: steps between two evaluations on STS-B dev; the best
+    checkpoint is kept. batch, length: sentences per batch, and tokens of a sentence.
     """
 
     steps: int = 100
-    search_steps: int = 30
+    search_steps: int = 50
     pretraining_steps: int = 3000
+    eval_steps: int = 25
     batch: int = 64
     length: int = 32
 
     def at_most(self, limit: int) -> "Sizes":
         """Return the sizes with at most this number of optimiser steps."""
-        names = ("steps", "search_steps", "pretraining_steps")
+        names = ("steps", "search_steps", "pretraining_steps", "eval_steps")
         return replace(self, **{name: min(limit, getattr(self, name)) for name in names})
 
 
@@ -231,9 +233,10 @@ _START_SECONDS, _DEV_SECONDS, _STATIC_SECONDS, _TEST_SECONDS, _TEMPLATE_SECONDS 
 templates, which lengthen the sentences."""
 
 
-def training_seconds(variant: Variant, steps: int) -> float:
-    """Return about how long a training takes on one core."""
-    return _STEP_SECONDS.get(variant.name, _STEP_SECONDS[variant.method]) * steps
+def training_seconds(variant: Variant, sizes: Sizes, steps: int) -> float:
+    """Return about how long a training takes on one core, with its evaluations."""
+    trained = _STEP_SECONDS.get(variant.name, _STEP_SECONDS[variant.method]) * steps
+    return trained + _DEV_SECONDS * (steps // sizes.eval_steps)
 
 
 def unit_seconds(variant: Variant, sizes: Sizes) -> float:
@@ -242,13 +245,13 @@ def unit_seconds(variant: Variant, sizes: Sizes) -> float:
     has_template = pooler in ("mask", "top_k") or variant.method in ("scpcse", "promptbert", "conpvp")
     static = str(pooler).startswith("static")
     measured = _STATIC_SECONDS if static else _TEMPLATE_SECONDS if has_template else _TEST_SECONDS
-    trained = 0.0 if variant.method is None else training_seconds(variant, sizes.steps)
+    trained = 0.0 if variant.method is None else training_seconds(variant, sizes, sizes.steps)
     return _START_SECONDS + trained + measured
 
 
 def trial_seconds(variant: Variant, sizes: Sizes) -> float:
     """Return about how long it takes on one core to try a learning rate."""
-    return _START_SECONDS + training_seconds(variant, sizes.search_steps) + _DEV_SECONDS
+    return _START_SECONDS + training_seconds(variant, sizes, sizes.search_steps) + _DEV_SECONDS
 
 
 def pretraining_seconds(sizes: Sizes) -> float:

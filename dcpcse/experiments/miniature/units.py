@@ -14,7 +14,7 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 
-from dcpcse.experiments.miniature.measurement import FAILURE, SCORES
+from dcpcse.experiments.miniature.measurement import DEV_TASK, FAILURE, SCORES
 from dcpcse.experiments.miniature.search import Trial, best_rate, next_rates
 from dcpcse.experiments.miniature.settings import (
     BASE,
@@ -340,7 +340,14 @@ class MiniaturePlan:
             "max_seq_length": self.sizes.length,
             "seed": seed,
             "logging_steps": 10,
-            "save_strategy": "no",
+            "eval_strategy": "steps",
+            "eval_steps": self.sizes.eval_steps,
+            "eval_tasks": [DEV_TASK],
+            "eval_data_dir": DATA,
+            "custom_eval_data": self.custom_data,
+            "load_best_model_at_end": True,
+            "save_strategy": "best",
+            "save_total_limit": 1,
             "report_to": "none",
             "output_dir": f"{UNIT}/{MODEL}",
             "overwrite_output_dir": True,
