@@ -4,7 +4,7 @@ A score is Spearman's correlation of cosines and gold scores. The best untouched
 alone, so that its score on the test pairs is not that of the luckiest one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,13 +73,17 @@ class SampleScores:
 class SampleReport:
     """The scores of several models on the same pairs, and the paired differences of their scores on the test pairs.
 
-    rows: name → its scores. best: name of the row of the best untouched pooler. best_trained: that of the best trained
-    model. Both are chosen by the dev pairs. The text of the report is a table with 95 % intervals.
+    rows: name → its scores. best: name of the row of the best untouched pooler, which the dev pairs choose. trained:
+    names of the rows of trained models. The text of the report is a table with 95 % intervals.
     """
 
-    def __init__(self, rows: Mapping[str, SampleScores], best: str, best_trained: str, gold: np.ndarray) -> None:
+    def __init__(
+        self, rows: Mapping[str, SampleScores], best: str, trained: Collection[str], gold: np.ndarray
+    ) -> None:
         """Create the report. gold: the gold scores (n,) of the test pairs."""
-        self.rows, self.best, self.best_trained = rows, best, best_trained
+        self.rows, self.best = rows, best
+        self.untouched = [name for name in rows if name not in trained]
+        self.best_trained = max(trained, key=lambda name: rows[name].spearman["dev"])
         self._resampled = resample(Outcomes("spearman", [scores.cosines["test"] for scores in rows.values()], gold))
 
     def __str__(self) -> str:
@@ -103,12 +107,12 @@ class SampleReport:
         return f"{name} minus {over}: {100 * found.value:+.2f} ({bounds}; {found.covers()})"
 
     def conclusion(self, name: str, reference: str) -> str:
-        """Return in words whether a row is ahead of a reference, and the best trained row ahead of the best untouched.
+        """Return in words whether a row is ahead of a reference, and of which untouched rows the best trained row is.
 
-        All are compared by their test scores; both best rows are chosen by their dev scores.
+        All are compared by their test scores; the best trained row is chosen by its dev score.
         """
         highest = max(self.rows, key=lambda row: self.rows[row].spearman["test"])
-        said = (self._ahead(name, reference), self._ahead(self.best_trained, self.best))
+        said = (self._ahead(name, reference), self._ahead_of_untouched(self.best_trained))
         return f"{said[0]}. {said[1]}. The highest score on the test pairs is that of {highest}."
 
     def _ahead(self, name: str, over: str) -> str:
@@ -117,6 +121,14 @@ class SampleReport:
             return f"{name} is ahead of {over}: the interval of the difference is above 0"
         where = "is below 0" if gain.high < 0 else "contains 0, so the two cannot be told apart"
         return f"{name} is not ahead of {over}: the interval of the difference {where}"
+
+    def _ahead_of_untouched(self, name: str) -> str:
+        ahead = [row for row in self.untouched if self.gain(name, row).low > 0]
+        others = [row for row in self.untouched if row not in ahead]
+        if not others:
+            return f"{name} is ahead of everything untouched: all intervals are above 0"
+        of = f"ahead of {'; '.join(ahead)}, but " if ahead else ""
+        return f"{name}, the best trained row on dev, is {of}not ahead of {'; '.join(others)}"
 
 
 def load_sample_pairs(folder: Path) -> dict[str, senteval.ScoredPairs]:
@@ -175,8 +187,7 @@ def compare_with_untouched(
     best_row = f"untouched best of {len(untouched)} poolers: {best.name}"
     models |= {best_row: untouched[best], **trained}
     rows = {name: measure_pairs(one, pairs) for name, one in models.items()}
-    best_trained = max(trained, key=lambda name: rows[name].spearman["dev"])
-    return SampleReport(rows, best_row, best_trained, pairs["test"].gold)
+    return SampleReport(rows, best_row, trained, pairs["test"].gold)
 
 
 def nearest_listing(model: SentenceEncoder, queries: Sequence[str], sentences: Sequence[str], count: int = 3) -> str:
