@@ -131,6 +131,16 @@ class SentenceEncoder(nn.Module):
         return self.encoder.max_tokens if self.max_length is None else self.max_length
 
     @property
+    def pooling(self) -> str:
+        """Name of the pooler. It can be set; raises UserError if there is no pooler of that name."""
+        return self._pooling
+
+    @pooling.setter
+    def pooling(self, name: str) -> None:
+        _require_pooler(name)
+        self._pooling = name
+
+    @property
     def pooler(self) -> Pooler:
         return POOLERS[self.pooling]
 
@@ -530,6 +540,11 @@ def as_numbers(embeddings: Tensor, normalize: bool) -> np.ndarray:
     return (F.normalize(embeddings, dim=-1) if normalize else embeddings).cpu().numpy()
 
 
+def _require_pooler(name: str) -> None:
+    if name not in POOLERS:
+        raise UserError(f"unknown pooling {name!r}; choose from: {', '.join(sorted(POOLERS))}")
+
+
 def _require_fitting(pooling: str, templates: Sequence[Template], denoising: Denoising, final_period: bool) -> None:
     """Raise UserError if pooling, templates, denoising and final period contradict each other."""
     if POOLERS[pooling].needs_template and not templates:
@@ -555,8 +570,7 @@ def plain_encoder(
     `SentenceEncoder`. Raises UserError if the pooling is unknown, or if the pooling is "cls" and the checkpoint has no
     pooler (random weights would give a random score).
     """
-    if pooling not in POOLERS:
-        raise UserError(f"unknown pooling {pooling!r}; choose from: {', '.join(sorted(POOLERS))}")
+    _require_pooler(pooling)
     head = None
     if pooling == "cls":
         if backbone.pooler is None:

@@ -560,6 +560,10 @@ def test_cls_of_a_checkpoint_without_a_pooler_is_refused(tiny):
 def test_an_unknown_pooling_is_refused_with_the_known_ones(tiny):
     with pytest.raises(UserError, match=r"unknown pooling 'median'; choose from: avg, "):
         plain_encoder(load_backbone(tiny("bert")), "median")
+    model = plain_encoder(load_backbone(tiny("bert")), "avg")
+    with pytest.raises(UserError, match=r"unknown pooling 'median'; choose from: avg, "):
+        model.pooling = "median"
+    assert model.pooling == "avg"
 
 
 # Dropout
