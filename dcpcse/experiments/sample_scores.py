@@ -113,22 +113,22 @@ class SampleReport:
         """
         highest = max(self.rows, key=lambda row: self.rows[row].spearman["test"])
         said = (self._ahead(name, reference), self._ahead_of_untouched(self.best_trained))
-        return f"{said[0]}. {said[1]}. The highest score on the test pairs is that of {highest}."
+        return f"{said[0]}. {said[1]}. The highest score on the test pairs is that of '{highest}'."
 
     def _ahead(self, name: str, over: str) -> str:
         gain = self.gain(name, over)
         if gain.low > 0:
-            return f"{name} is ahead of {over}: the interval of the difference is above 0"
+            return f"'{name}' is ahead of '{over}': the interval of the difference is above 0"
         where = "is below 0" if gain.high < 0 else "contains 0, so the two cannot be told apart"
-        return f"{name} is not ahead of {over}: the interval of the difference {where}"
+        return f"'{name}' is not ahead of '{over}': the interval of the difference {where}"
 
     def _ahead_of_untouched(self, name: str) -> str:
-        ahead = [row for row in self.untouched if self.gain(name, row).low > 0]
-        others = [row for row in self.untouched if row not in ahead]
+        ahead = [f"'{row}'" for row in self.untouched if self.gain(name, row).low > 0]
+        others = [f"'{row}'" for row in self.untouched if f"'{row}'" not in ahead]
         if not others:
-            return f"{name} is ahead of everything untouched: all intervals are above 0"
-        of = f"ahead of {'; '.join(ahead)}, but " if ahead else ""
-        return f"{name}, the best trained row on dev, is {of}not ahead of {'; '.join(others)}"
+            return f"'{name}' is ahead of everything untouched: all intervals are above 0"
+        of = f"ahead of {', '.join(ahead)}, but " if ahead else ""
+        return f"'{name}', the best trained row on dev, is {of}not ahead of {', '.join(others)}"
 
 
 def load_sample_pairs(folder: Path) -> dict[str, senteval.ScoredPairs]:

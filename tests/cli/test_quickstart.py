@@ -99,8 +99,8 @@ def test_it_trains_measures_and_says_what_won(options, tiny, few, short, tmp_pat
     best = max(trained, key=lambda name: float(trained[name][0]))
     assert re.search(rf"^{re.escape(best)} minus untouched best of \d+ poolers: ", shown, re.MULTILINE)
     last = shown.rstrip().splitlines()[-1]
-    assert last.startswith("trained [CLS] is ") and f". {best}" in last
-    (repeated,) = re.findall(r"^the same training: python train.py (.*)", shown, re.MULTILINE)
+    assert last.startswith("'trained [CLS]' is ") and f". '{best}'" in last
+    (repeated,) = re.findall(r"^the same training: \S+ -m dcpcse train (.*)", shown, re.MULTILINE)
     assert ("triplets.csv" in repeated) == ("--seed 3" in repeated) == bool(options)
 
 
@@ -147,7 +147,7 @@ def report(noise: dict[str, float]) -> SampleReport:
     return SampleReport(scores, "best", ["trained"], gold)
 
 
-BEST_ON_DEV = "trained, the best trained row on dev, is"
+BEST_ON_DEV = "'trained', the best trained row on dev, is"
 
 
 @pytest.mark.parametrize(
@@ -156,24 +156,24 @@ BEST_ON_DEV = "trained, the best trained row on dev, is"
         (
             {"[CLS]": 3, "best": 2, "trained": 1},
             "ahead",
-            "trained is ahead of everything untouched: all intervals",
+            "'trained' is ahead of everything untouched: all",
         ),
-        ({"[CLS]": 3, "best": 1, "trained": 2}, "ahead", f"{BEST_ON_DEV} ahead of [CLS], but not ahead of best"),
-        ({"[CLS]": 3, "best": 2, "trained": 2}, "ahead", f"{BEST_ON_DEV} ahead of [CLS], but not ahead of best"),
-        ({"[CLS]": 2, "best": 2, "trained": 3}, "below", f"{BEST_ON_DEV} not ahead of [CLS]; best"),
-        ({"[CLS]": 2, "best": 1, "trained": 2}, "open", f"{BEST_ON_DEV} not ahead of [CLS]; best"),
+        ({"[CLS]": 3, "best": 1, "trained": 2}, "ahead", f"{BEST_ON_DEV} ahead of '[CLS]', but not ahead of 'best'"),
+        ({"[CLS]": 3, "best": 2, "trained": 2}, "ahead", f"{BEST_ON_DEV} ahead of '[CLS]', but not ahead of 'best'"),
+        ({"[CLS]": 2, "best": 2, "trained": 3}, "below", f"{BEST_ON_DEV} not ahead of '[CLS]', 'best'"),
+        ({"[CLS]": 2, "best": 1, "trained": 2}, "open", f"{BEST_ON_DEV} not ahead of '[CLS]', 'best'"),
     ],
 )
 def test_the_conclusion_follows_the_intervals(noise, over_reference, over_all):
     where = {
-        "ahead": "is ahead of [CLS]: the interval of the difference is above 0",
-        "below": "is not ahead of [CLS]: the interval of the difference is below 0",
-        "open": "is not ahead of [CLS]: the interval of the difference contains 0, so the two cannot be told apart",
+        "ahead": "is ahead of '[CLS]': the interval of the difference is above 0",
+        "below": "is not ahead of '[CLS]': the interval of the difference is below 0",
+        "open": "is not ahead of '[CLS]': the interval of the difference contains 0, so the two cannot be told apart",
     }
     lowest = min(noise, key=noise.__getitem__)
     said = report(noise).conclusion("trained", "[CLS]")
-    assert said.startswith(f"trained {where[over_reference]}. {over_all}")
-    assert said.endswith(f". The highest score on the test pairs is that of {lowest}.")
+    assert said.startswith(f"'trained' {where[over_reference]}. {over_all}")
+    assert said.endswith(f". The highest score on the test pairs is that of '{lowest}'.")
 
 
 # Wrong input

@@ -2,6 +2,7 @@
 
 import shlex
 import signal
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -74,8 +75,11 @@ def quickstart_command(argv: Sequence[str]) -> None:
     print_result(str(report))
     for name, other in ((TRAINED_CLS, UNTOUCHED_CLS), (report.best_trained, report.best)):
         print_result(report.gain_line(name, other))
-    print_result(_cost_report(models[TRAINED_CLS], args.output_dir, seconds[TRAINED_CLS]))
-    print_result(f"the same training: python train.py {shlex.join(words[TRAINED_CLS])}")
+    print_result(_cost_report(models[TRAINED_CLS], args.output_dir, seconds))
+    print_result(f"the same training: {shlex.join([sys.executable, '-m', 'dcpcse', 'train', *words[TRAINED_CLS]])}")
+    print_result(
+        f"\nThe sentences of the sample that are nearest to three others, with their cosines, by {TRAINED_CLS}:"
+    )
     print_result(nearest_listing(models[TRAINED_CLS], QUERIES, read_text(args.data / SENTENCES).splitlines()))
     print_result(f"\n{report.conclusion(TRAINED_CLS, UNTOUCHED_CLS)}")
 
@@ -115,6 +119,8 @@ def _find_inputs(args: Namespace) -> None:
             raise UserError(
                 f"--data {args.data} does not contain {name}; give a folder with the layout of data/sample"
             )
+    if args.base and args.base.startswith((".", "/", "~")) and not Path(args.base).is_dir():
+        raise UserError(f"--base {args.base} does not exist; check the path, or give a hub id")
     args.base = args.base or str(embedded_encoder())
 
 
@@ -140,16 +146,15 @@ def _train(words: Sequence[str]) -> float:
     return time.perf_counter() - started
 
 
-def _cost_report(model: "SentenceEncoder", folder: Path, seconds: float) -> str:
-    """Return the number of trained parameters, the size of the folder, and the training time."""
+def _cost_report(model: "SentenceEncoder", folder: Path, seconds: Mapping[str, float]) -> str:
+    """Return the number of trained parameters and the size of the folder of a model, and the time of each training."""
     from dcpcse.training.summary import count_parameters
 
-    prompts = count_parameters(model.encoder.prompt)
-    head = 0 if model.head is None else count_parameters(model.head)
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     total = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    times = ", ".join(f"{name} {time:.0f} s" for name, time in seconds.items())
     return (
-        f"trained parameters for [CLS]: prompts {prompts:,}, with head {prompts + head:,}\n"
+        f"trained parameters: {count_parameters(model.encoder.prompt):,} of prompts\n"
         f"saved in {folder}: {size / 1e6:.2f} MB of weights, {total / 1e6:.2f} MB with tokenizer and reports\n"
-        f"training for [CLS]: {seconds:.0f} s"
+        f"time of the trainings: {times}"
     )
