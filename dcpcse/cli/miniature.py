@@ -28,7 +28,7 @@ from dcpcse.experiments.reproduction.units import NLI_TRIPLETS, UNLABELLED
 from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import notify, print_result
 from dcpcse.utils.embedded import embedded_encoder
-from dcpcse.utils.errors import UserError, invalid_choice, plural
+from dcpcse.utils.errors import UserError, did_you_mean, plural
 from dcpcse.utils.files import file_sha256, require_output, require_writable, write_atomic, write_json_atomic
 from dcpcse.utils.locks import exclusive_lock
 from dcpcse.utils.option_fields import Whole
@@ -120,7 +120,8 @@ def _chosen(names: Sequence[str]) -> list[Variant]:
         elif name in VARIANTS:
             chosen[name] = VARIANTS[name]
         else:
-            raise invalid_choice("--only", name, [STARRED, ALL, *VARIANTS])
+            hint = did_you_mean(name, [STARRED, ALL, *VARIANTS]) or f"give {STARRED}, {ALL}, or names of variants;"
+            raise UserError(f"--only {name} is unknown; {hint} --list --only all shows all variants")
     return [one for name, one in VARIANTS.items() if name in chosen]
 
 

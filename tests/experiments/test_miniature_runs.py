@@ -40,8 +40,10 @@ from dcpcse.experiments.miniature.settings import (
     BASE,
     COARSE_RATES,
     FINE_RATES,
+    FIRST_RATES,
     PAIRS,
     SEARCH_SEED,
+    TRIALS,
     TRIPLETS,
     UNSUPERVISED,
     VARIANTS,
@@ -145,28 +147,33 @@ def trials(scores: dict[float, float | None]) -> list[Trial]:
 
 
 @pytest.mark.parametrize(
-    ("scores", "fine"),
+    ("first", "third", "then", "fine"),
     [
-        ((10, 20, 60, 30), 3e-2),
-        ((10, 30, 60, 20), 3e-3),
-        ((10, 60, 20, 20), 3e-3),
-        ((60, 10, 20, 30), 3e-5),
-        ((10, 20, 30, 60), 3e-1),
-        ((10, 20, 60, None), 3e-3),
-        ((None, None, 60, None), 3e-3),
-        ((50, 50, 10, 10), 3e-5),
+        ((20, 60), 1e-1, 30, 3e-2),
+        ((30, 60), 1e-1, 20, 3e-3),
+        ((20, 30), 1e-1, 60, 3e-1),
+        ((60, 20), 1e-4, 20, 3e-4),
+        ((60, 20), 1e-4, 10, 3e-3),
+        ((60, 20), 1e-4, 70, 3e-5),
+        ((20, 60), 1e-1, None, 3e-3),
+        ((None, 60), 1e-1, None, 3e-3),
+        ((None, None), 1e-4, 10, 3e-5),
+        ((50, 50), 1e-4, 50, 3e-5),
     ],
 )
-def test_one_fine_rate_follows_the_coarse_ones(scores, fine):
-    tried = dict(zip(COARSE_RATES, scores, strict=True))
-    assert next_rates(trials({})) == list(COARSE_RATES)
-    assert next_rates(trials(tried)) == [fine]
-    assert next_rates(trials(tried | {fine: None})) == []
+def test_a_search_goes_from_the_first_rates_to_the_better_side_and_ends_between_the_best(first, third, then, fine):
+    tried = dict(zip(FIRST_RATES, first, strict=True))
+    assert next_rates(trials({})) == list(FIRST_RATES) == [1e-3, 1e-2]
+    assert next_rates(trials({1e-2: 50.0})) == [1e-3]
+    assert next_rates(trials(tried)) == [third]
+    assert next_rates(trials(tried | {third: then})) == [fine]
+    assert next_rates(trials(tried | {third: then, fine: None})) == []
+    assert len(tried | {third: then, fine: None}) == TRIALS
 
 
 def test_of_equal_scores_the_lowest_rate_is_chosen_and_failed_trainings_never():
     assert best_rate(trials({1e-2: 50.0, 1e-3: 50.0, 1e-4: 10.0, 1e-1: None})) == 1e-3
-    failed = trials(dict.fromkeys(COARSE_RATES))
+    failed = trials(dict.fromkeys([*FIRST_RATES, 1e-4]))
     assert best_rate(failed) is None and next_rates(failed) == []
 
 
@@ -257,13 +264,13 @@ def test_a_run_searches_measures_deletes_its_models_and_is_not_repeated(places, 
     plan = a_plan(tmp_path, "untouched-static", "dcpcse")
     here = Here(places)
     assert run_units(plan, 2, here) == {}
-    assert len(here.names) == plan.total == 5 + 1 + 2
+    assert len(here.names) == plan.total == TRIALS + 1 + 2
     assert f"{plan.total} of {plan.total}: " in caplog.text and "STS average" in caplog.text
     record = json.loads((tmp_path / SEARCH).read_text(encoding="utf-8"))
     search = record["searches"]["dcpcse"]
     tried = {float(rate): score for rate, score in search["stsb_dev"].items()}
     assert search["chosen"] == min(rate for rate, score in tried.items() if score == max(tried.values()))
-    assert record["trainings"] == 5 and record["seconds"] > 0
+    assert record["trainings"] == TRIALS and record["seconds"] > 0
     measured = read_measurements(tmp_path)
     assert [(one.variant, one.seed) for one in measured] == [("dcpcse", 0), ("dcpcse", 1), ("untouched-static", None)]
     assert {one.learning_rate for one in measured} == {search["chosen"], None}
@@ -289,10 +296,8 @@ def test_a_run_searches_measures_deletes_its_models_and_is_not_repeated(places, 
 def test_starred_variants_come_first_and_ablations_use_the_rate_of_their_method(tmp_path):
     plan = a_plan(tmp_path, "consert", "dcpcse-mlm", "dcpcse")
     assert [one.name for one in plan.families] == ["dcpcse", "consert"]
-    assert [unit.name for unit in plan.next_units()][:4] == [
-        f"dcpcse, learning rate {rate:g}" for rate in COARSE_RATES
-    ]
-    assert plan.total == len(plan.estimates()) == 2 * 5 + 5 + 3 + 3
+    assert [unit.name for unit in plan.next_units()][:2] == [f"dcpcse, learning rate {rate:g}" for rate in FIRST_RATES]
+    assert plan.total == len(plan.estimates()) == 2 * TRIALS + 5 + 3 + 3
     assert MiniaturePlan([VARIANTS["dcpcse-mlm"]], tmp_path, {}, TINY).families == [VARIANTS["dcpcse"]]
 
 
@@ -392,8 +397,8 @@ def test_help_shows_only_its_own_options(capsys):
 def test_a_dry_run_shows_the_units_and_their_time_and_writes_nothing(words, capsys, tmp_path):
     reproduce_command([*words, "--only", "dcpcse", "dcpcse-supervised-without-negatives", "--dry_run", "--jobs", "2"])
     shown = capsys.readouterr().out
-    assert shown.count("| dcpcse, trial ") == 5 and "dcpcse, seed 4" in shown
-    assert "18 units, 0 of them finished; about " in shown and "with 2 at the same time" in shown
+    assert shown.count("| dcpcse, trial ") == TRIALS and "dcpcse, seed 4" in shown
+    assert "16 units, 0 of them finished; about " in shown and "with 2 at the same time" in shown
     assert not (tmp_path / "out").exists()
 
 

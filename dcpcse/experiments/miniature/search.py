@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dcpcse.experiments.miniature.settings import COARSE_RATES, FINE_RATES
+from dcpcse.experiments.miniature.settings import COARSE_RATES, FINE_RATES, FIRST_RATES
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,15 @@ def best_rate(trials: Sequence[Trial]) -> float | None:
     return max(scored, key=lambda trial: (trial.score, -trial.rate)).rate if scored else None
 
 
+def _third_rate(scores: Mapping[float, float]) -> float:
+    """Return the coarse rate beyond the better of the first two. scores: of these, with −∞ for a failed training."""
+    lower, higher = FIRST_RATES
+    at = COARSE_RATES.index(lower)
+    return COARSE_RATES[at - 1] if scores[lower] >= scores[higher] else COARSE_RATES[at + 2]
+
+
 def fine_rate(trials: Sequence[Trial]) -> float | None:
-    """Return the fine rate to try after all coarse rates; None if all of their trainings failed.
+    """Return the fine rate to try after the coarse ones; None if all of their trainings failed.
 
     It lies between the best coarse rate and the better of its two neighbours. A training that failed is worse than all
     others. If the best rate is the lowest or the highest one, the fine rate lies beyond it, so that the range is
@@ -37,18 +44,24 @@ def fine_rate(trials: Sequence[Trial]) -> float | None:
         return FINE_RATES[0]
     if at == len(COARSE_RATES) - 1:
         return FINE_RATES[-1]
-    scores = {trial.rate: float("-inf") if trial.score is None else trial.score for trial in trials}
-    below, above = COARSE_RATES[at - 1], COARSE_RATES[at + 1]
-    return FINE_RATES[at] if scores[below] >= scores[above] else FINE_RATES[at + 1]
+    scores = _scores(trials)  # both neighbours were tried: one is another first rate, the other the third
+    return FINE_RATES[at] if scores[COARSE_RATES[at - 1]] >= scores[COARSE_RATES[at + 1]] else FINE_RATES[at + 1]
 
 
 def next_rates(trials: Sequence[Trial]) -> list[float]:
-    """Return the rates that can be tried next: the missing coarse ones, then the fine one; none at the end."""
-    tried = {trial.rate for trial in trials}
-    if missing := [rate for rate in COARSE_RATES if rate not in tried]:
+    """Return the rates that can be tried next: the first two, then a coarse one, then a fine one; none at the end."""
+    scores = _scores(trials)
+    if missing := [rate for rate in FIRST_RATES if rate not in scores]:
         return missing
+    if (third := _third_rate(scores)) not in scores:
+        return [third]
     fine = fine_rate([trial for trial in trials if trial.rate in COARSE_RATES])
-    return [] if fine is None or fine in tried else [fine]
+    return [] if fine is None or fine in scores else [fine]
+
+
+def _scores(trials: Sequence[Trial]) -> dict[float, float]:
+    """Return rate → score; a training that failed is worse than all others."""
+    return {trial.rate: float("-inf") if trial.score is None else trial.score for trial in trials}
 
 
 def search_record(trials: Mapping[str, Sequence[Trial]]) -> dict[str, Any]:

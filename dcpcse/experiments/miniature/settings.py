@@ -12,10 +12,12 @@ SEARCH_SEED = 100
 """The seed of the trainings that choose a learning rate; no claim uses it."""
 
 COARSE_RATES = (1e-4, 1e-3, 1e-2, 1e-1)
+FIRST_RATES = (1e-3, 1e-2)
 FINE_RATES = (3e-5, 3e-4, 3e-3, 3e-2, 3e-1)
-"""The learning rates: all coarse ones are tried, then one fine one (`search.fine_rate`). Those of the papers are 5e-7
-to 5e-5 for encoders of 110 million weights, and 1e-3 to 9e-2 for prompts. A small encoder that is trained for 100
-steps needs higher rates."""
+TRIALS = 4
+"""The learning rates: the first ones are tried, then the coarse one beyond the better of them, then one fine one
+(`search.fine_rate`), which makes four trials. Those of the papers are 5e-7 to 5e-5 for encoders of 110 million
+weights, and 1e-3 to 9e-2 for prompts. A small encoder that is trained for 100 steps needs higher rates."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Sizes:
     """
 
     steps: int = 100
-    search_steps: int = 50
+    search_steps: int = 25
     pretraining_steps: int = 3000
     eval_steps: int = 25
     batch: int = 64

@@ -22,6 +22,7 @@ from dcpcse.experiments.miniature.settings import (
     FINE_RATES,
     SEARCH_SEED,
     SMALL_ENCODERS,
+    TRIALS,
     UNSUPERVISED,
     VARIANTS,
     Sizes,
@@ -46,9 +47,6 @@ OPTIONS = {BASE: "--base", UNSUPERVISED: "--unsup_file", DATA: "--data_dir"}
 
 MODEL, ENCODER = "model", "encoder"
 """Folders in that of a unit: the trained model until it is measured, and a pretrained encoder."""
-
-TRIALS = len(COARSE_RATES) + 1
-"""Number of trainings with which a learning rate is chosen."""
 
 
 @dataclass(frozen=True)
