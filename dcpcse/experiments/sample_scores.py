@@ -123,12 +123,13 @@ class SampleReport:
         return f"'{name}' is not ahead of '{over}': the interval of the difference {where}"
 
     def _ahead_of_untouched(self, name: str) -> str:
-        ahead = [f"'{row}'" for row in self.untouched if self.gain(name, row).low > 0]
-        others = [f"'{row}'" for row in self.untouched if f"'{row}'" not in ahead]
-        if not others:
+        rows = {is_ahead: [] for is_ahead in (True, False)}
+        for row in self.untouched:
+            rows[self.gain(name, row).low > 0].append(f"'{row}'")
+        if not rows[False]:
             return f"'{name}' is ahead of everything untouched: all intervals are above 0"
-        of = f"ahead of {', '.join(ahead)}, but " if ahead else ""
-        return f"'{name}', the best trained row on dev, is {of}not ahead of {', '.join(others)}"
+        of = f"ahead of {', '.join(rows[True])}, but " if rows[True] else ""
+        return f"'{name}', the best trained row on dev, is {of}not ahead of {', '.join(rows[False])}"
 
 
 def load_sample_pairs(folder: Path) -> dict[str, senteval.ScoredPairs]:

@@ -8,6 +8,7 @@ from dcpcse.methods import fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_encoder_path
 
 
 def require_valid(
@@ -32,7 +33,7 @@ def require_valid(
         require_file(data)
         reader_of(Path(data.train_file))  # raises UserError if the file does not exist or has an unknown format
     if not has_encoder:
-        _require_encoder(model.model_name_or_path)
+        require_encoder_path(model.model_name_or_path, "--model_name_or_path")
     if not run.do_train and not run.do_eval and "do_train" in given:
         raise UserError("--do_train False leaves nothing to do without --do_eval; leave it out, or add --do_eval")
     if "method" not in objects:
@@ -55,11 +56,3 @@ def require_file(data: DataArguments) -> None:
     """Raise UserError if the option for the training file is missing."""
     if not data.train_file:
         raise UserError("--train_file is missing; give a txt, csv, tsv, json or jsonl file")
-
-
-def _require_encoder(name: str) -> None:
-    path = Path(name)
-    if path.is_file():
-        raise UserError(f"--model_name_or_path {name} is a file; give the folder that contains it")
-    if not path.exists() and (path.is_absolute() or name.startswith((".", "~"))):
-        raise UserError(f"--model_name_or_path {name} does not exist; check the path, or give a hub id")

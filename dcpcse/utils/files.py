@@ -68,6 +68,15 @@ def require_file(path: Path, option: str) -> None:
         raise UserError(f"{option} {path} is a pipe or a device, which cannot be replaced; give a file")
 
 
+def require_encoder_path(name: str, option: str) -> None:
+    """Raise UserError if the name of an encoder is a file, or a path that does not exist and cannot be a hub id."""
+    path = Path(name)
+    if path.is_file():
+        raise UserError(f"{option} {name} is a file; give the folder that contains it")
+    if not path.exists() and (path.is_absolute() or name.startswith((".", "~"))):
+        raise UserError(f"{option} {name} does not exist; check the path, or give a hub id")
+
+
 def require_plain_file(path: Path) -> None:
     """Raise UserError if a file that is changed in place is a link, has a second name, or is not a file.
 

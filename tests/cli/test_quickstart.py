@@ -215,3 +215,14 @@ def test_a_damaged_embedded_encoder_is_one_line_and_nothing_is_written(few, tiny
     assert len(said) == 1
     assert str(folder) in said[0]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("./nowhere", "does not exist; check the path, or give a hub id"), (__file__, "is a file; give the folder that")],
+)
+def test_a_base_that_is_no_folder_is_named_by_its_option(given, said, few, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["quickstart", "--base", given, "--data", str(few)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: --base {given} {said}")
+    assert not list(tmp_path.iterdir())

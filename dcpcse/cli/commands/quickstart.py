@@ -13,6 +13,7 @@ from dcpcse.utils.command_parser import CommandParser
 from dcpcse.utils.console import print_result
 from dcpcse.utils.embedded import EMBEDDED_ENCODER, embedded_encoder
 from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_encoder_path
 from dcpcse.utils.option_fields import SEED
 from dcpcse.utils.parsing import read_text
 from dcpcse.utils.signals import Interrupted
@@ -119,9 +120,8 @@ def _find_inputs(args: Namespace) -> None:
             raise UserError(
                 f"--data {args.data} does not contain {name}; give a folder with the layout of data/sample"
             )
-    if args.base and args.base.startswith((".", "/", "~")) and not Path(args.base).is_dir():
-        raise UserError(f"--base {args.base} does not exist; check the path, or give a hub id")
     args.base = args.base or str(embedded_encoder())
+    require_encoder_path(args.base, "--base")
 
 
 def _training_words(args: Namespace, row: str, folder: Path) -> list[str]:
