@@ -31,7 +31,7 @@ class Sizes:
 
     steps: int = 100
     search_steps: int = 25
-    pretraining_steps: int = 3000
+    pretraining_steps: int = 1600
     eval_steps: int = 25
     batch: int = 64
     length: int = 32
