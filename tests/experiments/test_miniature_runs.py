@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from conftest import make_encoder
 from scipy.stats import spearmanr
 from senteval_tiny import write_tiny_data
@@ -35,7 +37,7 @@ from dcpcse.experiments.miniature.measurement import (
     write_measurement,
 )
 from dcpcse.experiments.miniature.run import SEARCH, UnitProgress, duration, run_units
-from dcpcse.experiments.miniature.search import Trial, best_rate, next_rates, search_record
+from dcpcse.experiments.miniature.search import MARGIN, Trial, best_rate, chosen_rate, next_rates, search_record
 from dcpcse.experiments.miniature.settings import (
     BASE,
     COARSE_RATES,
@@ -174,7 +176,34 @@ def test_a_search_goes_from_the_first_rates_to_the_better_side_and_ends_between_
 def test_of_equal_scores_the_lowest_rate_is_chosen_and_failed_trainings_never():
     assert best_rate(trials({1e-2: 50.0, 1e-3: 50.0, 1e-4: 10.0, 1e-1: None})) == 1e-3
     failed = trials(dict.fromkeys([*FIRST_RATES, 1e-4]))
-    assert best_rate(failed) is None and next_rates(failed) == []
+    assert best_rate(failed) is chosen_rate(failed) is None and next_rates(failed) == []
+
+
+def test_of_rates_that_are_nearly_as_good_as_the_best_the_lowest_is_chosen():
+    tried = {1e-3: 45.0, 1e-2: 52.0, 1e-1: 53.5, 3e-1: 54.0, 1e-4: None}
+    assert chosen_rate(trials(tried)) == 1e-1
+    assert chosen_rate(trials(tried | {1e-2: 54.0 - MARGIN})) == 1e-2
+    assert chosen_rate(trials(tried | {3e-1: 54.6})) == 3e-1
+
+
+def test_a_trial_is_the_beginning_of_a_whole_training(tmp_path):
+    """In a whole training of n steps, step s has the rate times 1 - s / n."""
+    plan = MiniaturePlan([VARIANTS["dcpcse"]], tmp_path, {}, Sizes(steps=8, search_steps=2, eval_steps=2))
+    rates = {}
+    for unit in (plan.trial(VARIANTS["dcpcse"], 0.5), plan.measurement(VARIANTS["dcpcse"], 0, 0.5)):
+        (words,) = unit.commands
+        (_, _, run), _ = parse_training([*words[1:], "--use_cpu", "True"])
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=run.learning_rate)
+        schedule = transformers.get_scheduler(
+            run.lr_scheduler_type, optimizer, 0, run.max_steps, run.lr_scheduler_kwargs
+        )
+        found = rates[run.max_steps] = []
+        for _ in range(run.max_steps):
+            found.append(schedule.get_last_lr()[0])
+            optimizer.step()
+            schedule.step()
+    assert rates[8] == pytest.approx([0.5 * (1 - step / 8) for step in range(8)])
+    assert rates[2] == pytest.approx(rates[8][:2])
 
 
 def test_the_record_of_the_search_has_its_cost_and_says_what_it_chose():
@@ -269,7 +298,7 @@ def test_a_run_searches_measures_deletes_its_models_and_is_not_repeated(places, 
     record = json.loads((tmp_path / SEARCH).read_text(encoding="utf-8"))
     search = record["searches"]["dcpcse"]
     tried = {float(rate): score for rate, score in search["stsb_dev"].items()}
-    assert search["chosen"] == min(rate for rate, score in tried.items() if score == max(tried.values()))
+    assert search["chosen"] == min(rate for rate, score in tried.items() if score >= max(tried.values()) - MARGIN)
     assert record["trainings"] == TRIALS and record["seconds"] > 0
     measured = read_measurements(tmp_path)
     assert [(one.variant, one.seed) for one in measured] == [("dcpcse", 0), ("dcpcse", 1), ("untouched-static", None)]
@@ -304,7 +333,7 @@ def test_starred_variants_come_first_and_ablations_use_the_rate_of_their_method(
 def test_trainings_that_fail_are_recorded_and_not_repeated(places, tmp_path, monkeypatch):
     """A learning rate of 1e30 makes losses that are not finite."""
     monkeypatch.setattr("dcpcse.experiments.miniature.units.next_rates", lambda tried: [])
-    monkeypatch.setattr("dcpcse.experiments.miniature.units.best_rate", lambda tried: 1e30)
+    monkeypatch.setattr("dcpcse.experiments.miniature.units.chosen_rate", lambda tried: 1e30)
     monkeypatch.setattr("dcpcse.experiments.miniature.settings.STARRED_SEEDS", (0,))
     plan, here = a_plan(tmp_path, "simcse"), Here(places)
     failures = run_units(plan, 1, here)

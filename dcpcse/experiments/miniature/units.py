@@ -15,7 +15,7 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 
 from dcpcse.experiments.miniature.measurement import DEV_TASK, FAILURE, SCORES
-from dcpcse.experiments.miniature.search import Trial, best_rate, next_rates
+from dcpcse.experiments.miniature.search import Trial, chosen_rate, next_rates
 from dcpcse.experiments.miniature.settings import (
     BASE,
     COARSE_RATES,
@@ -259,7 +259,7 @@ class MiniaturePlan:
         trials = self.trials(family)
         if rates := next_rates(trials):
             return [self.trial(family, rate) for rate in rates]
-        rate = best_rate(trials)
+        rate = chosen_rate(trials)
         return [] if rate is None else [self.measurement(variant, seed, rate) for seed in variant.seeds]
 
     def blocked(self) -> dict[str, str]:
@@ -267,7 +267,7 @@ class MiniaturePlan:
         found = {}
         for family in self.families:
             trials = self.trials(family)
-            if trials and not next_rates(trials) and best_rate(trials) is None:
+            if trials and not next_rates(trials) and chosen_rate(trials) is None:
                 found[family.name] = "the trainings with all learning rates failed"
         for variant in self.ordered:
             for unit in self._next_of(variant):
@@ -303,7 +303,11 @@ class MiniaturePlan:
         return self._unit(name, self._folder(variant, seed), commands, measured, SCORES, seconds)
 
     def trial(self, family: Variant, rate: float) -> Unit:
-        """Return the unit that tries a learning rate of a variant."""
+        """Return the unit that tries a learning rate of a variant.
+
+        It is the beginning of a training of `Sizes.steps` steps: the rate falls as slowly as there. A rate that reaches
+        0 within the trial would hide that the same rate breaks a whole training.
+        """
         folder = self.output / "search" / family.name / f"rate-{rate:g}"
         training = self._training(family, rate, SEARCH_SEED, self.sizes.search_steps)
         measured = self._measured(family, f"{UNIT}/{MODEL}", SEARCH_SEED, rate) | {"dev_only": True}
@@ -333,6 +337,7 @@ class MiniaturePlan:
             "model_name_or_path": _base(variant),
             **variant.options,
             "learning_rate": rate,
+            **self._schedule(rate, steps),
             "max_steps": steps,
             "per_device_train_batch_size": self.sizes.batch,
             "max_seq_length": self.sizes.length,
@@ -351,6 +356,13 @@ class MiniaturePlan:
             "overwrite_output_dir": True,
         }
         return ("train", *command_words(options))
+
+    def _schedule(self, rate: float, steps: int) -> dict[str, str]:
+        """Return the options by which the rate falls linearly, as if the training had `Sizes.steps` steps."""
+        if steps == self.sizes.steps:
+            return {}  # the default falls to 0
+        left = {"lr_end": rate * (1 - steps / self.sizes.steps), "power": 1.0}
+        return {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": json.dumps(left)}
 
     def _measured(self, variant: Variant, model: str, seed: int | None, rate: float | None) -> dict[str, Any]:
         return {
