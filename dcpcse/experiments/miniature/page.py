@@ -26,7 +26,7 @@ from dcpcse.experiments.miniature.measurement import (
     gold_scores,
     read_measurements,
 )
-from dcpcse.experiments.miniature.search import search_record
+from dcpcse.experiments.miniature.search import MARGIN, search_record
 from dcpcse.experiments.miniature.settings import SMALL_ENCODERS, VARIANTS, Sizes, Variant
 from dcpcse.experiments.miniature.units import FailureRecord, pretraining_times, read_trials
 from dcpcse.experiments.miniature.verdicts import (
@@ -221,6 +221,7 @@ def page(results: Results, shown: Mapping[str, str], problem: str | None = None)
         "flat": FLAT,
         "trained_table": _scores_table(results, trained, with_training=True),
         "search": results.search,
+        "margin": MARGIN,
         "search_table": _search_table(results),
         "ends": ", ".join(f"`{name}`" for name, one in searches if one["at_end_of_range"]),
         "best": best and f"Best on STS-B dev: `{best.variant}`, with {best.average:.2f} on the seven STS tasks.",

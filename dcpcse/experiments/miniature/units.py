@@ -305,8 +305,8 @@ class MiniaturePlan:
     def trial(self, family: Variant, rate: float) -> Unit:
         """Return the unit that tries a learning rate of a variant.
 
-        It is the beginning of a training of `Sizes.steps` steps: the rate falls as slowly as there. A rate that reaches
-        0 within the trial would hide that the same rate breaks a whole training.
+        It is the beginning of a training of `Sizes.steps` steps: the rate falls as slowly as there. If it reached 0
+        within the trial, the trial would hide that the same rate breaks a whole training.
         """
         folder = self.output / "search" / family.name / f"rate-{rate:g}"
         training = self._training(family, rate, SEARCH_SEED, self.sizes.search_steps)
