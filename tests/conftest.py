@@ -5,6 +5,7 @@ import gc
 import hashlib
 import importlib.util
 import os
+import signal
 import string
 import sys
 import tarfile
@@ -60,6 +61,11 @@ CONFIGS = {
     "deberta-v2": {"max_position_embeddings": 96, "relative_attention": True, "pos_att_type": "p2c|c2p"},
     "mpnet": {"max_position_embeddings": 98, "pad_token_id": 1},
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Ctrl-C be heard also where the tests run in the background, in which shells ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -296,15 +296,7 @@ class _InterruptAt(TrainerCallback):
             signal.raise_signal(signal.SIGINT)
 
 
-@pytest.fixture
-def heard():
-    """Ctrl-C is heard also where the tests run in the background, in which shells ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_an_interrupted_training_leaves_a_usable_result(train, heard, tmp_path, sentences):
+def test_an_interrupted_training_leaves_a_usable_result(train, tmp_path, sentences):
     with pytest.raises(Interrupted) as caught:
         train(callbacks=[_InterruptAt(2)], disable_tqdm=False)
     assert list(tqdm._instances) == []  # bars of later calls would be drawn below one that is open
@@ -318,7 +310,7 @@ def test_an_interrupted_training_leaves_a_usable_result(train, heard, tmp_path, 
     assert (resumed.folder / "prompts.safetensors").read_bytes() == (whole.folder / "prompts.safetensors").read_bytes()
 
 
-def test_an_interruption_keeps_a_temporary_folder(train, heard):
+def test_an_interruption_keeps_a_temporary_folder(train):
     with pytest.raises(
         KeyboardInterrupt, match=r"the temporary folder is kept: output_dir='.*' resumes in it"
     ) as caught:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from signal import SIGINT, default_int_handler, pthread_kill, signal
+from signal import SIGINT, pthread_kill
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -125,7 +125,6 @@ def serve(tool, tiny, result, file, monkeypatch):
     for name, value in {**proxies, "no_proxy": "", "NO_PROXY": ""}.items():
         monkeypatch.setenv(name, value)
     block = gradio.Blocks.block_thread
-    before = signal(SIGINT, default_int_handler)  # shells let processes in the background ignore it
 
     def call(visit) -> None:
         def visit_and_interrupt(blocks) -> None:
@@ -145,8 +144,7 @@ def serve(tool, tiny, result, file, monkeypatch):
         assert outcome.code == 0, outcome.err
         assert outcome.said.endswith("the server has stopped")
 
-    yield call
-    signal(SIGINT, before)
+    return call
 
 
 def expected(vectors: np.ndarray, corpus: list[str], query: str) -> list[tuple[str, float]]:

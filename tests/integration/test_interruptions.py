@@ -41,14 +41,6 @@ def checkpoints(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if "checkpoint" in path.name)
 
 
-@pytest.fixture(autouse=True)
-def heard():
-    """Ctrl-C is heard here also where the tests themselves run in the background, in which shells ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 class _Once(TrainerCallback):
     def __init__(self, step: int, action: Callable[[], object]) -> None:
         self.step, self.action = step, action
