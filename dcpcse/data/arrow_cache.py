@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dcpcse.data.cache_summary import CacheSummary
+from dcpcse.data.column_checks import NumericColumns
+from dcpcse.data.columns import SCORE, Header
 from dcpcse.data.duplicates import Duplicates
-from dcpcse.data.labels import SCORE, LabelCounter, label_kind
-from dcpcse.data.readers import ROLES, DataSource, FileRow, RowSource, delimiter_of, read_table
+from dcpcse.data.labels import LabelCounter
+from dcpcse.data.readers import DataSource, FileRow, RowSource, delimiter_of, read_table
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import atomic_file, staging_folder
 from dcpcse.utils.parsing import open_input
@@ -24,7 +26,7 @@ if TYPE_CHECKING:  # imported lazily, since the import takes over a second and w
     import pyarrow as pa
     from datasets import Dataset
 
-READER_VERSION = 4  # increase it if the readers return different rows for a file, so that old cache files are ignored
+READER_VERSION = 5  # increase it if the readers return different rows for a file, so that old cache files are ignored
 
 BATCH_ROWS = 10_000
 
@@ -56,25 +58,19 @@ def write_cache(cached: Path, source: DataSource, sha256: str) -> dict[str, Any]
         return summary
 
 
-def write_rows(folder: Path, source: RowSource, columns: list[str], rows: Iterator[FileRow]) -> tuple[Path, dict]:
+def write_rows(folder: Path, source: RowSource, header: Header, rows: Iterator[FileRow]) -> tuple[Path, dict]:
     """Write rows to a file in the cache folder that is named by their digest; return its path and a summary.
 
-    columns: the names of the 1 to 3 columns. The digest is `source.sha256`, which is known only after the last row. A
+    header: the columns. The digest is `source.sha256`, which is known only after the last row. A
     file of the same rows is replaced. If reading or writing fails, nothing is left.
     """
     with _explained(folder), staging_folder(folder / "rows") as part:
         with open(part / "rows.arrow", "wb") as file:
-            summary = _write_stream(file, source, columns, rows)
+            summary = _write_stream(file, source, header, rows)
         identity = json.dumps(["rows", source.sha256, READER_VERSION])
         cached = folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.arrow"
         os.replace(part / "rows.arrow", cached)
         return cached, summary
-
-
-def roles_of(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that columns have in the cache: those of their roles."""
-    kind = label_kind(columns)
-    return (*ROLES[:2], kind) if kind else ROLES[: len(columns)]
 
 
 @contextlib.contextmanager
@@ -89,25 +85,28 @@ def _explained(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _write_stream(
-    file: BinaryIO, source: RowSource, columns: list[str], complete: Iterator[FileRow]
-) -> dict[str, Any]:
+def _write_stream(file: BinaryIO, source: RowSource, header: Header, complete: Iterator[FileRow]) -> dict[str, Any]:
     import pyarrow as pa
 
-    kind = label_kind(columns)
-    repeats, tally = Duplicates(len(columns), labelled=kind is not None), LabelCounter(kind)
-    schema = pa.schema([(role, pa.float64() if role == SCORE else pa.string()) for role in roles_of(columns)])
+    kind = header.target
+    repeats, tally = Duplicates(len(header.names), labelled=kind is not None), LabelCounter(kind)
+    numeric = NumericColumns(header)
+    schema = pa.schema([(role, pa.float64() if role == SCORE else pa.string()) for role in header.roles])
     with pa.ipc.new_stream(file, schema) as writer:
         while batch := list(islice(complete, BATCH_ROWS)):
             repeats.add(batch)
             tally.add(batch)
+            numeric.add(batch)
             writer.write_batch(_record_batch(zip(*(cells for _, cells in batch), strict=True), schema))
         if not writer.stats.num_record_batches:
-            raise _no_rows_error(source, columns)
+            raise _no_rows_error(source, list(header.names))
+        if problem := numeric.problem():
+            raise UserError(f"{source.described}: {problem}")
         # The summary is not in the schema's metadata, which is written before the number of dropped rows is known.
         labels = {"classes": tally.classes, "scores": tally.scores}
-        summary = {**source.summary(columns), **labels, "repeats": repeats.found().as_dict()}
-        end = _record_batch([[] for _ in columns], schema)
+        found = {"numeric": numeric.found(), "repeats": repeats.found().as_dict()}
+        summary = {**source.summary(header), **labels, **found}
+        end = _record_batch([[] for _ in header.names], schema)
         writer.write_batch(end, custom_metadata={"summary": json.dumps(summary)})
     return summary
 

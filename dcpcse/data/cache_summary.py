@@ -36,4 +36,5 @@ class CacheSummary:
     unit: str
     classes: dict[str, int]
     scores: list[int | float]
+    numeric: list[str]
     repeats: _Repeats

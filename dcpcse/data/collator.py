@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from dcpcse.data.columns import LABEL, SCORE
 from dcpcse.data.corrupted_corpus import stack_corrupted
 from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, stack_indices
-from dcpcse.data.labels import CLASSES, LABEL, SCORE
+from dcpcse.data.labels import CLASSES
 from dcpcse.data.views import View, max_added_tokens
 from dcpcse.encoders.encoder import EmbeddingEdits
 from dcpcse.encoders.packing import Packing

@@ -45,10 +45,10 @@ class DuplicateCounts:
     """Counts of repetitions in a file.
 
     duplicates: rows that equal an earlier row in all columns. identical: rows whose anchor equals their positive.
-    contradictory: rows whose anchor equals their negative. relabelled: rows whose pair of sentences occurs earlier
-    with a different label. rows: total number of rows. pairs: number of pairs of rows with the same anchor, plus
-    number of pairs of rows with the same positive. If both rows of a pair are in one batch, each is a false negative
-    of the other. For labelled rows, which are not contrasted with each other, pairs is 0.
+    contradictory: rows whose anchor equals one of their negatives. relabelled: rows whose sentence or pair of
+    sentences occurs earlier with a different label. rows: total number of rows. pairs: number of pairs of rows with
+    the same anchor, plus number of pairs of rows with the same positive. If both rows of a pair are in one batch, each
+    is a false negative of the other. For labelled rows, which are not contrasted with each other, pairs is 0.
     """
 
     duplicates: Occurrences
@@ -88,8 +88,8 @@ class Duplicates:
     def __init__(self, columns: int, *, labelled: bool = False) -> None:
         """Create the counter.
 
-        columns: the number of columns, 1 to 3 (anchor, positive, negative). labelled: whether the third column
-        contains labels or scores.
+        columns: the number of columns (anchor, positive, hard negatives). labelled: whether the last column contains
+        labels, scores or classes.
         """
         self._labelled = labelled
         # Of each row: its number, the hash of its cells, and the hash of its pair without the label or of each side.
@@ -111,7 +111,7 @@ class Duplicates:
         hashes[:, 0] = [number for number, _ in rows]
         hashes[:, 1] = [hash(tuple(cells)) for _, cells in rows]
         if self._labelled:
-            hashes[:, 2] = [hash(tuple(cells[:2])) for _, cells in rows]
+            hashes[:, 2] = [hash(tuple(cells[:-1])) for _, cells in rows]
         for place, column in enumerate(self._sides):
             hashes[:, column] = [hash(cells[place]) for _, cells in rows]
         try:
@@ -127,7 +127,7 @@ class Duplicates:
             for number, cells in rows:
                 if cells[0] == cells[1]:
                     self._identical.add(number)
-                if cells[0] == cells[-1] and len(cells) == 3:
+                if cells[0] in cells[2:]:
                     self._contradictory.add(number)
 
     def found(self) -> DuplicateCounts:

@@ -14,9 +14,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from dcpcse.data.arrow_cache import cache_folder, roles_of, write_rows
-from dcpcse.data.labels import CLASSES, LABEL, LABEL_INDEX, SCORE, label_kind
-from dcpcse.data.readers import ROLES, FileRow, RowSource, complete_rows, require_columns
+from dcpcse.data.arrow_cache import cache_folder, write_rows
+from dcpcse.data.columns import ALLOWED, CLASS, LABEL, ROLES, SCORE, Header, header_of, is_negative
+from dcpcse.data.labels import CLASSES
+from dcpcse.data.readers import FileRow, RowSource, complete_rows
 from dcpcse.data.tables import Row, Table, describe, is_missing, open_table
 from dcpcse.data.training_file import TrainingData, load_training_file
 from dcpcse.utils.errors import UserError
@@ -32,9 +33,9 @@ def load_training_data(
 ) -> TrainingData:
     """Load training data from a path, or from an object that `open_table` reads.
 
-    The columns of an object have the meaning of the columns of a file, by position: one of sentences; anchor and
-    positive; or these and a third, which has labels or scores if its name is `label` or `score`, else hard negatives.
-    Rows without names have scores if the first third cell is a number, labels if it is one of `labels.CLASSES`.
+    The columns of an object have the meaning of the columns of a file (`dcpcse.data.columns`). Rows of three cells
+    without names have scores if the first third cell is a number, labels if it is one of `labels.CLASSES`; rows of two
+    have classes if the first second cell is a number.
     None, NaN and blank cells are the same: their rows are dropped, and one warning reports them.
 
     Rows are written to the cache folder while they are read, so that memory is bounded, and the file is named by their
@@ -45,13 +46,12 @@ def load_training_data(
     if isinstance(data, (str, PathLike)):
         return load_training_file(data, cache_dir, refresh=refresh)
     table = open_table(data, name)
-    columns, rows = _with_names(table)
-    _require_columns(table, columns)
+    header, rows = _take_header(table)
     if table.taken_once:
         logger.info("%s: the %s is taken once; to train on its rows again, give a list of them", name, table.kind)
     source = _TableSource(table)
-    complete = source.digested(columns, complete_rows(source, columns, _texts(table, columns, rows)))
-    cached, summary = write_rows(cache_folder(cache_dir), source, columns, complete)
+    complete = source.digested(header, complete_rows(source, header, _texts(table, header, rows)))
+    cached, summary = write_rows(cache_folder(cache_dir), source, header, complete)
     if (size := cached.stat().st_size) > LARGE_BYTES:
         logger.info("%s: the rows take %s MB in %s", name, f"{size / 1e6:,.0f}", cached)
     places = source.places
@@ -73,9 +73,9 @@ class _TableSource(RowSource):
         super().drop(number)
         self._dropped_rows.append(number)
 
-    def digested(self, columns: list[str], rows: Iterator[FileRow]) -> Iterator[FileRow]:
+    def digested(self, header: Header, rows: Iterator[FileRow]) -> Iterator[FileRow]:
         """Yield the rows; at their end, `sha256` is the digest of their roles and cells as JSON lines."""
-        digest = hashlib.sha256(f"{json.dumps(roles_of(columns))}\n".encode())
+        digest = hashlib.sha256(f"{json.dumps(header.roles)}\n".encode())
         for number, cells in rows:
             digest.update(f"{json.dumps(cells)}\n".encode())
             yield number, cells
@@ -90,74 +90,108 @@ class _TableSource(RowSource):
         return {row: {"given_row": row + 1 + int(np.searchsorted(kept_before, row, "right"))} for row in rows}
 
 
-def _with_names(table: Table) -> tuple[list[str], Iterator[Row]]:
-    """Return the names of the columns, and the rows. Rows without names get those of their roles."""
-    if table.columns is not None:
-        return list(table.columns), table.rows
+def _take_header(table: Table) -> tuple[Header, Iterator[Row]]:
+    """Return the columns, and the rows. Rows without names get those of their roles."""
     head: list[Row] = []
     for row in table.rows:
         head.append(row)
-        if len(row) != len(ROLES) or not _is_blank(row[LABEL_INDEX]):
+        if not 1 < len(row) <= len(ROLES) or not _is_blank(row[-1]):
             break
-    rows, last = chain(head, table.rows), head[-1]
-    if len(last) < len(ROLES):
-        return ["text"] if len(last) == 1 else list(ROLES[: len(last)]), rows
-    if len(last) > len(ROLES):
-        return [str(place) for place in range(1, len(last) + 1)], rows
-    third = last[LABEL_INDEX]
-    if isinstance(third, str):
-        return [*ROLES[:2], LABEL if third.strip().lower() in CLASSES else ROLES[2]], rows
-    return [*ROLES[:2], SCORE if isinstance(third, (Real, Decimal)) else ROLES[2]], rows
+    rows, first = chain(head, table.rows), head[-1]
+    names = _default_names(first) if table.columns is None else table.columns
+    _require_columns(table, names)
+    # A third column of 0 and 1 without a name is one of scores in any case.
+    cells = [str(cell) if table.columns and _is_count(cell) else cell for cell in first]
+    return header_of(names, lambda problem: UserError(f"{table.name}: {problem}"), cells), rows
 
 
-def _require_columns(table: Table, columns: list[str]) -> None:
-    """Raise UserError unless there are 1 to 3 columns, and those that are named like roles have these roles."""
-    if len(columns) > len(ROLES):
-        named = [column for column in columns if column.lower() in (*ROLES, LABEL, SCORE)]
-        chosen = named[:3] or (table.texts or columns)[:2]
-        example = f", for instance {table.pick(chosen)}" if table.columns else ""
+def _default_names(row: Row) -> Sequence[str]:
+    """Return the names of the columns of rows without names, given the first row whose last cell is not blank."""
+    last = row[-1]
+    if len(row) == 1:
+        return ("text",)
+    if len(row) == 2:
+        return ("text", CLASS) if _is_number(last) else ROLES[:2]
+    if len(row) > len(ROLES):
+        return [str(place) for place in range(1, len(row) + 1)]
+    if isinstance(last, str):
+        return (*ROLES[:2], LABEL if last.strip().lower() in CLASSES else ROLES[2])
+    return (*ROLES[:2], SCORE if _is_number(last) else ROLES[2])
+
+
+def _is_number(cell: Any) -> bool:
+    return isinstance(cell, (Real, Decimal)) and not is_missing(cell)
+
+
+def _is_count(cell: Any) -> bool:
+    return isinstance(cell, Integral) and not isinstance(cell, bool)
+
+
+def _require_columns(table: Table, columns: Sequence[str]) -> None:
+    """Raise UserError if there are too many columns, or if one that is named like a role is in another place."""
+    if len(columns) > len(ROLES) and not (table.columns and all(map(is_negative, columns[2:]))):
+        example = f", for instance {table.pick(_picked(table, columns))}" if table.columns else ""
         raise UserError(
-            f"{table.name}: found {len(columns)} columns{f' {columns}' if table.columns else ''}; pick 1 (sentence), "
-            "2 (anchor, positive) or 3 (anchor, positive, negative; or two sentences and a column named label or "
-            f"score){example}"
+            f"{table.name}: found {len(columns)} columns{f' {list(columns)}' if table.columns else ''}; pick "
+            f"{ALLOWED}{example}"
         )
-    require_columns(columns, lambda problem: UserError(f"{table.name}: {problem}"))
     if len(columns) == 1:
         return
     for role, column in zip(ROLES, columns, strict=False):
         if column.lower() != role and column.lower() in ROLES:
             raise UserError(
-                f"{table.name}: the column {column!r} of {columns} is in the place of the {role}, since columns are "
-                f"known by their order; give them in the order {', '.join(ROLES)}, or rename them"
+                f"{table.name}: the column {column!r} of {list(columns)} is in the place of the {role}, since columns "
+                f"are known by their order; give them in the order {', '.join(ROLES)}, or rename them"
             )
+
+
+def _picked(table: Table, columns: Sequence[str]) -> Sequence[str]:
+    """Return the columns that a message suggests to pick of too many."""
+    known = (*ROLES, LABEL, SCORE, CLASS)
+    named = [column for column in columns if column.lower() in known or is_negative(column)]
+    texts = [column for column in table.texts if column not in named]
+    if len(named) == 1 and named[0].lower() in (LABEL, CLASS) and texts:
+        return [texts[0], *named]
+    return named or (texts or list(columns))[:2]
 
 
 def _is_blank(cell: Any) -> bool:
     return not cell.strip() if isinstance(cell, str) else is_missing(cell)
 
 
-def _texts(table: Table, columns: list[str], rows: Iterator[Row]) -> Iterator[FileRow]:
+def _texts(table: Table, header: Header, rows: Iterator[Row]) -> Iterator[FileRow]:
     """Yield the number and the cells of each row as text, as the readers of files do."""
-    kind = label_kind(columns)
-    names = table.class_names.get(columns[-1], ()) if kind == LABEL else ()
+    names = table.class_names.get(header.names[-1], ()) if header.target in (LABEL, CLASS) else ()
     try:
         for number, row in enumerate(rows, start=1):
-            texts = [table.text(number, place, cell) for place, cell in enumerate(row[: 2 if kind else None])]
-            if kind:
-                texts.append(_label_text(table, number, row[LABEL_INDEX], names))
+            sentences = row[:-1] if header.target else row
+            texts = [table.text(number, place, cell) for place, cell in enumerate(sentences)]
+            if header.target:
+                texts.append(_label_text(table, number, row, header, names))
             yield number, texts
     except OSError as error:
         raise UserError(f"{table.name}: its rows cannot be read: {error}") from error
 
 
-def _label_text(table: Table, number: int, cell: Any, names: Sequence[str]) -> str:
-    """Return the text of a label or score, which may be a number. names: of the classes that numbers stand for."""
+def _label_text(table: Table, number: int, row: Row, header: Header, names: Sequence[str]) -> str:
+    """Return the text of a label, score or class, which may be a number.
+
+    names: of the classes that numbers stand for.
+    """
+    place, cell = len(row) - 1, row[-1]
     if isinstance(cell, str) or is_missing(cell):
-        return table.text(number, LABEL_INDEX, cell)
+        return table.text(number, place, cell)
     if isinstance(cell, bool) or not isinstance(cell, (Real, Decimal)):
         problem = f"expected a string or a number but found {describe(cell)}"
         remedy = "give words to the column label, or numbers to the column score"
-        raise table.error(number, f"{problem}; {remedy}", LABEL_INDEX)
+        raise table.error(number, f"{problem}; {_REMEDIES.get(header.target, remedy)}", place)
+    if header.target == CLASS and not isinstance(cell, Integral):
+        if cell != int(cell):  # a column of whole numbers is one of floats in pandas if a cell was missing
+            raise table.error(number, f"found {describe(cell)}; {_REMEDIES[CLASS]}", place)
+        cell = int(cell)
     if names:
         return names[int(cell)] if cell >= 0 else ""  # -1 stands for no label in datasets.ClassLabel
     return str(cell) if isinstance(cell, Integral) else repr(float(cell))
+
+
+_REMEDIES = {CLASS: "give every class as a word or a whole number"}

@@ -1,84 +1,53 @@
-"""Labels of sentence pairs: classes of natural language inference, or scores.
+"""Labels: relations of natural language inference or scores of sentence pairs, and classes of sentences.
 
-Labels are in a third column named `label` or `score`, where other training files have hard negatives.
+Labels are in the last column, see `dcpcse.data.columns`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from dcpcse.data.columns import BINARY, LABEL, SCORE, Header
 from dcpcse.utils.option_fields import finite_number
 
 CLASSES = ("contradiction", "entailment", "neutral")
 """Classes in the order of their indices, which are the same as in SBERT's reader."""
 
-LABEL, SCORE = "label", "score"
-LABEL_INDEX = 2
-"""Index of the column of labels, which follows the two sentences."""
 
+def normalize_label(header: Header, cell: str) -> str:
+    """Normalise a label: return a relation in lower case, a score as Python prints it, or a class as it is.
 
-class Columns(tuple[str, ...]):
-    """The names of the columns of training data, with a summary of the labels.
-
-    classes: the classes that occur, in the order of `CLASSES`. scores: the smallest and the largest score. Either is
-    empty if the data have no labels of this kind, or if only the names of the columns are known.
+    Raises ValueError if the label is neither one of `CLASSES` nor a finite number, as its column requires.
     """
-
-    classes: tuple[str, ...]
-    scores: tuple[float, ...]
-
-    def __new__(cls, names: Iterable[str], classes: Iterable[str] = (), scores: Iterable[float] = ()) -> "Columns":
-        columns = super().__new__(cls, names)
-        columns.classes, columns.scores = tuple(classes), tuple(scores)
-        return columns
-
-    @classmethod
-    def of(cls, names: Iterable[str]) -> "Columns":
-        """Convert names of columns to `Columns` without a summary of labels; return `Columns` unchanged."""
-        return names if isinstance(names, cls) else cls(names)
-
-    @property
-    def label(self) -> str | None:
-        """The name of the label column, `label` or `score`, or None if there is no such column."""
-        return next((name for name in (LABEL, SCORE) if name in self), None)
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The names of the columns that contain sentences."""
-        return tuple(name for name in self if name != self.label)
+    if header.target == LABEL:
+        return _relation(cell)
+    return _score(header, cell) if header.target == SCORE else cell
 
 
-def label_kind(names: Sequence[str]) -> str | None:
-    """Return `label` or `score` if the third column of a file has this name (in any letter case), else None."""
-    return _kind(names[LABEL_INDEX]) if len(names) > LABEL_INDEX else None
-
-
-def misplaced_label(names: Sequence[str]) -> str | None:
-    """Return the name of a column named `label` or `score` that is not the third column; None if there is none."""
-    return next((name for i, name in enumerate(names) if len(names) > 1 and i != LABEL_INDEX and _kind(name)), None)
-
-
-def _kind(name: str) -> str | None:
-    return name.lower() if name.lower() in (LABEL, SCORE) else None
-
-
-def normalize_label(kind: str, cell: str) -> str:
-    """Normalise a label: return a class in lower case, or a score as Python prints it.
-
-    Raises ValueError if the label is neither one of `CLASSES` nor a finite number, as its kind requires.
-    """
-    if kind == LABEL:
-        if cell.lower() not in CLASSES:
-            raise ValueError(
-                f"the label {cell[:40]!r} is not one of {', '.join(CLASSES)}; write the class as a word (numbers have "
-                f"different meanings in different data), remove the row, or rename the column: to {SCORE} if it "
-                "contains numbers, such as 1 and 0 for similar and dissimilar pairs, or to another name if it has "
-                "hard negatives"
-            )
+def _relation(cell: str) -> str:
+    if cell.lower() in CLASSES:
         return cell.lower()
+    raise ValueError(
+        f"the label {cell[:40]!r} is not one of {', '.join(CLASSES)}; write the class as a word (numbers have "
+        f"different meanings in different data), remove the row, or rename the column: to {SCORE} if it "
+        "contains numbers, such as 1 and 0 for similar and dissimilar pairs, or to another name if it has "
+        "hard negatives"
+    )
+
+
+def _score(header: Header, cell: str) -> str:
     try:
-        return repr(finite_number(cell))
+        score = finite_number(cell)
     except ValueError:
-        pass
+        score = None
+    if header.binary and score not in (0.0, 1.0):
+        name = header.names[-1]
+        raise ValueError(
+            f"the column {name!r} has {' or '.join(BINARY)} in the first row, which makes it one of scores, but here "
+            f"{cell[:40]!r}; write 1 for similar and 0 for dissimilar pairs, name the column {SCORE} if it has other "
+            f"scores, or write {', '.join(CLASSES)} in a column {LABEL}"
+        )
+    if score is not None:
+        return repr(score)
     if cell.lower() in CLASSES:
         remedy = f"rename the column to {LABEL}, which is for {', '.join(CLASSES)}"
     else:
@@ -98,17 +67,18 @@ class LabelCounter:
 
     def add(self, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
         """Add rows, each given by the number of its first line and its cells."""
-        cells = [cells[LABEL_INDEX] for _, cells in rows if self.kind]
-        if self.kind == LABEL:
-            self._classes.update(cells)
-        elif cells:
+        cells = [cells[-1] for _, cells in rows if self.kind]
+        if self.kind == SCORE:
             scores = (*map(float, cells), *self._scores)
-            self._scores = (min(scores), max(scores))
+            self._scores = (min(scores), max(scores)) if scores else ()
+        else:
+            self._classes.update(cells)
 
     @property
     def classes(self) -> Mapping[str, int]:
-        """The number of rows of each class that occurs, in the order of `CLASSES`."""
-        return {name: self._classes[name] for name in CLASSES if self._classes[name]}
+        """The number of rows of each class that occurs: of relations in the order of `CLASSES`, of others by name."""
+        names = CLASSES if self.kind == LABEL else sorted(self._classes)
+        return {name: self._classes[name] for name in names if self._classes[name]}
 
     @property
     def scores(self) -> tuple[float, ...]:
@@ -119,4 +89,6 @@ class LabelCounter:
 def describe_labels(classes: Mapping[str, int], scores: Sequence[float]) -> str:
     """Return a short description of the counts of `LabelCounter`; empty if there are no labels."""
     counts = ", ".join(f"{number:,} {name}" for name, number in classes.items())
+    if not classes.keys() <= set(CLASSES):
+        counts = f"{len(classes):,} classes of {min(classes.values()):,} to {max(classes.values()):,} sentences"
     return counts or (f"scores from {scores[0]:g} to {scores[1]:g}" if scores else "")

@@ -14,13 +14,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dcpcse.data.labels import label_kind, misplaced_label, normalize_label
+from dcpcse.data.columns import BINARY, ROLES, Header, header_of, target_of
+from dcpcse.data.labels import normalize_label
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.parsing import open_input
 from dcpcse.utils.refusals import doing
 from dcpcse.utils.text_lines import NUL_OR_SURROGATE, decode_line, numbered_lines
-
-ROLES = ("anchor", "positive", "negative")
 
 DROPPED_SHOWN = 5
 
@@ -67,15 +66,20 @@ class RowSource:
     def numeric_key(self, keys: Sequence[str]) -> str | None:
         """Return the key whose values may be JSON numbers instead of strings; None if there is none."""
         # A numeric label is rejected later, with a message about labels.
-        return keys[-1] if label_kind(keys) else None
+        return keys[-1] if target_of(keys) else None
 
     def drop(self, number: int) -> None:
         self.dropped += 1
         if len(self.dropped_lines) < DROPPED_SHOWN:
             self.dropped_lines.append(number)
 
-    def summary(self, columns: list[str]) -> dict[str, Any]:
-        return {"columns": columns, "dropped": self.dropped, "dropped_lines": self.dropped_lines, "unit": self.unit}
+    def summary(self, header: Header) -> dict[str, Any]:
+        return {
+            "columns": list(header.names),
+            "dropped": self.dropped,
+            "dropped_lines": self.dropped_lines,
+            "unit": self.unit,
+        }
 
 
 class DataSource(RowSource):
@@ -106,80 +110,73 @@ def reader_of(path: Path) -> Reader:
     return READERS[path.suffix.lower()]
 
 
-def read_table(source: DataSource) -> tuple[list[str], Iterator[FileRow]]:
-    """Return the names of a file's columns, and an iterator over its complete rows with stripped cells."""
+def read_table(source: DataSource) -> tuple[Header, Iterator[FileRow]]:
+    """Return the columns of a file, and an iterator over its complete rows with stripped cells."""
     rows = reader_of(source.path)(source)
-    columns = take_columns(source, rows)
-    return columns, complete_rows(source, columns, rows)
+    number, names = _take_names(source, rows)
+    error = partial(source.error, number)
+    header = header_of(names, error)  # before a row is read, whose errors are later ones
+    if len(names) == len(ROLES):
+        first, rows = _first_complete(rows, len(names))
+        header = header_of(names, error, first)
+    return header, complete_rows(source, header, rows)
 
 
-def take_columns(source: DataSource, rows: Iterator[FileRow]) -> list[str]:
-    """Return the names of the 1 to 3 columns, which are in the first row that is not blank."""
+def _take_names(source: DataSource, rows: Iterator[FileRow]) -> tuple[int, list[str]]:
+    """Return the names of the columns, which are in the first row that is not blank, and the number of this row."""
     for number, cells in rows:
         if not cells:
             source.drop(number)
             continue
-        columns = [_clean(name) for name in cells]
-        _check_columns(source, number, columns)
-        return columns
+        names = [_clean(name) for name in cells]
+        _require_right_delimiter(source, number, names)
+        return number, names
     found = "contains only blank lines" if source.dropped else "is empty"
     raise UserError(f"training file {source.path} {found}; give at least one sentence")
 
 
-def require_columns(columns: list[str], error: Callable[[str], UserError]) -> None:
-    """Raise `error`, given a problem, unless these are the names of 1 to 3 columns of training data."""
-    if not all(columns):
-        raise error(f"the columns {columns} have an empty name; name every column")
-    if repeated := next((name for name in columns if columns.count(name) > 1), None):
-        raise error(
-            f"the columns {columns} have the name {repeated!r} twice; give every column a name of its own (in a file, "
-            "the first row must be a header)"
-        )
-    if len(columns) > len(ROLES):
-        raise error(
-            f"found {len(columns)} columns {columns}; keep 1 (sentence), 2 (anchor, positive) or "
-            "3 (anchor, positive, negative; or two sentences and a column named label or score)"
-        )
-    if name := misplaced_label(columns):
-        raise error(
-            f"the column {name!r} of {columns} is not the third; put labels or scores into the third column, after "
-            "two columns of sentences, or rename a column of sentences"
-        )
-
-
-def _check_columns(source: DataSource, number: int, columns: list[str]) -> None:
-    require_columns(columns, partial(source.error, number))
-    if len(columns) == 1 and "\t" in columns[0]:
-        problem = f"the only column name, {columns[0]!r}, contains a tab"
+def _require_right_delimiter(source: DataSource, number: int, names: list[str]) -> None:
+    if len(names) == 1 and "\t" in names[0]:
+        problem = f"the only column name, {names[0]!r}, contains a tab"
         raise source.error(number, f"{problem}; if tabs separate the columns, name the file .tsv")
-    if len(columns) == 1 and ";" in columns[0]:
-        problem = f"the only column name, {columns[0]!r}, contains a semicolon"
+    if len(names) == 1 and ";" in names[0]:
+        problem = f"the only column name, {names[0]!r}, contains a semicolon"
         raise source.error(number, f"{problem}; separate columns by commas (.csv) or tabs (.tsv)")
 
 
-def complete_rows(source: RowSource, columns: list[str], rows: Iterable[FileRow]) -> Iterator[FileRow]:
+def _first_complete(rows: Iterator[FileRow], width: int) -> tuple[list[str], Iterator[FileRow]]:
+    """Return the stripped cells of the first complete row ([] if there is none), and all rows."""
+    head: list[FileRow] = []
+    for number, cells in rows:
+        head.append((number, cells))
+        if len(cells) == width and all(stripped := [_clean(cell) for cell in cells]):
+            return stripped, chain(head, rows)
+    return [], iter(head)
+
+
+def complete_rows(source: RowSource, header: Header, rows: Iterable[FileRow]) -> Iterator[FileRow]:
     """Yield complete rows with stripped cells; drop rows with blank cells, pass other invalid rows to `refuse`."""
-    kind = label_kind(columns)
     for number, cells in rows:
         sentences = [_clean(cell) for cell in cells]
-        if any(sentences) and len(sentences) != len(columns):
+        if any(sentences) and len(sentences) != len(header.names):
             problem = (
-                f"expected {len(columns)} cells, one for each of {columns}, but found {len(sentences)}; "
+                f"expected {len(header.names)} cells, one for each of {list(header.names)}, but found "
+                f"{len(sentences)}; "
                 'add the missing cells, or put cells that contain the delimiter in double quotes ("...")'
             )
             source.refuse(number, source.error(number, problem))
         elif not sentences or not all(sentences):
             source.drop(number)
-        elif kind is None:
+        elif header.target is None:
             yield number, sentences
         else:
-            yield from _labelled(source, number, sentences, kind)
+            yield from _labelled(source, number, sentences, header)
 
 
-def _labelled(source: RowSource, number: int, cells: list[str], kind: str) -> Iterator[FileRow]:
+def _labelled(source: RowSource, number: int, cells: list[str], header: Header) -> Iterator[FileRow]:
     """Yield the row with its normalised label, unless the label is invalid."""
     try:
-        yield number, [*cells[:-1], normalize_label(kind, cells[-1])]
+        yield number, [*cells[:-1], normalize_label(header, cells[-1])]
     except ValueError as error:
         source.refuse(number, source.error(number, str(error)))
 
@@ -358,13 +355,16 @@ def _parse_json(text: str, first_line: int = 1) -> Any:
 def _object_rows(source: DataSource, values: Iterable[tuple[int, Any]]) -> Iterator[FileRow]:
     """Yield the keys of the first object, then the cells of every object in this order; None means a blank line."""
     keys: list[str] = []
+    numeric: str | None = None
     for number, value in values:
         if value is None:
             yield number, []
             continue
         try:
             cells = _as_object(number, value)
-            texts = _in_order(number, cells, keys or list(cells), source.numeric_key(keys or list(cells)))
+            if not keys:
+                numeric = source.numeric_key(list(cells)) or _binary_key(cells)
+            texts = _in_order(number, cells, keys or list(cells), numeric)
         except _RowError as error:
             source.refuse(number, source.error(number, str(error)))
             continue
@@ -372,6 +372,12 @@ def _object_rows(source: DataSource, values: Iterable[tuple[int, Any]]) -> Itera
             keys = list(cells)
             yield number, keys
         yield number, texts
+
+
+def _binary_key(cells: dict[str, Any]) -> str | None:
+    """Return the third key of three if its value is the number 0 or 1, which makes it one of scores."""
+    key = list(cells)[-1]
+    return key if len(cells) == len(ROLES) and type(cells[key]) is int and str(cells[key]) in BINARY else None
 
 
 def _as_object(number: int, value: Any) -> dict[str, Any]:

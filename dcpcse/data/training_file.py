@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcpcse.data.arrow_cache import cache_folder, cache_key, memory_map, read_summary, write_cache
+from dcpcse.data.columns import Columns
 from dcpcse.data.duplicates import DuplicateCounts
-from dcpcse.data.labels import Columns
 from dcpcse.data.readers import DataSource, read_table, reader_of, unreadable
 from dcpcse.utils.errors import UserError, plural
 from dcpcse.utils.files import file_sha256
@@ -36,14 +36,16 @@ Places = Callable[[Set[int]], Mapping[int, Mapping[str, int]]]
 class TrainingData:
     """The sentences of one training file, or of one Python object.
 
-    dataset: a table with the string columns `anchor`, `anchor, positive` or `anchor, positive, negative`. Labelled
-    pairs have `label` (a string of `labels.CLASSES`) or `score` (a number) instead of `negative`.
+    dataset: a table whose columns are named by their roles (`dcpcse.data.columns`): `anchor`, `positive` and hard
+    negatives, all strings; or with labels, `label` (a string of `labels.CLASSES`), `score` (a number) or `class` (a
+    string) as the last column.
     name: the path, or the name and the kind of the object, for messages and for the record of a run.
     columns: the names of the columns in the file (`text` for a txt file).
     dropped: number of rows dropped because of a blank cell. dropped_lines: line numbers, from 1, of the first few
     dropped rows (in a JSON array, item numbers; in an object, row numbers). unit: `line`, `item` or `row`.
     repeats: counts of false negatives and uninformative rows (`dcpcse.data.duplicates`).
-    classes: label → number of rows, for the labels that occur. scores: the smallest and the largest score.
+    classes: label → number of rows, for the labels that occur. scores: the smallest and the largest score. numeric:
+    names of columns of sentences that contain only numbers.
     sha256: digest of the bytes of the file from which these rows were read (the file may have changed since), or of
     the rows of an object.
     places: function from rows of the dataset to their locations in the file or object; see `locate`.
@@ -60,6 +62,7 @@ class TrainingData:
     places: Places = field(repr=False, compare=False)
     classes: Mapping[str, int] = field(default_factory=dict)
     scores: tuple[float, ...] = ()
+    numeric: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str, cached: Path, *, summary: Mapping[str, Any], sha256: str, places: Places) -> TrainingData:
@@ -76,6 +79,7 @@ class TrainingData:
             places=places,
             classes=summary["classes"],
             scores=tuple(summary["scores"]),
+            numeric=tuple(summary["numeric"]),
         )
         if data.dropped:
             shown = ", ".join(map(str, data.dropped_lines)) + (

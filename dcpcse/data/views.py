@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from dcpcse.data.augmentations import Augmentation
+from dcpcse.data.columns import negatives_in
 from dcpcse.utils.errors import UserError
 
 
@@ -47,7 +48,7 @@ def max_added_tokens(views: Iterable[View], tokens: int) -> int:
 
 
 def sentence_pair_views(columns: Sequence[str], templates: int = 0) -> tuple[View, ...]:
-    """Return the views of SimCSE: anchor and positive, and the hard negative if the data have one.
+    """Return the views of SimCSE: anchor and positive, and the hard negatives if the data have any.
 
     Data of one column are unsupervised: both views are the same sentence, and dropout makes their embeddings differ.
     templates: number of templates; the anchor uses the first, and the other views use the last (PromptBERT, section
@@ -57,7 +58,7 @@ def sentence_pair_views(columns: Sequence[str], templates: int = 0) -> tuple[Vie
     first, last = ((0,), (templates - 1,)) if templates else ((), ())
     positive = "positive" if "positive" in columns else "anchor"
     views = (View("anchor", "anchor", first), View("positive", positive, last))
-    return (*views, View("negative", "negative", last)) if "negative" in columns else views
+    return (*views, *(View(name, name, last) for name in negatives_in(columns)))
 
 
 def require_anchor(columns: Sequence[str]) -> None:

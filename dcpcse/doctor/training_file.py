@@ -9,9 +9,11 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from dcpcse.data.column_checks import NumericColumns, describe_numbers, header_problem
+from dcpcse.data.columns import Header
 from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
-from dcpcse.data.labels import LabelCounter, describe_labels, label_kind
-from dcpcse.data.readers import ROLES, DataSource, read_table
+from dcpcse.data.labels import LabelCounter, describe_labels
+from dcpcse.data.readers import DataSource, read_table
 from dcpcse.doctor.findings import CheckSettings, Finding, Findings, fault, note, ok, warning
 from dcpcse.doctor.overlap import key
 from dcpcse.utils.errors import UserError
@@ -40,11 +42,11 @@ def check(path: Path, settings: CheckSettings) -> Findings:
 def _rows(source: "_FaultCollector", settings: CheckSettings) -> Findings:
     rows, path = _RowCounts(settings), source.path
     try:
-        columns, complete = read_table(source)
+        header, complete = read_table(source)
         megabytes = os.path.getsize(path) / 1e6
         batches = iter(lambda: list(islice(complete, CHUNK_ROWS)), [])
         for batch in settings.progress(batches, None, f"{path.name} ({megabytes:.0f} MB)"):
-            rows.add(batch, columns)
+            rows.add(batch, header)
     except UserError as error:  # the rest of the file cannot be read
         yield from _faults(source)
         text = _without_path(str(error), path)
@@ -52,8 +54,8 @@ def _rows(source: "_FaultCollector", settings: CheckSettings) -> Findings:
             yield fault("unreadable", text)
         return
     yield from _faults(source)
-    yield from _table(path, columns, rows, source)
-    yield from rows.findings(columns)
+    yield from _table(path, header, rows, source)
+    yield from rows.findings(header)
 
 
 class _FaultCollector(DataSource):
@@ -85,30 +87,28 @@ def _faults(source: _FaultCollector) -> Findings:
         yield fault("row refused", text, found.lines, found.count)
 
 
-def _table(path: Path, columns: Sequence[str], rows: "_RowCounts", source: _FaultCollector) -> Findings:
+def _table(path: Path, header: Header, rows: "_RowCounts", source: _FaultCollector) -> Findings:
     if not rows.repeats or not (number := rows.count):
-        yield fault("no rows", f"the file has no complete row (columns {', '.join(columns)}); add some")
+        yield fault("no rows", f"the file has no complete row (columns {', '.join(header.names)}); add some")
         return
-    kind = label_kind(columns)
-    named = zip((name[:40] for name in columns), (*ROLES[:2], kind) if kind else ROLES, strict=False)
+    named = zip((name[:40] for name in header.names), header.roles, strict=True)
     roles = ", ".join(f"{name} ({role})" if name != role else name for name, role in named)
     yield ok("rows", f"{number:,} rows for training; columns: {roles}")
     if number < 2:
         yield fault("one row", "most losses compare rows and need at least 2; add some")
     if found := _found(source.blank):
         yield warning("blank", "rows with a blank cell are skipped in training", found.lines, found.count)
-    if path.suffix.lower() in (".csv", ".tsv") and (said := next(filter(_is_sentence, columns), None)):
-        text = f"looks like a sentence ({said[:40]!r}), but the first row names the columns and is not trained on"
+    if text := header_problem(path, header.names):
         yield warning("header", text)
+    if problem := rows.numeric.problem():
+        yield fault("numbers", problem)
+    elif found := rows.numeric.found():
+        yield warning("numbers", describe_numbers(found))
 
 
 def _found(counter: LineCounter) -> Occurrences | None:
     found = counter.found()
     return found if found.count else None
-
-
-def _is_sentence(name: str) -> bool:
-    return len(name.split()) > 3 or name.endswith((".", "!", "?"))
 
 
 def _bytes(path: Path) -> Findings:
@@ -147,18 +147,20 @@ class _RowCounts:
         self.settings = settings
         self.repeats: Duplicates | None = None
         self.labels = LabelCounter(None)
+        self.numeric: NumericColumns | None = None
         self.count = 0
         self.counters: Mapping[str, LineCounter] = {name: LineCounter() for name in _SENTENCE_FINDINGS}
         self.words, self.characters, self.tokens = Histogram(), Histogram(), Histogram()
         self.evaluated: Histogram[str] = Histogram()
         self._special = re.compile("|".join(map(re.escape, settings.special)) or r"(?!)")
 
-    def add(self, batch: Sequence[tuple[int, list[str]]], columns: Sequence[str]) -> None:
+    def add(self, batch: Sequence[tuple[int, list[str]]], header: Header) -> None:
         if self.repeats is None:
-            self.labels = LabelCounter(label_kind(columns))
-            self.repeats = Duplicates(len(columns), labelled=self.labels.kind is not None)
+            self.labels, self.numeric = LabelCounter(header.target), NumericColumns(header)
+            self.repeats = Duplicates(len(header.names), labelled=header.target is not None)
         self.repeats.add(batch)
         self.labels.add(batch)
+        self.numeric.add(batch)
         self.count += len(batch)
         if self.labels.kind:
             batch = [(number, cells[:-1]) for number, cells in batch]  # without the label column
@@ -197,12 +199,12 @@ class _RowCounts:
             if max(of_row) > self.settings.max_seq_length:
                 self.counters["long"].add(number)
 
-    def findings(self, columns: Sequence[str]) -> Findings:
+    def findings(self, header: Header) -> Findings:
         """Yield the findings; yield nothing if there are no rows."""
         if not self.repeats or not self.count:
             return
         yield from self._labels()
-        yield from self._repeats(columns)
+        yield from self._repeats(header)
         if self.settings.evaluated and not self.evaluated:
             sentences = f"{len(self.settings.evaluated):,} different sentences"
             yield ok("evaluation", f"no row contains one of the {sentences} of the evaluation data")
@@ -220,7 +222,7 @@ class _RowCounts:
         elif self.labels.kind:
             yield ok("labels", describe_labels(classes, scores))
 
-    def _repeats(self, columns: Sequence[str]) -> Findings:
+    def _repeats(self, header: Header) -> Findings:
         found = self.repeats.found()
         kinds = {
             "duplicate": (found.duplicates, "rows that repeat an earlier row"),
@@ -232,7 +234,7 @@ class _RowCounts:
             if one.count:
                 yield warning(what, text, one.lines, one.count)
         if found.pairs:
-            side = "a sentence" if len(columns) == 1 else "an anchor, or a positive,"
+            side = "a sentence" if len(header.names) == 1 else "an anchor, or a positive,"
             batch = min(self.settings.batch, found.rows)
             text = f"{_percent(found.share(batch))} % of batches of {batch} contain {side} twice"
             level = warning if found.share(batch) > 0.5 else note

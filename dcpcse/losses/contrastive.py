@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from dcpcse.data.columns import negatives_in
 from dcpcse.losses.base import EncodedBatch, Loss, Metrics
 from dcpcse.losses.functional import cosines, nt_xent
 from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
@@ -29,7 +30,7 @@ class Contrastive(Loss):
         """Create the loss.
 
         temperature: divides the cosines. hard_negative_weight: logarithm of the weight of an anchor's own hard
-        negative; 0 means weight 1. positive: name of the view with the positives. others: names of views whose rows
+        negatives; 0 means weight 1. positive: name of the view with the positives. others: names of views whose rows
         are negatives of every anchor, including the anchor's own row. gather_gradient: `exact`, or `published` for
         the gradient of the public code with several processes (see `dcpcse.utils.distributed.published_gradient`).
         """
@@ -44,14 +45,14 @@ class Contrastive(Loss):
         views = batch.embeddings
         self.anchors = views["anchor"].detach()
         self.metrics = cosine_metrics(views["anchor"], views[self.positive])
-        hard = ("negative",) if "negative" in views else ()
+        hard = negatives_in(views)
         names = (self.positive, *hard, *self.others)
         candidates = dict(zip(names, gather_own_first([views[name] for name in names]), strict=True))
         loss = nt_xent(
             views["anchor"],
             candidates[self.positive],
             self.temperature,
-            negatives=candidates.get("negative"),
+            negatives=[candidates[name] for name in hard],
             hard_negative_weight=self.hard_negative_weight,
             others=[*(candidates[name] for name in self.others), *self.extra_negatives()],
         )
@@ -64,7 +65,7 @@ class Contrastive(Loss):
 
     def negatives(self, batch_size: int, views: Collection[str]) -> int:
         """Return the number of candidates per anchor, not counting the anchor's own positive."""
-        return (1 + len(self.others) + ("negative" in views)) * batch_size - 1
+        return (1 + len(self.others) + len(negatives_in(views))) * batch_size - 1
 
 
 @torch.no_grad()

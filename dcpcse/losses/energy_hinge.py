@@ -1,8 +1,11 @@
 """The energy-based hinge loss of PromCSE (Jiang et al. 2022): a margin between positive and hardest negative."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from dcpcse.data.columns import negatives_in
 from dcpcse.losses.base import EncodedBatch, Loss
 from dcpcse.losses.functional import cosines
 from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
@@ -25,9 +28,10 @@ class EnergyHinge(Loss):
         self.gather_gradient = gather_gradient
 
     def forward(self, batch: EncodedBatch) -> Tensor:
-        names = [name for name in ("positive", "negative") if name in batch.embeddings]
-        anchors = batch.embeddings["anchor"]
-        own, hardest = own_and_hardest(anchors, *gather_own_first([batch.embeddings[name] for name in names]))
+        views, anchors = batch.embeddings, batch.embeddings["anchor"]
+        names = ("positive", *negatives_in(views))
+        positives, *negatives = gather_own_first([views[name] for name in names])
+        own, hardest = own_and_hardest(anchors, positives, negatives)
         hinge = (self.margin - (own - hardest)).clamp(min=0)
         self._set_metrics(hardest, hinge)
         loss = global_mean(hinge.mean(), len(anchors))
@@ -42,17 +46,16 @@ class EnergyHinge(Loss):
         }
 
 
-def own_and_hardest(anchors: Tensor, positives: Tensor, negatives: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def own_and_hardest(anchors: Tensor, positives: Tensor, negatives: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
     """Return the cosines (B,) of the anchors with their own positives and with their hardest negatives.
 
-    anchors: (B, H). positives: (C, H). negatives: hard negatives (D, H). The i-th positive and hard negative belong to
-    anchor i. The hardest negative of an anchor is the nearest of all other positives and all hard negatives. If an
-    anchor has no negatives, the cosine is minus infinity.
+    anchors: (B, H). positives: (C, H). negatives: any number of tensors of hard negatives (D, H). The i-th positive
+    and the i-th row of each tensor of hard negatives belong to anchor i. The hardest negative of an anchor is the
+    nearest of all other positives and all hard negatives. If an anchor has no negatives, the cosine is minus infinity.
     """
     to_positives = cosines(anchors, positives)
     own = torch.eye(*to_positives.shape, dtype=torch.bool, device=anchors.device)
     others = to_positives.masked_fill(own, float("-inf"))
-    if negatives is not None:
-        others = torch.cat([others, cosines(anchors, negatives)], dim=1)
+    others = torch.cat([others, *(cosines(anchors, hard) for hard in negatives)], dim=1)
     # Of several equal maxima, only one receives the gradient, as in the public code.
     return to_positives.diagonal(), others.max(dim=1).values

@@ -12,29 +12,30 @@ def nt_xent(
     positives: Tensor,
     temperature: float,
     *,
-    negatives: Tensor | None = None,
+    negatives: Sequence[Tensor] = (),
     hard_negative_weight: float = 0.0,
     others: Sequence[Tensor] = (),
 ) -> Tensor:
     """Return the cross entropy of picking each anchor's own positive by cosine, in nats, averaged over the B anchors.
 
     See SimCSE, eq. 1 and 5. anchors: (B, H). positives: (C, H) with C ≥ B; row i belongs to anchor i. negatives:
-    (D, H) with D ≥ B; row i is the hard negative of anchor i. The negatives of an anchor are the other C - 1 positives
-    and all D hard negatives, plus the rows of others, each (E, H) (in ConPVP, eq. 1, the negated prototypes).
-    temperature: divides the cosines. hard_negative_weight: a logarithm that is added to the logit of an anchor's own
-    hard negative; 0 gives it the same weight as other negatives. Raises ValueError if C < B or D < B.
+    any number of tensors (D, H) with D ≥ B; row i of each is a hard negative of anchor i. The negatives of an anchor
+    are the other C - 1 positives and all hard negatives, plus the rows of others, each (E, H) (in ConPVP, eq. 1, the
+    negated prototypes). temperature: divides the cosines. hard_negative_weight: a logarithm that is added to the
+    logits of an anchor's own hard negatives; 0 gives them the same weight as other negatives. Raises ValueError if
+    C < B or D < B.
     """
-    for name, candidates in (("positives", positives), ("negatives", negatives)):
-        if candidates is not None and len(candidates) < len(anchors):
+    for name, candidates in (("positives", positives), *(("negatives", hard) for hard in negatives)):
+        if len(candidates) < len(anchors):
             raise ValueError(f"{len(anchors)} anchors need at least {len(anchors)} {name}; got {len(candidates)}")
-    logits = cosines(anchors, positives) / temperature  # (B, C)
+    logits = [cosines(anchors, positives) / temperature]  # (B, C)
     targets = torch.arange(len(anchors), device=anchors.device)
-    if negatives is not None:
-        against = cosines(anchors, negatives) / temperature  # (B, D)
-        own = F.one_hot(targets, num_classes=len(negatives)).to(against)
-        logits = torch.cat([logits, against + hard_negative_weight * own], dim=1)
-    further = [cosines(anchors, other) / temperature for other in others]
-    return F.cross_entropy(torch.cat([logits, *further], dim=1), targets)
+    for hard in negatives:
+        against = cosines(anchors, hard) / temperature  # (B, D)
+        own = F.one_hot(targets, num_classes=len(hard)).to(against)
+        logits.append(against + hard_negative_weight * own)
+    logits += [cosines(anchors, other) / temperature for other in others]
+    return F.cross_entropy(torch.cat(logits, dim=1), targets)
 
 
 def cosines(vectors: Tensor, others: Tensor) -> Tensor:

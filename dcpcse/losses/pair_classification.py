@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcpcse.data.labels import CLASSES, LABEL, Columns
+from dcpcse.data.columns import LABEL, Columns
+from dcpcse.data.labels import CLASSES
 from dcpcse.losses.base import EncodedBatch, PerRowLoss
 from dcpcse.losses.functional import precise
 from dcpcse.utils.errors import UserError
@@ -82,7 +83,8 @@ def classified_pairs(
     """Return the classes of data with these columns, and the pairs of views to classify.
 
     With a label column, the labelled pairs are classified. With hard negatives, (anchor, positive) is an entailment
-    and (anchor, negative) is a contradiction. view: maps a column to the view in which its sentence is classified.
+    and (anchor, negative) is a contradiction, for each hard negative. view: maps a column to the view in which its
+    sentence is classified.
     method: the name of the method, for error messages. labels: the label columns that the method uses, for error
     messages. Raises UserError if all labels are equal, or if the data have neither labels nor hard negatives.
     """
@@ -95,10 +97,10 @@ def classified_pairs(
                 f"add rows with another one ({', '.join(name for name in CLASSES if name != classes[0])})"
             )
         return classes, [Pair(first, second)]
-    if "negative" not in columns:
+    if not columns.negatives:
         raise UserError(
             f"--method {method} needs labelled pairs or hard negatives; give a --train_file with a third column: "
             f"{', '.join(labels)}, or hard negatives (sentences that contradict the first one)"
         )
-    contradiction = Pair(first, view("negative"), "contradiction")
-    return ("contradiction", "entailment"), [Pair(first, second, "entailment"), contradiction]
+    contradictions = [Pair(first, view(negative), "contradiction") for negative in columns.negatives]
+    return ("contradiction", "entailment"), [Pair(first, second, "entailment"), *contradictions]

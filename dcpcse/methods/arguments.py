@@ -94,7 +94,7 @@ class RepresentationOptions:
     )
     hard_negative_weight: float = option(
         0.0,
-        "LOGARITHM of the weight of an anchor's own hard negative (third column); 0 is the weight 1.",
+        "LOGARITHM of the weight of an anchor's own hard negatives; 0 is the weight 1.",
         column="negative",
     )
     gather_gradient: str = option(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dcpcse.data.columns import negatives_in
 from dcpcse.data.views import View, require_anchor
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.templates import MASK, PROMPT, SENTENCE, Template
@@ -85,6 +86,5 @@ def conpvp(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> 
     if not terms or args.instance_weight:
         views.insert(1, View("positive", positive, (0,)))
         terms["contrastive"] = Term(contrastive(args), args.instance_weight if terms else 1.0)
-    if "negative" in columns:
-        views.append(View("negative", "negative", (0,)))
+    views += [View(name, name, (0,)) for name in negatives_in(columns)]
     return Method(model, tuple(views), {**terms, **mlm_terms(backbone, args)})

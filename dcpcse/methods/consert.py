@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcpcse.data.augmentations import Augmentation, ElementDropout, FeatureCutoff, TokenCutoff, TokenShuffling
-from dcpcse.data.labels import LABEL, Columns
+from dcpcse.data.columns import LABEL, Columns
 from dcpcse.data.views import View, require_anchor
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import set_dropout
@@ -143,7 +143,7 @@ def consert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) ->
     kinds, columns = (args.augmentation_1, args.augmentation_2), Columns.of(columns)
     classification = _classification(backbone.source.hidden_size, args, columns)
     templates = own_templates(args)
-    prototypes = prototypes_of(args, "positive" if "negative" in columns else "anchor")
+    prototypes = prototypes_of(args, "positive" if columns.negatives else "anchor")
     model = sentence_encoder(backbone, args, [*templates, *prototypes.templates])
     views = [view for column in columns.sentences for view in _copies(args, column, templates, classification)]
     pairs = [(column, f"{column}_copy") for column in columns.sentences]

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dcpcse.data.labels import LABEL, SCORE, Columns
+from dcpcse.data.columns import CLASS, LABEL, SCORE, Columns
 from dcpcse.data.tables import describe
 from dcpcse.data.views import View
 from dcpcse.encoders.backbones import Backbone
@@ -293,7 +293,7 @@ def fill_defaults(args: ModelArguments, columns: Sequence[str] | None, entry: En
     filled = _filled(args, entry.defaults(args, columns))
     for part in entry.parts:
         filled = _filled(filled, part.defaults(filled, columns) if hasattr(part, "defaults") else {})
-    require_effect(filled, known)
+    require_effect(filled, known and columns.kinds)
     _require_fitting_encoder(filled)
     return _filled(filled, _common(filled))
 
@@ -303,9 +303,10 @@ def _require_labels_used(method: str, entry: Entry, label: str | None) -> None:
     if label is None or label in entry.labels:
         return
     users = ", ".join(name for name, entry in sorted(METHODS.items()) if label in entry.labels)
+    rename = "rename it if it contains positives" if label == CLASS else "rename it if it contains hard negatives"
     raise UserError(
-        f"--method {method} does not use the column {label} of --train_file; remove the column, rename it if it "
-        f"contains hard negatives, or choose a method that uses it ({users})"
+        f"--method {method} does not use the column {label} of --train_file; remove the column, {rename}, or choose a "
+        f"method that uses it ({users})"
     )
 
 

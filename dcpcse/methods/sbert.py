@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dcpcse.data.labels import LABEL, SCORE, Columns
+from dcpcse.data.columns import LABEL, SCORE, Columns
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.losses import Classification, PerRowLoss, Term
 from dcpcse.losses.cosine_regression import CosineRegression
@@ -65,7 +65,7 @@ def sbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> M
     """
     name, loss_fn = _loss(backbone.source.hidden_size, args, Columns.of(columns))
     # The second sentence of a labelled pair may contradict the anchor, so the prototypes are built from the anchor.
-    prototypes = prototypes_of(args, "positive" if "negative" in columns else "anchor")
+    prototypes = prototypes_of(args, "positive" if Columns.of(columns).negatives else "anchor")
     return pair_method(backbone, args, columns, {name: Term(loss_fn)}, prototypes)
 
 

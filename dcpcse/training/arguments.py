@@ -60,7 +60,8 @@ class DataArguments:
     train_file: str | None = option(
         None,
         "Training file (required): txt (one sentence per line), csv, tsv, json or jsonl with 1 column (sentence), 2 "
-        "(pair) or 3 (pair and hard negative, or a third column named label or score).",
+        "(pair), 3 (pair and hard negative, or a third column named label or score) or more (hard negatives named "
+        "negative_1, negative_2, ...).",
     )
     max_seq_length: int = option(
         32,

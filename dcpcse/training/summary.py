@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import Trainer
 
+from dcpcse.data.columns import negatives_in
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.utils.distributed import step_sizes, world_size
 from dcpcse.utils.errors import plural
@@ -41,7 +42,7 @@ def _batch(trainer: Trainer) -> str:
     negatives = trainer.method.negatives(batch)
     if negatives is None:
         return f"batch: {batch} over {plural(processes, 'process')}; the loss does not compare its examples"
-    hard = ", with hard negatives" if "negative" in trainer.step_module.view_names else ""
+    hard = ", with hard negatives" if negatives_in(trainer.step_module.view_names) else ""
     return f"negatives per anchor: {negatives} (batch {batch} over {plural(processes, 'process')}{hard})"
 
 

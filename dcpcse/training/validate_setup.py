@@ -2,6 +2,8 @@
 
 import logging
 
+from dcpcse.data.column_checks import describe_numbers, header_problem
+from dcpcse.data.columns import SCORE
 from dcpcse.data.labels import describe_labels
 from dcpcse.data.training_file import TrainingData
 from dcpcse.data.views import max_added_tokens
@@ -13,7 +15,7 @@ from dcpcse.training import validate_arguments as first_checks
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.gradient_cache import require_cachable
 from dcpcse.training.optimizer import WITHOUT_WARMUP
-from dcpcse.utils.console import notify
+from dcpcse.utils.console import notify, warn
 from dcpcse.utils.errors import UserError, plural
 
 logger = logging.getLogger(__name__)
@@ -81,6 +83,16 @@ def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
         )
 
 
+def warn_of_columns(data: TrainingData) -> None:
+    """Log a warning for each column of the data that is probably not what it is taken for."""
+    found = [header_problem(data.name, data.columns) if data.unit == "line" else None]
+    found.append(describe_numbers(data.numeric) if data.numeric else None)
+    if data.roles.label == SCORE and data.columns[-1].lower() != SCORE:
+        found.append(f"the column {data.columns[-1]!r} has 0 and 1: its numbers are scores, 1 for a similar pair")
+    for problem in filter(None, found):
+        warn(f"{data.name}: {problem}")
+
+
 def require_shardable(model: ModelArguments, run: TrainingArguments) -> None:
     """Raise UserError if `--shard_encoder` cannot split the encoder."""
     obstacles = {
@@ -97,6 +109,7 @@ def require_data(data: TrainingData, model: ModelArguments, run: TrainingArgumen
     """Raise UserError if the data cannot be trained on; also report duplicate rows, and options without effect."""
     require_enough(data, run)
     warn_of_duplicates(data, run)
+    warn_of_columns(data)
     if model.gather_gradient == "published" and run.world_size == 1:
         notify("--gather_gradient published has no effect with one process")
 

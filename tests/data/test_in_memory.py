@@ -20,8 +20,9 @@ from dcpcse.data.in_memory import load_training_data
 from dcpcse.utils.errors import UserError
 
 MESSAGE_OF_COLUMNS = (
-    "pick 1 (sentence), 2 (anchor, positive) or 3 (anchor, positive, negative; or two sentences and a column named "
-    "label or score), for instance "
+    "pick 1 (sentence), 2 (anchor, positive; or a sentence and a column named class), 3 (anchor, positive, negative; "
+    "or two sentences and a column named label or score) or more (anchor, positive, negative_1, negative_2, ...), for "
+    "instance "
 )
 
 

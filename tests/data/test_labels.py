@@ -10,8 +10,9 @@ from dcpcse.cli.commands import corrupt
 from dcpcse.cli.runner import run
 from dcpcse.data import arrow_cache
 from dcpcse.data.collator import ViewCollator
+from dcpcse.data.columns import Columns
 from dcpcse.data.duplicates import Duplicates
-from dcpcse.data.labels import CLASSES, Columns
+from dcpcse.data.labels import CLASSES
 from dcpcse.data.training_file import distinct_sentences, load_training_file
 from dcpcse.data.views import sentence_pair_views
 from dcpcse.encoders.backbones import load_backbone
@@ -102,7 +103,7 @@ def test_a_score_that_is_no_number_is_refused_with_its_place(load, score):
         load("a.tsv", [("x", "y", 1), ("p", "q", score)], ("a", "b", "score"))
 
 
-@pytest.mark.parametrize("label", [1, 0.5])
+@pytest.mark.parametrize("label", [2, 0.5])
 def test_a_number_in_json_is_refused_as_a_label_and_not_for_being_unquoted(load, label):
     with pytest.raises(UserError, match=f"line 1: the label '{label}' is not one of .*numbers have different"):
         load("a.jsonl", [("x", "y", label)])
@@ -114,7 +115,7 @@ def test_what_is_neither_number_nor_text_is_no_score(load, value):
         load("a.jsonl", [("x", "y", value)], ("a", "b", "score"))
 
 
-@pytest.mark.parametrize("header", [("label", "a", "b"), ("a", "Score", "b"), ("a", "label"), ("score", "a", "label")])
+@pytest.mark.parametrize("header", [("label", "a", "b"), ("a", "Score", "b"), ("a", "score"), ("score", "a", "label")])
 def test_a_label_that_does_not_stand_third_is_refused(load, header):
     with pytest.raises(UserError, match=r"line 1: the column '\w+' of .* is not the third; .* rename"):
         load("a.csv", [["x"] * len(header)], header)
@@ -223,7 +224,7 @@ def test_labels_reach_a_method_that_reads_them_and_no_other(reader):
     fill_defaults(args, ["anchor", "positive", "negative"])
 
 
-@pytest.mark.parametrize("label", ["0", "2", "0.0", "true", "no", "-1"])
+@pytest.mark.parametrize("label", ["2", "0.0", "true", "no", "-1"])
 def test_an_unknown_label_suggests_the_column_of_scores(load, label):
     with pytest.raises(UserError, match=r"rename the column: to score if it contains numbers, such as 1 and 0"):
         load("a.csv", [("x", "y", label)])

@@ -323,7 +323,7 @@ def contrastive_loss(embeddings: Tensor, temperature: float = 0.05, hard_negativ
         for j in range(len(embeddings)):
             for view in range(1, embeddings.shape[1]):
                 cosine = F.cosine_similarity(embeddings[i, 0], embeddings[j, view], dim=0)
-                own_hard = view == 2 and i == j
+                own_hard = view >= 2 and i == j
                 terms.append(torch.exp(cosine / temperature) * np.exp(hard_negative_weight if own_hard else 0.0))
         own = F.cosine_similarity(embeddings[i, 0], embeddings[i, 1], dim=0) / temperature
         losses.append(torch.stack(terms).sum().log() - own)

@@ -38,6 +38,14 @@ CASES = {
     "pairs": {"columns": ROLES[:2], "arguments": {"pooler_type": "avg"}},
     "hard negatives": {"arguments": {"hard_negative_weight": 0.5, "temp": 0.2}},
     "hard negatives, evenly": {"arguments": {"hard_negative_weight": 0.5, "temp": 0.2}, "shares": (4, 4)},
+    "several hard negatives": {
+        "columns": (*ROLES[:2], "negative_1", "negative_2"),
+        "arguments": {"hard_negative_weight": 0.5, "temp": 0.2},
+    },
+    "several hard negatives, hinge": {
+        "columns": (*ROLES[:2], "negative_1", "negative_2"),
+        "arguments": {"do_eh_loss": True, "eh_loss_margin": 0.5},
+    },
     "one row in one process": {"shares": (1, 2)},
     "mlm": {"arguments": {"do_mlm": True, "train_lm_head": True}},
     "batchnorm": {"arguments": {"batchnorm": True}},
@@ -69,7 +77,16 @@ CASES = {
     "published": {"arguments": {"gather_gradient": "published", **PUBLISHED}, "shares": (4, 4)},
 }
 """Without columns: all three; without shares: 5 rows, 3 of the first process and 2 of the second."""
-LOOPS = ("unsupervised", "pairs", "hard negatives", "scpcse", "promptbert", "conpvp", "simcse")
+LOOPS = (
+    "unsupervised",
+    "pairs",
+    "hard negatives",
+    "several hard negatives",
+    "scpcse",
+    "promptbert",
+    "conpvp",
+    "simcse",
+)
 """Cases whose whole loss is the paper's contrastive one."""
 
 

@@ -17,6 +17,7 @@ from dcpcse.utils.errors import UserError
 
 MARGIN = 0.3
 VIEWS = {"pairs": ("anchor", "positive"), "triplets": ("anchor", "positive", "negative")}
+VIEWS["several hard negatives"] = ("anchor", "positive", "negative_1", "negative_2")
 
 
 def vectors(names, rows=5, size=4, seed=0):
@@ -40,7 +41,7 @@ def by_hand(views, margin=MARGIN):
     costs, hardest = [], []
     for i, anchor in enumerate(views["anchor"]):
         others = [cosine(anchor, other) for j, other in enumerate(views["positive"]) if j != i]
-        others += [cosine(anchor, other) for other in views.get("negative", ())]
+        others += [cosine(anchor, other) for name in views if "negative" in name for other in views[name]]
         hardest.append(max(others))
         costs.append(max(0.0, margin - (cosine(anchor, views["positive"][i]) - max(others))))
     return sum(costs) / len(costs), sum(cost > 0 for cost in costs) / len(costs), sum(hardest) / len(hardest)
@@ -85,7 +86,8 @@ def test_its_gradient_is_the_slope_of_the_loop(names):
 
 def test_it_is_the_margin_ranking_loss_that_the_public_code_takes():
     views = vectors(VIEWS["triplets"], rows=8)
-    own, hardest = own_and_hardest(*views.values())
+    anchors, positives, *negatives = views.values()
+    own, hardest = own_and_hardest(anchors, positives, negatives)
     expected = MarginRankingLoss(margin=MARGIN)(own, hardest, torch.ones_like(own))
     assert loss_of(views)[0].item() == pytest.approx(expected.item(), rel=1e-12)
 
@@ -93,9 +95,9 @@ def test_it_is_the_margin_ranking_loss_that_the_public_code_takes():
 def test_rows_of_other_processes_are_negatives_and_each_anchor_keeps_its_own_positive():
     """Own rows come first, as they are gathered; there are more candidates than anchors."""
     anchors, positives, negatives = vectors(VIEWS["triplets"], rows=7).values()
-    every = own_and_hardest(anchors, positives, negatives)
+    every = own_and_hardest(anchors, positives, [negatives])
     for count in (1, 3):
-        for found, expected in zip(own_and_hardest(anchors[:count], positives, negatives), every, strict=True):
+        for found, expected in zip(own_and_hardest(anchors[:count], positives, [negatives]), every, strict=True):
             torch.testing.assert_close(found, expected[:count], rtol=1e-12, atol=0)
 
 

@@ -20,15 +20,15 @@ def cosine(a: list[float], b: list[float]) -> float:
     return dot / math.sqrt(sum(x * x for x in a)) / math.sqrt(sum(y * y for y in b))
 
 
-def nt_xent_by_hand(anchors, positives, temperature, negatives=None, weight=0.0) -> float:
+def nt_xent_by_hand(anchors, positives, temperature, *negatives, weight=0.0) -> float:
     """Eq. 1 and 5 of SimCSE, word for word: one exponential after the other, in float64."""
     anchors, positives = anchors.double().tolist(), positives.double().tolist()
-    negatives = [] if negatives is None else negatives.double().tolist()
+    negatives = [(j, negative) for hard in negatives for j, negative in enumerate(hard.double().tolist())]
     total = 0.0
     for i, anchor in enumerate(anchors):
         numerator = math.exp(cosine(anchor, positives[i]) / temperature)
         denominator = sum(math.exp(cosine(anchor, positive) / temperature) for positive in positives)
-        for j, negative in enumerate(negatives):
+        for j, negative in negatives:
             factor = math.exp(weight) if i == j else 1.0
             denominator += factor * math.exp(cosine(anchor, negative) / temperature)
         total -= math.log(numerator / denominator)
@@ -45,16 +45,19 @@ def test_nt_xent_is_the_formula_of_the_paper(temperature, more):
 
 @pytest.mark.parametrize("weight", [0.0, 1.5, -2.0])
 @pytest.mark.parametrize("more", [0, 3], ids=["D=B", "D>B"])
-def test_every_hard_negative_is_a_negative_and_the_weight_is_a_logarithm_for_the_own_one(weight, more):
-    anchors, positives, negatives = vectors(4, seed=1), vectors(4 + more, seed=2), vectors(4 + more, seed=3)
+@pytest.mark.parametrize("number", [1, 3])
+def test_every_hard_negative_is_a_negative_and_the_weight_is_a_logarithm_for_the_own_ones(weight, more, number):
+    anchors, positives = vectors(4, seed=1), vectors(4 + more, seed=2)
+    negatives = [vectors(4 + more, seed=3 + i) for i in range(number)]
     found = nt_xent(anchors, positives, 0.5, negatives=negatives, hard_negative_weight=weight)
-    assert found.item() == pytest.approx(nt_xent_by_hand(anchors, positives, 0.5, negatives, weight), rel=1e-5)
+    expected = nt_xent_by_hand(anchors, positives, 0.5, *negatives, weight=weight)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_hard_negative_weight_of_log_2_counts_the_own_negative_twice():
     anchors, positives, negatives = vectors(1, seed=1), vectors(1, seed=2), vectors(1, seed=3)
-    twice = nt_xent(anchors, torch.cat([positives, negatives]), 0.5, negatives=negatives)
-    weighted = nt_xent(anchors, positives, 0.5, negatives=negatives, hard_negative_weight=math.log(2))
+    twice = nt_xent(anchors, torch.cat([positives, negatives]), 0.5, negatives=[negatives])
+    weighted = nt_xent(anchors, positives, 0.5, negatives=[negatives], hard_negative_weight=math.log(2))
     assert weighted.item() == pytest.approx(twice.item(), rel=1e-5)
 
 
@@ -64,7 +67,7 @@ def test_a_single_pair_without_negatives_costs_nothing():
 
 def test_the_gradient_reaches_anchors_positives_and_negatives_as_the_formula_says():
     def loss(*of):
-        return nt_xent(of[0], of[1], 0.5, negatives=of[2], hard_negative_weight=0.7)
+        return nt_xent(of[0], of[1], 0.5, negatives=[of[2]], hard_negative_weight=0.7)
 
     inputs = [vectors(3, seed=seed).requires_grad_() for seed in (1, 2, 3)]
     loss(*inputs).backward()
@@ -75,7 +78,7 @@ def test_the_gradient_reaches_anchors_positives_and_negatives_as_the_formula_say
         for sign in (1, -1):
             moved = [t.detach().double() for t in inputs]
             moved[k][row, column] += sign * step
-            ends.append(nt_xent_by_hand(moved[0], moved[1], 0.5, moved[2], 0.7))
+            ends.append(nt_xent_by_hand(moved[0], moved[1], 0.5, moved[2], weight=0.7))
         slope = (ends[0] - ends[1]) / (2 * step)
         assert tensor.grad[row, column].item() == pytest.approx(slope, rel=1e-3, abs=1e-6)
 
@@ -84,14 +87,14 @@ def test_the_gradient_reaches_anchors_positives_and_negatives_as_the_formula_say
 def test_fewer_candidates_than_anchors_are_refused_with_both_counts(name):
     candidates = {"positives": vectors(4), "negatives": vectors(4), name: vectors(3)}
     with pytest.raises(ValueError, match=f"4 anchors need at least 4 {name}; got 3"):
-        nt_xent(vectors(4), candidates["positives"], 0.05, negatives=candidates["negatives"])
+        nt_xent(vectors(4), candidates["positives"], 0.05, negatives=[candidates["negatives"]])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("scale", [3e-4, 3e2], ids=["squares-underflow", "squares-overflow"])
 def test_half_precision_embeddings_give_the_float32_loss_of_the_same_numbers(dtype, scale):
     anchors, positives, negatives = (vectors(4, size=64, seed=s, scale=scale).to(dtype) for s in (1, 2, 3))
-    loss = nt_xent(anchors, positives, 0.05, negatives=negatives)
+    loss = nt_xent(anchors, positives, 0.05, negatives=[negatives])
     expected = nt_xent_by_hand(anchors, positives, 0.05, negatives)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(expected, rel=1e-4)

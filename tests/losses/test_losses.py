@@ -359,7 +359,7 @@ def test_the_contrastive_term_takes_the_views_by_their_roles(hard):
     found = Contrastive(0.1, hard_negative_weight=0.5)(EncodedBatch(None, empty, empty, embeddings))
     expected = nt_xent(
         *(embeddings["anchor"], embeddings["positive"], 0.1),
-        negatives=embeddings.get("negative"),
+        negatives=[embeddings["negative"]] if hard else [],
         hard_negative_weight=0.5,
     )
     assert found.item() == pytest.approx(expected.item())

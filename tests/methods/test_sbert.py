@@ -6,7 +6,8 @@ import torch
 from transformers import AutoModel
 
 from dcpcse.data.collator import ViewCollator
-from dcpcse.data.labels import CLASSES, Columns
+from dcpcse.data.columns import Columns
+from dcpcse.data.labels import CLASSES
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.losses import Classification, EncodedBatch
 from dcpcse.losses.cosine_regression import CosineRegression

@@ -40,7 +40,7 @@ from dcpcse.utils.files import require_writable, write_files
 from dcpcse.utils.option_fields import Whole
 
 if TYPE_CHECKING:
-    from dcpcse.data.labels import Columns
+    from dcpcse.data.columns import Columns
     from dcpcse.experiments.reproduction.results import RowResult
 
 DESCRIPTION = """Train and evaluate rows of the papers' tables and compare the results with the published figures.

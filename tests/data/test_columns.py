@@ -1,0 +1,172 @@
+"""What each column of training data is, by names and cells, in files and in Python objects."""
+
+import json
+
+import datasets
+import pandas as pd
+import pytest
+
+from dcpcse.data.column_checks import header_problem
+from dcpcse.data.columns import Columns, header_of, negatives_in
+from dcpcse.data.in_memory import load_training_data
+from dcpcse.data.training_file import load_training_file
+from dcpcse.data.views import sentence_pair_views
+from dcpcse.methods import fill_defaults, model_arguments
+from dcpcse.utils.errors import UserError
+
+SEVERAL = ("anchor", "positive", "negative_1", "negative_2", "negative_3")
+
+
+@pytest.fixture
+def load(tmp_path):
+    """load(name, rows with the header first) → what is read of the file."""
+
+    def load(name, rows):
+        path = tmp_path / name
+        if name.endswith("jsonl"):
+            text = "".join(json.dumps(dict(zip(rows[0], row, strict=True))) + "\n" for row in rows[1:])
+        else:
+            text = "".join(",".join(map(str, row)) + "\n" for row in rows)
+        path.write_text(text, encoding="utf-8")
+        return load_training_file(path, tmp_path / "cache")
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("names", "roles"),
+    [
+        (["a"], ("anchor",)),
+        (["class"], ("anchor",)),
+        (["a", "b"], ("anchor", "positive")),
+        (["a", "Class"], ("anchor", "class")),
+        (["a", "LABEL"], ("anchor", "class")),
+        (["a", "b", "c"], ("anchor", "positive", "negative")),
+        (["a", "b", "negative_1"], ("anchor", "positive", "negative")),
+        (["a", "b", "Label"], ("anchor", "positive", "label")),
+        (["a", "b", "score"], ("anchor", "positive", "score")),
+        (["a", "b", "negative_1", "negative_2", "negative_3"], SEVERAL),
+        (["q", "p", "hard_neg_0", "hard_neg_1", "hard_neg_5"], SEVERAL),
+        (["q", "p", "neg", "Neg2", "hard negative 1"], SEVERAL),
+    ],
+)
+def test_the_role_of_a_column_follows_from_the_names(names, roles):
+    assert header_of(names, UserError).roles == roles
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["a", "b", "c", "d"], r"found 4 columns \['a', 'b', 'c', 'd'\]; keep 1 .* or more .*negative_1"),
+        (["a", "b", "negative_1", "source"], "found 4 columns"),
+        (["a", "b", "negative_1", "score"], "found 4 columns"),
+        (["negative_1", "a", "b", "c"], "found 4 columns"),
+        (["class", "a"], "'class' of .* is not the second of two; give a sentence and its class in two"),
+        (["a", "b", "class"], "'class' of .* is not the second of two"),
+        (["label", "a"], "'label' of .* is not the third"),
+        (["a", "score"], "'score' of .* is not the third"),
+        (["label", "class"], "'label' of .* is not the third"),
+        (["a", "class", "negative_1", "negative_2"], "'class' of .* is not the second of two"),
+    ],
+)
+def test_names_that_leave_a_doubt_are_refused(names, problem):
+    with pytest.raises(UserError, match=problem):
+        header_of(names, UserError)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_all_columns_of_hard_negatives_are_read(load, name):
+    rows = [SEVERAL, ("a", "b", "c", "d", "e"), ("f", "g", "h", "i", ""), ("j", "k", "l", "m", "j")]
+    loaded = load(name, rows)
+    assert loaded.dataset.to_dict() == dict(
+        zip(SEVERAL, (["a", "j"], ["b", "k"], ["c", "l"], ["d", "m"], ["e", "j"]), strict=True)
+    )
+    assert (loaded.roles, loaded.roles.negatives) == (SEVERAL, SEVERAL[2:])
+    assert (loaded.dropped, loaded.repeats.contradictory.count) == (1, 1)
+    assert loaded.locate([0])[0]["negative_2"] == "d"
+
+
+def test_hard_negatives_of_python_objects_are_those_of_files(load, tmp_path):
+    rows = [("a", "b", "c", "d"), ("e", "f", "g", "h")]
+    names = ["anchor", "positive", "negative_1", "negative_2"]
+    of_file = load("a.csv", [names, *rows])
+    for data in (pd.DataFrame(rows, columns=names), [dict(zip(names, row, strict=True)) for row in rows]):
+        loaded = load_training_data(data, tmp_path / "cache")
+        assert loaded.dataset.to_dict() == of_file.dataset.to_dict()
+    with pytest.raises(UserError, match=r"found 4 columns; pick 1 \(sentence\)"):
+        load_training_data(rows, tmp_path / "cache")
+    with pytest.raises(
+        UserError, match=r'for instance train_data\[\["anchor", "positive", "negative_1", "negative_2"'
+    ):
+        load_training_data(pd.DataFrame([("x", *rows[0])], columns=["id", *names]), tmp_path / "cache")
+
+
+def test_every_hard_negative_is_a_view_of_its_own():
+    views = sentence_pair_views(SEVERAL, templates=2)
+    assert [(view.name, view.column, view.templates) for view in views] == [
+        ("anchor", "anchor", (0,)),
+        *((name, name, (1,)) for name in SEVERAL[1:]),
+    ]
+    assert negatives_in(["negative", "negative_10", "negated", "negative_copy"]) == ("negative", "negative_10")
+    assert Columns(SEVERAL).kinds == {"anchor", "positive", "negative"}
+
+
+def test_a_weight_of_hard_negatives_needs_a_column_of_them():
+    args = model_arguments(hard_negative_weight=0.5)
+    fill_defaults(args, SEVERAL)
+    with pytest.raises(UserError, match="--hard_negative_weight has no effect without hard negatives"):
+        fill_defaults(args, SEVERAL[:2])
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("name", ["label", "similar", "hard_neg"])
+@pytest.mark.parametrize("kind", ["a.csv", "a.jsonl"])
+def test_a_third_column_of_0_and_1_is_one_of_scores(load, kind, name):
+    cells = (1, 0, 1) if kind == "a.jsonl" else ("1", "0", "1")
+    loaded = load(kind, [("a", "b", name), *((f"x{i}", f"y{i}", cell) for i, cell in enumerate(cells))])
+    assert loaded.roles == ("anchor", "positive", "score")
+    assert loaded.dataset["score"][:] == [1.0, 0.0, 1.0]
+    assert loaded.scores == (0.0, 1.0)
+
+
+def test_a_column_of_0_and_1_of_an_object_is_one_of_scores(tmp_path):
+    for data in (
+        pd.DataFrame({"a": ["x", "y"], "b": ["z", "w"], "similar": [0, 1]}),
+        datasets.Dataset.from_dict({"a": ["x", "y"], "b": ["z", "w"], "similar": [0, 1]}),
+    ):
+        assert load_training_data(data, tmp_path).dataset["score"][:] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("cell", ["2", "0.5", "neutral", "A sentence."])
+def test_another_cell_below_0_or_1_is_refused_with_its_line(load, cell):
+    with pytest.raises(UserError, match=f"line 3: the column 'is_same' has 0 or 1 in the first row, .* here '{cell}'"):
+        load("a.csv", [("a", "b", "is_same"), ("x", "y", "0"), ("x", "z", cell)])
+
+
+def test_a_third_column_of_numbers_is_no_column_of_hard_negatives(load, tmp_path):
+    rows = [(f"x{i}", f"y{i}", number) for i, number in enumerate(("3.5", "-1", "1e-3"))]
+    problem = "every cell of the column 'sim' is a number, which is no hard negative; name it score if"
+    with pytest.raises(UserError, match=f"training file .*a.csv: {problem}"):
+        load("a.csv", [("a", "b", "sim"), *rows])
+    assert not list((tmp_path / "cache").glob("*.arrow"))
+    assert load("b.csv", [("a", "b", "sim"), *rows, ("x", "y", "2 men")]).roles[2] == "negative"
+    with pytest.raises(
+        UserError, match="every cell of the column 'neg_2' is a number, which is no hard negative; rem"
+    ):
+        load("c.csv", [("a", "b", "neg_1", "neg_2"), ("x", "y", "z", "7"), ("x", "y", "z", "8")])
+
+
+def test_numbers_in_place_of_anchors_are_known(load):
+    assert load("a.csv", [("id", "text"), ("1", "a"), ("2", "b")]).numeric == ("id",)
+    assert load("b.csv", [("id", "text"), ("1", "a"), ("x2", "b")]).numeric == ()
+    assert load("c.csv", [("a", "b", "score"), ("x", "y", "2")]).numeric == ()
+    assert load("d.csv", [("year",), ("1984",)]).numeric == ()
+
+
+def test_a_header_that_is_a_sentence_is_known():
+    assert "('A man walks home')" in header_problem("a.csv", ["A man walks home", "b"])
+    assert "('It rains.')" in header_problem("a.TSV", ["a", "It rains."])
+    assert header_problem("a.csv", ["first sentence", "second"]) is None
+    assert header_problem("a.jsonl", ["the name of a key"]) is None
