@@ -126,11 +126,12 @@ def train(
     """Train sentence embeddings as train.py does, and return the model, its figures and its folder.
 
     model: a Hugging Face folder or hub id of the encoder; None if the method is a built `Method`, which is trained in
-    place, so that another training continues with its weights. train_data: a list of sentences, of pairs or of
-    triples, a dict of columns, a pandas or polars DataFrame, a `datasets.Dataset`, or the path of a training file.
-    method: the name of a method, by default that of the preset or dcpcse, or a function (backbone, args, columns) →
-    `Method`. preset: a published setting, such as `dcpcse/unsup-bert-base`. eval_pairs: pairs with scores or with
-    0 and 1; eval_labels: texts with classes; both in any of these forms, measured during training beside `eval_tasks`.
+    place, so that another training continues with its weights. train_data: sentences, pairs, triples or
+    sentences with classes, as a list, a dict of columns, a pandas or polars DataFrame, a `datasets.Dataset`, or the
+    path of a training file. method: the name of a method, by default that of the preset or dcpcse, or a function
+    (backbone, args, columns) → `Method`. preset: a published setting, such as `dcpcse/unsup-bert-base`. eval_pairs:
+    pairs with scores or with 0 and 1; eval_labels: texts with classes; both in any of these forms, measured during
+    training beside `eval_tasks`.
 
     callbacks: as in `transformers.Trainer`. trainer_class: a subclass of `dcpcse.Trainer`. plugin: modules or files
     (.py) that register methods. options: every other option of train.py by its name, with the same default, such as

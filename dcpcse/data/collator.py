@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from dcpcse.data.columns import LABEL, SCORE
+from dcpcse.data.columns import CLASS, LABEL, SCORE
 from dcpcse.data.corrupted_corpus import stack_corrupted
 from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY, stack_indices
 from dcpcse.data.labels import CLASSES
@@ -157,11 +157,13 @@ class ViewCollator:
 
 
 def _stack_labels(examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Return `labels` (class indices) or `scores`, each (B,), if the examples have them."""
+    """Return `labels` (indices into `CLASSES`), `scores` or `classes` (numbers), each (B,), if there are any."""
     if LABEL in examples[0]:
         return {"labels": torch.tensor([CLASSES.index(example[LABEL]) for example in examples])}
     if SCORE in examples[0]:
         return {"scores": torch.tensor([example[SCORE] for example in examples])}
+    if CLASS in examples[0]:
+        return {"classes": torch.tensor([example[CLASS] for example in examples])}
     return {}
 
 

@@ -183,15 +183,12 @@ def _label_text(table: Table, number: int, row: Row, header: Header, names: Sequ
         return table.text(number, place, cell)
     if isinstance(cell, bool) or not isinstance(cell, (Real, Decimal)):
         problem = f"expected a string or a number but found {describe(cell)}"
-        remedy = "give words to the column label, or numbers to the column score"
-        raise table.error(number, f"{problem}; {_REMEDIES.get(header.target, remedy)}", place)
+        raise table.error(number, f"{problem}; give words to labels or classes, or numbers to scores", place)
     if header.target == CLASS and not isinstance(cell, Integral):
-        if cell != int(cell):  # a column of whole numbers is one of floats in pandas if a cell was missing
-            raise table.error(number, f"found {describe(cell)}; {_REMEDIES[CLASS]}", place)
+        if not float(cell).is_integer():  # a column of whole numbers is one of floats in pandas if a cell was missing
+            problem = f"found {describe(cell)} as a class; give every class as a word or a whole number"
+            raise table.error(number, problem, place)
         cell = int(cell)
     if names:
         return names[int(cell)] if cell >= 0 else ""  # -1 stands for no label in datasets.ClassLabel
     return str(cell) if isinstance(cell, Integral) else repr(float(cell))
-
-
-_REMEDIES = {CLASS: "give every class as a word or a whole number"}

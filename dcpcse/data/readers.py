@@ -407,7 +407,7 @@ def _as_text(number: int, key: str, value: Any, *, numeric: bool = False) -> str
     if not isinstance(value, str):
         allowed, remedy = "a string", "quote it"
         if numeric:
-            allowed, remedy = "a string or a number", "give words to the column label, or numbers to the column score"
+            allowed, remedy = "a string or a number", "give words to labels or classes, or numbers to scores"
         raise _RowError(number, f"key {key!r}: expected {allowed} but found {_describe(value)}; {remedy}")
     if found := NUL_OR_SURROGATE.search(value):
         escape = f"\\u{ord(found[0]):04x}"

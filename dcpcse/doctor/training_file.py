@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from dcpcse.data.column_checks import NumericColumns, describe_numbers, header_problem
-from dcpcse.data.columns import Header
+from dcpcse.data.columns import CLASS, Header
 from dcpcse.data.duplicates import Duplicates, LineCounter, Occurrences
 from dcpcse.data.labels import LabelCounter, describe_labels
 from dcpcse.data.readers import DataSource, read_table
@@ -221,14 +221,20 @@ class _RowCounts:
             yield fault("labels", f"all rows have the {self.labels.kind} {same}, from which nothing can be learned")
         elif self.labels.kind:
             yield ok("labels", describe_labels(classes, scores))
+        if self.labels.kind == CLASS and (single := sum(count == 1 for count in classes.values())):
+            level = fault if single == len(classes) else warning
+            yield level(
+                "single", f"{single:,} of {len(classes):,} classes have one sentence, which is its own positive"
+            )
 
     def _repeats(self, header: Header) -> Findings:
-        found = self.repeats.found()
+        found, kind = self.repeats.found(), self.labels.kind
+        unit = "sentence" if kind == CLASS else "pair"
         kinds = {
             "duplicate": (found.duplicates, "rows that repeat an earlier row"),
             "identical": (found.identical, "rows with the same text as anchor and positive; they teach nothing"),
             "contradictory": (found.contradictory, "rows with the same text as anchor and negative"),
-            "relabelled": (found.relabelled, f"rows that repeat an earlier pair with a different {self.labels.kind}"),
+            "relabelled": (found.relabelled, f"rows that repeat an earlier {unit} with a different {kind}"),
         }
         for what, (one, text) in kinds.items():
             if one.count:
@@ -239,10 +245,10 @@ class _RowCounts:
             text = f"{_percent(found.share(batch))} % of batches of {batch} contain {side} twice"
             level = warning if found.share(batch) > 0.5 else note
             yield level("false negatives", f"{text}; the copies are then negatives of each other")
-        elif self.labels.kind is None:
+        elif kind is None:
             yield ok("repeats", "no sentence occurs twice")
         elif not found.duplicates.count and not found.relabelled.count:
-            yield ok("repeats", "no pair of sentences occurs twice")
+            yield ok("repeats", f"no {'sentence' if kind == CLASS else 'pair of sentences'} occurs twice")
 
     def _lengths(self) -> Findings:
         for name, histogram in (("words", self.words), ("characters", self.characters), ("tokens", self.tokens)):

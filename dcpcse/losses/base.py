@@ -48,10 +48,12 @@ class Loss(nn.Module):
 
     metrics: metrics of the last batch for the training log, without gradients. anchors: anchor embeddings (B, H) of
     the last batch for the training guards, without gradients, or None. max_tokens: the maximum number of tokens of a
-    text that the loss accepts, or None if only the encoder limits it.
+    text that the loss accepts, or None if only the encoder limits it. leaves_out_false_negatives: whether the loss
+    compares no anchor with the candidates that `dcpcse.losses.false_negatives` masks.
     """
 
     max_tokens: int | None = None
+    leaves_out_false_negatives: bool = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,11 +1,12 @@
 """Contrastive learning with in-batch and hard negatives (SimCSE, eq. 1 and 5; ConPVP, eq. 1)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from dcpcse.data.columns import negatives_in
+from dcpcse.losses import false_negatives
 from dcpcse.losses.base import EncodedBatch, Loss, Metrics
 from dcpcse.losses.functional import cosines, nt_xent
 from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
@@ -16,7 +17,10 @@ class Contrastive(Loss):
 
     The candidates come from all processes. See SimCSE, eq. 1 (in-batch negatives) and eq. 5 (with hard negatives).
     With prototypes as positives and negated prototypes as `others`, this is the prototypical loss of ConPVP, eq. 1.
+    False negatives among the positives and the hard negatives are left out (`dcpcse.losses.false_negatives`).
     """
+
+    leaves_out_false_negatives = True
 
     def __init__(
         self,
@@ -41,11 +45,16 @@ class Contrastive(Loss):
         self.others = tuple(others)
         self.gather_gradient = gather_gradient
 
+    def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
+        """Return the marks of false negatives."""
+        return false_negatives.marks(batch)
+
     def forward(self, batch: EncodedBatch) -> Tensor:
         views = batch.embeddings
-        self.anchors = views["anchor"].detach()
-        self.metrics = cosine_metrics(views["anchor"], views[self.positive])
         hard = negatives_in(views)
+        excluded = false_negatives.masks(batch.precomputed, (self.positive, *hard))
+        self.anchors = views["anchor"].detach()
+        self.metrics = cosine_metrics(views["anchor"], views[self.positive], excluded[0])
         names = (self.positive, *hard, *self.others)
         candidates = dict(zip(names, gather_own_first([views[name] for name in names]), strict=True))
         loss = nt_xent(
@@ -55,6 +64,7 @@ class Contrastive(Loss):
             negatives=[candidates[name] for name in hard],
             hard_negative_weight=self.hard_negative_weight,
             others=[*(candidates[name] for name in self.others), *self.extra_negatives()],
+            excluded=excluded,
         )
         loss = global_mean(loss, len(views["anchor"]))
         return loss if self.gather_gradient == "exact" else published_gradient(loss)
@@ -69,12 +79,17 @@ class Contrastive(Loss):
 
 
 @torch.no_grad()
-def cosine_metrics(anchors: Tensor, positives: Tensor) -> Metrics:
+def cosine_metrics(anchors: Tensor, positives: Tensor, excluded: Tensor | None = None) -> Metrics:
     """Return the mean cosines of anchors (B, H) with their own positives and with other positives (B, H), as metrics.
 
-    The metrics are logged, and the training guards use them to detect a collapse.
+    excluded: boolean mask (B, at least B) of positives that are not negatives. The metrics are logged, and the
+    training guards use them to detect a collapse.
     """
     of_pairs = cosines(anchors, positives)
     own = of_pairs.diagonal().sum()
     pairs = torch.tensor(len(anchors), device=of_pairs.device)
-    return {"cosine_positive": (own, pairs), "cosine_negative": (of_pairs.sum() - own, pairs * (pairs - 1))}
+    if excluded is None:
+        return {"cosine_positive": (own, pairs), "cosine_negative": (of_pairs.sum() - own, pairs * (pairs - 1))}
+    left_out = excluded[:, : len(anchors)]
+    negatives = of_pairs.masked_fill(left_out, 0).sum() - own, pairs * (pairs - 1) - left_out.sum()
+    return {"cosine_positive": (own, pairs), "cosine_negative": negatives}

@@ -1,11 +1,12 @@
 """The energy-based hinge loss of PromCSE (Jiang et al. 2022): a margin between positive and hardest negative."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from dcpcse.data.columns import negatives_in
+from dcpcse.losses import false_negatives
 from dcpcse.losses.base import EncodedBatch, Loss
 from dcpcse.losses.functional import cosines
 from dcpcse.utils.distributed import gather_own_first, global_mean, published_gradient
@@ -15,8 +16,10 @@ class EnergyHinge(Loss):
     """Hinge loss max(0, margin - cos(anchor, positive) + cos(anchor, hardest negative)), averaged over the anchors.
 
     An anchor's hardest negative is the nearest among the other positives and all hard negatives of all processes
-    (PromCSE).
+    (PromCSE). False negatives are left out (`dcpcse.losses.false_negatives`).
     """
+
+    leaves_out_false_negatives = True
 
     def __init__(self, margin: float, gather_gradient: str = "exact") -> None:
         """Create the loss.
@@ -27,11 +30,16 @@ class EnergyHinge(Loss):
         self.margin = margin
         self.gather_gradient = gather_gradient
 
+    def precompute(self, batch: EncodedBatch) -> Mapping[str, Tensor]:
+        """Return the marks of false negatives."""
+        return false_negatives.marks(batch)
+
     def forward(self, batch: EncodedBatch) -> Tensor:
         views, anchors = batch.embeddings, batch.embeddings["anchor"]
         names = ("positive", *negatives_in(views))
         positives, *negatives = gather_own_first([views[name] for name in names])
-        own, hardest = own_and_hardest(anchors, positives, negatives)
+        excluded = false_negatives.masks(batch.precomputed, names)
+        own, hardest = own_and_hardest(anchors, positives, negatives, excluded)
         hinge = (self.margin - (own - hardest)).clamp(min=0)
         self._set_metrics(hardest, hinge)
         loss = global_mean(hinge.mean(), len(anchors))
@@ -46,16 +54,22 @@ class EnergyHinge(Loss):
         }
 
 
-def own_and_hardest(anchors: Tensor, positives: Tensor, negatives: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
+def own_and_hardest(
+    anchors: Tensor, positives: Tensor, negatives: Sequence[Tensor] = (), excluded: Sequence[Tensor | None] = ()
+) -> tuple[Tensor, Tensor]:
     """Return the cosines (B,) of the anchors with their own positives and with their hardest negatives.
 
     anchors: (B, H). positives: (C, H). negatives: any number of tensors of hard negatives (D, H). The i-th positive
     and the i-th row of each tensor of hard negatives belong to anchor i. The hardest negative of an anchor is the
     nearest of all other positives and all hard negatives. If an anchor has no negatives, the cosine is minus infinity.
+    excluded: boolean masks (B, C) and (B, D) of the positives, then of each tensor of hard negatives, that are true at
+    candidates to leave out; None leaves out none.
     """
     to_positives = cosines(anchors, positives)
     own = torch.eye(*to_positives.shape, dtype=torch.bool, device=anchors.device)
-    others = to_positives.masked_fill(own, float("-inf"))
-    others = torch.cat([others, *(cosines(anchors, hard) for hard in negatives)], dim=1)
+    candidates = [to_positives.masked_fill(own, float("-inf")), *(cosines(anchors, hard) for hard in negatives)]
+    for i, mask in enumerate(excluded):
+        candidates[i] = candidates[i] if mask is None else candidates[i].masked_fill(mask, float("-inf"))
+    others = torch.cat(candidates, dim=1)
     # Of several equal maxima, only one receives the gradient, as in the public code.
     return to_positives.diagonal(), others.max(dim=1).values

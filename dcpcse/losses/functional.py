@@ -1,5 +1,6 @@
 """Loss functions on tensors, without a model, state or collective operations."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +16,7 @@ def nt_xent(
     negatives: Sequence[Tensor] = (),
     hard_negative_weight: float = 0.0,
     others: Sequence[Tensor] = (),
+    excluded: Sequence[Tensor | None] = (),
 ) -> Tensor:
     """Return the cross entropy of picking each anchor's own positive by cosine, in nats, averaged over the B anchors.
 
@@ -22,8 +24,9 @@ def nt_xent(
     any number of tensors (D, H) with D ≥ B; row i of each is a hard negative of anchor i. The negatives of an anchor
     are the other C - 1 positives and all hard negatives, plus the rows of others, each (E, H) (in ConPVP, eq. 1, the
     negated prototypes). temperature: divides the cosines. hard_negative_weight: a logarithm that is added to the
-    logits of an anchor's own hard negatives; 0 gives them the same weight as other negatives. Raises ValueError if
-    C < B or D < B.
+    logits of an anchor's own hard negatives; 0 gives them the same weight as other negatives. excluded: boolean masks
+    (B, C) and (B, D) of the positives, then of each tensor of negatives, that are true at candidates to leave out;
+    None leaves out none. Raises ValueError if C < B or D < B.
     """
     for name, candidates in (("positives", positives), *(("negatives", hard) for hard in negatives)):
         if len(candidates) < len(anchors):
@@ -34,8 +37,13 @@ def nt_xent(
         against = cosines(anchors, hard) / temperature  # (B, D)
         own = F.one_hot(targets, num_classes=len(hard)).to(against)
         logits.append(against + hard_negative_weight * own)
+    logits[: len(excluded)] = map(_without, logits, excluded)
     logits += [cosines(anchors, other) / temperature for other in others]
     return F.cross_entropy(torch.cat(logits, dim=1), targets)
+
+
+def _without(logits: Tensor, excluded: Tensor | None) -> Tensor:
+    return logits if excluded is None else logits.masked_fill(excluded, -math.inf)
 
 
 def cosines(vectors: Tensor, others: Tensor) -> Tensor:

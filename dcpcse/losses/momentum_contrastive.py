@@ -20,8 +20,11 @@ class MomentumContrastive(Contrastive):
 
     A momentum encoder embeds the anchors for the queue. It is the encoder without dropout, with moving averages of its
     trained weights, followed by the head that is being trained. The averages start as the weights at the first batch.
-    After each optimiser step, they become momentum * average + (1 - momentum) * weight.
+    After each optimiser step, they become momentum * average + (1 - momentum) * weight. The queue does not know which
+    of its sentences are false negatives.
     """
+
+    leaves_out_false_negatives = False
 
     def __init__(self, encoder: nn.Module, width: int, queue: int, momentum: float, **contrastive: Any) -> None:
         """Create the loss.
@@ -44,7 +47,7 @@ class MomentumContrastive(Contrastive):
         ids, mask, slots = _rows_of(batch, "anchor")
         weights = {f"encoder.{name}": weight for name, weight in self.average.weights().items()}
         with _without_dropout(model):
-            return {"queued": functional_call(model, weights, (ids, mask, slots))}
+            return {**super().precompute(batch), "queued": functional_call(model, weights, (ids, mask, slots))}
 
     def forward(self, batch: EncodedBatch) -> Tensor:
         loss = super().forward(batch)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dcpcse.data.columns import negatives_in
+from dcpcse.data.columns import CLASS, negatives_in
 from dcpcse.data.views import View, require_anchor
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.templates import MASK, PROMPT, SENTENCE, Template
@@ -68,7 +68,7 @@ CITATION = (
 )
 
 
-@register("conpvp", citation=CITATION, defaults=_defaults, options=(ConPVPOptions, PrototypeOptions))
+@register("conpvp", citation=CITATION, labels=(CLASS,), defaults=_defaults, options=(ConPVPOptions, PrototypeOptions))
 def conpvp(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build ConPVP (eq. 1 and Table 4 of its paper).
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dcpcse.data.columns import CLASS
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Method, register
@@ -18,7 +19,7 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
 CITATION = "Lee, *D2CSE: Difference-aware Deep continuous prompts for Contrastive Sentence Embeddings*, 2023."
 
 
-@register("d2cse", citation=CITATION, defaults=_defaults, options=CrtdOptions)
+@register("d2cse", citation=CITATION, labels=(CLASS,), defaults=_defaults, options=CrtdOptions)
 def d2cse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build D2CSE: the contrastive loss, and replaced-token detection by the encoder itself (eq. 1 to 3 of the paper).
 

@@ -5,6 +5,7 @@ The losses are a contrastive loss and, optionally, an MLM loss with a decaying w
 
 from collections.abc import Sequence
 
+from dcpcse.data.columns import CLASS
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Method, register
@@ -18,7 +19,14 @@ CITATION = (
 )
 
 
-@register("dcpcse", citation=CITATION, options=(PrototypeOptions, HingeOptions), tuning="deep", pooler_type="cls")
+@register(
+    "dcpcse",
+    citation=CITATION,
+    labels=(CLASS,),
+    options=(PrototypeOptions, HingeOptions),
+    tuning="deep",
+    pooler_type="cls",
+)
 def dcpcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build DCPCSE (sections 2.1 and 2.2 of its paper): only the prompts and the MLP head are trained.
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dcpcse.data.columns import CLASS
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Method, register
@@ -19,7 +20,7 @@ CITATION = (
 )
 
 
-@register("diffcse", citation=CITATION, defaults=_defaults, options=CrtdOptions)
+@register("diffcse", citation=CITATION, labels=(CLASS,), defaults=_defaults, options=CrtdOptions)
 def diffcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build DiffCSE: SimCSE's loss and replaced-token detection. The discriminator is not saved."""
     return with_crtd(backbone, args, columns)

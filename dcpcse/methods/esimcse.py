@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from dcpcse.data.augmentations import Augmentation
+from dcpcse.data.columns import CLASS
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.losses import Contrastive, Term
 from dcpcse.losses.momentum_contrastive import MomentumContrastive
@@ -13,6 +14,7 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import contrastive
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.prototypes import PrototypeOptions, with_prototypes
+from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Need, option, require
 
 LARGEST_QUEUE = 1_000_000
@@ -68,6 +70,11 @@ class WordRepetition(Augmentation):
 
 
 def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
+    if CLASS in columns and args.neg_size != 0:
+        raise UserError(
+            "--method esimcse: the classes of the sentences in the queue are not known, so rows of one class would be "
+            "negatives of each other; give --neg_size 0"
+        )
     return {
         "tuning": "full",
         "pooler_type": "cls",
@@ -85,7 +92,9 @@ CITATION = (
 )
 
 
-@register("esimcse", citation=CITATION, options=(PrototypeOptions, ESimCSEOptions), defaults=_defaults)
+@register(
+    "esimcse", citation=CITATION, labels=(CLASS,), options=(PrototypeOptions, ESimCSEOptions), defaults=_defaults
+)
 def esimcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build ESimCSE: words are repeated in the positives, and anchors of earlier batches are additional negatives."""
     method = with_prototypes(backbone, args, columns)

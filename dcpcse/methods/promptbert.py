@@ -7,6 +7,7 @@ paper), which trains only the input vectors of the template's tokens.
 from collections.abc import Sequence
 from typing import Any
 
+from dcpcse.data.columns import CLASS
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Method, register
@@ -47,7 +48,7 @@ CITATION = (
 )
 
 
-@register("promptbert", citation=CITATION, options=PrototypeOptions, defaults=_defaults)
+@register("promptbert", citation=CITATION, labels=(CLASS,), options=PrototypeOptions, defaults=_defaults)
 def promptbert(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build PromptBERT (sections 4.1 to 4.3 and eq. 4 of its paper).
 

@@ -113,7 +113,7 @@ class Entry:
 
     build: the function that builds the method. defaults: the function that returns values for options that were left
     out. parts: the dataclasses of the options that only this method or few methods have. citation: the paper that
-    introduced the method. labels: which of the columns `label` and `score` the method uses.
+    introduced the method. labels: which of the columns `label`, `score` and `class` the method uses.
     """
 
     build: Builder
@@ -148,7 +148,7 @@ def register(
     values that depend on other options or on the columns of the data; they take precedence over `fixed`. A dataclass
     of options may also have a method `defaults(columns)`, which is called after all these values are filled in.
     citation: the paper, for the model card. labels: the columns that the method uses besides the sentences: `label`,
-    `score` or both.
+    `score`, `class` or several of them. Of rows with classes, columns also has `positive`.
 
     Raises ValueError if the name of the method is invalid or already registered, if the name of an option is taken or
     unknown, or if an option has a default other than None.
@@ -216,7 +216,7 @@ def find_method(method: str | Builder) -> tuple[str, Entry]:
     if name in METHODS:
         raise UserError(f"method: the function {name} has the name of a registered method; rename it")
     fixed = {"tuning": "deep", "pooler_type": "cls"}
-    return name, Entry(method, _with_fixed(None, fixed), labels=(LABEL, SCORE))
+    return name, Entry(method, _with_fixed(None, fixed), labels=(LABEL, SCORE, CLASS))
 
 
 def _with_fixed(defaults: Defaults | None, fixed: Mapping[str, Any]) -> Defaults:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from dcpcse.data.columns import CLASS
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Method, register
@@ -20,6 +21,7 @@ TEMPLATE = 'This sentence : "{sentence}" means [MASK]'
 @register(
     "scpcse",
     citation=CITATION,
+    labels=(CLASS,),
     options=PrototypeOptions,
     tuning="shallow",
     pooler_type="mask",

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from dcpcse.data.collator import ViewCollator
 from dcpcse.data.corrupted_corpus import Corpus, CorruptedDataset
 from dcpcse.data.in_memory import load_training_data
-from dcpcse.data.indexed_dataset import IndexedDataset
+from dcpcse.data.pairing import make_examples
 from dcpcse.data.tables import describe
 from dcpcse.data.training_file import TrainingData
 from dcpcse.encoders.backbones import (
@@ -164,7 +164,7 @@ def build(
 
     model, method: as in `dcpcse.Trainer`. options: result of `model_options`. Raises UserError if they do not fit.
     """
-    columns = data.roles if data else ["anchor"]
+    columns, dataset = make_examples(data, run.seed) if data else (["anchor"], None)
     if data:
         require_data(data, options, run)
     entry = None if isinstance(method, Method) else find_method(method)[1]
@@ -181,9 +181,9 @@ def build(
     else:
         code = {"built method": _described(method)}
         require_complete(method, options.method, columns)
-    require_fitting(method, data_args, run)
+    require_fitting(method, columns, data_args, run)
     corpus = _read_corpus(options, data_args, data, method) if data else None
-    dataset = data and (CorruptedDataset(data.dataset, corpus) if corpus else IndexedDataset(data.dataset))
+    dataset = CorruptedDataset(data.dataset, corpus) if corpus else dataset
     collator = ViewCollator(
         method.model.tokenizer,
         method.views,

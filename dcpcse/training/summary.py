@@ -10,6 +10,7 @@ from torch import nn
 from transformers import Trainer
 
 from dcpcse.data.columns import negatives_in
+from dcpcse.data.pairing import ClassPairs
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.utils.distributed import step_sizes, world_size
 from dcpcse.utils.errors import plural
@@ -43,7 +44,12 @@ def _batch(trainer: Trainer) -> str:
     if negatives is None:
         return f"batch: {batch} over {plural(processes, 'process')}; the loss does not compare its examples"
     hard = ", with hard negatives" if negatives_in(trainer.step_module.view_names) else ""
-    return f"negatives per anchor: {negatives} (batch {batch} over {plural(processes, 'process')}{hard})"
+    fewer = isinstance(trainer.train_dataset, ClassPairs)
+    left_out = ", rows of the anchor's class left out" if fewer else ""
+    return (
+        f"negatives per anchor: {'up to ' if fewer else ''}{negatives} (batch {batch} over "
+        f"{plural(processes, 'process')}{hard}{left_out})"
+    )
 
 
 def _state(encoder: Encoder) -> str:

@@ -102,10 +102,11 @@ class Trainer(transformers.Trainer):
         registered and gives the method its name; or a built `Method`. args: our `TrainingArguments`, or those of
         transformers, of which the options that differ from transformers' defaults are taken.
 
-        train_dataset: sentences, pairs or triples in any form that `dcpcse.data.in_memory.load_training_data` reads,
-        such as a list or a file; None if the trainer only evaluates. eval_dataset: pairs with scores, texts with
-        classes, names of tasks with a dev set (`["STSBenchmark"]`, with files in `eval_data_dir`), a `senteval.Suite`,
-        or a dict name → one of these, whose metrics are named NAME_METRIC. None is no evaluation.
+        train_dataset: sentences, pairs, triples or sentences with classes in any form that
+        `dcpcse.data.in_memory.load_training_data` reads, such as a list or a file; None if the trainer only evaluates.
+        eval_dataset: pairs with scores, texts with classes, names of tasks with a dev set (`["STSBenchmark"]`, with
+        files in `eval_data_dir`), a `senteval.Suite`, or a dict name → one of these, whose metrics are named
+        NAME_METRIC. None is no evaluation.
 
         compute_metrics: function of a `transformers.EvalPrediction` that returns a dict of numbers. For each set of
         evaluated pairs it gets the cosines (n,) as `predictions` and the gold scores (n,) as `label_ids`, as NumPy

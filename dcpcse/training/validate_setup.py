@@ -1,14 +1,16 @@
 """Check that data, encoder, method and options fit together, before training starts."""
 
 import logging
+from collections.abc import Sequence
 
 from dcpcse.data.column_checks import describe_numbers, header_problem
-from dcpcse.data.columns import SCORE
+from dcpcse.data.columns import CLASS, SCORE
 from dcpcse.data.labels import describe_labels
 from dcpcse.data.training_file import TrainingData
 from dcpcse.data.views import max_added_tokens
 from dcpcse.encoders.templates import frame
 from dcpcse.evaluation.evaluator import METRIC_NAMES
+from dcpcse.losses import PerRowLoss
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training import validate_arguments as first_checks
@@ -65,7 +67,9 @@ def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
         "repeat an earlier row": found.duplicates,
         "have the same sentence as anchor and positive": found.identical,
         "have the same sentence as anchor and negative": found.contradictory,
-        "repeat an earlier pair with a different label": found.relabelled,
+        f"repeat an earlier {'sentence' if data.roles.label == CLASS else 'pair'} with a different label": (
+            found.relabelled
+        ),
     }
     counts = [
         f"{rows.count:,} {problem} ({data.unit} {rows.lines[0]}{', …' if rows.count > 1 else ''})"
@@ -93,6 +97,37 @@ def warn_of_columns(data: TrainingData) -> None:
         warn(f"{data.name}: {problem}")
 
 
+def require_classes(data: TrainingData) -> None:
+    """Raise UserError if classes give no pairs or no negatives; log a warning for classes with one sentence."""
+    if data.roles.label != CLASS:
+        return
+    single, classes = sum(count == 1 for count in data.classes.values()), len(data.classes)
+    if classes < 2:
+        raise UserError(
+            f"{data.name}: all rows have the class {next(iter(data.classes))!r}, and rows of one class are not each "
+            "other's negatives; add rows of another class, or remove the column"
+        )
+    if single == classes:
+        raise UserError(
+            f"{data.name}: each of the {single:,} classes in the column {data.columns[-1]!r} has one sentence, so "
+            "that no sentence has a positive of its class; remove the column, or rename it if it has positives"
+        )
+    if single:
+        warn(f"{data.name}: {single:,} of {classes:,} classes have one sentence, which is its own positive")
+
+
+def require_masked(method: Method, columns: Sequence[str]) -> None:
+    """Raise UserError if rows have classes, and a loss would contrast rows of one class."""
+    for name, term in method.terms.items():
+        known = isinstance(term.loss, PerRowLoss) or term.loss.leaves_out_false_negatives
+        if CLASS in columns and not known:
+            raise UserError(
+                f"the loss {name} of --method {method.model.method} compares rows of one class as negatives of each "
+                "other; remove the column of classes, or set leaves_out_false_negatives in the loss's class if it "
+                "leaves them out"
+            )
+
+
 def require_shardable(model: ModelArguments, run: TrainingArguments) -> None:
     """Raise UserError if `--shard_encoder` cannot split the encoder."""
     obstacles = {
@@ -110,14 +145,16 @@ def require_data(data: TrainingData, model: ModelArguments, run: TrainingArgumen
     require_enough(data, run)
     warn_of_duplicates(data, run)
     warn_of_columns(data)
+    require_classes(data)
     if model.gather_gradient == "published" and run.world_size == 1:
         notify("--gather_gradient published has no effect with one process")
 
 
-def require_fitting(method: Method, data: DataArguments, run: TrainingArguments) -> None:
-    """Raise UserError if the method cannot be trained with this sentence length, batch size or another option."""
+def require_fitting(method: Method, columns: Sequence[str], data: DataArguments, run: TrainingArguments) -> None:
+    """Raise UserError if the method cannot be trained with these columns, sentence length, batch size or options."""
     require_fits(method, data)
-    require_fresh_workers(method, run)
+    require_masked(method, columns)
+    require_fresh_workers(method, columns, run)
     require_inner_gradient(method, run)
     require_warmups(method, run)
     if run.do_train:
@@ -146,13 +183,18 @@ def require_fits(method: Method, data: DataArguments) -> None:
             )
 
 
-def require_fresh_workers(method: Method, run: TrainingArguments) -> None:
-    """Raise UserError if persistent workers would repeat the augmentations of the first epoch."""
-    if run.dataloader_persistent_workers and any(view.augmentation for view in method.views):
-        raise UserError(
-            f"--dataloader_persistent_workers: --method {method.model.method} draws new augmentations in each epoch, "
-            "and persistent workers would repeat those of the first; leave it out"
-        )
+def require_fresh_workers(method: Method, columns: Sequence[str], run: TrainingArguments) -> None:
+    """Raise UserError if persistent workers would repeat what is drawn in the first epoch."""
+    drawn = {
+        f"--method {method.model.method} draws new augmentations": any(view.augmentation for view in method.views),
+        "positives are drawn from the classes": CLASS in columns,
+    }
+    for what, applies in drawn.items():
+        if run.dataloader_persistent_workers and applies:
+            raise UserError(
+                f"--dataloader_persistent_workers: {what} in each epoch, and persistent workers would repeat those of "
+                "the first; leave it out"
+            )
 
 
 def require_inner_gradient(method: Method, run: TrainingArguments) -> None:

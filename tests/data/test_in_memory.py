@@ -183,8 +183,8 @@ def test_decimal_numbers_are_scores(load):
         ),
         (
             [("a", "b", 1.0), ("a", "b", True)],
-            "row 2, column 3: expected a string or a number but found True; give words to the "
-            "column label, or numbers to the column score",
+            "row 2, column 3: expected a string or a number but found True; give words to "
+            "labels or classes, or numbers to scores",
         ),
         (
             [("a", "b", "c"), ("a", "b", 3)],

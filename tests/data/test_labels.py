@@ -240,5 +240,5 @@ def test_a_score_that_is_a_word_suggests_what_to_write(load, score, remedy):
 
 
 def test_true_in_json_is_told_of_both_columns(load):
-    with pytest.raises(UserError, match="found the boolean true; give words to the column label, or numbers to the"):
+    with pytest.raises(UserError, match="found the boolean true; give words to labels or classes, or numbers to"):
         load("a.jsonl", [("x", "y", True)])

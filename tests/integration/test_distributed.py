@@ -46,6 +46,11 @@ CASES = {
         "columns": (*ROLES[:2], "negative_1", "negative_2"),
         "arguments": {"do_eh_loss": True, "eh_loss_margin": 0.5},
     },
+    "classes": {"columns": (*ROLES[:2], "class"), "arguments": {"do_eh_loss": True, "eh_loss_margin": 0.5}},
+    "classes, prototypes": {
+        "columns": (*ROLES[:2], "class"),
+        "arguments": {"method": "scpcse", "prototypes": "both"},
+    },
     "one row in one process": {"shares": (1, 2)},
     "mlm": {"arguments": {"do_mlm": True, "train_lm_head": True}},
     "batchnorm": {"arguments": {"batchnorm": True}},
@@ -90,7 +95,7 @@ LOOPS = (
 """Cases whose whole loss is the paper's contrastive one."""
 
 
-LABELS = {"label": lambda i: CLASSES[i % 3], "score": float}
+LABELS = {"label": lambda i: CLASSES[i % 3], "score": float, "class": lambda i: (1 + i) // 2}
 
 
 def row_of(columns, texts, i):

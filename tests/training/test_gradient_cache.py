@@ -7,6 +7,7 @@ from torch import nn
 
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.losses import EncodedBatch, Loss, PerRowLoss
+from dcpcse.losses.base import with_precomputed
 from dcpcse.methods import build_method, fill_defaults, model_arguments
 from dcpcse.training import gradient_cache
 from dcpcse.training.gradient_cache import CACHED, joint, per_row_losses, require_cachable, run_in_chunks
@@ -15,6 +16,7 @@ from dcpcse.utils.errors import UserError
 
 METHODS = {
     "dcpcse": {"pre_seq_len": 3, "do_mlm": True},
+    "classes": {"method": "dcpcse", "pre_seq_len": 3, "do_eh_loss": True, "eh_loss_margin": 0.5, "temp": 0.5},
     "scpcse": {"prototypes": "both", "prototype_weight": 0.5},
     "promptbert": {},
     "conpvp": {"instance_weight": 0.5},
@@ -24,21 +26,22 @@ METHODS = {
     "sbert": {},
     "consert": {"augmentation_1": "adversarial", "augmentation_2": "token_cutoff", "no_dropout": False},
 }
-COLUMNS = {"conpvp": ["anchor"], "diffcse": ["anchor"]}
+COLUMNS = {"conpvp": ["anchor"], "diffcse": ["anchor"], "classes": ["anchor", "positive", "class"]}
 
 
 def built(tiny, sentences, name: str, dropout: float):
     folder = tiny("bert", hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    options = dict(METHODS[name])
+    options = {"method": name, **METHODS[name]}
     if name in ("d2cse", "diffcse"):
         options["generator_name"] = tiny("bert", seed=3)
     columns = COLUMNS.get(name, ["anchor", "positive", "negative"])
     backbone = load_backbone(folder, lm_head="checkpoint")
-    args = model_arguments(model_name_or_path=folder, method=name, **options)
+    args = model_arguments(model_name_or_path=folder, **options)
     torch.manual_seed(0)
     method = build_method(backbone, fill_defaults(args, columns), columns)
     steps = TrainingStep(method).double().train()
     rows = [{c: sentences[(i + 4 * j) % 12] for j, c in enumerate(columns)} for i in range(7)]
+    rows = [{**row, "class": i // 2} for i, row in enumerate(rows)] if "class" in columns else rows
     return steps, Collator.of(method, 24)(rows), {name: term.weight for name, term in method.terms.items()}
 
 
@@ -74,8 +77,8 @@ def one_graph(steps, batch, chunk, weights):
             sums[name] = sums.get(name, 0) + loss_fn.mean(encoded, sampled[name]) * count
             counts[name] = counts.get(name, 0) + count
     views = {view: torch.cat([part[view] for part in embeddings]) for view in steps.view_names}
-    encoded = EncodedBatch(None, batch["input_ids"], batch["attention_mask"], views)
-    terms = {name: o(encoded) for name, o in joint(steps.losses).items()}
+    encoded = EncodedBatch(None, batch["input_ids"], batch["attention_mask"], views, extras=batch)
+    terms = {name: o(with_precomputed(encoded, o)) for name, o in joint(steps.losses).items()}
     terms |= {name: sums[name] / counts[name] for name in sums}
     sum(weights[name] * term for name, term in terms.items()).backward()
     return terms, {n: p.grad.clone() for n, p in steps.named_parameters() if p.grad is not None}

@@ -32,6 +32,7 @@ def _corrupt(args: argparse.Namespace) -> None:
     import torch
 
     from dcpcse.data.collator import ViewCollator
+    from dcpcse.data.columns import CLASS
     from dcpcse.data.corrupted_corpus import Corpus
     from dcpcse.data.training_file import load_training_file
     from dcpcse.data.views import sentence_pair_views
@@ -45,10 +46,10 @@ def _corrupt(args: argparse.Namespace) -> None:
     file = load_training_file(args.train_file, Path(args.cache_dir) / "dcpcse" if args.cache_dir else None)
     data, label = file.dataset, file.roles.label
     if label:
-        raise UserError(
-            f"--train_file {args.train_file} has a column {label}, which no method with replaced tokens uses; remove "
-            "the column"
-        )
+        reason = "which no method with replaced tokens uses"
+        if label == CLASS:
+            reason = "of which positives are drawn in every epoch, so that they cannot be corrupted ahead"
+        raise UserError(f"--train_file {args.train_file} has a column {label}, {reason}; remove the column")
     options = LoadOptions(cache_dir=args.cache_dir)
     tokenizer = load_tokenizer(args.model_name_or_path, options)
     generator = load_generator(args.generator_name, tokenizer, options)

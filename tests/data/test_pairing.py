@@ -1,0 +1,111 @@
+"""Positives of single sentences: drawn from the class, the same for a seed, an epoch and a row."""
+
+from collections import Counter
+
+import datasets
+import pandas as pd
+import pytest
+
+from dcpcse.data.columns import CLASS
+from dcpcse.data.in_memory import load_training_data
+from dcpcse.data.indexed_dataset import EPOCH_KEY, ROW_KEY
+from dcpcse.data.pairing import ClassPairs, make_examples
+from dcpcse.data.training_file import load_training_file
+from dcpcse.utils.errors import UserError
+
+CLASSES = ["red", "blue", "red", "green", "blue", "red", "red"]
+TEXTS = [f"text {i}" for i in range(len(CLASSES))]
+
+
+@pytest.fixture
+def load(tmp_path):
+    """load(object, or text of a csv file) → training data."""
+
+    def load(data):
+        if not isinstance(data, str):
+            return load_training_data(data, tmp_path / "cache")
+        (file := tmp_path / "classes.csv").write_text(data, encoding="utf-8")
+        return load_training_file(file, tmp_path / "cache")
+
+    return load
+
+
+@pytest.fixture
+def pairs(load) -> ClassPairs:
+    return make_examples(load(pd.DataFrame({"text": TEXTS, "label": CLASSES})), 5)[1]
+
+
+def test_a_positive_is_any_other_sentence_of_the_class(pairs):
+    others = {i: [TEXTS[j] for j, one in enumerate(CLASSES) if one == CLASSES[i] and j != i] for i in range(7)}
+    seen = {i: Counter() for i in range(7)}
+    for epoch in range(400):
+        pairs.begin_epoch(epoch)
+        for i, example in enumerate(pairs.__getitems__(range(7))):
+            assert (example["anchor"], example[ROW_KEY], example[EPOCH_KEY]) == (TEXTS[i], i, epoch)
+            seen[i][example["positive"]] += 1
+    assert seen.pop(3) == {TEXTS[3]: 400}  # alone in its class
+    others.pop(3)
+    for i, counts in seen.items():
+        assert sorted(counts) == sorted(others[i])
+        expected = 400 / len(others[i])
+        assert all(abs(count - expected) < 5 * expected**0.5 for count in counts.values())
+
+
+def test_rows_have_the_same_class_number_if_they_have_the_same_class(pairs):
+    numbers = [example[CLASS] for example in pairs.__getitems__(range(7))]
+    assert [[numbers[i] == numbers[j] for j in range(7)] for i in range(7)] == [
+        [one == other for other in CLASSES] for one in CLASSES
+    ]
+
+
+def test_a_draw_depends_on_seed_epoch_and_row_alone(pairs, load):
+    again = make_examples(load(list(zip(TEXTS, [7, 2, 7, 1, 2, 7, 7], strict=True))), 5)[1]
+    drawn = {}
+    for epoch in (0, 3):
+        for one in (pairs, again):
+            one.begin_epoch(epoch)
+        one_by_one = [again[i]["positive"] for i in reversed(range(7))][::-1]
+        drawn[epoch] = [example["positive"] for example in pairs.__getitems__(range(7))]
+        assert one_by_one == drawn[epoch]
+    assert drawn[0] != drawn[3]
+    other = make_examples(load(pd.DataFrame({"text": TEXTS, "label": CLASSES})), 6)[1]
+    assert [other.partner(i, 0) for i in range(7)] != [pairs.partner(i, 0) for i in range(7)]
+
+
+def test_classes_of_all_objects_are_those_of_a_file(load):
+    expected = load("text,class\n" + "".join(f"{t},{c}\n" for t, c in zip(TEXTS, CLASSES, strict=True)))
+    assert expected.classes == {"blue": 2, "green": 1, "red": 4}
+    assert make_examples(expected, 1)[0] == ("anchor", "positive", CLASS)
+    names = sorted(set(CLASSES))
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
+    numbers = [names.index(one) for one in CLASSES]
+    for data in (
+        pd.DataFrame({"text": TEXTS, "class": CLASSES}),
+        [{"t": text, "Label": one} for text, one in zip(TEXTS, CLASSES, strict=True)],
+        datasets.Dataset.from_dict({"text": TEXTS, "label": numbers}, features=features),
+    ):
+        found = load(data)
+        assert found.dataset.to_dict() == expected.dataset.to_dict()
+        assert found.classes == expected.classes
+    numbered = load(list(zip(TEXTS, numbers, strict=True)))
+    assert numbered.classes == {"0": 2, "1": 1, "2": 4}
+
+
+def test_classes_may_be_whole_numbers_and_missing_ones_are_dropped(load):
+    found = load(pd.DataFrame({"text": TEXTS[:4], "label": [1, None, 2, 1]}))  # floats in pandas
+    assert (found.classes, found.dropped, found.dropped_lines) == ({"1": 2, "2": 1}, 1, (2,))
+    with pytest.raises(UserError, match=r"row 2, column 2: found the number 2.5 as a class; give every class as"):
+        load([("a", 1), ("b", 2.5)])
+    with pytest.raises(UserError, match=r"row 2, column 2: found the number inf as a class"):
+        load([("a", 1), ("b", float("inf"))])
+    with pytest.raises(UserError, match=r"row 1, column 'class': .* found True; give words to labels or classes"):
+        load(pd.DataFrame({"text": ["a"], "class": [True]}))
+
+
+def test_pairs_of_strings_without_names_stay_pairs(load):
+    assert load([("a", "b"), ("c", "d")]).roles == ("anchor", "positive")
+
+
+def test_a_sentence_in_two_classes_is_counted(load):
+    repeats = load("text,class\na,x\nb,y\na,y\na,x\n").repeats
+    assert (repeats.duplicates.lines, repeats.relabelled.lines, repeats.pairs) == ((5,), (4,), 0)
