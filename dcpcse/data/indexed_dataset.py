@@ -1,9 +1,14 @@
 """A dataset whose examples contain their row number, so that the contents of a batch can be traced to the file."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 from torch.utils.data import Dataset
+
+from dcpcse.data.columns import Columns
 
 ROW_KEY = "row"
 """Name of the row number in an example."""
@@ -13,6 +18,10 @@ EPOCH_KEY = "epoch"
 
 ROWS_KEY = "rows"
 """Name of the row numbers in a batch: a list of integers, which is never moved to a device."""
+
+
+BATCH_ROWS = 10_000
+"""Number of rows whose sentences are in memory at once."""
 
 
 class IndexedDataset(Dataset):
@@ -26,6 +35,24 @@ class IndexedDataset(Dataset):
         """Set the epoch of the examples. Call this before the data loader starts: its workers copy the dataset."""
         self.epoch = epoch
 
+    def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
+        """Return the keys (n, K) of n examples in an epoch: numbers, of which two rows of a batch should share none.
+
+        They are 64-bit digests of the sentences, so rows with a common sentence always share a key.
+        """
+        return self.sentence_keys[indices]
+
+    @cached_property
+    def sentence_keys(self) -> np.ndarray:
+        """The digests (rows, columns) of the sentences of all rows of the table."""
+        columns = Columns(self.rows.column_names).sentences
+        digests = np.empty((len(self.rows), len(columns)), np.int64)
+        for place, column in enumerate(columns):
+            for start in range(0, len(digests), BATCH_ROWS):
+                texts = self.rows[start : start + BATCH_ROWS][column]
+                digests[start : start + BATCH_ROWS, place] = _digests(texts)
+        return digests
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -35,6 +62,12 @@ class IndexedDataset(Dataset):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         examples = self.rows.__getitems__(list(indices))
         return [{**example, ROW_KEY: i, EPOCH_KEY: self.epoch} for example, i in zip(examples, indices, strict=True)]
+
+
+def _digests(texts: Iterable[str]) -> np.ndarray:
+    # Not Python's hash, which differs between processes.
+    joined = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.frombuffer(joined, np.int64)
 
 
 def stack_indices(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:

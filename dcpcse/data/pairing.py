@@ -53,6 +53,12 @@ class ClassPairs(IndexedDataset):
             for i, anchor, positive in pairs
         ]
 
+    def keys(self, indices: np.ndarray, epoch: int) -> np.ndarray:
+        """Return the keys (n, 3) of examples: those of their two sentences, and of their class."""
+        partners = [self.partner(row, epoch) for row in indices.tolist()]
+        texts = self.sentence_keys[:, 0]
+        return np.stack([texts[indices], texts[partners], self.classes[indices]], axis=1)
+
     def partner(self, row: int, epoch: int) -> int:
         """Return the row whose sentence is the positive of a row in an epoch."""
         first, end = self._bounds[self.classes[row]], self._bounds[self.classes[row] + 1]

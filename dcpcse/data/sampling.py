@@ -1,13 +1,27 @@
-"""The random order of training examples, without a list of them."""
+"""The random order of training examples, without a list of them, and on request without duplicates in a batch."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, repeat
 
+import numpy as np
 import torch
 from accelerate.data_loader import SeedableRandomSampler
 from torch.utils.data import DataLoader
 
+from dcpcse.data.indexed_dataset import IndexedDataset
+from dcpcse.utils.console import warn
+from dcpcse.utils.distributed import is_main_process
+from dcpcse.utils.errors import UserError
+
 CHUNK_ROWS = 10_000
 """Number of row numbers that are Python integers at once."""
+
+SEARCHED = 100
+"""Number of rows, per row of a batch, that are tried to fill up a batch at the end of an epoch."""
+
+KeyedRow = tuple[int, Sequence[int]]
+"""The index of an example and its keys (see `IndexedDataset.keys`)."""
 
 
 class CompactRandomSampler(SeedableRandomSampler):
@@ -18,21 +32,169 @@ class CompactRandomSampler(SeedableRandomSampler):
     """
 
     def __iter__(self) -> Iterator[int]:
-        rows = len(self.data_source)
-        generator = torch.Generator().manual_seed(self.initial_seed + self.epoch)
-        dtype = torch.int32 if rows <= torch.iinfo(torch.int32).max else torch.int64
-        for chunk in torch.randperm(rows, generator=generator, dtype=dtype, device="cpu").split(CHUNK_ROWS):
+        for chunk in self.order().split(CHUNK_ROWS):
             yield from chunk.tolist()
         self.set_epoch(self.epoch + 1)
 
+    def order(self) -> torch.Tensor:
+        """Return the random order of all rows in this epoch."""
+        rows = len(self.data_source)
+        generator = torch.Generator().manual_seed(self.initial_seed + self.epoch)
+        dtype = torch.int32 if rows <= torch.iinfo(torch.int32).max else torch.int64
+        return torch.randperm(rows, generator=generator, dtype=dtype, device="cpu")
 
-def make_compact(loader: DataLoader) -> None:
-    """Replace the sampler of a loader that accelerate has prepared by one with the same order and less memory.
 
-    A sampler of another kind (in order, or by length) is kept.
+class NoDuplicatesSampler(CompactRandomSampler):
+    """A sampler whose order, cut into batches of given sizes, has no batch in which two rows share a key.
+
+    The order is that of `CompactRandomSampler`, except that a row that shares a key with an earlier row of its batch
+    waits for the next batch into which it fits. At the end of an epoch only rows may remain that do not fit; batches
+    are then filled up with rows that the epoch has used before, so that all batches keep their sizes, and rows that
+    have found no batch are left out. A warning gives their number once. Every process computes the whole order.
+    """
+
+    def __init__(self, dataset: IndexedDataset, sizes: Sequence[int], data_seed: int) -> None:
+        """Create the sampler.
+
+        sizes: number of rows of each batch of an epoch, over all processes; `distinct_rows` must find at least as many
+        rows as the largest batch has.
+        """
+        super().__init__(dataset, data_seed=data_seed)
+        self.sizes = sizes
+        self._said = False
+
+    def __iter__(self) -> Iterator[int]:
+        order, waiting = self.order().numpy(), _Waiting()
+        used = np.zeros(len(order), dtype=bool)
+        rows, again = self._with_keys(order), chain.from_iterable(map(self._with_keys, repeat(order)))
+        for size in self.sizes:
+            batch = _Batch(size)
+            waiting.fill(batch)
+            while not batch.is_full and (row := next(rows, None)) is not None:
+                if (key := batch.add(*row)) is not None:
+                    waiting.append(key, row)
+            if not batch.is_full:
+                batch = self._filled_up(batch, again, waiting, used)
+            used[batch.rows] = True
+            yield from batch.rows
+        self._say_left_out(int(np.count_nonzero(~used)))
+        self.set_epoch(self.epoch + 1)
+
+    def _with_keys(self, order: np.ndarray) -> Iterator[KeyedRow]:
+        for start in range(0, len(order), CHUNK_ROWS):
+            chunk = order[start : start + CHUNK_ROWS]
+            yield from zip(chunk.tolist(), self.data_source.keys(chunk, self.epoch).tolist(), strict=True)
+
+    def _filled_up(
+        self, batch: "_Batch", again: Iterator[KeyedRow], waiting: "_Waiting", used: np.ndarray
+    ) -> "_Batch":
+        """Return a full batch: the given one with rows that were used before, or one of such rows only."""
+        for row in islice(again, SEARCHED * batch.size):
+            batch.add(*row)
+            if batch.is_full:
+                return batch
+        certain = distinct_rows(self.data_source, max(self.sizes), self.epoch)
+        for row in certain:
+            batch.add(*row)
+        if batch.is_full:
+            return batch
+        # No further row fits to those of the batch, which wait again.
+        for row, keys in batch.content:
+            if not used[row]:
+                waiting.append(keys[0], (row, keys))
+        full = _Batch(batch.size)
+        for row in certain:
+            full.add(*row)
+        return full
+
+    def _say_left_out(self, rows: int) -> None:
+        if rows and not self._said and is_main_process():
+            warn(
+                f"--batch_sampler no_duplicates: {rows:,} of {len(self.data_source):,} rows did not fit into a batch "
+                f"of epoch {self.epoch + 1} and were left out of it; other rows were used twice in their place. Later "
+                "epochs may leave out other rows, without a message"
+            )
+            self._said = True
+
+
+class _Batch:
+    """Rows that share no key, up to a number of them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.content: list[KeyedRow] = []
+        self.keys: set[int] = set()
+
+    @property
+    def rows(self) -> list[int]:
+        return [row for row, _ in self.content]
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.content) == self.size
+
+    def add(self, row: int, keys: Sequence[int]) -> int | None:
+        """Add a row unless the batch is full or one of its rows has a key of this row; return that key."""
+        shared = next((key for key in keys if key in self.keys), None)
+        if shared is None and not self.is_full:
+            self.content.append((row, keys))
+            self.keys.update(keys)
+        return shared
+
+
+class _Waiting:
+    """Rows that wait for a batch, in the order in which they came, by the key because of which they wait."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[int, deque[KeyedRow]] = {}
+
+    def append(self, key: int, row: KeyedRow) -> None:
+        self._by_key.setdefault(key, deque()).append(row)
+
+    def fill(self, batch: _Batch) -> None:
+        """Move rows that fit to a batch, at most one for each key, since further ones share that key."""
+        for key in list(self._by_key):
+            queue = self._by_key[key]
+            while queue and key not in batch.keys and not batch.is_full:
+                row = queue.popleft()
+                if (shared := batch.add(*row)) is not None:
+                    self.append(shared, row)
+            if not queue:
+                del self._by_key[key]
+            if batch.is_full:
+                return
+
+
+def distinct_rows(dataset: IndexedDataset, most: int, epoch: int = 0) -> list[KeyedRow]:
+    """Return up to `most` examples of a dataset of which no two share a key, with their keys.
+
+    Examples whose keys are rare come first, so that more of them are found than in a random order.
+    """
+    keys = dataset.keys(np.arange(len(dataset)), epoch)
+    _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    found = _Batch(most)
+    for row in np.argsort(counts[which.reshape(keys.shape)].sum(axis=1), kind="stable").tolist():
+        found.add(row, keys[row].tolist())
+        if found.is_full:
+            break
+    return found.content
+
+
+def set_order(loader: DataLoader, sizes: Sequence[int] | None = None) -> None:
+    """Replace the random sampler of a loader that accelerate has prepared by one of this module.
+
+    Seed and epoch are kept. sizes: the sizes of the batches of an epoch, which then have no duplicates; None keeps the
+    order. A sampler of another kind (in order, or by length) is kept. Raises UserError if there are sizes for it.
     """
     sampler = loader.get_sampler()
-    if type(sampler) is SeedableRandomSampler and sampler.num_samples == len(sampler.data_source):
-        compact = CompactRandomSampler(sampler.data_source, data_seed=sampler.initial_seed)
-        compact.set_epoch(sampler.epoch)
-        loader.set_sampler(compact)
+    if type(sampler) is not SeedableRandomSampler or sampler.num_samples != len(sampler.data_source):
+        if sizes is not None:
+            raise UserError("--batch_sampler no_duplicates has no effect on a sampler of your own; leave it out")
+        return
+    data, seed = sampler.data_source, sampler.initial_seed
+    if sizes is None:
+        ours = CompactRandomSampler(data, data_seed=seed)
+    else:
+        ours = NoDuplicatesSampler(data, sizes, data_seed=seed)
+    ours.set_epoch(sampler.epoch)
+    loader.set_sampler(ours)

@@ -244,7 +244,10 @@ class _RowCounts:
             batch = min(self.settings.batch, found.rows)
             text = f"{_percent(found.share(batch))} % of batches of {batch} contain {side} twice"
             level = warning if found.share(batch) > 0.5 else note
-            yield level("false negatives", f"{text}; the copies are then negatives of each other")
+            yield level(
+                "false negatives",
+                f"{text}; the copies are then negatives of each other, which --batch_sampler no_duplicates avoids",
+            )
         elif kind is None:
             yield ok("repeats", "no sentence occurs twice")
         elif not found.duplicates.count and not found.relabelled.count:

@@ -103,6 +103,10 @@ class DataArguments:
         require(self.max_seq_length >= 3, "--max_seq_length", self.max_seq_length, "at least 3")
 
 
+NO_DUPLICATES = "no_duplicates"
+BATCH_SAMPLERS = ("random", NO_DUPLICATES)
+"""The values of --batch_sampler."""
+
 MAX_EPOCHS, MAX_LEARNING_RATE = 1_000_000, 1e38
 """Larger values overflow during a run: the largest float32 is 3.4e38."""
 
@@ -168,6 +172,12 @@ class TrainingArguments(transformers.TrainingArguments):
         False,
         "Split the layers of the frozen encoder over the processes (FSDP2), for encoders that do not fit on one "
         "device.",
+    )
+    batch_sampler: str = option(
+        "random",
+        "Which rows are a batch: random, or no_duplicates (no two rows with a common sentence in any column or of one "
+        "class, over all processes; rows that do not fit wait for a later batch).",
+        choices=list(BATCH_SAMPLERS),
     )
     max_steps: int = option(-1, "Number of optimiser steps; it overrides --num_train_epochs. -1: train by epochs.")
     per_device_eval_batch_size: int = option(128, "Maximum batch size in sentences when dev sets are encoded.")
@@ -269,6 +279,8 @@ class TrainingArguments(transformers.TrainingArguments):
         known = [optimizer.value for optimizer in OptimizerNames]
         if self.optim not in known:
             raise invalid_choice("--optim", self.optim, known)
+        if self.batch_sampler not in BATCH_SAMPLERS:
+            raise invalid_choice("--batch_sampler", self.batch_sampler, BATCH_SAMPLERS)
         if not self.adam_bias_correction and self.optim != OptimizerNames.ADAMW_TORCH:
             raise UserError(
                 f"--adam_bias_correction False is not available with --optim {self.optim}; use --optim adamw_torch "

@@ -38,7 +38,7 @@ from dcpcse.methods.registry import Builder, find_method, require_complete
 from dcpcse.training.arguments import DataArguments, TrainingArguments
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS
-from dcpcse.training.validate_setup import require_data, require_fitting, require_shardable
+from dcpcse.training.validate_setup import require_data, require_distinct_rows, require_fitting, require_shardable
 from dcpcse.utils.errors import UserError, did_you_mean
 from dcpcse.utils.files import write_atomic
 from dcpcse.utils.option_fields import require_kinds
@@ -167,6 +167,7 @@ def build(
     columns, dataset = make_examples(data, run.seed) if data else (["anchor"], None)
     if data:
         require_data(data, options, run)
+        require_distinct_rows(dataset, run)
     entry = None if isinstance(method, Method) else find_method(method)[1]
     if entry:
         options = fill_defaults(options, columns, entry)

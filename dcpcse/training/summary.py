@@ -12,7 +12,8 @@ from transformers import Trainer
 from dcpcse.data.columns import negatives_in
 from dcpcse.data.pairing import ClassPairs
 from dcpcse.encoders.encoder import Encoder
-from dcpcse.utils.distributed import step_sizes, world_size
+from dcpcse.training.validate_setup import batch_sizes
+from dcpcse.utils.distributed import world_size
 from dcpcse.utils.errors import plural
 
 
@@ -78,6 +79,5 @@ def planned_steps(trainer: Trainer) -> int:
     args = trainer.args
     if args.max_steps > 0:
         return args.max_steps
-    rows, batch = len(trainer.train_dataset), args.per_device_train_batch_size
-    whole = len(step_sizes(rows, batch, args.world_size, args.dataloader_drop_last))
+    whole = len(batch_sizes(trainer.train_dataset, args))
     return math.ceil(math.ceil(whole / args.gradient_accumulation_steps) * args.num_train_epochs)

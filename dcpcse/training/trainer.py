@@ -17,7 +17,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import TrainOutput
 
 from dcpcse.data.indexed_dataset import without_index
-from dcpcse.data.sampling import make_compact
+from dcpcse.data.sampling import set_order
 from dcpcse.data.tables import describe
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.cpu_prepacking import prepacked
@@ -29,7 +29,7 @@ from dcpcse.losses.base import Metrics
 from dcpcse.methods import Method
 from dcpcse.methods.registry import Builder
 from dcpcse.training import atomic_save, checkpoints
-from dcpcse.training.arguments import DataArguments, TrainingArguments, as_training_arguments
+from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments, as_training_arguments
 from dcpcse.training.eval_datasets import ComputeMetrics, compute_scores, open_eval_dataset
 from dcpcse.training.gradient_cache import Replay, joint, per_row_losses, run_in_chunks
 from dcpcse.training.guards import Guards
@@ -43,6 +43,7 @@ from dcpcse.training.setup import build, checked, model_options, open_train_data
 from dcpcse.training.sharding import shard_layers, unsharded
 from dcpcse.training.step import TrainingStep
 from dcpcse.training.summary import planned_steps
+from dcpcse.training.validate_setup import batch_sizes
 from dcpcse.utils.console import notify
 from dcpcse.utils.devices import release_memory
 from dcpcse.utils.distributed import DistributedBatchSampler, all_reduce_max, require_same_in_all_processes, world_size
@@ -290,8 +291,8 @@ class Trainer(transformers.Trainer):
 
         The loader of accelerate would repeat rows to fill up the last step.
         """
-        loader = super().get_train_dataloader()
-        make_compact(loader)
+        loader, args = super().get_train_dataloader(), self.args
+        set_order(loader, batch_sizes(self.train_dataset, args) if args.batch_sampler == NO_DUPLICATES else None)
         loader.base_dataloader.worker_init_fn = partial(ignore_signals, loader.worker_init_fn)
         if world_size() > 1:
             shard = loader.batch_sampler

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from dcpcse.data.column_checks import describe_numbers, header_problem
 from dcpcse.data.columns import CLASS, SCORE
+from dcpcse.data.indexed_dataset import IndexedDataset
 from dcpcse.data.labels import describe_labels
+from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_file import TrainingData
 from dcpcse.data.views import max_added_tokens
 from dcpcse.encoders.templates import frame
@@ -14,10 +16,11 @@ from dcpcse.losses import PerRowLoss
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.training import validate_arguments as first_checks
-from dcpcse.training.arguments import DataArguments, TrainingArguments
+from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments
 from dcpcse.training.gradient_cache import require_cachable
 from dcpcse.training.optimizer import WITHOUT_WARMUP
 from dcpcse.utils.console import notify, warn
+from dcpcse.utils.distributed import step_sizes
 from dcpcse.utils.errors import UserError, plural
 
 logger = logging.getLogger(__name__)
@@ -79,10 +82,12 @@ def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:
     if not counts and 2 * found.pairs >= found.rows * (found.rows - 1):  # a column that is no sentence of the pair
         counts = ["any two have the same anchor or the same positive"]
     share = f"; {100 * found.share(batch):.1f} % of batches of {batch} contain a false negative"
+    share += f" (not with --batch_sampler {NO_DUPLICATES})"
+    share = "" if data.roles.label or run.batch_sampler == NO_DUPLICATES else share
     if counts:
         logger.warning(
             "%s: of %s rows, %s%s%s",
-            *(data.name, f"{found.rows:,}", ", ".join(counts), "" if data.roles.label else share),
+            *(data.name, f"{found.rows:,}", ", ".join(counts), share),
             "" if data.unit == "row" else f"; dcpcse doctor {data.name} shows more",
         )
 
@@ -126,6 +131,26 @@ def require_masked(method: Method, columns: Sequence[str]) -> None:
                 "other; remove the column of classes, or set leaves_out_false_negatives in the loss's class if it "
                 "leaves them out"
             )
+
+
+def batch_sizes(dataset: IndexedDataset, run: TrainingArguments) -> list[int]:
+    """Return the number of rows of each batch of an epoch, over all processes."""
+    return step_sizes(len(dataset), run.per_device_train_batch_size, run.world_size, run.dataloader_drop_last)
+
+
+def require_distinct_rows(dataset: IndexedDataset, run: TrainingArguments) -> None:
+    """Raise UserError if --batch_sampler no_duplicates finds too few rows without duplicates for a batch."""
+    if run.batch_sampler != NO_DUPLICATES:
+        return
+    largest = max(batch_sizes(dataset, run))
+    found = len(distinct_rows(dataset, largest))
+    if found < largest:
+        most = found // run.world_size
+        lower = f"lower --per_device_train_batch_size to at most {most}, or " if found > 1 and most else ""
+        raise UserError(
+            f"--batch_sampler no_duplicates: the data have no {largest:,} rows without a common sentence or class, "
+            f"which a batch needs, but {found:,}; {lower}leave --batch_sampler out"
+        )
 
 
 def require_shardable(model: ModelArguments, run: TrainingArguments) -> None:

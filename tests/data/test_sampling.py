@@ -1,5 +1,13 @@
-"""The order of training examples is that of transformers and accelerate, at a tenth of the memory."""
+"""The order of training examples is that of transformers and accelerate, at a tenth of the memory.
 
+Batches without duplicates are compared with the texts of their rows.
+"""
+
+import logging
+import random
+
+import datasets
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -7,8 +15,11 @@ from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, SeedableR
 from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import BatchSampler, DataLoader
 
-from dcpcse.data.sampling import CHUNK_ROWS, CompactRandomSampler, make_compact
-from dcpcse.utils.distributed import DistributedBatchSampler
+from dcpcse.data.indexed_dataset import IndexedDataset
+from dcpcse.data.pairing import ClassPairs
+from dcpcse.data.sampling import CHUNK_ROWS, CompactRandomSampler, NoDuplicatesSampler, distinct_rows, set_order
+from dcpcse.utils.distributed import DistributedBatchSampler, step_sizes
+from dcpcse.utils.errors import UserError
 
 
 @pytest.mark.parametrize("rows", [1, 7, CHUNK_ROWS, 2 * CHUNK_ROWS + 1])
@@ -34,7 +45,7 @@ def batches(loader):
 
 def test_a_loader_gives_the_same_batches_in_all_epochs_and_after_a_resume():
     theirs, ours = prepared(shuffle=True), prepared(shuffle=True)
-    make_compact(ours)
+    set_order(ours)
     assert type(ours.get_sampler()) is CompactRandomSampler
     state = torch.get_rng_state()
     first = batches(theirs)
@@ -51,7 +62,7 @@ def test_a_loader_gives_the_same_batches_in_all_epochs_and_after_a_resume():
 def test_a_loader_in_order_keeps_its_sampler():
     loader = prepared(shuffle=False)
     sampler = loader.get_sampler()
-    make_compact(loader)
+    set_order(loader)
     assert loader.get_sampler() is sampler
 
 
@@ -63,7 +74,7 @@ def test_processes_share_the_order_of_one():
             torch.arange(50), batch_sampler=BatchSamplerShard(BatchSampler(sampler, 4, False), 2, rank)
         )
         loader.set_sampler(sampler)
-        make_compact(loader)
+        set_order(loader)
         shard = loader.batch_sampler
         shard.batch_sampler, shard.batch_size = DistributedBatchSampler(shard.batch_sampler, 2), None
         loader.set_epoch(3)
@@ -73,3 +84,160 @@ def test_processes_share_the_order_of_one():
     order = list(theirs)
     assert shards[0][0] + shards[1][0] == order[:8]
     assert sorted(row for shard in shards for rows in shard for row in rows) == list(range(50))
+
+
+# Batches without duplicates
+
+
+def table(texts: list[tuple[str, ...]], columns=("anchor", "positive", "negative")) -> datasets.Dataset:
+    return datasets.Dataset.from_dict(
+        {name: [row[i] for row in texts] for i, name in enumerate(columns[: len(texts[0])])}
+    )
+
+
+def texts_of(dataset: IndexedDataset, row: int, epoch: int) -> set[str]:
+    """All that a row must not share with another one of its batch."""
+    dataset.begin_epoch(epoch)
+    return {f"{name}: {cell}" if name == "class" else cell for name, cell in dataset[row].items() if name not in KEYS}
+
+
+KEYS = ("row", "epoch")
+
+
+def cut(order: list[int], sizes: list[int]) -> list[list[int]]:
+    assert len(order) == sum(sizes)
+    starts = np.cumsum([0, *sizes])
+    return [order[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+
+
+def require_no_duplicates(dataset, order, sizes, epoch=0):
+    for batch in cut(order, sizes):
+        seen = [texts_of(dataset, row, epoch) for row in batch]
+        assert len(set().union(*seen)) == sum(map(len, seen)), batch
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("processes", [1, 3])
+def test_no_batch_has_a_text_twice_and_every_row_is_in_one_batch(width, processes):
+    random.seed(width)
+    rows = [tuple(f"text {random.randrange(150)}" for _ in range(width)) for _ in range(203)]
+    dataset, sizes = IndexedDataset(table(rows)), step_sizes(203, 4, processes, False)
+    sampler = NoDuplicatesSampler(dataset, sizes, data_seed=7)
+    seen = []
+    for epoch in range(3):
+        assert sampler.epoch == epoch
+        seen.append(list(sampler))
+        require_no_duplicates(dataset, seen[-1], sizes)
+        left_out = set(range(203)) - set(seen[-1])
+        assert len(left_out) < max(sizes)  # at the end of the epoch
+        assert len(seen[-1]) == 203
+    assert seen[0] != seen[1]
+    again = NoDuplicatesSampler(dataset, sizes, data_seed=7)
+    again.set_epoch(2)
+    assert list(again) == seen[2]
+
+
+def test_without_duplicates_the_order_is_the_plain_one():
+    dataset = IndexedDataset(table([(f"a {i}", f"b {i}") for i in range(50)]))
+    ours = NoDuplicatesSampler(dataset, step_sizes(50, 8, 1, False), data_seed=3)
+    plain = CompactRandomSampler(dataset, data_seed=3)
+    assert [list(ours), list(ours)] == [list(plain), list(plain)]
+
+
+def test_a_row_that_does_not_fit_waits_for_the_next_batch():
+    rows = [("a",), ("b",), ("a",), ("c",), ("d",), ("e",)]
+    dataset, sizes = IndexedDataset(table(rows)), [2, 2, 2]
+    for seed in range(30):
+        plain, ours = (kind(dataset, *more, data_seed=seed) for kind, more in KINDS(sizes))
+        first, second, _ = cut(list(plain), sizes)
+        if {0, 2} == set(first):
+            assert cut(list(ours), sizes)[:2] == [[first[0], second[0]], [first[1], second[1]]]
+            return
+    raise AssertionError("no seed has the two rows in one batch")
+
+
+def KINDS(sizes):
+    return (CompactRandomSampler, ()), (NoDuplicatesSampler, (sizes,))
+
+
+@pytest.mark.parametrize(("share", "lost"), [(0.3, 6), (0.9, 0)])
+def test_of_a_frequent_class_a_batch_has_one_row_and_the_others_are_left_out(share, lost, caplog):
+    random.seed(1)
+    kinds = [0 if random.random() < share else random.randrange(1, 6) for _ in range(120)]
+    data = table([(f"text {i}", str(kind)) for i, kind in enumerate(kinds)], ("anchor", "class"))
+    dataset, sizes = ClassPairs(data, 5), step_sizes(120, 4, 1, False)
+    sampler = NoDuplicatesSampler(dataset, sizes, data_seed=2)
+    with caplog.at_level(logging.WARNING):
+        orders = [list(sampler), list(sampler)]
+    most = sum(min(kinds.count(kind), len(sizes)) for kind in set(kinds))  # that any order could have
+    for epoch, order in enumerate(orders):
+        require_no_duplicates(dataset, order, sizes, epoch)
+        assert most - lost <= len(set(order)) <= most
+    (record,) = caplog.records
+    left_out = 120 - len(set(orders[0]))
+    assert f"no_duplicates: {left_out} of 120 rows did not fit into a batch of epoch 1" in record.getMessage()
+
+
+def test_a_text_in_two_classes_is_in_no_batch_twice_as_anchor_and_drawn_positive():
+    random.seed(3)
+    data = table([(f"text {random.randrange(40)}", str(i % 9)) for i in range(90)], ("anchor", "class"))
+    dataset, sizes = ClassPairs(data, 5), step_sizes(90, 6, 1, False)
+    sampler = NoDuplicatesSampler(dataset, sizes, data_seed=2)
+    for epoch in range(4):
+        order = list(sampler)
+        for batch in cut(order, sizes):
+            dataset.begin_epoch(epoch)
+            seen = [{dataset[row]["anchor"], dataset[row]["positive"]} for row in batch]
+            assert len(set().union(*seen)) == sum(map(len, seen))
+
+
+def test_a_batch_that_no_row_fits_to_is_replaced():
+    """A row with a text of every other row ends its batch at once; it is used when a batch has one row."""
+    leaves = [(f"leaf {i}", f"p {i}", f"n {i}") for i in range(3)]
+    data = table([("leaf 0", "leaf 1", "leaf 2"), *leaves])
+    dataset = IndexedDataset(data)
+    assert len(distinct_rows(dataset, 3)) == 3
+    for seed in range(5):
+        order = list(NoDuplicatesSampler(dataset, [3], data_seed=seed))
+        assert sorted(order) == [1, 2, 3]
+    assert len(distinct_rows(dataset, 4)) == 3
+
+
+def test_rare_keys_are_found_first():
+    rows = [("common",)] * 50 + [(f"rare {i}",) for i in range(5)]
+    assert [row for row, _ in distinct_rows(IndexedDataset(table(rows)), 10)] == [50, 51, 52, 53, 54, 0]
+
+
+def test_a_loader_gives_the_same_batches_after_a_resume_and_processes_share_them():
+    random.seed(4)
+    dataset = IndexedDataset(table([(f"text {random.randrange(40)}", f"p {i}") for i in range(50)]))
+    collate = {"collate_fn": lambda examples: torch.tensor([example["row"] for example in examples])}
+    config = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=7)
+
+    def loader(sizes):
+        prepared = Accelerator(cpu=True, dataloader_config=config).prepare(
+            DataLoader(dataset, 4, shuffle=True, **collate)
+        )
+        set_order(prepared, sizes)
+        return prepared
+
+    one = loader(step_sizes(50, 4, 1, False))
+    for epoch in (0, 3):
+        one.set_epoch(epoch)
+        whole = batches(one)
+        assert list(map(len, whole)) == [4] * 12 + [2]
+        for batch in whole:
+            assert len({dataset[row]["anchor"] for row in batch}) == len(batch)
+        one.set_epoch(epoch)
+        assert batches(skip_first_batches(one, 5)) == whole[5:]
+    steps = []
+    for rank in range(2):
+        sampler = NoDuplicatesSampler(dataset, step_sizes(50, 4, 2, False), data_seed=7)
+        lists = DistributedBatchSampler(BatchSampler(sampler, 4, False), 2)
+        steps.append(list(lists)[rank::2])
+    for rows in zip(*steps, strict=True):
+        texts = [dataset[row]["anchor"] for own in rows for row in own]
+        assert len(set(texts)) == len(texts)
+    plain = prepared(shuffle=False)
+    with pytest.raises(UserError, match="has no effect on a sampler of your own"):
+        set_order(plain, [4])
