@@ -8,6 +8,7 @@ from dcpcse.utils.errors import UserError
 
 if TYPE_CHECKING:
     from dcpcse.analysis.model_comparison import Comparison
+    from dcpcse.api.adapt import adapt
     from dcpcse.api.compare import compare
     from dcpcse.api.evaluate import evaluate
     from dcpcse.api.load import load
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from dcpcse.encoders.sentence_encoder import SentenceEncoder
     from dcpcse.evaluation.evaluation_result import EvaluationResult
     from dcpcse.evaluation.mteb_encoder import MTEBEncoder
+    from dcpcse.experiments.adaptation.result import Adaptation
     from dcpcse.inference.adapters import Adapters
     from dcpcse.inference.file_encoding import encode_file
     from dcpcse.inference.index.sentence_index import SentenceIndex
@@ -31,6 +33,7 @@ warnings.filterwarnings("ignore", "IProgress not found")
 
 __version__ = "0.1.0"
 __all__ = [
+    "Adaptation",
     "Adapters",
     "Comparison",
     "EvaluationResult",
@@ -45,6 +48,7 @@ __all__ = [
     "TrainingResult",
     "UserError",
     "__version__",
+    "adapt",
     "compare",
     "encode_file",
     "evaluate",
@@ -57,6 +61,7 @@ __all__ = [
 ]
 
 _LAZY_IMPORTS = {
+    "Adaptation": "experiments.adaptation.result",
     "Adapters": "inference.adapters",
     "Comparison": "analysis.model_comparison",
     "EvaluationResult": "evaluation.evaluation_result",
@@ -69,6 +74,7 @@ _LAZY_IMPORTS = {
     "Trainer": "api.trainer",
     "TrainingArguments": "api.trainer",
     "TrainingResult": "api.train",
+    "adapt": "api.adapt",
     "compare": "api.compare",
     "encode_file": "inference.file_encoding",
     "evaluate": "api.evaluate",

@@ -22,6 +22,7 @@ from dcpcse.data.duplicates import DuplicateCounts
 from dcpcse.doctor import encoder_folder, model_folder
 from dcpcse.doctor.findings import CheckSettings
 from dcpcse.encoders.safe_loading import find_weights
+from dcpcse.experiments.adaptation import record as adaptation
 from dcpcse.experiments.reproduction import results
 from dcpcse.experiments.reproduction.run_unit import is_finished
 from dcpcse.experiments.template_search import TemplateScores
@@ -273,6 +274,11 @@ def make_records(root: Path) -> dict[str, Record]:
         **{"curve": [{"step": 4, "tokens_seen": 9, "loss": 2.5, **ACCURACY}], "training_log": [{"step": 1}]},
     }
     add("pretraining", "pretraining.json", pretrained, lambda folder: run_pretraining(text, how, lambda record: None))
+    made_of = {"encoder": SHA, "data": SHA, "seed": 42, "minutes": 10.0}
+    trial = {"setting": {"temp": 0.1}, "outcome": "pruned", "scores": {"20": 50.5}, "steps": 20, "seconds": 1.5}
+    adapted = {"format": 1, "state": "interrupted", "made_of": made_of, "trials": [trial], "seconds": 9.5}
+    adapted |= {"result": None}
+    add("adaptation", adaptation.RECORD, adapted, lambda folder: adaptation.Record(folder, made_of).resume())
     add("pretraining checkpoint", COMPLETE, {"seconds": 1.5}, seconds_before)
     return found
 

@@ -5,11 +5,13 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 import transformers
 
+from dcpcse.cli.commands.adapt import adapt_parser
 from dcpcse.cli.commands.compare import compare_parser
 from dcpcse.cli.commands.corrupt import corrupt_parser
 from dcpcse.cli.commands.demo import demo_parser
@@ -138,6 +140,7 @@ def test_every_command_about_runs_parses_and_every_option_is_named(command, pars
 
 
 DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
+    "adapt": ("adapt", adapt_parser),
     "compare": ("compare", compare_parser),
     "demo": ("demo", demo_parser),
     "doctor": ("doctor", doctor_parser),
@@ -158,7 +161,7 @@ DESCRIBED: dict[str, tuple[str, Callable[[], argparse.ArgumentParser]]] = {
 @pytest.mark.parametrize("command", DESCRIBED)
 def test_every_described_command_parses_and_its_page_names_every_option(command):
     page, parser = DESCRIBED[command]
-    calls = [argv[1:] for argv in commands("dcpcse") if argv[:1] == [command]]
+    calls = [[*takewhile("--".__ne__, argv[1:])] for argv in commands("dcpcse") if argv[:1] == [command]]
     assert calls
     assert all(parser().parse_args(argv) for argv in calls)
     known = [action.option_strings[0] for action in parser()._actions if action.option_strings]

@@ -81,9 +81,10 @@ def test_evaluation_reads_its_options_without_torch():
 def test_the_other_commands_import_nothing_of_their_work(tmp_path):
     script = tmp_path / "commands.py"
     names = ("predict", "search_templates", "corrupt", "search_hyperparameters", "hub", "search", "similarity", "plot")
-    names += ("pretrain",)
+    names += ("pretrain", "adapt")
     lines = (
         f"from dcpcse.cli.commands import {', '.join(names)}\nplot.plot_parser()\npretrain.pretrain_parser()\n"
+        "adapt.adapt_parser()\n"
         "from dcpcse.cli.commands.demo import demo_parser\ndemo_parser()\n"
         "from dcpcse.cli.commands.export import export_parser\nexport_parser()"
     )

@@ -158,7 +158,7 @@ def train(
         given |= {name: describe_object(objects[name]) for name in ("eval_pairs", "eval_labels") if name in objects}
         if isinstance(method, Method) and preset is not None:
             raise UserError("preset has no effect on a built method; leave it out, and give its options of training")
-        encoder = None if model is None and isinstance(method, Method) else _encoder_name(model)
+        encoder = None if model is None and isinstance(method, Method) else encoder_name(model)
         given |= {"model_name_or_path": encoder, "preset": preset, "output_dir": output_dir, **options}
         given["plugin"] = _plugins(plugin) or None
         load_plugins(given["plugin"] or ())
@@ -183,10 +183,10 @@ def _plugins(given: Any) -> list[str]:
     return [string("plugin", one) for one in plugins]
 
 
-def _encoder_name(model: Any) -> str:
+def encoder_name(model: Any, parameter: str = "model") -> str:
     """Return the name or folder of an encoder. Raises UserError for anything else, such as a loaded model."""
     if model is None:
-        raise UserError("model is missing; give the name or the folder of an encoder")
+        raise UserError(f"{parameter} is missing; give the name or the folder of an encoder")
     if isinstance(model, str | os.PathLike) and isinstance(os.fspath(model), str):
         return os.fspath(model)
     kinds = {one.__name__ for one in type(model).__mro__}
@@ -201,7 +201,7 @@ def _encoder_name(model: Any) -> str:
         remedy = (
             "give the name or the folder that it was loaded from, or save it with its tokenizer and give the folder"
         )
-    raise UserError(f"model is {describe(model)}; {remedy}")
+    raise UserError(f"{parameter} is {describe(model)}; {remedy}")
 
 
 def _require_types(method: Any, callbacks: Any, trainer_class: Any) -> None:

@@ -10,6 +10,7 @@ from dcpcse.utils.refusals import require_text
 
 COMMANDS = {
     "quickstart": ("quickstart", "train and evaluate on the sample in a few minutes"),
+    "adapt": ("adapt", "adapt an encoder to your data, and say whether that helped"),
     "train": ("train", "train a method (as train.py)"),
     "pretrain": ("pretrain", "pretrain a small BERT or RoBERTa on a text file"),
     "evaluate": ("evaluate", "evaluate an encoder (as evaluation.py)"),

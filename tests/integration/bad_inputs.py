@@ -51,6 +51,8 @@ class Case:
         usual = {"train": f"{TRAIN} --cache_dir {shlex.quote(cache)}", "evaluate": MEASURE}
         if rest[:1] == ["..."]:
             return [name, *shlex.split(usual[name]), *rest[1:]]
+        if name == "adapt":
+            return [name, *rest, *([] if "--" in rest else ["--"]), "--cache_dir", cache]
         return [name, *rest]
 
     def lay_out(self, desk: Path) -> None:
@@ -146,6 +148,24 @@ def _held(desk: Path) -> None:
     os.write(_LOCKS[-1], json.dumps({"process": 4711, "host": "node7", "since": "2026-11-20T08:00:00+00:00"}).encode())
 
 
+def _adapted(state: str) -> Callable[[Path], None]:
+    """A folder with the record of an adaptation of other data."""
+    made_of = {"encoder": "x", "data": "y", "seed": 42, "minutes": 10.0}
+    content = {"format": 1, "state": state, "made_of": made_of, "trials": [], "seconds": 1.5, "result": None}
+
+    def prepare(desk: Path) -> None:
+        (desk / "out").mkdir()
+        (desk / "out/adapt.json").write_text(json.dumps(content), encoding="utf-8")
+
+    return prepare
+
+
+def _pairs_of(first: int, count: int, *, third: str = "") -> str:
+    """A csv file of pairs, of which no two share a text."""
+    rows = [f"one {i},two {i}" + (",1" if third else "") for i in range(first, first + count)]
+    return "\n".join(["a,b" + (f",{third}" if third else ""), *rows, ""])
+
+
 def _nan(prompts: torch.Tensor) -> torch.Tensor:
     prompts[0, 0] = torch.nan
     return prompts
@@ -167,6 +187,16 @@ def _link(desk: Path) -> None:
 
 
 STSB = "--task_set na --tasks STSBenchmark"
+ADAPT = "adapt bert --output_dir out"
+MINE = {"mine.csv": _pairs_of(0, 60)}
+
+
+def _mine(encoder: str, options: str = "") -> str:
+    """Adapt an encoder to mine.csv. options: of train.py."""
+    place = "" if "--output_dir" in encoder else " --output_dir out"
+    return f"adapt {encoder} mine.csv{place}{options and f' -- {options}'}"
+
+
 CORRUPT = "corrupt --model_name_or_path bert --generator_name {} --train_file train.txt --output_dir out"
 TRY = "search-hyperparameters --search dcpcse --output_dir out"
 ROW = "reproduce dcpcse/table1/unsupervised/SimCSE-BERT-base --unsup_file train.txt --base bert --output_dir out"
@@ -930,6 +960,48 @@ GROUPS: Mapping[str, tuple[Case, ...]] = {
         Case("quickstart: a file for the folder", "quickstart --base bert --output_dir corpus.txt", "corpus.txt"),
         Case("quickstart: a folder of the system", "quickstart --base bert --output_dir /proc/out", "/proc/out"),
         Case("quickstart: a seed below 0", "quickstart --seed -1", "-1"),
+        Case("adapt: no data", "adapt bert --output_dir out", "DATA"),
+        Case("adapt: no such data", f"{ADAPT} nowhere.csv", "nowhere.csv"),
+        Case("adapt: no time", f"{ADAPT} pairs.csv --minutes 0", "--minutes 0"),
+        Case("adapt: rows that share their texts", f"{ADAPT} pairs.csv", "pairs.csv"),
+        Case("adapt: too few rows", f"{ADAPT} few.csv", "few.csv", files={"few.csv": _pairs_of(0, 40)}),
+        Case("adapt: sentences and no labels", f"{ADAPT} train.txt", "train.txt"),
+        Case("adapt: a dev file of sentences", f"{ADAPT} train.txt --dev corpus.txt", "corpus.txt"),
+        Case(
+            "adapt: a dev file of another kind",
+            f"{ADAPT} mine.csv --dev dev.csv",
+            "dev.csv",
+            files={"mine.csv": _pairs_of(0, 60), "dev.csv": _pairs_of(100, 30, third="score")},
+        ),
+        Case(
+            "adapt: a text in two files",
+            f"{ADAPT} mine.csv --dev dev.csv",
+            "dev.csv, line 2",
+            files={"mine.csv": _pairs_of(0, 60), "dev.csv": _pairs_of(59, 30)},
+        ),
+        Case(
+            "adapt: relations of pairs",
+            f"{ADAPT} nli.csv",
+            "nli.csv",
+            files={"nli.csv": "a,b,label\nRain.,Water.,neutral\n"},
+        ),
+        Case(
+            "adapt: one score",
+            f"{ADAPT} mine.csv",
+            "the score 1",
+            files={"mine.csv": _pairs_of(0, 60, third="score")},
+        ),
+        Case("adapt: no such encoder", _mine("./nowhere"), "./nowhere", files=MINE),
+        Case("adapt: a result of train.py", _mine("trained"), "trained", files=MINE),
+        Case("adapt: a folder that is not empty", _mine("bert --output_dir sts"), "sts", files=MINE),
+        Case("adapt: a file for the folder", _mine("bert --output_dir corpus.txt"), "corpus.txt", files=MINE),
+        Case("adapt: a folder in use", _mine("bert --output_dir held"), "held", files=MINE, prepare=_held),
+        Case("adapt: a finished adaptation", _mine("bert"), "out", files=MINE, prepare=_adapted("finished")),
+        Case("adapt: other data than before", _mine("bert"), "out", files=MINE, prepare=_adapted("interrupted")),
+        Case("adapt: an option misspelt", _mine("bert", "--learning_rte 0.1"), "--learning_rte", files=MINE),
+        Case("adapt: a seed of train.py", _mine("bert", "--seed 1"), "--seed", files=MINE),
+        Case("adapt: a head", _mine("bert", "--pooler_type cls"), "--pooler_type cls", files=MINE),
+        Case("adapt: all weights", _mine("bert", "--tuning full"), "--tuning full", files=MINE),
         Case("encode: no places", "encode", "MODEL, FILE"),
         Case("encode: no output", "encode bert corpus.txt", "--output"),
         Case("encode: an option misspelt", "encode bert corpus.txt --outptu v.npy", "--outptu"),

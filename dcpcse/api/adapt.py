@@ -1,0 +1,59 @@
+"""`dcpcse.adapt`: adapt an encoder to data of your own, and say whether that helped."""
+
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from dcpcse.api.train import encoder_name
+from dcpcse.api.unchanged_process import unchanged_process
+from dcpcse.api.words import python_words
+from dcpcse.experiments.adaptation.budget import require_minutes
+from dcpcse.experiments.adaptation.result import Adaptation
+from dcpcse.experiments.adaptation.run import Request, adapt_encoder
+from dcpcse.training.options import python_options, training_option_parser
+from dcpcse.utils.arguments import number, path, truth_value, whole_number
+
+
+def adapt(
+    encoder: str | Path,
+    data: Any,
+    *,
+    output_dir: str | Path,
+    dev: Any = None,
+    test: Any = None,
+    minutes: float = 10.0,
+    seed: int = 42,
+    keep: bool = False,
+    show_progress: bool = True,
+    **options: Any,
+) -> Adaptation:
+    """Adapt a sentence encoder to your data as `dcpcse adapt` does, and return the figures and the verdict.
+
+    encoder: a sentence-transformers or Hugging Face folder or hub id, whose weights stay as they are. data: sentences,
+    pairs that belong together, also with hard negatives, sentences with classes, or pairs with scores, in any form
+    that `dcpcse.train` takes. dev, test: data to choose the setting on and to test on, in place of parts of data;
+    sentences without labels need dev. minutes: the time that the call may take. seed: of the parts, the trainings and
+    the resamples. keep: keep the adapted encoder also if it is not a gain. options: options of `dcpcse.train` that are
+    the same in all settings, such as `per_device_train_batch_size=32`.
+
+    output_dir: a new or empty folder for the record adapt.json and, if it is a gain, the adapted encoder; or the
+    folder of an interrupted call, which is resumed. An interruption (Ctrl-C) raises KeyboardInterrupt. After the call,
+    random states and environment variables are as before. Raises UserError for a mistake in the arguments or the data.
+    """
+    with python_words(dev="dev", test="test"):
+        require_minutes(number("minutes", minutes))
+        others = [name for name in signature(adapt).parameters if name != "options"]
+        request = Request(
+            encoder=encoder_name(encoder, "encoder"),
+            data=data,
+            output_dir=Path(path("output_dir", output_dir)),
+            dev=dev,
+            test=test,
+            minutes=float(minutes),
+            seed=whole_number("seed", seed, 0, 2**32 - 1),
+            keep=truth_value("keep", keep),
+            given=python_options(training_option_parser(), options, others=others),
+            show_progress=truth_value("show_progress", show_progress),
+        )
+        with unchanged_process():
+            return adapt_encoder(request)

@@ -1,0 +1,69 @@
+"""Load the encoder that is to be adapted, with its own representation, which the adapted one keeps."""
+
+from typing import Any
+
+from dcpcse.encoders.backbones import tokenizer_record
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.encoders.storage import hub
+from dcpcse.encoders.storage.load_options import LoadOptions
+from dcpcse.experiments.adaptation.settings import Options
+from dcpcse.inference.arguments import EncoderArguments
+from dcpcse.inference.loading import is_trained, load_model
+from dcpcse.inference.st_folder import modules_folder
+from dcpcse.utils.console import notify
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.files import require_encoder_path
+
+OWN_POOLER = "avg"
+"""Pooling of an encoder whose folder names none."""
+
+
+def load_untouched(name: str, given: Options) -> SentenceEncoder:
+    """Load an encoder without training, in eval mode.
+
+    Its pooling, normalisation and maximum length are those of its sentence-transformers folder; an encoder without
+    these settings is averaged. given: options of train.py, of which the pooler replaces that of the folder.
+
+    Raises UserError if the name is no encoder, or if its representation has a part that a model folder cannot record.
+    """
+    require_encoder_path(name, "ENCODER")
+    places = {one: given[one] for one in ("cache_dir", "model_revision", "use_auth_token") if one in given}
+    args = EncoderArguments(device="cpu" if given.get("use_cpu") else None, **places)
+    if is_trained(name, args):
+        raise UserError(f"ENCODER {name} is an output folder of train.py; give the encoder that it was trained on")
+    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
+    hub.require_known(name, options)
+    args.pooler_type = given.get("pooler_type")
+    if args.pooler_type is None and modules_folder(name, options) is None:
+        notify(f"{name} has no pooling of its own: its token vectors are averaged; --pooler_type changes this")
+        args.pooler_type = OWN_POOLER
+    model = load_model(name, args, options=options)
+    if model.head is not None or model.text_prefix:
+        part = f"the text {model.text_prefix!r} before each sentence" if model.text_prefix else "a layer after pooling"
+        raise UserError(
+            f"ENCODER {name} has {part}, which an adapted encoder cannot keep; give --pooler_type to use the encoder "
+            "without it"
+        )
+    return model
+
+
+def representation_of(model: SentenceEncoder) -> dict[str, Any]:
+    """Return the options of train.py with which a training starts from the representation of an encoder."""
+    return {
+        "model_name_or_path": model.source.name_or_path,
+        "pooler_type": model.pooling,
+        "max_seq_length": model.max_tokens,
+    }
+
+
+def keep_representation(trained: SentenceEncoder, untouched: SentenceEncoder) -> None:
+    """Let a model that is about to be trained scale and truncate as the untouched encoder does.
+
+    Raises UserError if the two read texts differently.
+    """
+    if tokenizer_record(trained.tokenizer) != tokenizer_record(untouched.tokenizer):
+        raise UserError(
+            f"ENCODER {untouched.source.name_or_path} changes texts before its tokenizer does (do_lower_case), which "
+            "an adapted encoder cannot keep; set the rule in its tokenizer"
+        )
+    trained.normalize, trained.max_length = untouched.normalize, untouched.max_length

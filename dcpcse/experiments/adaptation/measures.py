@@ -1,0 +1,191 @@
+"""What is measured on the dev and the test part: each is a task of senteval with an outcome for every item.
+
+scored pairs  Spearman's correlation of cosines and scores; average precision if all scores are 0 and 1.
+pairs         mean reciprocal rank: the anchor's own positive among the positives and hard negatives of the part.
+classes       mean average precision: the texts of a text's own class among all other texts of the part. It uses the
+              rank of every text of the class, where the accuracy of the first rank would use one, and needs no
+              classifier, whose training would add noise.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from senteval.embeddings import Embeddings
+from senteval.lines import Line, Located
+from senteval.scores import ROUNDING, cosine, unit_rows
+from senteval.settings import Settings
+
+from dcpcse.evaluation.significance import STATISTICS, Outcomes, resample
+from dcpcse.experiments.adaptation.split import text_key
+from dcpcse.utils.errors import UserError
+
+LEAST_ITEMS = 10
+"""Number of items below which nothing is measured, because a resample of them says nothing."""
+
+Columns = Mapping[str, Sequence[Any]]
+"""The rows of a part: role of a column → its cells."""
+
+CHUNK = 256
+"""Number of queries whose cosines with all candidates are in memory at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The result of a measure on one encoder.
+
+    values (n,): the outcome of each item, from which the statistic is computed. points: the score × 100.
+    """
+
+    task: str
+    split: str
+    points: float
+    values: np.ndarray = field(repr=False)
+    family: str = "adaptation"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-serialisable dict."""
+        return {"task": self.task, "split": self.split, "points": self.points}
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """A measure on one part of the data, as a loaded task of senteval.
+
+    part: the name of the part, which is that of the task. title: the name of the score. statistic: a key of
+    `significance.STATISTICS`. items: what the n items are called, and size: their number. texts: all texts that are
+    encoded. outcomes: function of their embeddings that returns the outcome (n,) of each item. gold: (n,), or None.
+    """
+
+    part: str
+    title: str
+    statistic: str
+    items: str
+    size: int
+    texts: Sequence[str]
+    outcomes: Callable[[Embeddings], np.ndarray]
+    gold: np.ndarray | None = None
+
+    def located(self) -> Iterator[Located]:
+        """Yield the texts; senteval names them in its messages."""
+        return ((text, Line(Path(f"{self.part} part"), i, "", unit="text")) for i, text in enumerate(self.texts, 1))
+
+    def files(self) -> list[Path]:
+        return []
+
+    def score(self, embed: Embeddings, settings: Settings) -> Outcome:
+        """Compute the outcome of each item and the score."""
+        values = self.outcomes(embed)
+        ones = np.ones((self.size, 1))
+        ((score,),) = STATISTICS[self.statistic].scores(ones, self.gold, [values[None]])[0]
+        return Outcome(self.part, settings.split, 100 * float(score), values)
+
+    def compared(self, *models: np.ndarray) -> Outcomes:
+        """Return the outcomes of several models, given those of each one (n,)."""
+        return Outcomes(self.statistic, [values[None] for values in models], self.gold, self.items)
+
+    def require_enough(self) -> None:
+        """Raise UserError if no interval can be computed: too few items, or scores that hardly differ."""
+        if self.size < LEAST_ITEMS:
+            raise UserError(
+                f"the {self.part} part has {self.size} {self.items}, and at least {LEAST_ITEMS} are needed to measure "
+                "anything; give more data"
+            )
+        if self.gold is not None and len(set(self.gold)) == 1:
+            raise UserError(
+                f"all {self.items} of the {self.part} part have the score {self.gold[0]:g}; give others too"
+            )
+        try:
+            resample(self.compared(np.random.default_rng(0).random(self.size)))
+        except ValueError as error:
+            raise UserError(f"the {self.part} part cannot be measured: {error}") from error
+
+
+def correlation(part: str, rows: Columns) -> Measure:
+    """Return Spearman's correlation of cosines and scores; rows: the columns anchor, positive and score."""
+    return _cosines_of_pairs(part, "Spearman", "spearman", rows)
+
+
+def precision(part: str, rows: Columns) -> Measure:
+    """Return the average precision of pairs with the scores 0 and 1, sorted by cosine; rows as in `correlation`."""
+    return _cosines_of_pairs(part, "average precision", "average_precision", rows)
+
+
+def _cosines_of_pairs(part: str, title: str, statistic: str, rows: Columns) -> Measure:
+    first, second = rows["anchor"], rows["positive"]
+    gold = np.array(rows["score"], dtype=np.float64)
+    return Measure(
+        part,
+        title,
+        statistic,
+        "pairs",
+        len(gold),
+        [*first, *second],
+        lambda embed: cosine(embed(first), embed(second)),
+        gold,
+    )
+
+
+def own_positive(part: str, rows: Columns) -> Measure:
+    """Return the mean reciprocal rank of pairs; rows: the columns anchor, positive and those of hard negatives.
+
+    A query is a distinct anchor, and its outcome is the mean over its positives of 1 / rank among all candidates of
+    the part that are neither the anchor itself nor another of its positives. Candidates with the same cosine rank
+    before the positive.
+    """
+    candidates = {text_key(text): text for name, texts in rows.items() if name != "anchor" for text in texts}
+    place_of = {key: place for place, key in enumerate(candidates)}
+    anchors: dict[str, str] = {}
+    answers: dict[str, set[int]] = {}
+    for anchor, positive in zip(rows["anchor"], rows["positive"], strict=True):
+        key, answer = text_key(anchor), text_key(positive)
+        if key != answer:  # a text finds itself whatever the encoder is
+            anchors[key] = anchor
+            answers.setdefault(key, set()).add(place_of[answer])
+    queries, texts = list(anchors.values()), list(candidates.values())
+
+    def outcomes(embed: Embeddings) -> np.ndarray:
+        found = np.empty(len(queries))
+        for rows, cosines in _cosines(embed, queries, texts):
+            for row, own, key in zip(rows, cosines, list(anchors)[rows.start : rows.stop], strict=True):
+                places = sorted(answers[key])
+                others = np.delete(own, [*places, *([place_of[key]] if key in place_of else [])])
+                ranks = [1 + np.count_nonzero(others >= own[place] - ROUNDING) for place in places]
+                found[row] = np.mean(1 / np.array(ranks))
+        return found
+
+    return Measure(part, "mean reciprocal rank", "mean", "queries", len(queries), [*queries, *texts], outcomes)
+
+
+def own_class(part: str, rows: Columns) -> Measure:
+    """Return the mean average precision of retrieval by class; rows: the columns anchor and class.
+
+    A query is a text whose class has another text in the part, and its outcome is the average precision of the texts
+    of its class among all other texts, ranked by cosine. Texts of other classes with the same cosine rank first.
+    """
+    distinct = {(text_key(text), name): (text, name) for text, name in zip(rows["anchor"], rows["class"], strict=True)}
+    texts = [text for text, _ in distinct.values()]
+    _, classes = np.unique([name for _, name in distinct.values()], return_inverse=True)
+    queries = np.flatnonzero(np.bincount(classes)[classes] > 1)
+
+    def outcomes(embed: Embeddings) -> np.ndarray:
+        found = np.empty(len(queries))
+        for rows, cosines in _cosines(embed, [texts[query] for query in queries], texts):
+            for row, own in zip(rows, np.round(cosines, 12), strict=True):
+                own[queries[row]] = -np.inf  # last, where it is left out
+                relevant = classes == classes[queries[row]]
+                hits = relevant[np.lexsort((relevant, -own))[:-1]]
+                found[row] = np.mean(np.cumsum(hits)[hits] / (1 + np.flatnonzero(hits)))
+        return found
+
+    return Measure(part, "mean average precision", "mean", "queries", len(queries), texts, outcomes)
+
+
+def _cosines(embed: Embeddings, queries: Sequence[str], texts: Sequence[str]) -> Iterator[tuple[range, np.ndarray]]:
+    """Yield the numbers of some queries, and their cosines (n, N) with all texts."""
+    left, right = unit_rows(embed(queries)), unit_rows(embed(texts))
+    for start in range(0, len(queries), CHUNK):
+        chunk = left[start : start + CHUNK]
+        yield range(start, start + len(chunk)), chunk @ right.T

@@ -1,0 +1,157 @@
+"""Read the data that an encoder is adapted to, and divide them into the parts to train, choose and test on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from dcpcse.data.in_memory import load_training_data
+from dcpcse.data.training_file import TrainingData
+from dcpcse.experiments.adaptation.kinds import SENTENCES, DataKind, kind_of
+from dcpcse.experiments.adaptation.measures import LEAST_ITEMS, Columns, Measure
+from dcpcse.experiments.adaptation.split import TRAIN, divide, groups_of, text_key
+from dcpcse.utils.errors import UserError, plural
+
+DEV, TEST = "dev", "test"
+
+HELD_OUT_SHARE = 0.2
+"""Share of the rows that a held-out part takes."""
+
+MOST_ROWS = {TEST: 1000, DEV: 500}
+"""Maximum number of rows of a held-out part: the dev part is encoded several times for each setting."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The data of an adaptation.
+
+    kind: of the rows to train on. train: these rows. dev, test: what is measured on the other parts. sizes: part →
+    number of its rows. digests: what was given → digest of its content.
+    """
+
+    kind: DataKind
+    train: TrainingData
+    dev: Measure
+    test: Measure
+    sizes: Mapping[str, int]
+    digests: Mapping[str, str]
+
+
+def read_parts(data: Any, dev: Any, test: Any, seed: int, cache_dir: str | None) -> Parts:
+    """Read the data, and divide what is not given in parts already.
+
+    data, dev, test: training data in any form that `load_training_data` reads; dev and test may be None. A part that
+    is not given is held out: the test part is half of dev if dev is given, otherwise each part is `HELD_OUT_SHARE` of
+    data, at most `MOST_ROWS`. seed: of the division. cache_dir: see `load_training_data`.
+
+    Raises UserError if the data cannot be read, are of different kinds, share a text, or have too few rows.
+    """
+    given = {"data": data, DEV: dev, TEST: test}
+    read = {name: _read(name, one, cache_dir) for name, one in given.items() if one is not None}
+    kind, measured = _kinds(read)
+    _require_disjoint(read)
+    columns = {name: one.dataset.to_dict() for name, one in read.items() if kind is not SENTENCES or name != "data"}
+    rows = _divided(read, columns, seed)
+    parts = {name: _rows(columns[source], chosen) for name, (source, chosen) in rows.items()}
+    measures = {part: measured.measure(part, parts[part]) for part in (DEV, TEST)}
+    for measure in measures.values():
+        measure.require_enough()
+    train = read["data"]
+    if TRAIN in parts:
+        train = load_training_data(kind.prepared(parts[TRAIN]), cache_dir, name=f"{TRAIN} part of {train.name}")
+    sizes = {TRAIN: len(train.dataset), **{part: len(rows[part][1]) for part in (DEV, TEST)}}
+    digests = {name: one.sha256 for name, one in read.items()}
+    return Parts(kind, train, measures[DEV], measures[TEST], sizes, digests)
+
+
+def _read(name: str, data: Any, cache_dir: str | None) -> TrainingData:
+    """Read one of the given data, whose name in messages is that of its file, or of the argument."""
+    option = name if name == "data" else f"--{name}"
+    is_file = isinstance(data, str | PathLike)
+    return replace(load_training_data(data, cache_dir, name=option), name=str(data) if is_file else option)
+
+
+def _kinds(read: Mapping[str, TrainingData]) -> tuple[DataKind, DataKind]:
+    """Return the kind of the rows to train on, and that of the rows to measure."""
+    kinds = {name: kind_of(one) for name, one in read.items()}
+    kind = kinds["data"]
+    if kind is SENTENCES and DEV not in kinds:
+        raise UserError(
+            f"{read['data'].name} has sentences without labels, on which nothing can be measured; give --dev with "
+            "pairs, pairs with scores, or sentences with classes"
+        )
+    measured = kinds[DEV] if kind is SENTENCES else kind
+    for name in (DEV, TEST):
+        found = kinds.get(name, measured)
+        if found is not measured or found.measure is None:
+            expected = "rows with labels" if found.measure is None and kind is SENTENCES else measured.name
+            raise UserError(f"{read[name].name} has {found.name}, and {expected} are expected; give such rows")
+    return kind, measured
+
+
+def _require_disjoint(read: Mapping[str, TrainingData]) -> None:
+    """Raise UserError if a text is in two of the given data."""
+    known: dict[str, tuple[str, int]] = {}
+    for name in (DEV, TEST, "data"):  # only the texts of the smaller ones are kept
+        if name not in read:
+            continue
+        for column in read[name].roles.sentences:
+            for row, text in enumerate(read[name].dataset[column]):
+                owner, first = known.get(text_key(text), (name, row))
+                if owner != name:
+                    raise UserError(
+                        f"{_place(read[name], row)}: the text {text[:60]!r} is also in {_place(read[owner], first)}, "
+                        "but the parts must not share a text; remove one of the two rows"
+                    )
+                if name != "data":
+                    known.setdefault(text_key(text), (name, row))
+
+
+def _place(data: TrainingData, row: int) -> str:
+    (found,) = data.locate([row])
+    unit = next((unit for unit in ("line", "item", "given_row") if unit in found), None)
+    number = row + 1 if unit is None else found[unit]
+    return f"{data.name}, {(unit or 'row').removeprefix('given_')} {number}"
+
+
+Divided = Mapping[str, tuple[str, Sequence[int]]]
+"""Part → the data that it is taken from, and the numbers of its rows."""
+
+
+def _divided(read: Mapping[str, TrainingData], columns: Mapping[str, Columns], seed: int) -> Divided:
+    parts = {name: (name, range(len(columns[name]["anchor"]))) for name in (DEV, TEST) if name in columns}
+    if "data" in columns:
+        missing = [part for part in (TEST, DEV) if part not in parts and not (part == TEST and DEV in parts)]
+        total = len(read["data"].dataset)
+        sizes = {part: min(round(HELD_OUT_SHARE * total), MOST_ROWS[part]) for part in missing}
+        found = _divide("data", read, columns, sizes, seed)
+        parts |= {part: ("data", rows) for part, rows in found.items()}
+    if TEST not in parts:
+        halves = _divide(DEV, read, columns, {TEST: len(parts[DEV][1]) // 2}, seed)
+        parts |= {DEV: (DEV, halves[TRAIN]), TEST: (DEV, halves[TEST])}
+    return parts
+
+
+def _divide(
+    source: str, read: Mapping[str, TrainingData], columns: Mapping[str, Columns], sizes: Mapping[str, int], seed: int
+) -> dict[str, list[int]]:
+    """Divide the rows of one of the given data. Raises UserError if a part gets too few rows."""
+    data, own = read[source], columns[source]
+    groups = groups_of(list(zip(*(own[name] for name in data.roles.sentences), strict=True)))
+    parts = divide(groups, own.get("class", [""] * len(groups)), sizes, seed)
+    part, rows = min(parts.items(), key=lambda item: len(item[1]))
+    if len(rows) < LEAST_ITEMS:
+        largest = int(np.bincount(groups).max())
+        together = f" (rows that share a text stay together, here up to {largest})" if largest > 1 else ""
+        raise UserError(
+            f"{data.name} has {plural(len(groups), 'row')}, which leaves {len(rows)} for the "
+            f"{DEV if source == DEV and part == TRAIN else part} part{together}, but {LEAST_ITEMS} are needed; give "
+            "more rows, or --dev and --test"
+        )
+    return parts
+
+
+def _rows(columns: Columns, rows: Sequence[int]) -> Columns:
+    return {name: [cells[row] for row in rows] for name, cells in columns.items()}

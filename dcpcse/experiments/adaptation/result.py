@@ -1,0 +1,107 @@
+"""The result of an adaptation: the figures of both encoders, their difference, and what follows from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from prettytable import PrettyTable
+
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.evaluation.significance import SAMPLES, Estimate, difference, estimate, resample
+from dcpcse.experiments.adaptation.measures import Measure
+
+LEAST_TO_TELL = 50
+"""Number of items of the test part below which no gain is claimed."""
+
+LEVEL = 0.95
+"""Coverage of the intervals."""
+
+GAIN, NO_GAIN, TOO_FEW, NOT_TRIED = "gain", "no gain", "too few to tell", "nothing tried"
+"""The verdicts."""
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """The result of an adaptation. Its text is a table of the figures and the verdict.
+
+    verdict: "gain", "no gain", "too few to tell", or "nothing tried" if no training came to a dev score. folder: the
+    output folder. record: the content of adapt.json.
+    """
+
+    verdict: str
+    folder: Path
+    record: Mapping[str, Any]
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether the interval of the difference on the test part is above 0, with enough items."""
+        return self.verdict == GAIN
+
+    @property
+    def model(self) -> SentenceEncoder | None:
+        """The adapted encoder, loaded from the folder; None if it was not kept."""
+        return SentenceEncoder.load(self.folder) if self.record["result"]["kept"] else None
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self.record["result"], self.record["tried"], self.folder))
+
+    __repr__ = __str__
+
+
+def compare_on_test(test: Measure, untouched: np.ndarray, adapted: np.ndarray, seed: int) -> dict[str, Any]:
+    """Return the scores × 100 of both encoders on the test part and their difference, with intervals.
+
+    untouched, adapted: the outcomes (n,) of all items, of which the same are drawn for both in each resample.
+    """
+    scores = resample(test.compared(untouched, adapted), SAMPLES, seed)
+    found = difference(scores, 0, 1, LEVEL)
+    return {
+        "untouched": _points(estimate(scores, 0, LEVEL)),
+        "adapted": _points(estimate(scores, 1, LEVEL)),
+        "difference": {**_points(found), "p": found.p},
+        "covers": found.covers(test.items),
+    }
+
+
+def _points(found: Estimate) -> dict[str, float]:
+    return {name: 100 * getattr(found, name) for name in ("value", "low", "high")}
+
+
+def verdict_of(items: int, dev: tuple[float, float], test: Mapping[str, Any]) -> str:
+    """Return the verdict. items: of the test part. dev: the dev scores of the untouched and of the adapted encoder."""
+    if items < LEAST_TO_TELL:
+        return TOO_FEW
+    is_better = dev[1] > dev[0] and test["difference"]["low"] > 0
+    return GAIN if is_better else NO_GAIN
+
+
+def _lines(result: Mapping[str, Any], tried: int, folder: Path) -> Sequence[str]:
+    dev, test = result["dev"], result["test"]
+    table = PrettyTable([f"{result['measure']} x 100", "dev", "test", "95 % interval of test"], align="r")
+    table.align[table.field_names[0]] = "l"
+    for name in ("untouched", "adapted"):
+        own = test.get(name)
+        cells = ["", ""] if own is None else [f"{own['value']:.2f}", f"{own['low']:.2f} to {own['high']:.2f}"]
+        if dev.get(name) is not None:
+            table.add_row([name, f"{dev[name]:.2f}", *cells])
+    if result["verdict"] == NOT_TRIED:
+        return [str(table), f"{NOT_TRIED}: {result['reason']}; keep your encoder as it is"]
+    found = test["difference"]
+    line = (
+        f"adapted minus untouched on the test part: {found['value']:+.2f} (95 % interval {found['low']:+.2f} to "
+        f"{found['high']:+.2f}; {test['covers']})"
+    )
+    where = f"the adapted encoder is in {folder}" if result["kept"] else "no model is kept"
+    advice = {
+        GAIN: where,
+        NO_GAIN: f"keep your encoder as it is; {where}",
+        TOO_FEW: f"the test part has {result['items']}, and {LEAST_TO_TELL} are needed; {where}",
+    }
+    return [
+        str(table),
+        line,
+        f"setting: {result['described']}; the best of {tried} on the dev part, after {result['step']} steps",
+        f"{result['verdict']}: {advice[result['verdict']]}",
+    ]

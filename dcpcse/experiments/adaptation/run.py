@@ -1,0 +1,319 @@
+"""Adapt an encoder: try the settings within the time, choose one on the dev part, and measure it on the test part."""
+
+import contextlib
+import json
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.evaluation.evaluator import evaluate_suite
+from dcpcse.experiments.adaptation.budget import Budget
+from dcpcse.experiments.adaptation.encoder import load_untouched, representation_of
+from dcpcse.experiments.adaptation.measures import Measure, Outcome
+from dcpcse.experiments.adaptation.parts import HELD_OUT_SHARE, MOST_ROWS, Parts, read_parts
+from dcpcse.experiments.adaptation.record import DONE, INTERRUPTED, RECORD, RUNNING, Record
+from dcpcse.experiments.adaptation.result import GAIN, NOT_TRIED, Adaptation, compare_on_test, verdict_of
+from dcpcse.experiments.adaptation.settings import Options, described, require_free, settings_of, shared_options
+from dcpcse.experiments.adaptation.trial import PRUNED, FinishedTrial, Watch, as_suite, quiet, run_trial
+from dcpcse.experiments.hyperparameter_search import import_optuna
+from dcpcse.training import atomic_save
+from dcpcse.training.publish import own_files
+from dcpcse.training.setup import write_run
+from dcpcse.utils import schema
+from dcpcse.utils.console import notify
+from dcpcse.utils.errors import UserError, plural
+from dcpcse.utils.files import remove, require_writable
+from dcpcse.utils.locks import exclusive_lock
+from dcpcse.utils.parsing import parse_yaml
+from dcpcse.utils.run_files import RUN_FILE, RunOptions
+from dcpcse.utils.signals import Interrupted
+
+TRIALS = "trials"
+"""The folder with the model of the best trial so far, in the output folder; it is removed at the end."""
+
+TRIALS_BEFORE_PRUNING = 3
+"""Number of trials that are trained to their end before others are compared with their median."""
+
+TEST_MARGIN = 1.5
+"""Factor of the time that is reserved for the test part, since texts differ in length."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be adapted.
+
+    encoder: folder or hub id. data, dev, test: see `read_parts`. minutes: time that the whole call may take. seed: of
+    the division of the data, of the trainings and of the resamples. keep: whether the model is kept without a gain.
+    given: options of train.py that are the same in all settings. started: when the time began, of `time.monotonic`.
+    """
+
+    encoder: str
+    data: Any
+    output_dir: Path
+    dev: Any = None
+    test: Any = None
+    minutes: float = 10.0
+    seed: int = 42
+    keep: bool = False
+    given: Options = field(default_factory=dict)
+    show_progress: bool = True
+    started: float = field(default_factory=time.monotonic)
+
+
+def adapt_encoder(request: Request) -> Adaptation:
+    """Adapt an encoder, and write the record and, if it is kept, the model to the output folder.
+
+    Raises UserError for a mistake in the arguments or the data, and KeyboardInterrupt, with how to resume, if the call
+    is interrupted.
+    """
+    budget = Budget(60 * request.minutes, started=request.started)
+    import_optuna()
+    require_free(request.given)
+    folder = request.output_dir
+    require_room(folder)
+    with exclusive_lock(folder, f"--output_dir {folder}"):
+        parts = read_parts(request.data, request.dev, request.test, request.seed, request.given.get("cache_dir"))
+        settings = settings_of(parts.kind, request.given)
+        untouched = load_untouched(request.encoder, request.given)
+        record = Record(folder, _made_of(request, parts, untouched, settings), _facts(request, parts))
+        if record.resume():
+            budget.spent = record.seconds
+            _require_model(record)
+            notify(f"resuming after {plural(len(record.trials), 'setting')} in {folder}")
+        return _Search(request, parts, untouched, settings, budget, record).run()
+
+
+def require_room(folder: Path) -> None:
+    """Raise UserError unless a folder is new or empty, or has an adaptation."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--output_dir {folder} is a file; give a folder")
+    require_writable(folder, f"--output_dir {folder}")
+    if not folder.is_dir() or (folder / RECORD).is_file():
+        return
+    if any(not atomic_save.is_temporary(path) and path.name != TRIALS for path in folder.iterdir()):
+        raise UserError(
+            f"--output_dir {folder} is not empty; give a new or empty folder, or that of an interrupted adaptation"
+        )
+
+
+def _made_of(request: Request, parts: Parts, untouched: SentenceEncoder, settings: list) -> dict[str, Any]:
+    made_of = {
+        "encoder": untouched.source.fingerprint,
+        **parts.digests,
+        "seed": request.seed,
+        "minutes": request.minutes,
+        "option of train.py": dict(request.given),
+        "list of settings": settings,
+    }
+    return json.loads(json.dumps(made_of))
+
+
+def _facts(request: Request, parts: Parts) -> dict[str, Any]:
+    return {
+        "encoder": request.encoder,
+        "kind": parts.kind.name,
+        "parts": dict(parts.sizes),
+        "held_out": {"share": HELD_OUT_SHARE, "most": dict(MOST_ROWS)},
+        "measure": parts.dev.title,
+    }
+
+
+def _require_model(record: Record) -> None:
+    if record.best is not None and not _place(record, record.best).is_dir():
+        raise UserError(f"--output_dir {record.folder} lacks the model of its best setting; give another folder")
+
+
+def _place(record: Record, trial: FinishedTrial) -> Path:
+    return record.folder / TRIALS / f"{record.trials.index(trial):03d}"
+
+
+class _Search:
+    """The trials of an adaptation, and the measurement of the best one."""
+
+    def __init__(
+        self,
+        request: Request,
+        parts: Parts,
+        untouched: SentenceEncoder,
+        settings: list[dict[str, Any]],
+        budget: Budget,
+        record: Record,
+    ) -> None:
+        self.request, self.parts, self.untouched, self.settings = request, parts, untouched, settings
+        self.budget, self.record = budget, record
+        self.shared = shared_options(
+            parts.kind, parts.sizes["train"], representation_of(untouched), {**request.given, "seed": request.seed}
+        )
+
+    def run(self) -> Adaptation:
+        """Run what is left of the search. An interruption or an error leaves a record of the finished trials."""
+        trials = self.record.folder / TRIALS
+        try:
+            dev = self._measure_untouched()
+            self._try_settings()
+            result = self._result(dev)
+            self._count_time()
+            content = self.record.write(DONE, result)
+        except KeyboardInterrupt as error:
+            self._clean_up()
+            self._count_time()
+            self.record.write(INTERRUPTED)
+            tried = plural(len(self.record.trials), "setting")
+            number = getattr(error, "number", signal.SIGINT)
+            raise Interrupted(number, f"interrupted after {tried}; run the same command again to resume") from error
+        except BaseException:
+            self._clean_up()
+            raise
+        remove(trials)
+        return Adaptation(result["verdict"], self.record.folder, content)
+
+    def _clean_up(self) -> None:
+        """Remove what the trial has written that was running, and the folder of trials if it has no others."""
+        trials, best = self.record.folder / TRIALS, self.record.best
+        for path in trials.iterdir() if trials.is_dir() else ():
+            if best is None or path != _place(self.record, best):
+                remove(path)
+        with contextlib.suppress(OSError):  # it is not empty, or missing
+            trials.rmdir()
+
+    def _count_time(self) -> None:
+        self.record.seconds = self.budget.elapsed
+
+    def _measure_untouched(self) -> Outcome:
+        """Measure the untouched encoder on the dev part, and reserve the time to measure two on the test part."""
+        started = time.monotonic()
+        outcome = measure(self.untouched, self.parts.dev)
+        each = (time.monotonic() - started) / len(self.parts.dev.texts)
+        self.budget.reserved = TEST_MARGIN * 2 * each * len(self.parts.test.texts)
+        sizes = ", ".join(f"{size:,} rows to {use}" for use, size in self._uses().items())
+        notify(f"{self.parts.kind.name}: {sizes}")
+        notify(f"untouched: dev {self.parts.dev.title} x 100 {outcome.points:.2f}")
+        return outcome
+
+    def _uses(self) -> dict[str, int]:
+        uses = {"train": "train", "dev": "choose (dev)", "test": "test"}
+        return {uses[name]: size for name, size in self.parts.sizes.items()}
+
+    def _try_settings(self) -> None:
+        optuna = import_optuna()
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=TRIALS_BEFORE_PRUNING)
+        study = optuna.create_study(direction="maximize", pruner=pruner)
+        states = optuna.trial.TrialState
+
+        def end_of(trial: FinishedTrial) -> tuple[float | None, Any]:
+            """Return the score and the state with which a trial is in the study."""
+            if trial.score is None or trial.outcome == PRUNED:
+                return None, states.PRUNED if trial.outcome == PRUNED else states.FAIL
+            return trial.score, states.COMPLETE
+
+        for trial in self.record.trials:
+            score, state = end_of(trial)
+            scores = dict(trial.scores)
+            study.add_trial(optuna.trial.create_trial(state=state, value=score, intermediate_values=scores))
+        with self._progress() as bar:
+            while (number := len(self.record.trials)) < len(self.settings) and self._fits():
+                bar.set_description_str(f"setting {number + 1} of {len(self.settings)}", refresh=False)
+                of_study = study.ask()
+                study.tell(of_study, *end_of(self._try(self.settings[number], of_study, bar)))
+
+    @contextlib.contextmanager
+    def _progress(self) -> Iterator[tqdm]:
+        """Yield a bar of the seconds that may be spent."""
+        total, form = round(self.budget.seconds), "{desc} {percentage:3.0f}% of the time|{bar}|{postfix}"
+        with tqdm(total=total, bar_format=form, mininterval=1, disable=not self.request.show_progress) as bar:
+            yield bar
+
+    def _fits(self) -> bool:
+        """Return whether the time is enough for another trial of all steps; the first one is always tried."""
+        paces = [trial.seconds / trial.steps for trial in self.record.trials if trial.steps]
+        return self.budget.left > max(paces, default=0.0) * self.shared["max_steps"]
+
+    def _try(self, setting: Options, of_study: Any, bar: tqdm) -> FinishedTrial:
+        def is_worse(step: int, score: float) -> bool:
+            of_study.report(score, step)
+            return of_study.should_prune()
+
+        def show(step: int) -> None:
+            bar.set_postfix_str(f"step {step} of {self.shared['max_steps']}, {self._time_left()}", refresh=False)
+            bar.update(min(self.budget.elapsed, bar.total or 0) - bar.n)
+
+        before = self.record.best
+        place = self.record.folder / TRIALS / f"{len(self.record.trials):03d}"
+        watch = Watch(self.budget, is_worse, show)
+        trial = run_trial(setting, self.shared, self.parts, self.untouched, place, watch)
+        self.record.trials.append(trial)
+        self._count_time()
+        self.record.write(RUNNING)
+        if self.record.best is not trial:
+            remove(place)
+        elif before is not None:
+            remove(_place(self.record, before))
+        bar.clear()
+        self._tell(trial)
+        return trial
+
+    def _tell(self, trial: FinishedTrial) -> None:
+        number, best = f"setting {len(self.record.trials)} of {len(self.settings)}", self.record.best
+        options = described(trial.setting, self.settings)
+        found = trial.reason or (f"dev {trial.score:.2f}" if trial.score is not None else "no dev score")
+        so_far = "" if best is None else f", best {best.score:.2f}"
+        notify(f"{number} ({options}): {found} ({trial.outcome}, {trial.seconds:.0f} s){so_far}; {self._time_left()}")
+
+    def _time_left(self) -> str:
+        left = max(0, round(self.budget.seconds - self.budget.elapsed))
+        return f"{left // 60} min {left % 60} s left"
+
+    def _result(self, dev: Outcome) -> dict[str, Any]:
+        """Measure the best trial and the untouched encoder on the test part, and keep the model if it is a gain."""
+        best, test = self.record.best, self.parts.test
+        known = {"measure": test.title, "items": f"{test.size} {test.items}"}
+        if best is None:
+            reasons = [trial.reason for trial in self.record.trials if trial.reason]
+            reason = reasons[0] if reasons else f"{self.request.minutes:g} minutes are not enough for one evaluation"
+            return {
+                **known,
+                **{"verdict": NOT_TRIED, "reason": reason, "dev": {"untouched": dev.points}, "test": {}},
+                "kept": False,
+            }
+        place = _place(self.record, best)
+        with quiet():
+            adapted = SentenceEncoder.load(place, device=self.untouched.device)
+        notify("measuring both encoders on the test part")
+        outcomes = [measure(model, test).values for model in (self.untouched, adapted)]
+        figures = compare_on_test(test, *outcomes, self.request.seed)
+        verdict = verdict_of(test.size, (dev.points, best.score), figures)
+        kept = verdict == GAIN or self.request.keep
+        if kept:
+            _move_model(place, self.record.folder)
+        return {
+            **known,
+            "verdict": verdict,
+            "setting": dict(best.setting),
+            "described": described(best.setting, self.settings),
+            "step": best.step,
+            "dev": {"untouched": dev.points, "adapted": best.score},
+            "test": figures,
+            "kept": kept,
+        }
+
+
+def measure(model: SentenceEncoder, of_part: Measure) -> Outcome:
+    """Return the outcomes of an encoder on a part."""
+    return evaluate_suite(model, as_suite(of_part)).results[of_part.part]
+
+
+def _move_model(place: Path, folder: Path) -> None:
+    """Copy the model of a trial, with its records, to the output folder."""
+    with atomic_save.atomic_result(folder) as part:
+        for name in own_files(place):
+            (part / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(place / name, part / name)
+        options: Mapping[str, Any] = schema.read(RunOptions, part / RUN_FILE, parse_yaml)
+        write_run(part / RUN_FILE, {**options, "output_dir": str(folder)})

@@ -1,0 +1,106 @@
+"""The settings that an adaptation tries, and the options of train.py that all of them share."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dcpcse.encoders.pooling import POOLERS
+from dcpcse.experiments.adaptation.kinds import DataKind
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
+
+Options = Mapping[str, Any]
+"""Options of train.py by name."""
+
+STEPS, STEPS_PER_EVALUATION = 100, 20
+
+BATCH_SIZE = 64
+
+DEEP: Options = {"tuning": "deep", "position_offset": 0, "prompt_dropout": 0.0}
+"""Prompts that leave the positions of the encoder as they are."""
+
+PROMPTS = (
+    # learning rate, prompt length, temperature of the contrastive loss
+    (1e-2, 16, 0.1),
+    (3e-2, 16, 0.2),
+    (3e-3, 16, 0.2),
+    (3e-2, 16, 0.05),
+    (1e-2, 4, 0.2),
+    (1e-2, 16, 0.05),
+    (3e-2, 4, 0.1),
+    (1e-2, 16, 0.2),
+    (3e-2, 16, 0.1),
+    (3e-3, 4, 0.1),
+    (3e-3, 16, 0.05),
+    (3e-3, 16, 0.1),
+)
+"""The settings in the order in which they are tried: each one differs from those before in as much as it can."""
+
+MEASURING: Options = {
+    **{"eval_strategy": "steps", "save_strategy": "best", "save_only_model": True, "save_total_limit": 1},
+    **{"load_best_model_at_end": True, "metric_for_best_model": "dev", "greater_is_better": True},
+    **{"disable_tqdm": True, "report_to": "none"},
+}
+"""How every training is measured; the options recorded with its model leave this out."""
+
+DECIDED = (
+    *("model_name_or_path", "train_file", "output_dir", "preset", "seed", "data_seed", "init_from"),
+    *("tokenizer_name", "config_name", "do_train", "do_eval", "num_train_epochs", "resume"),
+    *("resume_from_checkpoint", "overwrite_output_dir", "eval_pairs", "eval_labels", "eval_tasks", "eval_transfer"),
+    *("eval_data_dir", "eval_delay", "eval_on_start", "custom_eval_data", "save_steps", "logging_strategy"),
+    *("push_to_hub", "hub_model_id", *MEASURING),
+)
+"""Options of train.py that an adaptation sets itself."""
+
+
+def require_free(given: Options) -> None:
+    """Raise UserError if one of the given options of train.py cannot be chosen."""
+    if taken := next((name for name in given if name in DECIDED), None):
+        raise UserError(f"--{taken}: dcpcse adapt sets this option of train.py itself; leave it out")
+    pooler = given.get("pooler_type")
+    if pooler in POOLERS_WITH_HEAD:
+        allowed = ", ".join(name for name in POOLERS if name not in POOLERS_WITH_HEAD)
+        raise UserError(
+            f"--pooler_type {pooler} trains a new head, but adapt keeps the representation of the encoder; choose "
+            f"from: {allowed}"
+        )
+
+
+def settings_of(kind: DataKind, given: Options) -> list[dict[str, Any]]:
+    """Return the settings to try for a kind of data, in their order, as options of train.py.
+
+    given: options that are the same in all settings; the settings vary the others. Raises UserError if these leave no
+    setting.
+    """
+    found: list[dict[str, Any]] = []
+    for rate, length, temperature in PROMPTS:
+        varied = {**DEEP, "learning_rate": rate, "pre_seq_len": length}
+        varied |= {"temp": temperature} if kind.contrastive else {}
+        if given.get("tuning", varied["tuning"]) == varied["tuning"]:
+            setting = {name: value for name, value in varied.items() if name not in given}
+            found += [setting] if setting not in found else []
+    if not found:
+        raise UserError(f"--tuning {given['tuning']}: dcpcse adapt tries deep only; leave it out, or use train.py")
+    return found
+
+
+def described(setting: Options, settings: Sequence[Options]) -> str:
+    """Return the options of a setting that not all settings have in common, in one line."""
+    varied = {name: value for name, value in setting.items() if any(one.get(name) != value for one in settings)}
+    return ", ".join(f"{name} {value}" for name, value in (varied or setting).items())
+
+
+def shared_options(kind: DataKind, rows: int, representation: Options, given: Options) -> dict[str, Any]:
+    """Return the options of train.py that all settings share.
+
+    rows: number of rows to train on. representation: what keeps that of the encoder. given: those that the user
+    chooses, which override the others.
+    """
+    lengths = {"max_steps": STEPS, "eval_steps": STEPS_PER_EVALUATION, "logging_steps": STEPS_PER_EVALUATION}
+    return {
+        **kind.options,
+        **representation,
+        **lengths,
+        "per_device_train_batch_size": min(BATCH_SIZE, rows),
+        **given,
+        "do_train": True,
+    }

@@ -1,0 +1,176 @@
+"""One training with one setting, measured on the dev part while it runs."""
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import transformers
+from senteval import DataError, Suite, settings_of_mode
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState
+
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
+from dcpcse.experiments.adaptation.budget import Budget
+from dcpcse.experiments.adaptation.encoder import keep_representation
+from dcpcse.experiments.adaptation.measures import Measure
+from dcpcse.experiments.adaptation.parts import DEV, Parts
+from dcpcse.experiments.adaptation.settings import MEASURING, Options
+from dcpcse.training import atomic_save
+from dcpcse.training.options import resolve_options, training_option_parser
+from dcpcse.training.resolve_arguments import resolve_arguments
+from dcpcse.training.run import Inputs, build_trainer
+from dcpcse.training.run_recorder import write_environment
+from dcpcse.training.setup import write_run
+from dcpcse.training.trainer import Trainer
+from dcpcse.utils.errors import UserError, first_line
+from dcpcse.utils.files import remove
+from dcpcse.utils.run_files import RUN_FILE, checkpoints_in
+
+PATIENCE = 2
+"""Number of evaluations without a better dev score after which a training stops."""
+
+FINISHED, STOPPED, PRUNED, CUT, FAILED = "finished", "stopped early", "pruned", "out of time", "failed"
+"""How a trial can end."""
+
+
+@dataclass(frozen=True)
+class FinishedTrial:
+    """A trial that has ended.
+
+    setting: its options. outcome: how it ended. scores: step → dev score × 100. steps: number of its steps. seconds:
+    its time. reason: why it failed.
+    """
+
+    setting: Options
+    outcome: str
+    scores: Mapping[int, float]
+    steps: int
+    seconds: float
+    reason: str | None = None
+
+    @property
+    def step(self) -> int | None:
+        """The step with the best dev score, the first one of equal scores; None if there is no score."""
+        return max(self.scores, key=self.scores.__getitem__, default=None)
+
+    @property
+    def score(self) -> float | None:
+        """The best dev score × 100."""
+        return None if self.step is None else self.scores[self.step]
+
+
+@dataclass
+class Watch(TrainerCallback):
+    """Follows a training: passes its dev scores on, and ends it if it is pruned or if its time is over.
+
+    is_worse: function of a step and its score that returns whether the trial is to be pruned. on_step: called after
+    each step with the number of steps.
+    """
+
+    budget: Budget
+    is_worse: Callable[[int, float], bool]
+    on_step: Callable[[int], None] = lambda step: None
+    scores: dict[int, float] = field(default_factory=dict)
+    outcome: str | None = None
+    _slowest: float = 0.0
+    _since: float = 0.0
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        self._since = time.monotonic()
+
+    def on_step_end(
+        self, args: transformers.TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Evaluate after the last step, which is this one if there is no time for another."""
+        self._slowest = max(self._slowest, time.monotonic() - self._since)
+        self.on_step(state.global_step)
+        if state.global_step == state.max_steps:
+            control.should_evaluate = True  # the last steps are fewer than those between two evaluations
+        elif self.budget.left < self._slowest:
+            self.outcome = CUT
+            control.should_evaluate = control.should_training_stop = True
+
+    def on_evaluate(
+        self,
+        args: transformers.TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, float],
+        **kwargs: Any,
+    ) -> None:
+        """Keep the dev score, and stop if the trial is pruned."""
+        step, score = state.global_step, metrics[f"eval_{DEV}"]
+        self.scores[step] = score
+        if self.is_worse(step, score) and self.outcome is None and step < state.max_steps:
+            self.outcome = PRUNED
+            control.should_training_stop = True
+
+
+def as_suite(measure: Measure) -> Suite:
+    """Return the tasks of an evaluation that consist of one measure."""
+    return Suite({measure.part: measure}, settings_of_mode("dev", official=False), {})
+
+
+def run_trial(
+    setting: Options, shared: Options, parts: Parts, untouched: SentenceEncoder, folder: Path, watch: Watch
+) -> FinishedTrial:
+    """Train with a setting, and write the model with the best dev score to a new folder.
+
+    shared: options of train.py that all trials have. Raises UserError if the options, the encoder and the data do not
+    fit together; a training that fails later is a trial that failed.
+    """
+    started = time.monotonic()
+    with quiet():
+        trainer = _trainer({**shared, **setting, "output_dir": str(folder)}, parts, watch)
+        keep_representation(trainer.sentence_encoder, untouched)
+        reason = None
+        try:
+            trainer.train()
+            if watch.scores:
+                _write(trainer, folder)
+        except (UserError, DataError) as error:
+            reason, watch.scores = first_line(error), {}
+        steps = trainer.state.global_step
+        # A trainer and its callbacks refer to each other, and memory is needed for the next one.
+        del trainer
+        gc.collect()
+    for checkpoint in checkpoints_in(folder).values():
+        atomic_save.delete_checkpoint(checkpoint)
+    if not watch.scores:
+        remove(folder)
+    ended = FINISHED if steps >= shared["max_steps"] else STOPPED
+    outcome = FAILED if reason else watch.outcome or ended
+    return FinishedTrial(setting, outcome, dict(watch.scores), steps, time.monotonic() - started, reason)
+
+
+def _trainer(options: Options, parts: Parts, watch: Watch) -> Trainer:
+    (model, data, run), given = resolve_options(training_option_parser(), {**options, **MEASURING})
+    resolve_arguments(run, None, given - MEASURING.keys())
+    inputs = Inputs(callbacks=[watch, EarlyStoppingCallback(PATIENCE)], prints_log=False)
+    data.train_file = parts.train.name
+    return build_trainer(model, data, run, inputs, parts.train, as_suite(parts.dev))
+
+
+def _write(trainer: Trainer, folder: Path) -> None:
+    """Write the model, and the records that train.py writes beside it."""
+    trainer.save_result({})
+    write_run(folder / RUN_FILE, trainer.run_options)
+    write_environment(folder, step=0)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Log errors only: what a training says is said again by each trial."""
+    loggers = [logging.getLogger(name) for name in ("dcpcse", "transformers")]
+    before = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,347 @@
+"""An adaptation says honestly whether it helped: what is measured when, what is kept, and what goes on afterwards."""
+
+import json
+import logging
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+import dcpcse
+from dcpcse.cli.main import main
+from dcpcse.experiments.adaptation import run
+from dcpcse.experiments.adaptation import settings as tried
+from dcpcse.experiments.adaptation.budget import Budget
+from dcpcse.experiments.adaptation.measures import Outcome
+from dcpcse.experiments.adaptation.result import GAIN, NO_GAIN, NOT_TRIED, TOO_FEW
+from dcpcse.experiments.adaptation.trial import CUT, FINISHED, PRUNED, FinishedTrial, Watch
+from dcpcse.utils.errors import UserError
+
+pytest.importorskip("optuna")
+
+WORDS = [
+    "flute",
+    "garden",
+    "dog",
+    "grass",
+    "committee",
+    "spring",
+    "rain",
+    "train",
+    "coast",
+    "bridge",
+    "storm",
+    "village",
+    "key",
+    "onion",
+    "board",
+    "bank",
+]
+QUICK = {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 16, "use_cpu": True}
+
+
+def pairs(count, seed=0):
+    """Pairs of texts that share two of three words, so that there is something to learn and to find."""
+    random = np.random.default_rng(seed)
+    drawn = [random.choice(WORDS, 3, replace=False) for _ in range(count)]
+    return [(f"{a} {b} {c} {i}", f"the {c} {a} of {i}") for i, (a, b, c) in enumerate(drawn)]
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """few(n): n settings in place of all."""
+
+    every = tried.PROMPTS
+
+    def first(count):
+        monkeypatch.setattr(tried, "PROMPTS", every[:count])
+
+    first(3)
+    return first
+
+
+@pytest.fixture
+def adapt(tiny, tmp_path):
+    def call(data, folder="out", encoder=None, **options):
+        place = {"output_dir": tmp_path / folder, "cache_dir": str(tmp_path / "cache")}
+        return dcpcse.adapt(encoder or tiny("bert"), data, **{**place, "show_progress": False, **QUICK, **options})
+
+    return call
+
+
+@pytest.fixture
+def st_encoder(tiny, tmp_path):
+    """A sentence-transformers folder with mean pooling, normalisation and a length of its own."""
+    folder = tmp_path / "st"
+    shutil.copytree(tiny("bert"), folder)
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(kinds.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 32, "pooling_mode": "mean"}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 24}))
+    return str(folder)
+
+
+# Planted trials: what is chosen, and by what
+
+
+class Planted:
+    """Trials with given dev scores, and encoders with given outcomes on the test part; it records what is measured."""
+
+    def __init__(self, monkeypatch, scores, gain=0.0, untouched=50.0, interrupted=None):
+        self.scores, self.gain, self.untouched, self.interrupted = scores, gain, untouched, interrupted
+        self.events = []
+        monkeypatch.setattr(run, "run_trial", self.trial)
+        monkeypatch.setattr(run, "measure", self.measure)
+        monkeypatch.setattr(run.SentenceEncoder, "load", lambda place, **options: place)
+        monkeypatch.setattr(run, "_move_model", lambda place, folder: self.events.append(("kept", place.name)))
+
+    def trial(self, setting, shared, parts, untouched, folder, watch):
+        number = int(folder.name)
+        folder.mkdir(parents=True)
+        if number == self.interrupted:
+            self.interrupted = None
+            raise KeyboardInterrupt
+        self.events.append(("trial", number))
+        scores = self.scores[number]
+        for step, score in scores.items():
+            watch.on_evaluate(None, _State(step), _State(step), {"eval_dev": score})
+        return FinishedTrial(setting, watch.outcome or FINISHED, dict(watch.scores), 100, 1.0)
+
+    def measure(self, model, of_part):
+        name = getattr(model, "name", "untouched")
+        self.events.append((of_part.part, name))
+        values = np.random.default_rng(1).random(of_part.size) / 2
+        return Outcome(of_part.part, "dev", self.untouched, values + (0 if name == "untouched" else self.gain))
+
+
+class _State:
+    def __init__(self, step):
+        self.global_step, self.max_steps = step, 100
+
+
+def test_the_choice_is_made_on_dev_alone_and_the_test_part_is_measured_once_at_the_end(adapt, few, monkeypatch):
+    planted = Planted(monkeypatch, [{20: 40.0}, {20: 55.0, 40: 70.0}, {20: 60.0, 40: 65.0}], gain=0.1)
+    found = adapt(pairs(300))
+    assert planted.events == [
+        *(("dev", "untouched"), ("trial", 0), ("trial", 1), ("trial", 2)),
+        *(("test", "untouched"), ("test", "001"), ("kept", "001")),
+    ]
+    assert found.verdict == GAIN
+    assert found.record["result"]["dev"] == {"untouched": 50.0, "adapted": 70.0}
+    assert found.record["result"]["step"] == 40
+    assert found.record["tried"] == 3
+    assert found.record["result"]["test"]["difference"]["value"] == pytest.approx(10.0)
+
+
+VERDICTS = {
+    "a gain": (300, 0.1, 60.0, GAIN),
+    "better on dev, but not surely on the test part": (300, 0.0, 60.0, NO_GAIN),
+    "better on the test part, but not on dev": (300, 0.1, 49.0, NO_GAIN),
+    "worse": (300, -0.1, 60.0, NO_GAIN),
+    "49 items": (245, 0.1, 60.0, TOO_FEW),
+    "50 items": (250, 0.1, 60.0, GAIN),
+}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("name", VERDICTS)
+def test_a_gain_is_claimed_only_if_dev_and_test_agree_and_the_test_is_large_enough(
+    name, keep, adapt, few, monkeypatch, tmp_path
+):
+    rows, gain, dev, verdict = VERDICTS[name]
+    planted = Planted(monkeypatch, [{20: dev}, {20: 10.0}, {20: 20.0}], gain=gain)
+    found = adapt(pairs(rows), keep=keep)
+    assert found.verdict == verdict
+    assert (("kept", "000") in planted.events) == (keep or verdict == GAIN)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["adapt.json"]
+    said = str(found)
+    assert ("keep your encoder as it is" in said) == (verdict == NO_GAIN)
+    assert ("50 are needed" in said) == (verdict == TOO_FEW)
+
+
+def test_an_interrupted_adaptation_is_resumed_from_its_finished_trials(adapt, few, monkeypatch, tmp_path):
+    scores = [{20: 61.0}, {20: 55.0}, {20: 60.0}]
+    planted = Planted(monkeypatch, scores, gain=0.1, interrupted=2)
+    with pytest.raises(KeyboardInterrupt, match="interrupted after 2 settings; repeat the call to resume"):
+        adapt(pairs(300))
+    record = json.loads((tmp_path / "out/adapt.json").read_text())
+    assert (record["state"], record["tried"], record["result"]) == ("interrupted", 2, None)
+    assert sorted(path.name for path in (tmp_path / "out/trials").iterdir()) == ["000"]
+    for other in ({"seed": 1}, {"minutes": 9}, {"data": pairs(299)}, {"temp": 0.3}):
+        with pytest.raises(UserError, match="an interrupted adaptation with another"):
+            adapt(**{"data": pairs(300), **other})
+    resumed = adapt(pairs(300))
+    assert [event for event in planted.events if event[0] == "trial"] == [("trial", 0), ("trial", 1), ("trial", 2)]
+    whole = adapt(pairs(300), folder="whole")
+    assert resumed.record["result"] == whole.record["result"]
+    assert [one["scores"] for one in resumed.record["trials"]] == [one["scores"] for one in whole.record["trials"]]
+    with pytest.raises(UserError, match="contains a finished adaptation"):
+        adapt(pairs(300))
+
+
+def test_an_interruption_before_the_first_trial_ends_leaves_a_record_only(adapt, few, monkeypatch, tmp_path):
+    Planted(monkeypatch, [], interrupted=0)
+    with pytest.raises(KeyboardInterrupt, match="after 0 settings"):
+        adapt(pairs(300))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["adapt.json"]
+
+
+def test_a_trial_below_the_median_is_pruned_also_after_resuming(adapt, few, monkeypatch):
+    few(5)
+    scores = [{20: 61.0}, {20: 63.0}, {20: 65.0}, {20: 62.0, 40: 90.0}, {20: 64.0}]
+    whole = [trial["outcome"] for trial in _trials(adapt, monkeypatch, scores, "whole")]
+    assert whole == [FINISHED, FINISHED, FINISHED, PRUNED, FINISHED]
+    planted = Planted(monkeypatch, scores, interrupted=3)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(pairs(300))
+    assert [trial["outcome"] for trial in adapt(pairs(300)).record["trials"]] == whole
+    assert planted.events.count(("trial", 3)) == 1
+
+
+def _trials(adapt, monkeypatch, scores, folder):
+    Planted(monkeypatch, scores)
+    return adapt(pairs(300), folder=folder).record["trials"]
+
+
+# Time
+
+
+def test_trials_that_do_not_fit_are_not_started(adapt, few, monkeypatch):
+    planted = Planted(monkeypatch, [{20: 40.0}] * 3)
+    one_second = planted.trial
+
+    def slow(setting, shared, *others):
+        trial = one_second(setting, shared, *others)
+        return FinishedTrial(setting, FINISHED, trial.scores, shared["max_steps"], seconds=3601.0)
+
+    monkeypatch.setattr(run, "run_trial", slow)
+    assert adapt(pairs(300), minutes=60).record["tried"] == 1
+
+
+def test_a_training_stops_with_an_evaluation_when_there_is_no_time_for_a_step():
+    now = time.monotonic()
+    watch = Watch(Budget(100.0, started=now - 10), is_worse=lambda step, score: False)
+    control = _State(1)
+    control.should_evaluate = control.should_training_stop = False
+    watch.on_step_begin()
+    watch.on_step_end(None, _State(1), control)
+    assert not control.should_training_stop
+    watch._slowest = 95.0  # one step took longer than what is left
+    watch.on_step_end(None, _State(2), control)
+    assert control.should_evaluate
+    assert control.should_training_stop
+    assert watch.outcome == CUT
+
+
+def test_the_time_of_an_interrupted_call_and_of_the_end_counts():
+    budget = Budget(100.0, spent=30.0, reserved=20.0, started=time.monotonic() - 10)
+    assert budget.left == pytest.approx(40.0, abs=1)
+
+
+# Trainings
+
+
+def test_an_adapted_encoder_is_a_model_folder_and_the_same_after_an_interruption(
+    adapt, few, st_encoder, monkeypatch, tmp_path
+):
+    """Its representation is that of the encoder."""
+    few(2)
+    texts = [f"{text} {number}" for text, number in pairs(20)]
+    options = {"encoder": st_encoder, "keep": True, "learning_rate": 0.05}
+    whole = adapt(pairs(120), **options)
+    folder, untouched = tmp_path / "out", dcpcse.load(st_encoder, device="cpu")
+    model = dcpcse.load(folder, device="cpu")
+    assert (model.normalize, model.max_length, model.pooling, model.head) == (True, 24, "avg", None)
+    assert (model.encoder.position_offset, model.encoder.prompt.dropout.p) == (0, 0.0)
+    np.testing.assert_array_equal(model.encode(texts), whole.model.encode(texts))
+    assert not np.allclose(model.encode(texts), untouched.encode(texts), atol=1e-3)
+    assert {"adapt.json", "dcpcse.json", "run.yaml"} <= {path.name for path in folder.iterdir()}
+    assert not (folder / "trials").exists()
+    assert main(["info", str(folder)]) == 0
+
+    real, settings = run.run_trial, []
+
+    def interrupted_once(*args):
+        settings.append(args[0])
+        if len(settings) == 2:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(run, "run_trial", interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(pairs(120), folder="other", **options)
+    resumed = adapt(pairs(120), folder="other", **options)
+    assert settings == [settings[0], settings[1], settings[1]] != [settings[0]] * 3
+    assert resumed.record["result"] == whole.record["result"]
+    np.testing.assert_array_equal(resumed.model.encode(texts), model.encode(texts))
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+NOT_KEPT = {
+    "a prompt": (
+        lambda folder: (folder / "config_sentence_transformers.json").write_text(
+            json.dumps({"prompts": {"q": "query: "}, "default_prompt_name": "q"})
+        ),
+        "the text 'query: ' before each sentence",
+    ),
+    "lower case": (lambda folder: edit(folder / "sentence_bert_config.json", do_lower_case=True), "do_lower_case"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_KEPT)
+def test_an_encoder_whose_representation_cannot_be_kept_is_refused_and_nothing_is_left(
+    name, adapt, tiny, st_encoder, tmp_path
+):
+    change, message = NOT_KEPT[name]
+    tokenizer = tmp_path / "st/tokenizer.json"
+    tokenizer.write_text(
+        tokenizer.read_text()
+        .replace('"lowercase":true', '"lowercase":false')
+        .replace('"lowercase": true', '"lowercase": false')
+    )
+    change(tmp_path / "st")
+    with pytest.raises(UserError, match=message):
+        adapt(pairs(120), encoder=st_encoder)
+    assert not (tmp_path / "out").exists()
+
+
+def test_shuffled_pairs_are_not_called_a_gain(adapt, few):
+    few(1)
+    rows = pairs(300)
+    others = np.random.default_rng(3).permutation([positive for _, positive in rows])
+    found = adapt([(anchor, str(other)) for (anchor, _), other in zip(rows, others, strict=True)])
+    assert found.verdict == NO_GAIN
+
+
+def test_without_a_dev_score_nothing_is_claimed(adapt, few, monkeypatch, tmp_path):
+    Planted(monkeypatch, [{}, {}, {}])
+    found = adapt(pairs(300))
+    assert found.verdict == NOT_TRIED
+    assert not found.is_gain
+    assert found.model is None
+    assert "keep your encoder as it is" in str(found)
+    assert json.loads((tmp_path / "out/adapt.json").read_text())["result"]["verdict"] == NOT_TRIED
+
+
+def test_the_command_prints_the_figures_and_ends_with_0_without_a_gain(tiny, few, tmp_path, capsys, caplog):
+    few(1)
+    caplog.set_level(logging.INFO, "dcpcse")
+    rows = ["anchor,positive,score", *(f"{a},{b},{i % 5}" for i, (a, b) in enumerate(pairs(120)))]
+    (tmp_path / "scored.csv").write_text("\n".join(rows) + "\n")
+    options = f"--max_steps 1 --cache_dir {tmp_path} --use_cpu".split()
+    place = str(tmp_path / "out")
+    assert main(["adapt", tiny("bert"), str(tmp_path / "scored.csv"), "--output_dir", place, "--", *options]) == 0
+    said = capsys.readouterr().out
+    assert "Spearman x 100" in said
+    assert "too few to tell: the test part has 24 pairs, and 50 are needed" in said
+    assert "scored pairs: 72 rows to train, 24 rows to choose (dev), 24 rows to test" in caplog.text
+    assert "setting 1 of 1 (tuning deep, " in caplog.text
