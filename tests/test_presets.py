@@ -63,6 +63,7 @@ def test_the_published_options_reach_the_arguments(name, tmp_path):
     (model, data, arguments), given = parse_training(["--preset", name, "--output_dir", str(tmp_path)])
     options = presets.load_preset(name).options
     assert set(options) <= given
+    assert arguments.learning_rate and arguments.per_device_train_batch_size  # no default of a method is filled in
     assert all(isinstance(note, str) for note in presets.load_preset(name).notes)  # a colon makes a mapping
     for holder in (model, data, arguments):
         for option in set(options) & set(vars(holder)):

@@ -45,6 +45,7 @@ def test_the_command_of_an_example_script_parses(script):
     assert model.model_name_or_path in ("bert-base-uncased", "roberta-large")
     assert data.train_file.startswith("data/")
     assert (arguments.per_device_train_batch_size, arguments.eval_steps) == (256, 125)
+    assert arguments.learning_rate == (3e-2 if "unsup" in script else 5e-3)
 
 
 @pytest.mark.parametrize(

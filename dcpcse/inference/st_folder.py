@@ -37,6 +37,14 @@ def modules_folder(name: str, options: LoadOptions) -> Path | None:
     return hub.download_files(name, [MODULES, MODEL_CONFIG, *SENTENCE_CONFIGS, *own], options)
 
 
+def is_sentence_encoder(name: str, options: LoadOptions) -> bool:
+    """Return whether an encoder was trained for sentences already, by the files of sentence-transformers beside it."""
+    files = (MODULES, MODEL_CONFIG)
+    if not hub.is_hub_id(name):
+        return any((Path(name) / file).is_file() for file in files)
+    return hub.download_first(name, files, options) is not None
+
+
 def prepare_texts(model: SentenceEncoder, texts: TextSettings, *, templated: bool) -> None:
     """Prepare texts as sentence-transformers does: lower case, default prompt, maximum length."""
     if texts.lower_case:

@@ -10,6 +10,7 @@ import pkgutil
 from dcpcse.data.augmentations import Augmentation
 from dcpcse.data.views import View, sentence_pair_views
 from dcpcse.methods.building import contrastive, sentence_encoder
+from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import (
     METHODS,
     Adversary,
@@ -35,6 +36,7 @@ __all__ = [
     "Need",
     "ParameterGroup",
     "PrototypeOptions",
+    "Recipe",
     "UserError",
     "View",
     "arguments_class",

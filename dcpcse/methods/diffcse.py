@@ -6,6 +6,7 @@ from typing import Any
 from dcpcse.data.columns import CLASS
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import Method, register
 from dcpcse.methods.shared.replaced_tokens import CrtdOptions, crtd_defaults, with_crtd
 
@@ -20,7 +21,15 @@ CITATION = (
 )
 
 
-@register("diffcse", citation=CITATION, labels=(CLASS,), defaults=_defaults, options=CrtdOptions)
+# The learning rate is that of the public script for single sentences.
+@register(
+    "diffcse",
+    citation=CITATION,
+    labels=(CLASS,),
+    defaults=_defaults,
+    options=CrtdOptions,
+    recipes={"full": Recipe(7e-6)},
+)
 def diffcse(backbone: Backbone, args: ModelArguments, columns: Sequence[str]) -> Method:
     """Build DiffCSE: SimCSE's loss and replaced-token detection. The discriminator is not saved."""
     return with_crtd(backbone, args, columns)

@@ -4,7 +4,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import METHOD_NAME
 from dcpcse.losses import Loss, Term
-from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.arguments import TUNINGS, ModelArguments
+from dcpcse.methods.recipes import RECIPES, Recipe
 from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.live_runs import read_beside_training
@@ -113,7 +114,8 @@ class Entry:
 
     build: the function that builds the method. defaults: the function that returns values for options that were left
     out. parts: the dataclasses of the options that only this method or few methods have. citation: the paper that
-    introduced the method. labels: which of the columns `label`, `score` and `class` the method uses.
+    introduced the method. labels: which of the columns `label`, `score` and `class` the method uses. recipes: tuning →
+    the learning rate and the batch size where those of `RECIPES` do not suit the method.
     """
 
     build: Builder
@@ -121,6 +123,7 @@ class Entry:
     parts: tuple[type, ...] = ()
     citation: str | None = None
     labels: tuple[str, ...] = ()
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
 
     @property
     def options(self) -> frozenset[str]:
@@ -138,6 +141,7 @@ def register(
     defaults: Defaults | None = None,
     citation: str | None = None,
     labels: Sequence[str] = (),
+    recipes: Mapping[str, Recipe] | None = None,
     **fixed: Any,
 ) -> Callable[[Builder], Builder]:
     """Return a decorator that registers a function (backbone, args, columns) → `Method` as `--method NAME`.
@@ -148,10 +152,12 @@ def register(
     values that depend on other options or on the columns of the data; they take precedence over `fixed`. A dataclass
     of options may also have a method `defaults(columns)`, which is called after all these values are filled in.
     citation: the paper, for the model card. labels: the columns that the method uses besides the sentences: `label`,
-    `score`, `class` or several of them. Of rows with classes, columns also has `positive`.
+    `score`, `class` or several of them. Of rows with classes, columns also has `positive`. recipes: tuning → the
+    learning rate and the batch size of a run whose user gives none, where those of `dcpcse.methods.recipes.RECIPES` do
+    not suit the method.
 
     Raises ValueError if the name of the method is invalid or already registered, if the name of an option is taken or
-    unknown, or if an option has a default other than None.
+    unknown, if a tuning is unknown, or if an option has a default other than None.
     """
     parts = options if isinstance(options, tuple) else (options,)
 
@@ -166,7 +172,11 @@ def register(
         if unknown := sorted(set(fixed) - known):
             hint = did_you_mean(unknown[0], known)
             raise ValueError(f"register({name!r}, {unknown[0]}=...): unknown option{hint and '; ' + hint}")
-        METHODS[name] = Entry(builder, _with_fixed(defaults, fixed), parts, citation, tuple(labels))
+        if unknown := sorted(set(recipes or {}) - set(TUNINGS)):
+            raise ValueError(
+                f"register({name!r}, recipes=...): unknown tuning {unknown[0]!r}; use {', '.join(TUNINGS)}"
+            )
+        METHODS[name] = Entry(builder, _with_fixed(defaults, fixed), parts, citation, tuple(labels), recipes or {})
         return builder
 
     return decorator
@@ -219,6 +229,16 @@ def find_method(method: str | Builder) -> tuple[str, Entry]:
     return name, Entry(method, _with_fixed(None, fixed), labels=(LABEL, SCORE, CLASS))
 
 
+def recipe_of(entry: Entry | None, tuning: str | None) -> Recipe:
+    """Return the learning rate and the batch size for a method that trains these parameters.
+
+    entry: None for a method that is not registered. tuning: a key of `RECIPES`; None for a method that does not say
+    what it trains, whose learning rate is that of an encoder, the lowest.
+    """
+    own = entry.recipes if entry else {}
+    return {**RECIPES, **own}[tuning or "full"]
+
+
 def _with_fixed(defaults: Defaults | None, fixed: Mapping[str, Any]) -> Defaults:
     return lambda args, columns: {**fixed, **(defaults(args, columns) if defaults else {})}
 
@@ -230,14 +250,14 @@ def _require_valid_options(part: type, replaced: str) -> None:
     """
     others = option_parts(without=replaced)
     taken = {field.name: known.__module__ for known in (ModelArguments, *others) for field in fields(known)}
-    for field in fields(part):
-        if part not in others and field.name in taken:
+    for one in fields(part):
+        if part not in others and one.name in taken:
             raise ValueError(
-                f"the option --{field.name} of {part.__module__} already exists in {taken[field.name]}; rename it"
+                f"the option --{one.name} of {part.__module__} already exists in {taken[one.name]}; rename it"
             )
-        if field.default is not None:
+        if one.default is not None:
             raise ValueError(
-                f"the option --{field.name} must be None by default; set its value in register(..., {field.name}=...)"
+                f"the option --{one.name} must be None by default; set its value in register(..., {one.name}=...)"
             )
 
 

@@ -12,6 +12,7 @@ from dcpcse.losses.cosine_regression import CosineRegression
 from dcpcse.losses.pair_classification import classified_pairs
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import pair_method
+from dcpcse.methods.recipes import Recipe
 from dcpcse.methods.registry import DEFAULTS, Method, register
 from dcpcse.methods.shared.prototypes import PROTOTYPES, PrototypeOptions, prototypes_of
 from dcpcse.utils.errors import UserError
@@ -55,6 +56,7 @@ CITATION = "Reimers and Gurevych, *Sentence-BERT: Sentence Embeddings using Siam
     options=(SBERTOptions, PrototypeOptions),
     defaults=_defaults,
     labels=LABELS,
+    recipes={"full": Recipe(2e-5, batch_size=16)},  # section 3.1 of the paper
     tuning="full",
     pooler_type="avg",
 )

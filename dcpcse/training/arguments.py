@@ -115,14 +115,16 @@ MAX_EPOCHS, MAX_LEARNING_RATE = 1_000_000, 1e38
 class TrainingArguments(transformers.TrainingArguments):
     """Options of a run: those of transformers' Trainer, and further options of train.py.
 
-    Differences from transformers: `optim` is `adamw_torch`, losses that are not finite stop a run, batches of the
-    evaluation contain 128 sentences, and `metric_for_best_model` is a score of the evaluation data, by default the
-    first one. Options that would change the meaning of a contrastive loss are refused. Raises UserError for values
-    that are not allowed.
+    Differences from transformers: `learning_rate` and `per_device_train_batch_size` depend on the method, what it
+    trains and the encoder, unless they are given; `optim` is `adamw_torch`, losses that are not finite stop a run,
+    batches of the evaluation contain 128 sentences, and `metric_for_best_model` is a score of the evaluation data, by
+    default the first one. Options that would change the meaning of a contrastive loss are refused. Raises UserError
+    for values that are not allowed.
     """
 
     given = frozenset()  # names of the options that were set, to tell which have no effect; not an option itself
     is_resolved = False  # set by `resolve_arguments`
+    filled = frozenset()  # names of the options that `fill_recipe` has filled in
 
     _argument_group_name = "further options of transformers.TrainingArguments"
 
@@ -178,6 +180,12 @@ class TrainingArguments(transformers.TrainingArguments):
         "Which rows are a batch: random, or no_duplicates (no two rows with a common sentence in any column or of one "
         "class, over all processes; rows that do not fit wait for a later batch).",
         choices=list(BATCH_SAMPLERS),
+    )
+    learning_rate: float | None = option(
+        None, "Highest learning rate. Default: depends on --method, --tuning and the encoder."
+    )
+    per_device_train_batch_size: int | None = option(
+        None, "Training examples per device in a batch. Default: depends on --method and --tuning."
     )
     max_steps: int = option(-1, "Number of optimiser steps; it overrides --num_train_epochs. -1: train by epochs.")
     per_device_eval_batch_size: int = option(128, "Maximum batch size in sentences when dev sets are encoded.")
@@ -252,7 +260,8 @@ class TrainingArguments(transformers.TrainingArguments):
         for name in ("seed", "data_seed"):
             require_seed(name, getattr(self, name))
         bounds = f"in (0, {MAX_LEARNING_RATE:g}]"
-        require(0 < self.learning_rate <= MAX_LEARNING_RATE, "--learning_rate", self.learning_rate, bounds)
+        rate = self.learning_rate
+        require(rate is None or 0 < rate <= MAX_LEARNING_RATE, "--learning_rate", rate, bounds)
         for name in ("adam_beta1", "adam_beta2"):
             require(0 <= getattr(self, name) < 1, f"--{name}", getattr(self, name), "in [0, 1)")
         if self.dataloader_persistent_workers and not self.dataloader_num_workers:

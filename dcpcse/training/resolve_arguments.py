@@ -151,7 +151,8 @@ def _require_installed(run: TrainingArguments) -> None:
 def _require_schedule(run: TrainingArguments) -> None:
     """Raise UserError if the learning rate schedule cannot be created or advanced with these options."""
     name = getattr(run.lr_scheduler_type, "value", run.lr_scheduler_type)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=run.learning_rate)
+    # A learning rate that is not given is filled in later (`dcpcse.training.setup.fill_recipe`).
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=run.learning_rate or 1.0)
     try:
         schedule = transformers.get_scheduler(
             run.lr_scheduler_type, optimizer, run.get_warmup_steps(100), 100, run.lr_scheduler_kwargs or {}

@@ -30,12 +30,12 @@ from dcpcse.encoders.backbones import (
 )
 from dcpcse.encoders.base_facts import configuration, training_configuration
 from dcpcse.encoders.storage import hub
-from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.methods import Method, arguments_class, build_resolved, fill_defaults
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import code_digest
-from dcpcse.methods.registry import Builder, find_method, require_complete
+from dcpcse.methods.registry import Builder, find_method, recipe_of, require_complete
 from dcpcse.training.arguments import DataArguments, TrainingArguments
+from dcpcse.training.fitting_options import fill_recipe, load_options
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS
 from dcpcse.training.validate_setup import require_data, require_distinct_rows, require_fitting, require_shardable
@@ -165,12 +165,13 @@ def build(
     model, method: as in `dcpcse.Trainer`. options: result of `model_options`. Raises UserError if they do not fit.
     """
     columns, dataset = make_examples(data, run.seed) if data else (["anchor"], None)
-    if data:
-        require_data(data, options, run)
-        require_distinct_rows(dataset, run)
     entry = None if isinstance(method, Method) else find_method(method)[1]
     if entry:
         options = fill_defaults(options, columns, entry)
+    fill_recipe(run, recipe_of(entry, options.tuning), options)
+    if data:
+        require_data(data, options, run)
+        require_distinct_rows(dataset, run)
     require_shardable(options, run)
     if run.gradient_cache_chunk:
         require_repeatable(run)
@@ -199,7 +200,7 @@ def build(
 
 def load_encoder(args: ModelArguments) -> Backbone:
     """Load the encoder, with a masked-LM head if the MLM loss or --org_mlp needs it."""
-    options = LoadOptions.from_args(args.cache_dir, args.use_auth_token, args.model_revision)
+    options = load_options(args)
     hub.require_known(args.model_name_or_path, options)
     return load_backbone(
         args.model_name_or_path,

@@ -60,7 +60,8 @@ def require_enough(data: TrainingData, run: TrainingArguments) -> None:
     columns = f"{', '.join(data.columns)}{f' ({labels})' if labels else ''}"
     logger.info("training data: %s rows; columns %s", f"{rows:,}", columns)
     if rows < batch:
-        logger.warning("%d examples are fewer than a batch of %d; every batch contains all of them", rows, batch)
+        level = logging.INFO if "per_device_train_batch_size" in run.filled else logging.WARNING
+        logger.log(level, "%d examples are fewer than a batch of %d; every batch contains all of them", rows, batch)
 
 
 def warn_of_duplicates(data: TrainingData, run: TrainingArguments) -> None:

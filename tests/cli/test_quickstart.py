@@ -104,6 +104,12 @@ def test_it_trains_measures_and_says_what_won(options, tiny, few, short, tmp_pat
     assert ("triplets.csv" in repeated) == ("--seed 3" in repeated) == bool(options)
 
 
+def test_the_trainings_give_their_learning_rate_and_batch():
+    """So that no default of a method is filled in."""
+    assert all("learning_rate" in row for row in quickstart.ROWS.values())
+    assert "per_device_train_batch_size" in quickstart.COMMON
+
+
 def test_an_interruption_gives_advice_that_quickstart_can_follow(tiny, few, short, tmp_path, monkeypatch, capfd):
     step = Trainer.training_step
 

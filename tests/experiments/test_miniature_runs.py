@@ -112,6 +112,7 @@ def test_every_variant_is_accepted_by_the_commands_that_it_becomes(tmp_path):
             (words,) = plan.measurement(variant, 0, 1e-3).commands
             (model, _, run), given = parse_training(words[1:])
             assert (model.method, run.learning_rate, run.max_steps) == (variant.method, 1e-3, TINY.steps)
+            assert run.per_device_train_batch_size == TINY.batch
             assert set(variant.options) <= given
             assert VARIANTS[variant.family].search is None
         else:

@@ -151,6 +151,7 @@ def test_every_row_with_a_recipe_becomes_commands_that_are_understood(name, sett
     assert (steps > 0) == (examples > 0) == (row.preset is not None)
     trainings = {step: parse_training(words)[0] for step, words in unit.steps.items() if command_of(step) == "train"}
     assert all(run.seed == 3 for _, _, run in trainings.values())
+    assert all(run.learning_rate and run.per_device_train_batch_size for _, _, run in trainings.values())
     if "start" in trainings:
         assert trainings["train"][0].model_name_or_path == trainings["start"][2].output_dir
     if row.measured:

@@ -1,0 +1,165 @@
+"""The learning rate and the batch size of a run whose user gives none."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import transformers
+
+import dcpcse
+from dcpcse.encoders.backbones import load_backbone
+from dcpcse.methods import METHODS, build_method, fill_defaults, model_arguments, register
+from dcpcse.methods.arguments import TUNINGS
+from dcpcse.methods.recipes import RECIPES, Recipe
+from dcpcse.methods.registry import recipe_of
+from dcpcse.utils import presets
+
+QUIET = {"use_cpu": True, "report_to": "none", "max_steps": 1, "save_strategy": "no"}
+MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+]
+
+
+@pytest.fixture
+def as_sentence_encoder(tiny, tmp_path):
+    """A tiny encoder with the files of sentence-transformers: as_sentence_encoder(pooling mode, kind)."""
+
+    def make(mode: str = "mean", kind: str = "bert") -> str:
+        folder = tmp_path / f"sentence-{mode}-{kind}"
+        shutil.copytree(tiny(kind), folder)
+        (folder / "modules.json").write_text(json.dumps(MODULES), encoding="utf-8")
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": mode}), encoding="utf-8")
+        return str(folder)
+
+    return make
+
+
+def filled(model, sentences, folder: Path, method="dcpcse", given=None, **options) -> tuple[float, int]:
+    args = dcpcse.TrainingArguments(str(folder), **QUIET, **(given or {}))
+    trainer = dcpcse.Trainer(model, method, args, sentences, **options)
+    assert trainer.run_options["learning_rate"] == args.learning_rate  # as run.yaml and checkpoints record it
+    assert trainer.run_options["per_device_train_batch_size"] == args.per_device_train_batch_size
+    return args.learning_rate, args.per_device_train_batch_size
+
+
+def test_every_tuning_has_a_recipe():
+    assert set(RECIPES) == set(TUNINGS)
+
+
+def test_the_table_of_the_documentation_is_that_of_the_code():
+    text = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8")
+    own = {(tuning, name): one for name, entry in METHODS.items() for tuning, one in entry.recipes.items()}
+    for tuning in TUNINGS:
+        other = "every other one" if any(tuning == of for of, _ in own) else "every one"
+        own[tuning, other] = RECIPES[tuning]
+    rows = re.findall(r"^\| `(\w+)` \| `?([\w ]+?)`? \| (\S+) \| (\S+) \| (\d+) \|$", text, re.MULTILINE)
+    shown = {(tuning, name): tuple(map(float, rest)) for tuning, name, *rest in rows}
+    rates = {place: [one.rate(sentence_encoder=kind) for kind in (False, True)] for place, one in own.items()}
+    assert shown == {place: (*rates[place], one.batch_size) for place, one in own.items()}
+
+
+FOR_LONG_TRAININGS = ("consert/", "promptbert/unsup-optiprompt")
+"""Presets whose learning rates, 5e-7 and 3e-5 for input vectors, would change nothing in a short training."""
+
+
+@pytest.mark.parametrize("name", [one for one in presets.names() if "/unsup" in one or "/nli" in one])
+def test_a_recipe_is_near_the_published_setting(name):
+    """Within a factor of three: the learning rates of the papers differ that much between encoders."""
+    options = presets.load_preset(name).options
+    model = fill_defaults(model_arguments(method=options["method"], tuning=options.get("tuning")), None)
+    recipe = recipe_of(METHODS[model.method], model.tuning)
+    assert recipe.batch_size <= options["per_device_train_batch_size"]
+    if not name.startswith(FOR_LONG_TRAININGS):
+        assert 1 / 3.01 <= recipe.learning_rate / options["learning_rate"] <= 3.01
+
+
+FILLED = {
+    "deep prompts": ({}, (3e-2, 64)),
+    "shallow prompts": ({"method": "scpcse"}, (1e-3, 64)),
+    "an encoder": ({"method": "simcse"}, (3e-5, 64)),
+    "deep prompts of another method": ({"method": "simcse", "tuning": "deep"}, (3e-2, 64)),
+    "a method with a rate of its own": ({"method": "promptbert"}, (1e-5, 64)),
+    "the same with prompts": ({"method": "promptbert", "tuning": "shallow"}, (1e-3, 64)),
+    "only the batch": ({"given": {"learning_rate": 0.5}}, (0.5, 64)),
+    "only the rate": ({"given": {"per_device_train_batch_size": 4}}, (3e-2, 4)),
+    "transformers' defaults, if they are given": (
+        {"given": {"learning_rate": 5e-5, "per_device_train_batch_size": 8}},
+        (5e-5, 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_what_is_not_given_follows_method_and_tuning(name, tiny, sentences, tmp_path, caplog):
+    options, expected = FILLED[name]
+    with caplog.at_level("INFO", logger="dcpcse"):
+        assert filled(tiny("bert"), sentences, tmp_path, **options) == expected
+    said = [line for line in caplog.messages if "filled in" in line]
+    given = options.get("given", {})
+    assert len(said) == (len(given) < 2)
+    assert all(name not in line for line in said for name in given)
+    assert not caplog.messages or not any("sentence encoder" in line for line in caplog.messages)
+
+
+def test_a_sentence_encoder_has_a_rate_of_its_own(as_sentence_encoder, sentences, tmp_path, caplog):
+    folder = as_sentence_encoder()
+    with caplog.at_level("INFO", logger="dcpcse"):
+        assert filled(folder, sentences, tmp_path) == (RECIPES["deep"].on_sentence_encoder, 64)
+    (rates,) = [line for line in caplog.messages if "filled in" in line]
+    assert rates == (
+        'learning_rate 0.005 and per_device_train_batch_size 64: filled in, as the default of method="dcpcse" with '
+        'tuning="deep" on an encoder that was trained for sentences'
+    )
+    (Path(folder) / "modules.json").unlink()
+    (Path(folder) / "config_sentence_transformers.json").write_text("{}", encoding="utf-8")
+    assert filled(folder, sentences, tmp_path) == (RECIPES["deep"].on_sentence_encoder, 64)
+    assert filled(folder, sentences, tmp_path, "simcse") == (3e-5, 64)
+
+
+def test_arguments_of_two_trainers_are_filled_in_twice(tiny, sentences, tmp_path):
+    args = dcpcse.TrainingArguments(str(tmp_path), **QUIET)
+    dcpcse.Trainer(tiny("bert"), "dcpcse", args, sentences)
+    assert args.learning_rate == 3e-2
+    dcpcse.Trainer(tiny("bert"), "simcse", args, sentences)
+    assert args.learning_rate == 3e-5
+    args = dcpcse.TrainingArguments(str(tmp_path), **QUIET)
+    args.learning_rate = 1e-4  # given later
+    dcpcse.Trainer(tiny("bert"), "simcse", args, sentences)
+    assert (args.learning_rate, args.per_device_train_batch_size) == (1e-4, 64)
+
+
+def test_other_forms_of_arguments_methods_and_encoders_are_filled_in(tiny, sentences, tmp_path):
+    plain = transformers.TrainingArguments(str(tmp_path), **QUIET)
+    trainer = dcpcse.Trainer(tiny("bert"), "dcpcse", plain, sentences)
+    assert (trainer.args.learning_rate, trainer.args.per_device_train_batch_size) == (3e-2, 64)
+    built = build_method(load_backbone(tiny("bert")), model_arguments(pre_seq_len=2), ["anchor"])
+    assert filled(None, sentences, tmp_path, built) == (3e-2, 64)
+    assert filled(load_backbone(tiny("bert")), sentences, tmp_path) == (3e-2, 64)
+
+    def mine(backbone, args, columns):
+        return METHODS["dcpcse"].build(backbone, args, columns)
+
+    assert filled(tiny("bert"), sentences, tmp_path, mine) == (3e-2, 64)
+    assert filled(tiny("bert"), None, tmp_path) == (3e-2, 64)  # a trainer that only evaluates
+
+
+def test_few_examples_are_no_warning_unless_the_batch_was_asked_for(tiny, sentences, tmp_path, caplog):
+    filled(tiny("bert"), sentences, tmp_path)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    filled(tiny("bert"), sentences, tmp_path, given={"per_device_train_batch_size": 64})
+    assert "12 examples are fewer than a batch of 64" in caplog.text
+
+
+def test_a_method_of_ones_own_has_recipes_for_known_tunings_only(methods_of_this_test):
+    @register("own", tuning="deep", recipes={"deep": Recipe(0.5, 7)})
+    def own(backbone, args, columns): ...
+
+    assert recipe_of(METHODS["own"], "deep") == Recipe(0.5, 7)
+    assert recipe_of(METHODS["own"], "full") == RECIPES["full"] == recipe_of(None, None)
+    with pytest.raises(ValueError, match=r"register\('other', recipes=...\): unknown tuning 'depe'; use full, deep"):
+        register("other", recipes={"depe": Recipe(0.5)})(own)
