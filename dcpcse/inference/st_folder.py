@@ -18,7 +18,10 @@ from dcpcse.encoders.storage.st_modules import (
     DenseSettings,
     PoolingSettings,
     TextSettings,
+    encoder_folder,
     read_modules,
+    read_pooling_settings,
+    read_text_settings,
 )
 from dcpcse.utils.console import notify
 from dcpcse.utils.errors import UserError
@@ -43,6 +46,18 @@ def is_sentence_encoder(name: str, options: LoadOptions) -> bool:
     if not hub.is_hub_id(name):
         return any((Path(name) / file).is_file() for file in files)
     return hub.download_first(name, files, options) is not None
+
+
+def read_representation(name: str, options: LoadOptions) -> PoolingSettings | None:
+    """Return how a sentence-transformers model represents a sentence; None for other encoders.
+
+    Raises UserError if its modules cannot be reproduced.
+    """
+    if (folder := modules_folder(name, options)) is None:
+        return None
+    modules = read_modules(folder)
+    texts = read_text_settings(folder, encoder_folder(folder, modules))
+    return read_pooling_settings(folder, modules, texts.prefix)
 
 
 def prepare_texts(model: SentenceEncoder, texts: TextSettings, *, templated: bool) -> None:
@@ -81,9 +96,7 @@ def settle_modules(model: SentenceEncoder, after: PoolingSettings) -> None:
         model.head, model.head_at_inference = DenseLayers(layers, [one.activation for one in after.dense]), True
         model.requires_grad_(False).eval()
     model.normalize = after.normalize
-    parts = [f"{after.title} pooling", *(f"dense layer ({one.activation})" for one in after.dense)]
-    parts += ["normalised"] if after.normalize else []
-    parts += [f"at most {model.max_tokens} tokens"]
+    parts = [str(after), f"at most {model.max_tokens} tokens"]
     parts += [f"after the text {model.text_prefix!r}"] if model.text_prefix else []
     notify(f"representation: {', '.join(parts)}, as {MODULES} says")
 

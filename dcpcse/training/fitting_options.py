@@ -1,7 +1,10 @@
-"""Fill in the learning rate and the batch size that fit the method and the encoder."""
+"""Options that fit the method and the encoder: the learning rate and batch size that a run takes, and advice."""
 
+from dcpcse.encoders.pooling import POOLERS
+from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.storage.load_options import LoadOptions
-from dcpcse.inference.st_folder import is_sentence_encoder
+from dcpcse.encoders.storage.manifest import MODULES
+from dcpcse.inference.st_folder import is_sentence_encoder, read_representation
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.recipes import Recipe
 from dcpcse.training.arguments import TrainingArguments
@@ -43,3 +46,33 @@ def _is_sentence_encoder(model: ModelArguments) -> bool:
 def load_options(model: ModelArguments) -> LoadOptions:
     """Return the options with which the encoder is loaded."""
     return LoadOptions.from_args(model.cache_dir, model.use_auth_token, model.model_revision)
+
+
+def advise_on_representation(model: SentenceEncoder, given: ModelArguments) -> None:
+    """Say which options fit an encoder whose folder has the modules of sentence-transformers.
+
+    Nothing is said if the options fit already, or if the user has chosen others. model: what is trained. given: the
+    options of the model as the user gave them.
+    """
+    name = model.source.name_or_path
+    try:
+        own = read_representation(name, load_options(given))
+    except UserError:  # settings that cannot be reproduced here
+        return
+    if own is not None and (words := fitting_options(model, given, own.pooling)):
+        notify(f"{name} is a sentence encoder ({own}, as {MODULES} says); {words} starts from that")
+
+
+def fitting_options(model: SentenceEncoder, given: ModelArguments, pooling: str) -> str:
+    """Return the options that fit an encoder that was trained for sentences, as words of a command line.
+
+    Options that the user has given, or that have no effect, are left out. model: what is trained. pooling: the pooler
+    with which the encoder was trained.
+    """
+    found = []
+    own, other = POOLERS[model.pooling], POOLERS[pooling]
+    if given.pooler_type is None and not model.templates and (own.layers, own.reduce) != (other.layers, other.reduce):
+        found.append(f"--pooler_type {pooling}")
+    if given.position_offset is None and model.encoder.position_offset:
+        found.append("--position_offset 0")
+    return " ".join(found)

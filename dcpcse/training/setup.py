@@ -35,7 +35,7 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.plugins import code_digest
 from dcpcse.methods.registry import Builder, find_method, recipe_of, require_complete
 from dcpcse.training.arguments import DataArguments, TrainingArguments
-from dcpcse.training.fitting_options import fill_recipe, load_options
+from dcpcse.training.fitting_options import advise_on_representation, fill_recipe, load_options
 from dcpcse.training.gradient_cache import require_repeatable
 from dcpcse.training.resolve_arguments import HUB_OPTIONS
 from dcpcse.training.validate_setup import require_data, require_distinct_rows, require_fitting, require_shardable
@@ -165,6 +165,7 @@ def build(
     model, method: as in `dcpcse.Trainer`. options: result of `model_options`. Raises UserError if they do not fit.
     """
     columns, dataset = make_examples(data, run.seed) if data else (["anchor"], None)
+    given = options
     entry = None if isinstance(method, Method) else find_method(method)[1]
     if entry:
         options = fill_defaults(options, columns, entry)
@@ -180,6 +181,8 @@ def build(
         code = code_digest(entry.build)
         backbone = _unchanged(model) if isinstance(model, Backbone) else load_encoder(options)
         method = build_resolved(backbone, options, columns, entry)
+        if data and run.do_train:
+            advise_on_representation(method.model, given)
     else:
         code = {"built method": _described(method)}
         require_complete(method, options.method, columns)

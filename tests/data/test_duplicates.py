@@ -105,7 +105,7 @@ def test_training_says_so_before_a_model_is_loaded(file, broken, tmp_path, caplo
     assert said == [
         f"{file}: of 5 rows, 1 repeat an earlier row (line 4), 1 have the same sentence as anchor and positive "
         f"(line 3), 1 have the same sentence as anchor and negative (line 5); 100.0 % of batches of "
-        f"8 contain a false negative (not with --batch_sampler no_duplicates); dcpcse doctor {file} shows more"
+        f"64 contain a false negative (not with --batch_sampler no_duplicates); dcpcse doctor {file} shows more"
     ]
 
 

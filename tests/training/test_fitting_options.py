@@ -1,4 +1,4 @@
-"""The learning rate and the batch size of a run whose user gives none."""
+"""The learning rate and the batch size of a run whose user gives none, and the options that fit a sentence encoder."""
 
 import json
 import re
@@ -106,7 +106,9 @@ def test_what_is_not_given_follows_method_and_tuning(name, tiny, sentences, tmp_
     assert not caplog.messages or not any("sentence encoder" in line for line in caplog.messages)
 
 
-def test_a_sentence_encoder_has_a_rate_of_its_own(as_sentence_encoder, sentences, tmp_path, caplog):
+def test_a_sentence_encoder_has_a_rate_of_its_own_and_a_line_that_says_what_fits(
+    as_sentence_encoder, sentences, tmp_path, caplog
+):
     folder = as_sentence_encoder()
     with caplog.at_level("INFO", logger="dcpcse"):
         assert filled(folder, sentences, tmp_path) == (RECIPES["deep"].on_sentence_encoder, 64)
@@ -115,10 +117,48 @@ def test_a_sentence_encoder_has_a_rate_of_its_own(as_sentence_encoder, sentences
         'learning_rate 0.005 and per_device_train_batch_size 64: filled in, as the default of method="dcpcse" with '
         'tuning="deep" on an encoder that was trained for sentences'
     )
+    (advice,) = [line for line in caplog.messages if "is a sentence encoder" in line]
+    assert advice == (
+        f"{folder} is a sentence encoder (mean pooling, normalised, as modules.json says); "
+        'pooler_type="avg" position_offset 0 starts from that'
+    )
     (Path(folder) / "modules.json").unlink()
     (Path(folder) / "config_sentence_transformers.json").write_text("{}", encoding="utf-8")
     assert filled(folder, sentences, tmp_path) == (RECIPES["deep"].on_sentence_encoder, 64)
     assert filled(folder, sentences, tmp_path, "simcse") == (3e-5, 64)
+
+
+ADVICE = {
+    "prompts for [CLS]": ({}, 'pooler_type="avg" position_offset 0'),
+    "the pooler is given": ({"pooler_type": "cls"}, "position_offset 0"),
+    "the offset is given": ({"position_offset": 3}, 'pooler_type="avg"'),
+    "both are given": ({"pooler_type": "cls_before_pooler", "position_offset": 10}, None),
+    "no prompts": ({"method": "simcse"}, 'pooler_type="avg"'),
+    "a method that trains the mean": ({"method": "sbert"}, None),
+    "a template": ({"method": "promptbert"}, None),
+    "rotary positions": ({"kind": "modernbert"}, 'pooler_type="avg"'),
+    "an encoder that was trained by [CLS]": ({"mode": "cls"}, "position_offset 0"),
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_only_options_that_change_something_are_recommended(name, as_sentence_encoder, tmp_path, sentences, caplog):
+    options, expected = ADVICE[name]
+    options = dict(options)
+    folder = as_sentence_encoder(options.pop("mode", "mean"), options.pop("kind", "bert"))
+    data = [(a, b, c) for a, b, c in zip(sentences, sentences[1:], sentences[2:], strict=False)]
+    with caplog.at_level("INFO", logger="dcpcse"):
+        filled(folder, data if options.get("method") == "sbert" else sentences, tmp_path, **options)
+    said = [line for line in caplog.messages if "is a sentence encoder" in line]
+    assert [line.partition("); ")[2] for line in said] == ([f"{expected} starts from that"] if expected else [])
+
+
+def test_modules_of_other_code_are_no_error(as_sentence_encoder, sentences, tmp_path, caplog):
+    folder = as_sentence_encoder()
+    (Path(folder) / "modules.json").write_text('[{"type": "mine.Transformer", "path": ""}]', encoding="utf-8")
+    with caplog.at_level("INFO", logger="dcpcse"):
+        filled(folder, sentences, tmp_path)
+    assert not any("is a sentence encoder" in line for line in caplog.messages)
 
 
 def test_arguments_of_two_trainers_are_filled_in_twice(tiny, sentences, tmp_path):

@@ -80,6 +80,10 @@ class PoolingSettings:
     dense: tuple[DenseSettings, ...]
     normalize: bool
 
+    def __str__(self) -> str:
+        parts = [f"{self.title} pooling", *(f"dense layer ({one.activation})" for one in self.dense)]
+        return ", ".join([*parts, *(["normalised"] if self.normalize else [])])
+
 
 def read_modules(folder: Path) -> list[Module]:
     """Return the modules of a folder; raise UserError if modules.json is damaged or names a class of other code."""
