@@ -4,6 +4,7 @@ That healthy runs pass, of every method, option and number of processes, is what
 """
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -280,6 +281,28 @@ def test_gradients_that_may_be_zero_are_no_error(options, tiny, train, train_txt
     if options.get("method") == "d2cse":
         options = {**options, "generator_name": tiny("bert")}
     train(tiny("bert"), train_txt, max_steps=2, **options)
+
+
+# Nothing to learn
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"gradient_cache_chunk": 4}, {"method": "simcse", "learning_rate": 1e-5}],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_a_task_that_the_encoder_solves_is_warned_of_once(options, tiny, train, tmp_path, sentences, caplog):
+    """Pairs of a sentence with itself, without dropout: only the temperature decides how sure the encoder is."""
+    data, said = tmp_path / "pairs.csv", {}
+    data.write_text("a,b\n" + "".join(f'"{text}","{text}"\n' for text in sentences), encoding="utf-8")
+    encoder = tiny("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    for temperature in (1e-3, 1.0):
+        caplog.clear()
+        common = {"max_steps": 6, "per_device_train_batch_size": 12, "pooler_type": "avg", "learning_rate": 1e-3}
+        result = train(encoder, data, temp=temperature, **{**common, **options})
+        said[temperature] = [line for line in caplog.messages if "nothing to learn" in line]
+        assert (result.logged("loss")[0] < 1e-3 * math.log(12)) == (temperature == 1e-3)
+    assert (len(said[1e-3]), len(said[1.0])) == (1, 0)
 
 
 # Frozen weights

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from dcpcse.training.guards.collapse import LASTING, CollapseMonitor, effective_
 from dcpcse.training.guards.finite import FiniteCheck, Pass
 from dcpcse.training.guards.frozen_weights import frozen_digests
 from dcpcse.training.guards.gradient_flow import PATIENCE, GradientFlowCheck
+from dcpcse.training.guards.nothing_to_learn import NOISE, SOLVED, STEPS, NothingToLearnCheck
+from dcpcse.utils.console import worded
 from dcpcse.utils.errors import UserError
 
 # The effective rank
@@ -163,6 +166,72 @@ def test_it_is_asked_once():
     arrival.require()
     step.zero_grad()
     arrival.require()
+
+
+# Nothing to learn
+
+
+def steps_seen(losses, gradient: float = 1.0, candidates: int | None = 64, first: int = 1, **passes) -> list[str]:
+    """The warnings of steps with these losses, of a model with 100 weights that have this gradient."""
+    weight, said = nn.Parameter(torch.zeros(100)), []
+    method = SimpleNamespace(negatives=lambda batch: None if candidates is None else candidates * batch // 64 - 1)
+    check = NothingToLearnCheck(method, {"weight": weight})
+    with worded(lambda line: said.append(line) or line):
+        for number, loss in enumerate(losses, start=first):
+            weight.grad = torch.full_like(weight, gradient)
+            for terms in loss if isinstance(loss, list) else [loss]:
+                terms = terms if isinstance(terms, dict) else {"contrastive": terms}
+                check.observe(64, {name: torch.tensor(value) for name, value in terms.items()})
+            check.look(number, {"contrastive": 1.0, "mlm": 0.1}, has_gradient=passes.get("has_gradient", True))
+    return said
+
+
+CHANCE = math.log(64)
+LEARNING = {
+    "a loss that falls": [1.0, 1e-1, 1e-2, 5e-3, 1e-3, *[1e-4] * 20],
+    "a low loss": [2 * SOLVED * CHANCE] * 20,
+    "a low loss now and then": [1e-5, 1e-5, 0.1, 0.1, 0.1],
+    "a second term": [{"contrastive": 1e-5, "mlm": 7.0}] * 20,
+    "a loss of one's own": [{"compute_loss": 1e-6}] * 20,
+    "a negative loss": [-1.0] * 20,
+    "fewer steps": [1e-5] * (STEPS - 1),
+    "a second pass": [[1e-5, 0.1]] * 20,
+}
+SETTLED = {
+    "a loss near zero": [1e-4] * 20,
+    "a loss of zero": [0.0] * 20,
+    "near zero but for a false negative": [1e-4, 1e-4, 0.3, 1e-4, 1e-4, *[0.3] * 20],
+    "just below the limit": [0.9 * SOLVED * CHANCE] * 20,
+    "in two passes": [[1e-4, 2e-4]] * 20,
+}
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_a_loss_that_leaves_something_to_learn_is_left_alone(name):
+    assert not steps_seen(LEARNING[name])
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_nothing_to_learn_is_said_once_with_what_to_do(name):
+    (said,) = steps_seen(SETTLED[name])
+    assert said.startswith(f"there is nothing to learn: the loss of the first {STEPS} steps is ")
+    assert all(word in said for word in (f"{CHANCE:.2f}", "--temp", "hard negatives", "--learning_rate"))
+
+
+def test_a_gradient_of_rounding_is_said_for_every_loss():
+    assert not steps_seen([0.2] * 20, 2 * NOISE, candidates=None)
+    (said,) = steps_seen([0.2] * 20, 0.5 * NOISE, candidates=None)
+    assert f"norm {5e-8:.1e} over 100 weights" in said and "--temp" not in said
+    assert not steps_seen([0.2] * 20, 0.5 * NOISE, candidates=None, has_gradient=False)  # scaled, or used already
+    assert steps_seen([1e-5] * 20, has_gradient=False)
+
+
+def test_a_loss_without_negatives_may_be_near_zero():
+    assert not steps_seen([1e-6] * 20, candidates=None)
+
+
+def test_a_resumed_run_is_not_checked():
+    assert not steps_seen([1e-5] * 20, first=2)
 
 
 # Steps that are not finite

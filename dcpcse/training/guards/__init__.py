@@ -1,4 +1,4 @@
-"""Check during training for non-finite steps, missing gradients, collapsed embeddings and changed frozen weights."""
+"""Check a training: non-finite steps, missing gradients, nothing to learn, collapse, and changed frozen weights."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +13,7 @@ from dcpcse.training.guards.collapse import EFFECTIVE_RANK, CollapseMonitor, eff
 from dcpcse.training.guards.finite import NON_FINITE, FiniteCheck, Locate, Pass, require_finite_weights
 from dcpcse.training.guards.frozen_weights import FrozenWeightsCheck
 from dcpcse.training.guards.gradient_flow import GradientFlowCheck
+from dcpcse.training.guards.nothing_to_learn import NothingToLearnCheck
 
 __all__ = ["NON_FINITE", "Guards", "Locate"]
 
@@ -28,6 +29,7 @@ class Guards:
         self.method = method
         self.trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         self.gradient_flow = GradientFlowCheck(module)
+        self.nothing_to_learn = NothingToLearnCheck(method, self.trained)
         self.finite = FiniteCheck(self.trained, Path(args.output_dir), locate, args.logging_nan_inf_filter)
         self.callbacks: Sequence[TrainerCallback] = (FrozenWeightsCheck(module), CollapseMonitor())
         optimizer = OptimizerNames(args.optim).value
@@ -37,6 +39,7 @@ class Guards:
     def observe(self, rows: Sequence[int], batch: Mapping[str, Any], terms: Mapping[str, Tensor]) -> None:
         """Record a forward and backward pass. rows: row numbers in the training data. terms: detached loss terms."""
         self.finite.observe(Pass(rows, batch["input_ids"], terms))
+        self.nothing_to_learn.observe(len(batch["input_ids"]), terms)
         anchors = self.method.anchors
         # The last batch of an epoch may be smaller, so the largest batch is kept.
         if anchors is not None and (self._anchors is None or len(anchors) >= len(self._anchors)):
@@ -47,6 +50,8 @@ class Guards:
         self.finite.require(number, settings, scaled=scaled)
         if self._gradients_stay:
             self.gradient_flow.require()
+        has_gradient = self._gradients_stay and not scaled
+        self.nothing_to_learn.look(number, settings["weights"], has_gradient=has_gradient)
 
     def flush(self) -> None:
         """Raise UserError if any step so far was not finite. Called before logging, evaluation and saving."""

@@ -1,0 +1,105 @@
+"""Warn if there is nothing to learn: the loss, or the gradient, is near zero from the first step."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from dcpcse.methods import Method
+from dcpcse.utils.console import warn
+from dcpcse.utils.distributed import world_size
+
+STEPS = 5
+"""Number of first steps whose median is compared with the limits."""
+
+SOLVED = 1e-3
+"""A task counts as solved if the loss is at most this share of that of guessing.
+
+For batches of 64 this is a loss of 4.2e-3: the positive has a probability of 99.6 %. The share is below 3e-4 where a
+sentence encoder has nothing to learn, and above 4e-3 in other trainings (docs/guards.md).
+"""
+
+NOISE = 1e-8
+"""A gradient counts as zero if its root mean square per weight is at most this, the epsilon of Adam's denominator."""
+
+Terms = Mapping[str, Tensor]
+"""The unweighted terms of a loss by name."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The weighted loss of a step; that of guessing (0 if it is not known); and the norm of the gradient.
+
+    norm: infinite if the gradient is scaled for fp16, or already used by the optimiser.
+    """
+
+    loss: float
+    chance: float
+    norm: float
+
+
+class NothingToLearnCheck:
+    """Warns once, after `STEPS` steps, if the loss or the gradient was near zero in them.
+
+    Adam divides the gradient of a weight by its own size, so that it makes full steps of whatever is left of it. The
+    loss is the sum of all terms. It is compared with that of guessing among the candidates of the first loss that has
+    negatives; of methods without negatives, only the gradient is checked. The steps of a resumed run are not checked.
+    """
+
+    def __init__(self, method: Method, trained: Mapping[str, nn.Parameter]) -> None:
+        """Create the check. trained: the trained parameters by name."""
+        self.method = method
+        self.trained = trained
+        self._passes: list[tuple[int, Terms]] = []
+        self._steps: list[_Step] = []
+        self._is_over = False
+
+    def observe(self, examples: int, terms: Terms) -> None:
+        """Record a forward and backward pass. examples: their number in this process."""
+        if not self._is_over:
+            self._passes.append((examples, terms))
+
+    def look(self, number: int, weights: Mapping[str, float], *, has_gradient: bool) -> None:
+        """Record step `number` (from 1) before its gradients are clipped; warn after the last one that is compared.
+
+        weights: term → its weight. has_gradient: whether the gradient is still there, and not scaled.
+        """
+        if self._is_over:
+            return
+        passes, self._passes = self._passes, []
+        self._steps.append(self._step(passes, weights, has_gradient))
+        self._is_over = number >= STEPS
+        if number == STEPS == len(self._steps) and (problem := self._problem()):
+            warn(f"there is nothing to learn: {problem}, or lower --learning_rate")
+
+    def _step(self, passes: Sequence[tuple[int, Terms]], weights: Mapping[str, float], has_gradient: bool) -> _Step:
+        losses = [sum(weights.get(name, 1.0) * term.item() for name, term in terms.items()) for _, terms in passes]
+        # The loss of an overridden `compute_loss` has no terms, and guessing may have any loss.
+        is_known = all(terms.keys() <= weights.keys() for _, terms in passes)
+        negatives = self.method.negatives(passes[0][0] * world_size()) if is_known else None
+        gradients = [weight.grad for weight in self.trained.values() if weight.grad is not None]
+        has_gradient = has_gradient and bool(gradients)
+        norm = torch.stack(torch._foreach_norm(gradients)).float().norm().item() if has_gradient else math.inf
+        return _Step(sum(losses) / len(losses), math.log1p(negatives or 0), norm)
+
+    def _problem(self) -> str | None:
+        """Return what is wrong and what to do; None if the steps are those of a training that can learn."""
+        loss, chance, norm = (
+            median(getattr(step, name) for step in self._steps) for name in ("loss", "chance", "norm")
+        )
+        size = sum(weight.numel() for weight in self.trained.values())
+        if chance and abs(loss) <= SOLVED * chance:
+            return (
+                f"the loss of the first {STEPS} steps is {loss:.1e}, where that of guessing is {chance:.2f}; the "
+                "encoder solves the task, and the optimiser makes full steps of the noise that is left; raise --temp, "
+                "give harder data or hard negatives"
+            )
+        if norm <= NOISE * math.sqrt(size):
+            return (
+                f"the gradient of the first {STEPS} steps has the norm {norm:.1e} over {size:,} weights, and the "
+                "optimiser makes full steps of its rounding; give harder data"
+            )
+        return None
