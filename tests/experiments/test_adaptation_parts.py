@@ -193,6 +193,27 @@ def test_scores_are_trained_on_between_0_and_1_and_measured_as_they_are(read):
     assert binary.test.statistic == "average_precision"
 
 
+def test_every_part_has_texts_of_each_class_and_a_text_of_two_classes_is_in_one_part(read):
+    texts = [f"{WORDS[i % 16]} {i}" for i in range(100)]
+    rows = {"text": [*texts, texts[7].upper()], "class": [*(f"class {i % 5}" for i in range(100)), "class 4"]}
+    found = read(rows)
+    assert found.kind is kinds.CLASSES
+    assert found.sizes["dev"] == found.sizes["test"] == 20
+    assert Counter(found.train.dataset["class"]).keys() == {f"class {i}" for i in range(5)}
+    parts = {"train": found.train.dataset["anchor"], "dev": found.dev.texts, "test": found.test.texts}
+    assert len([part for part, own in parts.items() if {texts[7], texts[7].upper()} & set(own)]) == 1
+    assert found.test.size == 20
+
+
+def test_all_hard_negatives_of_a_part_are_candidates(read):
+    rows = [(*pair, f"no {i}", f"not {i}") for i, pair in enumerate(pairs(60))]
+    found = read(
+        {name: list(cells) for name, cells in zip(["a", "b", "neg_1", "neg_2"], zip(*rows, strict=False), strict=True)}
+    )
+    assert found.train.roles == ("anchor", "positive", "negative_1", "negative_2")
+    assert len(found.dev.texts) == 4 * 12
+
+
 def test_a_text_in_two_parts_is_found_with_its_place_in_both(read, tmp_path):
     def file(name, rows):
         (tmp_path / name).write_text("\n".join(map(",".join, [("anchor", "positive"), *rows])) + "\n")
@@ -216,7 +237,7 @@ REFUSED = {
     "one score": (([(*pair, 1.0) for pair in pairs(60)],), "have the score 1"),
     "few queries": (
         (pairs(40), [*pairs(5, 100), *((f"x {i}", f"x {i}") for i in range(25))]),
-        "are needed to measure",
+        "2 queries with an answer",
     ),
 }
 

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import re
 import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from dcpcse.utils.errors import UserError
 
 pytest.importorskip("optuna")
 
+ROOT = Path(__file__).parents[2]
 WORDS = [
     "flute",
     "garden",
@@ -209,6 +212,15 @@ def _trials(adapt, monkeypatch, scores, folder):
     return adapt(pairs(300), folder=folder).record["trials"]
 
 
+def test_the_page_lists_the_settings_in_their_order():
+    page = (ROOT / "docs/adapt.md").read_text(encoding="utf-8")
+    names = ("learning_rate", "pre_seq_len", "temp")
+    rows = [re.search(rf"^\| `--{name}` \| (.+) \|$", page, re.MULTILINE)[1].split(" | ") for name in names]
+    assert [tuple(map(float, one)) for one in zip(*rows, strict=True)] == list(tried.PROMPTS)
+    assert f"at most {tried.STEPS} steps of {tried.BATCH_SIZE} examples" in page
+    assert f"After every {tried.STEPS_PER_EVALUATION} steps" in page
+
+
 # Time
 
 
@@ -330,6 +342,34 @@ def test_without_a_dev_score_nothing_is_claimed(adapt, few, monkeypatch, tmp_pat
     assert found.model is None
     assert "keep your encoder as it is" in str(found)
     assert json.loads((tmp_path / "out/adapt.json").read_text())["result"]["verdict"] == NOT_TRIED
+
+
+ANCHORS, POSITIVES = map(list, zip(*pairs(60), strict=True))
+KINDS = {
+    "two negatives": (
+        "pairs",
+        {
+            "a": ANCHORS,
+            "b": POSITIVES,
+            "neg_1": [f"no {i}" for i in range(60)],
+            "neg_2": [f"not {i}" for i in range(60)],
+        },
+        None,
+    ),
+    "classes": ("sentences with classes", {"text": ANCHORS, "class": [f"class {i % 4}" for i in range(60)]}, None),
+    "0 and 1": ("pairs with the scores 0 and 1", [(*pair, i % 2) for i, pair in enumerate(pairs(120))], None),
+    "sentences": ("sentences", [anchor for anchor, _ in pairs(30, seed=1)], [(f"new {a}", b) for a, b in pairs(30)]),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_data_is_trained_on_and_measured(name, adapt, few):
+    few(1)
+    kind, data, dev = KINDS[name]
+    found = adapt(data, dev=dev, max_steps=1)
+    (trial,) = found.record["trials"]
+    assert (found.record["kind"], trial["outcome"], list(trial["scores"])) == (kind, FINISHED, ["1"])
+    assert ("temp" in trial["setting"]) == (name != "0 and 1")
 
 
 def test_the_command_prints_the_figures_and_ends_with_0_without_a_gain(tiny, few, tmp_path, capsys, caplog):

@@ -90,8 +90,8 @@ class Measure:
         """Raise UserError if no interval can be computed: too few items, or scores that hardly differ."""
         if self.size < LEAST_ITEMS:
             raise UserError(
-                f"the {self.part} part has {self.size} {self.items}, and at least {LEAST_ITEMS} are needed to measure "
-                "anything; give more data"
+                f"the {self.part} part has {self.size} {self.items} with an answer, and at least {LEAST_ITEMS} are "
+                "needed; give more data"
             )
         if self.gold is not None and len(set(self.gold)) == 1:
             raise UserError(

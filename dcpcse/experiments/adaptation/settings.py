@@ -11,9 +11,9 @@ from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
 Options = Mapping[str, Any]
 """Options of train.py by name."""
 
-STEPS, STEPS_PER_EVALUATION = 100, 20
+STEPS, STEPS_PER_EVALUATION = 60, 15
 
-BATCH_SIZE = 64
+BATCH_SIZE = 32
 
 DEEP: Options = {"tuning": "deep", "position_offset": 0, "prompt_dropout": 0.0}
 """Prompts that leave the positions of the encoder as they are."""
