@@ -27,7 +27,7 @@ import torch
 from interleaved import in_turn, table
 
 import dcpcse
-from dcpcse.encoders.storage.manifest import PEFT_PROMPTS, PROMPT_KEY, PROMPTS
+from dcpcse.encoders.storage.manifest import PEFT_WEIGHTS, PROMPT_KEY, PROMPTS
 from dcpcse.inference.adapters import Adapters
 from dcpcse.utils.devices import release_memory
 from dcpcse.utils.safetensors_io import load_tensors, save_tensors
@@ -61,7 +61,7 @@ def main() -> None:
 def moved(source: Path, folder: Path, seed: int) -> Path:
     """Copy a model folder and add noise to the prompts of the copy; return the new folder."""
     shutil.copytree(source, folder)
-    (path,) = (folder / name for name in (PROMPTS, PEFT_PROMPTS) if (folder / name).is_file())
+    (path,) = (folder / name for name in (PROMPTS, PEFT_WEIGHTS) if (folder / name).is_file())
     prompts = load_tensors(path)[PROMPT_KEY]
     noise = torch.randn(prompts.shape, generator=torch.Generator().manual_seed(seed))
     save_tensors(path, {PROMPT_KEY: prompts + 0.1 * prompts.std() * noise})

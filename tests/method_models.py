@@ -19,7 +19,9 @@ RECIPES = {
     "promptbert": ("roberta", {"method": "promptbert"}),
     "promptbert, deep": ("roberta", {"method": "promptbert", "tuning": "deep", "pre_seq_len": 3}),
     "conpvp": ("bert", {"method": "conpvp"}),
+    "conpvp, lora": ("roberta", {"method": "conpvp", "tuning": "lora"}),
     "simcse": ("bert", {"method": "simcse"}),
+    "simcse, lora": ("bert", {"method": "simcse", "tuning": "lora", "lora_r": 2}),
     "esimcse": ("bert", {"method": "esimcse"}),
     "consert": ("roberta", {"method": "consert"}),
     "d2cse": ("roberta", {"method": "d2cse", "pre_seq_len": 3}),
@@ -55,6 +57,14 @@ def model_of(recipe: str, tiny, seed: int = 1) -> SentenceEncoder:
             if parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter) * 0.05)
     return model.requires_grad_(False).eval()
+
+
+def stir_adapter(model: SentenceEncoder) -> None:
+    """Give the matrices B of a LoRA adapter values that matter; they begin with zeros, and A has no gradient then."""
+    with torch.no_grad():
+        for name, matrix in model.encoder.parts().get("lora", {}).items():
+            if "lora_B" in name:
+                matrix.normal_(std=0.2)
 
 
 class Collator(ViewCollator):

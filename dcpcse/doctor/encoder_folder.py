@@ -7,7 +7,7 @@ from safetensors import SafetensorError, safe_open
 
 from dcpcse.doctor.findings import CheckSettings, Findings, fault, note, ok
 from dcpcse.encoders.storage.foreign_records import AdapterConfig, EncoderConfig
-from dcpcse.encoders.storage.manifest import CONFIG, PEFT_CONFIG, PEFT_PROMPTS, read_object
+from dcpcse.encoders.storage.manifest import CONFIG, PEFT_CONFIG, PEFT_WEIGHTS, read_object
 from dcpcse.utils.errors import UserError, first_line
 from dcpcse.utils.parsing import parse_json, read_bytes
 from dcpcse.utils.safetensors_header import HEADER_DTYPES, read_header
@@ -102,4 +102,4 @@ def check_adapter(path: Path, settings: CheckSettings) -> Findings:
         return
     yield ok("config", f"{config.get('peft_type')} on {config.get('base_model_name_or_path')}")
     yield note("kind", "a PEFT adapter; dcpcse import converts prefix tuning to a model folder")
-    yield from check_tensors(path / PEFT_PROMPTS, "weights")
+    yield from check_tensors(path / PEFT_WEIGHTS, "weights")

@@ -39,7 +39,7 @@ def _checksums(path: Path, record: dict) -> Findings:
 
 
 def _tensors(path: Path, record: dict) -> Findings:
-    names = [name for name in (record["prompts_file"], manifest.TRAINED) if name]
+    names = [name for name in (manifest.adapter_file(record), manifest.TRAINED) if name]
     files = [path / name for name in names if (path / name).is_file() or name != manifest.TRAINED]
     if record["backbone"] is not None:
         files.append(manifest.backbone_path(path, record["backbone"]) / manifest.WEIGHTS)

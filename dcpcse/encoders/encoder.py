@@ -13,13 +13,14 @@ from dcpcse.encoders import prompt_support
 from dcpcse.encoders.attention import Prefix
 from dcpcse.encoders.backbones import LMHead
 from dcpcse.encoders.flex_attention import TextsInOneRow
+from dcpcse.encoders.lora import Lora, lora_weights, merged, with_lora
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.prompts import DeepPrompt, PromptShape, ShallowPrompt
+from dcpcse.encoders.storage.manifest import PROMPT_KEY
 from dcpcse.encoders.templates import Slots
 from dcpcse.encoders.vector_prompts import PROMPT_KINDS
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.safetensors_io import set_dtype
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,11 @@ class EmbeddingEdits:
 
 
 class Encoder(nn.Module):
-    """A backbone with an optional deep prompt and optional shallow prompts, which maps token ids to hidden states.
+    """A backbone with optional prompts and an optional LoRA adapter, which maps token ids to hidden states.
 
     position_offset: number of positions by which the text is shifted (in the published code, the prompt length).
-    cls_prompt: a trained vector that replaces the word embedding of the first token (D2CSE, section 3). tuned: whether
+    cls_prompt: a trained vector that replaces the word embedding of the first token (D2CSE, section 3). lora: settings
+    of an adapter, which a copy of the backbone gets that shares its weights (`dcpcse.encoders.lora`). tuned: whether
     the backbone is trained, and therefore saved with the model.
     If the backbone is one of `PACKABLE`, padding is skipped everywhere except in attention (`set_packed` changes
     this). The hidden states of real tokens are the same either way. Raises UserError if the prompts do not affect the
@@ -52,13 +54,15 @@ class Encoder(nn.Module):
         *,
         shallow: ShallowPrompt | None = None,
         cls_prompt: ShallowPrompt | None = None,
+        lora: Lora | None = None,
         tuned: bool = False,
     ) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone = backbone = backbone if lora is None else with_lora(backbone, lora)
         self.prompt = prompt
         self.shallow = shallow
         self.cls_prompt = cls_prompt
+        self.lora = lora
         self.tuned = tuned
         self.positions = positions_of(backbone)
         # Prompts are not rotated: with rotary positions, shifting the text would change nothing.
@@ -79,6 +83,11 @@ class Encoder(nn.Module):
     def max_tokens(self) -> int:
         """Maximum number of tokens of a text, including special tokens, for which there are positions."""
         return self.positions.room(self.position_offset)
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the type of the backbone's weights, such as "float32"."""
+        return str(self.backbone.dtype).removeprefix("torch.")
 
     def draw_prefix(self, rows: int) -> Prefix | None:
         """Return the prefix for `rows` sequences; in train mode, dropout is drawn separately for each row."""
@@ -217,14 +226,16 @@ class Encoder(nn.Module):
             handle.remove()
 
     def peft_obstacles(self) -> list[str]:
-        """Return the reasons why peft's prefix tuning would compute different hidden states, if any."""
-        kind, dtype = self.backbone.config.model_type, self.backbone.dtype
+        """Return the reasons why peft would compute different hidden states, if any."""
+        kind, dtype = self.backbone.config.model_type, self.dtype_name
         length = 0 if self.prompt is None else self.prompt.shape.length
         reasons = {
-            "it has no deep prompts": self.prompt is None,
+            "it has no deep prompts and no LoRA adapter": self.prompt is None and self.lora is None,
             "its encoder was trained too": self.tuned,
-            f"peft does not compute {kind} encoders as dcpcse does": kind not in prompt_support.PEFT_SAME,
-            f"its encoder has the dtype {str(dtype).removeprefix('torch.')}": dtype != torch.float32,
+            f"peft does not compute {kind} encoders with prompts as dcpcse does": (
+                length and kind not in prompt_support.PEFT_SAME
+            ),
+            f"its encoder has the dtype {dtype}": dtype != "float32",
             "it has a [CLS] prompt": self.cls_prompt is not None,
             f"its texts start at position {self.position_offset}, and with peft at {length}, the prompt length": (
                 length and self.position_offset != length
@@ -232,14 +243,32 @@ class Encoder(nn.Module):
         }
         return [reason for reason, applies in reasons.items() if applies]
 
+    def peft_adapter(self, base: str, revision: str | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return peft's adapter_config.json and the tensors of its adapter_model.safetensors, of LoRA or deep prompts.
+
+        base, revision: location of the frozen encoder.
+        """
+        if self.lora is not None:
+            return self.lora.peft_config(base, revision), lora_weights(self.backbone)
+        prompt = self.prompt.as_keys_values(self.backbone)
+        return prompt_support.peft_config(prompt.shape, base, revision), {PROMPT_KEY: prompt.table()}
+
+    def merged(self) -> "Encoder":
+        """Return an encoder with the LoRA adapter added to its weights, which counts as trained.
+
+        The weights are copied; input vectors are shared.
+        """
+        return Encoder(merged(self.backbone), shallow=self.shallow, tuned=True)
+
     def record(self) -> dict[str, Any]:
         """Return the encoder's entries in `dcpcse.json`, from which `build` rebuilds the encoder around a backbone."""
         return {
+            **({} if self.lora is None else {"lora": self.lora.record()}),
             "prompt": None if self.prompt is None else self.prompt.record(),
             "shallow": None if self.shallow is None else self.shallow.record(),
             "cls_prompt": None if self.cls_prompt is None else self.cls_prompt.record(),
             "position_offset": self.position_offset,
-            "dtype": str(self.backbone.dtype).removeprefix("torch."),
+            "dtype": self.dtype_name,
         }
 
     @classmethod
@@ -255,11 +284,25 @@ class Encoder(nn.Module):
             record["position_offset"],
             shallow=_build_shallow(record["shallow"]),
             cls_prompt=_build_shallow(record.get("cls_prompt")),
+            lora=None if record.get("lora") is None else Lora.of(record["lora"]),
             tuned=record["backbone"] is not None,
         )
 
+    def parts(self) -> dict[str, dict[str, Tensor]]:
+        """Return the tensors of each trained part, by name: prompt, shallow, cls_prompt, lora, backbone.
+
+        Parts that the encoder does not have are left out.
+        """
+        modules = {"prompt": self.prompt, "shallow": self.shallow, "cls_prompt": self.cls_prompt}
+        modules["backbone"] = self.backbone if self.tuned else None
+        found = {part: module.state_dict(keep_vars=True) for part, module in modules.items() if module is not None}
+        return found if self.lora is None else {**found, "lora": lora_weights(self.backbone)}
+
     def trained(self) -> dict[str, Tensor]:
-        """Return the trained tensors by name, except those of the backbone and the plain table of a deep prompt."""
+        """Return the trained tensors by their names in `trained.safetensors`.
+
+        Those with a file of their own are left out: the backbone, a LoRA adapter and the plain table of a deep prompt.
+        """
         tensors = {}
         if self.prompt is not None and self.prompt.projection is not None:
             table = self.prompt.table.state_dict(keep_vars=True)
@@ -315,11 +358,12 @@ def _unpacked(state: Tensor, packing: Packing | None, length: int) -> Tensor:
 
 
 def set_frozen_dtype(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the frozen encoders and LM heads in a module to a dtype; those with trained weights are unchanged."""
+    """Convert the frozen weights of the encoders and LM heads in a module to a dtype; trained ones are unchanged."""
     for part in module.modules():
         frozen = part.backbone if isinstance(part, Encoder) else part if isinstance(part, LMHead) else None
-        if frozen is not None and not any(weight.requires_grad for weight in frozen.parameters()):
-            set_dtype(frozen, dtype)
+        for weight in () if frozen is None else frozen.parameters():
+            if not weight.requires_grad:
+                weight.data = weight.data.to(dtype)
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:

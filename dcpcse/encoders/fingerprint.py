@@ -45,7 +45,7 @@ def identity(model: torch.nn.Module) -> dict[str, Any]:
         "tokenizer": backend,
         "special_tokens": special,
         "max_tokens": model.max_tokens,
-        **_after_pooling(model),
+        **_later_settings(model),
         "device": model.device.type,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -74,6 +74,7 @@ def trained_digest(folder: str | Path) -> str:
     }
     if contents.prompts is not None and not any(name.startswith("prompt.") for name in tensors):
         tensors["prompt.table.weight"] = contents.prompts
+    tensors |= {f"lora.{name}": tensor for name, tensor in contents.lora.items()}
     if contents.record["backbone"] is not None:
         own = read_backbone(Path(folder), contents.record["backbone"])
         tensors |= {f"backbone.{name}": tensor for name, tensor in own.items() if not name.startswith("pooler.")}
@@ -108,14 +109,15 @@ def _state(model: Any) -> Any:
     versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
     words = model.tokenizer
     tokenizer = id(words), words.special_tokens_map, words.truncation_side, words.split_special_tokens, len(words)
-    reading = model.preprocessing_record(), model.max_tokens, _after_pooling(model)
+    reading = model.preprocessing_record(), model.max_tokens, _later_settings(model)
     return versions, model.pooling, model.head_at_inference, reading, tokenizer
 
 
-def _after_pooling(model: Any) -> dict[str, Any]:
+def _later_settings(model: Any) -> dict[str, Any]:
     """Return the settings that earlier versions did not have, if they are set: identities without them stay equal."""
     activations = getattr(model.head, "activations", None) if model.head_at_inference else None
     found = {"normalize": model.normalize, "text_prefix": model.text_prefix, "activations": activations}
+    found["lora"] = model.encoder.lora and model.encoder.lora.effect
     return {name: value for name, value in found.items() if value}
 
 
@@ -129,13 +131,9 @@ def _configurations(model: torch.nn.Module) -> Any:
 
 
 def _trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    encoder = model.encoder
-    parts = {"head": model.head, "prompt": encoder.prompt, "shallow": encoder.shallow}
-    parts["cls_prompt"] = encoder.cls_prompt
     # The fingerprint already identifies a frozen backbone.
-    parts["backbone"] = encoder.backbone if encoder.tuned else None
-    present = {part: module.state_dict() for part, module in parts.items() if module is not None}
-    return {f"{part}.{name}": tensor for part, state in present.items() for name, tensor in state.items()}
+    parts = model.encoder.parts() | ({} if model.head is None else {"head": model.head.state_dict()})
+    return {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
 
 
 def _digest(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -1,6 +1,7 @@
 """`SentenceEncoder`, the model that is trained, saved, loaded and used: an encoder, a pooling and a head."""
 
 import contextlib
+import copy
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,13 +21,14 @@ from dcpcse.encoders.backbones import Backbone, EncoderSource, evaluating, finge
 from dcpcse.encoders.cpu_prepacking import prepacked
 from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.heads import DenseLayers, MLMTransform, PretrainedPooler, TanhMLP, build_head, head_record
+from dcpcse.encoders.lora import Lora, lora_weights, require_peft
 from dcpcse.encoders.packing import Packing
 from dcpcse.encoders.pooling import POOLERS, Pooler
 from dcpcse.encoders.prompt_support import peft_config
 from dcpcse.encoders.prompts import DeepPrompt
 from dcpcse.encoders.recorded_backbone import load_recorded, recorded_tokenizer_differences, tell_unrecorded
 from dcpcse.encoders.storage import hub, manifest, model_folder
-from dcpcse.encoders.storage.backbone_folder import TunedBackbone, plain_obstacles, read_backbone
+from dcpcse.encoders.storage.backbone_folder import SentenceModules, TunedBackbone, plain_obstacles, read_backbone
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.template_denoising import NO_DENOISING, Denoising, render_template_only, template_tokens
 from dcpcse.encoders.templates import Slots, Template, TokenTemplate
@@ -308,16 +310,18 @@ class SentenceEncoder(nn.Module):
         Raises UserError if the encoder has no trained weights.
         """
         folder, prompt, encoder = path("folder", folder), self.encoder.prompt, self.encoder
-        if prompt is None and encoder.shallow is None and not encoder.tuned:
+        if not encoder.parts():
             raise UserError(
-                "the encoder has no trained weights to save; save an encoder with prompts, or a trained encoder"
+                "the encoder has no trained weights to save; save an encoder with prompts or a LoRA adapter, or a "
+                "trained encoder"
             )
         model_folder.write_contents(
             folder,
             self.record(),
-            None if prompt is None else prompt.table(),
+            lora_weights(encoder.backbone) if prompt is None else {manifest.PROMPT_KEY: prompt.table()},
             self._other_trained(),
             peft_config=self._peft_config(),
+            modules=self.sentence_modules() if encoder.lora else None,
             backbone=self.tuned_backbone() if encoder.tuned else None,
             tokenizer=self.tokenizer,
         )
@@ -388,6 +392,8 @@ class SentenceEncoder(nn.Module):
                 f"the tokenizer in {folder} differs from that of the training: {difference}; copy the folder again"
             )
         tell_unrecorded(folder, record)
+        if record.get("lora"):
+            require_peft(f"the LoRA adapter in {folder}")
         try:
             model = cls._build(backbone, record)
         except (UserError, TypeError, KeyError, RuntimeError) as error:
@@ -429,10 +435,13 @@ class SentenceEncoder(nn.Module):
             wanted, shape = (prompt.shape.length, prompt.width), tuple(contents.prompts.shape)
             if shape != wanted:
                 raise UserError(f"{folder}: expected prompts {wanted} but found {shape}; {SAME_CONFIGURATION}")
+        lora = self._own_lora(folder, contents)
         own, found = self._own_backbone(folder, contents.record)
         with torch.no_grad():
             for name, parameter in expected.items():
                 parameter.copy_(contents.trained[name])
+            for name, parameter in lora.items():
+                parameter.copy_(contents.lora[name])
             for name, parameter in own.items():
                 parameter.copy_(found[name])
             if prompt is not None and prompt.projection is None:
@@ -441,6 +450,19 @@ class SentenceEncoder(nn.Module):
                 raise UserError(
                     f"{folder}: the prompts differ from the output of the saved projection; copy the folder again"
                 )
+
+    def _own_lora(self, folder: str | Path, contents: model_folder.FolderContents) -> Mapping[str, Tensor]:
+        """Return the matrices of this LoRA adapter, which those of the folder fit; {} without an adapter."""
+        own, saved = self.encoder.lora and self.encoder.lora.effect, contents.record.get("lora")
+        found = saved and Lora.of(saved).effect
+        if own != found:
+            raise UserError(
+                f"{folder} has {_adapter_in_words(found)}, but this model has {_adapter_in_words(own)}; "
+                f"{SAME_CONFIGURATION}"
+            )
+        matrices = lora_weights(self.encoder.backbone)
+        require_same_tensors(f"{folder}: {manifest.PEFT_WEIGHTS}", matrices, contents.lora)
+        return matrices
 
     def _own_backbone(
         self, folder: str | Path, record: Mapping[str, Any]
@@ -465,32 +487,58 @@ class SentenceEncoder(nn.Module):
             tensors |= {f"head.{name}": tensor for name, tensor in self.head.state_dict(keep_vars=True).items()}
         return tensors | self.encoder.trained()
 
+    def merged(self) -> "SentenceEncoder":
+        """Return this model with its LoRA adapter added to a copy of the encoder's weights; self without an adapter.
+
+        The result is for inference. Its embeddings are the same up to rounding, and it counts as a trained encoder: it
+        needs neither peft nor the base. Raises UserError if the weights are in half precision, which would round the
+        sum.
+        """
+        if self.encoder.lora is None:
+            return self
+        if self.encoder.backbone.dtype.itemsize < torch.float32.itemsize:
+            raise UserError(
+                f"the LoRA adapter cannot be added to weights in {self.encoder.dtype_name}, which would round it"
+            )
+        model = copy.copy(self)
+        model._modules = dict(self._modules)  # otherwise the copy would share it
+        model.encoder = self.encoder.merged()
+        return model.eval()
+
     def plain_obstacles(self) -> list[str]:
         """Return the reasons why AutoModel and sentence-transformers would compute different vectors, if any."""
         return plain_obstacles(
             pooling=self.pooling,
-            tuned=self.encoder.tuned,
+            opens=self.encoder.tuned or self.encoder.lora is not None,
             templates=bool(self.templates),
             prompts=self.encoder.prompt is not None,
             position_offset=self.encoder.position_offset,
+            dtype=self.encoder.dtype_name,
             other_head=self.head_at_inference and not isinstance(self.head, TanhMLP),
             normalize=self.normalize,
         )
 
     def tuned_backbone(self) -> TunedBackbone:
         """Return the trained backbone and, where possible, the settings with which other libraries can use it."""
-        head = self.head if isinstance(self.head, TanhMLP) else None
-        return TunedBackbone(
-            self.encoder.backbone,
-            fingerprint(self.encoder.backbone),
-            pooling=None if self.plain_obstacles() else self.pooling,
-            dense=head.dense if head else None,
+        backbone = self.encoder.backbone
+        return TunedBackbone(backbone, fingerprint(backbone), self.sentence_modules())
+
+    def sentence_modules(self) -> SentenceModules | None:
+        """Return the settings with which sentence-transformers computes the same vectors, or None if it would not."""
+        if self.plain_obstacles():
+            return None
+        return SentenceModules(
+            self.pooling,
+            self.encoder.backbone.config.hidden_size,
+            dense=self.head.dense if isinstance(self.head, TanhMLP) else None,
             dense_at_inference=self.head_at_inference,
             max_tokens=self.max_tokens,
         )
 
     def _peft_config(self) -> dict[str, Any] | None:
-        """Return peft's adapter_config.json if peft alone computes exactly the same [CLS] vectors, else None."""
+        """Return peft's adapter_config.json of LoRA, or of prompts if peft alone computes the same [CLS] vectors."""
+        if self.encoder.lora is not None:
+            return self.encoder.lora.peft_config(self.source.name_or_path, self.source.revision)
         is_cls = POOLERS[self.pooling].reduce is POOLERS["cls"].reduce
         if self.templates or self.head_at_inference or self.normalize or not is_cls or self.encoder.peft_obstacles():
             return None
@@ -538,6 +586,13 @@ def as_numbers(embeddings: Tensor, normalize: bool) -> np.ndarray:
     """Return embeddings (N, H) as a float32 array, scaled to unit length if `normalize`."""
     embeddings = embeddings.float()
     return (F.normalize(embeddings, dim=-1) if normalize else embeddings).cpu().numpy()
+
+
+def _adapter_in_words(effect: Mapping[str, Any] | None) -> str:
+    """Return the settings of `Lora.effect` in words, for messages."""
+    if effect is None:
+        return "no LoRA adapter"
+    return f"a LoRA adapter of rank {effect['r']}, alpha {effect['alpha']} on {', '.join(effect['target_modules'])}"
 
 
 def _require_pooler(name: str) -> None:

@@ -1,9 +1,10 @@
 """Load many adapters on one frozen encoder, select them by name, and encode mixed batches with them.
 
-An output folder of train.py that contains prompts but no encoder is an adapter of its base encoder. The base is loaded
-and identified once; each adapter adds only its own tensors. The rows of a mixed batch share one
-forward pass through the base, in which each row has the prompts of its adapter (`dcpcse.inference.mixed_batch`).
-Pooling, head and template denoising are applied separately for each adapter.
+An output folder of train.py that contains no encoder is an adapter of its base encoder: prompts, or a LoRA adapter. The
+base is loaded and identified once; each adapter adds only its own tensors. The rows of a mixed batch share one forward
+pass through the base, in which each row has the prompts of its adapter (`dcpcse.inference.mixed_batch`); the rows of a
+LoRA adapter, which changes the layers, have a pass of their own. Pooling, head and template denoising are applied
+separately for each adapter.
 """
 
 import contextlib
@@ -224,7 +225,7 @@ class _Texts:
         return [len(self.rows[adapter].ids[row]) for adapter, row in self.places]
 
     def embeddings(self, chosen: Sequence[int], normalize: bool | None) -> torch.Tensor:
-        """Compute the embeddings (n, H) of the chosen sentences, in this order, in one pass through the base.
+        """Compute the embeddings (n, H) of the chosen sentences, in this order.
 
         normalize: as in `SentenceEncoder.pool_and_embed`.
         """
@@ -245,18 +246,33 @@ class _Texts:
 def _embeddings(
     models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch], normalize: bool | None
 ) -> torch.Tensor:
-    """Return the embeddings (N, H) of the rows of all parts, part by part."""
+    """Return the embeddings (N, H) of the rows of all parts, part by part.
+
+    Parts whose encoders have the same layers share a pass through them.
+    """
+    passes = defaultdict(list)
+    for number, part in enumerate(parts):
+        passes[part.encoder.backbone].append(number)
+    found = {}
+    for numbers in passes.values():
+        own = _of_one_pass([models[i] for i in numbers], [parts[i] for i in numbers], normalize)
+        found |= dict(zip(numbers, own, strict=True))
+    return torch.cat([found[number] for number in range(len(parts))])
+
+
+def _of_one_pass(
+    models: Sequence[SentenceEncoder], parts: Sequence[EncoderBatch], normalize: bool | None
+) -> list[torch.Tensor]:
+    """Return the embeddings (n, H) of the rows of each part; all parts have encoders with the same layers."""
     device = models[0].device
     packing = Packing.of(joint_mask(parts)).to(device)  # before the move to a GPU, to avoid a synchronization
     parts = [part.to(device) for part in parts]
     all_layers = any(model.pooler.needs_all_layers for model in models)
     states = hidden_states(parts, packing=packing, all_layers=all_layers)
-    return torch.cat(
-        [
-            model.pool_and_embed_hidden(hidden, part.input_ids, part.attention_mask, part.slots, normalize)[1]
-            for model, part, hidden in zip(models, parts, states, strict=True)
-        ]
-    )
+    return [
+        model.pool_and_embed_hidden(hidden, part.input_ids, part.attention_mask, part.slots, normalize)[1]
+        for model, part, hidden in zip(models, parts, states, strict=True)
+    ]
 
 
 @contextlib.contextmanager

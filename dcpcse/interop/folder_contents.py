@@ -27,7 +27,7 @@ FolderFacts = dict[str, Any]
 _OF_ENCODERS = ("model_type", "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads")
 _OF_ENCODERS += ("max_position_embeddings", "vocab_size")
 _OF_ADAPTERS = ("peft_type", "task_type", "num_virtual_tokens", "token_dim", "num_layers", "num_attention_heads")
-_OF_ADAPTERS += ("modules_to_save", "peft_version")
+_OF_ADAPTERS += ("r", "lora_alpha", "lora_dropout", "target_modules", "modules_to_save", "peft_version")
 
 
 def describe_folder(folder: Path, on_problem: Callable[[str], None]) -> FolderFacts:
@@ -80,6 +80,7 @@ def _model(folder: Path) -> FolderFacts:
         "template": record["template"],
         "denoising": denoising and _denoising(denoising),
         "prompt": record["prompt"],
+        "lora": record.get("lora"),
         "shallow_prompt": record["shallow"],
         "cls_prompt": record.get("cls_prompt"),
         "position_offset": record["position_offset"],
@@ -93,7 +94,8 @@ def _denoising(record: Mapping[str, Any]) -> FolderFacts:
 
 def require_shapes(folder: Path, record: Mapping[str, Any]) -> None:
     """Raise UserError if the shapes of the tensors in a folder differ from the record."""
-    files = [name for name in (record["prompts_file"], manifest.TRAINED) if name and (folder / name).is_file()]
+    names = (manifest.adapter_file(record), manifest.TRAINED)
+    files = [name for name in names if name and (folder / name).is_file()]
     found = {
         name: {tensor: tuple(shape) for tensor, (shape, _) in read_header(folder / name).items()} for name in files
     }
@@ -141,7 +143,7 @@ def _adapter(folder: Path) -> FolderFacts:
     base = {"name_or_path": config.get("base_model_name_or_path"), "revision": config.get("revision")}
     found = _find_encoder(base) if base["name_or_path"] else {"found": None, "where": "not recorded in the adapter"}
     facts = {"kind": "PEFT adapter", **_chosen(config, _OF_ADAPTERS), "base": base | found}
-    return facts | _weights(folder, manifest.PEFT_PROMPTS)
+    return facts | _weights(folder, manifest.PEFT_WEIGHTS)
 
 
 def _encoder(folder: Path) -> FolderFacts:

@@ -11,10 +11,19 @@ from typing import Any
 from dcpcse.encoders.pooling import POOLERS, describe_poolers
 from dcpcse.encoders.template_denoising import WAYS
 from dcpcse.encoders.templates import PROMPT, Template
+from dcpcse.methods.tunings import TUNINGS
 from dcpcse.utils.errors import UserError
-from dcpcse.utils.option_fields import POOLERS_WITH_HEAD, Need, flag, option, require, require_choices, require_count
+from dcpcse.utils.option_fields import (
+    ALL_LINEAR,
+    POOLERS_WITH_HEAD,
+    Need,
+    flag,
+    option,
+    require,
+    require_choices,
+    require_count,
+)
 
-TUNINGS = ("full", "deep", "shallow")
 PROMPT_FORMS = ("keys_values", "vectors")
 """Keys of `dcpcse.encoders.vector_prompts.PROMPT_FORMS`, whose module imports transformers, which takes seconds."""
 PROMPT_INITS = ("template", "normal", "uniform")
@@ -29,6 +38,7 @@ DENOISING = Need("--denoise", lambda args: args.denoise or args.denoise_at_infer
 BY_TEMPLATE = Need("--denoise_by template", lambda args: args.denoise_by in (None, "template"))
 DEEP = Need("--tuning deep", lambda args: args.tuning == "deep", voids="tuning")
 PROJECTION = Need("--prefix_projection", lambda args: args.prefix_projection)
+LORA = Need("--tuning lora", lambda args: args.tuning == "lora", voids="tuning")
 INPUT_VECTORS = Need(
     "input vectors (--tuning shallow, or [PROMPT] in --template)",
     lambda args: args.tuning == "shallow" or PROMPT in (args.template or ""),
@@ -61,8 +71,8 @@ class EncoderOptions:
     use_auth_token: bool = option(False, "Use the stored hub token, for private encoders.")
     tuning: str | None = option(
         None,
-        "Trained parameters: full (the encoder), deep (prompts: keys and values in every layer of the frozen encoder) "
-        "or shallow (input vectors that replace the token embeddings of a template). Default: depends on --method.",
+        f"Trained parameters. {'; '.join(f'{name}: {one.trains}' for name, one in TUNINGS.items())}. Default: depends "
+        "on --method.",
         choices=list(TUNINGS),
     )
     encoder_dtype: str = option(
@@ -243,6 +253,35 @@ class PromptOptions:
 
 
 @dataclass
+class LoraOptions:
+    """The LoRA adapter; names and meaning of the options are those of peft."""
+
+    lora_r: int | None = option(None, "Rank of the updates of a LoRA adapter. Default: 8.", needs=LORA)
+    lora_alpha: int | None = option(
+        None,
+        "The updates of a LoRA adapter are multiplied by lora_alpha / lora_r. Default: twice --lora_r.",
+        needs=LORA,
+    )
+    lora_dropout: float | None = option(
+        None, "Dropout rate of the inputs of a LoRA adapter in training. Default: 0.", needs=LORA
+    )
+    lora_target_modules: list[str] | None = option(
+        None,
+        f"Linear layers that a LoRA adapter changes: ends of their names, or {ALL_LINEAR}. Default: those that "
+        "compute the queries and values of attention.",
+        needs=LORA,
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("lora_r", "lora_alpha"):
+            require_count(name, getattr(self, name))
+        require(_is_share(self.lora_dropout), "--lora_dropout", self.lora_dropout, "in [0, 1)")
+        targets = self.lora_target_modules or ()
+        if ALL_LINEAR in targets and len(targets) > 1:
+            raise UserError(f"--lora_target_modules: {ALL_LINEAR} includes all other names; give it alone")
+
+
+@dataclass
 class MaskedLMOptions:
     """The masked language modelling loss and the LM head (DCPCSE, section 2.2)."""
 
@@ -280,7 +319,9 @@ class MaskedLMOptions:
 
 
 @dataclass
-class ModelArguments(MaskedLMOptions, PromptOptions, TemplateOptions, RepresentationOptions, EncoderOptions):
+class ModelArguments(
+    MaskedLMOptions, LoraOptions, PromptOptions, TemplateOptions, RepresentationOptions, EncoderOptions
+):
     """Options of all methods: the encoder, the representation, templates, prompts and the masked-LM loss.
 
     None means that an option was left out; `dcpcse.methods.fill_defaults` replaces it by the method's default.

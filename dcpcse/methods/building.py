@@ -1,6 +1,6 @@
 """Functions that build the parts of a method from its options: the sentence encoder, templates and loss terms."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from dcpcse.data.views import View, sentence_pair_views
 from dcpcse.encoders.backbones import Backbone
 from dcpcse.encoders.encoder import Encoder, set_dropout
 from dcpcse.encoders.heads import BatchNormMLP, MLMTransform, TanhMLP
+from dcpcse.encoders.lora import Lora, find_targets
 from dcpcse.encoders.positions import positions_of
 from dcpcse.encoders.prompts import PromptShape, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
@@ -22,6 +23,7 @@ from dcpcse.losses.masked_lm import exponential_decay
 from dcpcse.losses.token_masking import TokenMasking
 from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.registry import Method
+from dcpcse.methods.tunings import TUNINGS
 from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import POOLERS_WITH_HEAD
@@ -81,9 +83,9 @@ def contrastive(args: ModelArguments, **views: Any) -> Contrastive:
 
 
 def parse_template(text: str, args: ModelArguments) -> Template:
-    """Parse a template. --tuning shallow makes all its tokens trainable, unless it contains [PROMPT] slots."""
+    """Parse a template. Its tokens are trained if the tuning is of a template and it contains no [PROMPT] slots."""
     plain = Template.parse(text)
-    return Template.parse(text, continuous=args.tuning == "shallow" and not plain.prompts)
+    return Template.parse(text, continuous=TUNINGS[args.tuning].needs_template and not plain.prompts)
 
 
 def sentence_encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Template]) -> SentenceEncoder:
@@ -131,25 +133,28 @@ def mlm_terms(backbone: Backbone, args: ModelArguments) -> Mapping[str, Term]:
     """Return the MLM loss term, whose weight decays (DCPCSE, section 2.2), if --do_mlm is set; else no term."""
     if not args.do_mlm:
         return {}
-    masking = TokenMasking(backbone.tokenizer, args.mlm_probability)
-    mlm = MaskedLM(backbone.lm_head, masking, train_head=args.trains_lm_head, apart=args.tuning == "full")
+    masking, tuning = TokenMasking(backbone.tokenizer, args.mlm_probability), TUNINGS[args.tuning]
+    mlm = MaskedLM(backbone.lm_head, masking, train_head=args.trains_lm_head, apart=not tuning.frozen)
     decay = exponential_decay(args.mlm_decay_rate, args.mlm_decay_steps)
     return {"mlm": Term(mlm, args.mlm_weight, decay)}
 
 
 def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Template]) -> Encoder:
-    """Build the encoder. Its trained parts are all weights, deep prompts, or the input vectors of template slots."""
-    tuned = args.tuning == "full"
-    backbone.model.requires_grad_(tuned)
+    """Build the encoder with what the tuning adds to it, and the input vectors of template slots."""
+    tuning = TUNINGS[args.tuning]
+    backbone.model.requires_grad_(not tuning.frozen)
     if args.encoder_dropout is not None:
         set_dropout(backbone.model, args.encoder_dropout)
     shallow = _shallow_prompt(backbone, args, templates[0]) if templates else None
-    if args.tuning == "shallow" and shallow is None:
+    if tuning.needs_template and shallow is None:
         raise UserError(
-            f"--tuning shallow: the template {templates[0]} has no tokens to train; add words or [PROMPT] slots"
+            f"--tuning {args.tuning}: the template {templates[0]} has no tokens to train; add words or [PROMPT] slots"
         )
-    if args.tuning != "deep":
-        return Encoder(backbone.model, shallow=shallow, tuned=tuned)
+    added = _ADDED[args.tuning](backbone, args) if args.tuning in _ADDED else {}
+    return Encoder(backbone.model, shallow=shallow, tuned=not tuning.frozen, **added)
+
+
+def _deep_prompts(backbone: Backbone, args: ModelArguments) -> dict[str, Any]:
     if args.prompt_form == "vectors":
         layer_projections(backbone.model)  # raises UserError if there are none
     prompt = PROMPT_FORMS[args.prompt_form or "keys_values"](
@@ -159,7 +164,16 @@ def _encoder(backbone: Backbone, args: ModelArguments, templates: Sequence[Templ
         std=initial_std(backbone),
     )
     cls_prompt = _cls_prompt(backbone) if args.cls_prompt else None
-    return Encoder(backbone.model, prompt, _position_offset(backbone, args), shallow=shallow, cls_prompt=cls_prompt)
+    return {"prompt": prompt, "position_offset": _position_offset(backbone, args), "cls_prompt": cls_prompt}
+
+
+def _lora(backbone: Backbone, args: ModelArguments) -> dict[str, Any]:
+    targets = find_targets(backbone.model, args.lora_target_modules)
+    return {"lora": Lora(args.lora_r, args.lora_alpha, args.lora_dropout, targets)}
+
+
+_ADDED: Mapping[str, Callable[[Backbone, ModelArguments], dict[str, Any]]] = {"deep": _deep_prompts, "lora": _lora}
+"""Value of `--tuning` → function that returns what the tuning adds to an encoder, as arguments of `Encoder`."""
 
 
 def _cls_prompt(backbone: Backbone) -> ShallowPrompt:

@@ -17,6 +17,7 @@ from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.building import mlm_terms, own_templates, sentence_encoder
 from dcpcse.methods.registry import DEFAULTS, Adversary, Method, register
 from dcpcse.methods.shared.prototypes import PROTOTYPES, PrototypeOptions, prototypes_of
+from dcpcse.methods.tunings import TUNINGS
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.option_fields import Need, flag, option, require
 
@@ -76,7 +77,8 @@ class ConSERTOptions:
         None, "ConSERT: weight of the contrastive loss. Default: 1; with NLI classification 0.15."
     )
     no_dropout: bool | None = flag(
-        "ConSERT: train without dropout of encoder and prompts. Default: True, unless --encoder_dropout is set."
+        "ConSERT: train without dropout of encoder, prompts and LoRA adapter. Default: True, unless the rate of one "
+        "of these is set."
     )
     max_square: bool | None = flag("ConSERT: max(u, v)² as a further feature for classification (its public code).")
 
@@ -92,14 +94,15 @@ class ConSERTOptions:
         """Return values for options that were left out. Raises UserError if both copies would be identical."""
         kinds = (self.augmentation_1, self.augmentation_2)
         rates = {KINDS[kind].option: KINDS[kind].default for kind in kinds if KINDS[kind].option}
-        dropout_off = not self.prompt_dropout and bool(self.no_dropout or self.encoder_dropout == 0)
+        own = TUNINGS[self.tuning].dropout
+        dropout_off = not (own and getattr(self, own)) and bool(self.no_dropout or self.encoder_dropout == 0)
         if kinds == ("adversarial", "adversarial") or (kinds == ("none", "none") and dropout_off):
             remedy = ", or train with dropout" if kinds[0] == "none" else ""
             raise UserError(
                 f"--augmentation_1 {kinds[0]} --augmentation_2 {kinds[0]}: both copies would be identical; choose a "
                 f"different augmentation for one of them{remedy}"
             )
-        dropout = {"prompt_dropout": 0.0} if self.no_dropout and self.tuning == "deep" else {}
+        dropout = {own: 0.0} if own and self.no_dropout else {}
         return {**rates, **dropout, "contrastive_weight": 0.15 if "positive" in columns else 1.0}
 
 
@@ -108,10 +111,12 @@ def _defaults(args: ModelArguments, columns: Sequence[str]) -> dict[str, Any]:
         raise UserError("--second_template: --method consert puts both copies into one template; leave it out")
     if args.hard_negative_weight != DEFAULTS["hard_negative_weight"] and not PROTOTYPES.holds(args):
         raise UserError("--hard_negative_weight has no effect with --method consert; leave it out")
-    for name in ("encoder_dropout", "prompt_dropout"):
-        if args.no_dropout and getattr(args, name):
-            raise UserError(f"--no_dropout and --{name} {getattr(args, name)} contradict each other; leave one out")
-    return {"no_dropout": not args.encoder_dropout}
+    names = ("encoder_dropout", *(tuning.dropout for tuning in TUNINGS.values() if tuning.dropout))
+    rates = {name: rate for name in names if (rate := getattr(args, name))}
+    for name, rate in rates.items():
+        if args.no_dropout:
+            raise UserError(f"--no_dropout and --{name} {rate} contradict each other; leave one out")
+    return {"no_dropout": not rates}
 
 
 CITATION = (

@@ -21,12 +21,14 @@ from dcpcse.encoders.storage import hub, model_folder
 from dcpcse.encoders.storage.load_options import LoadOptions
 from dcpcse.encoders.storage.manifest import METHOD_NAME
 from dcpcse.losses import Loss, Term
-from dcpcse.methods.arguments import TUNINGS, ModelArguments
+from dcpcse.methods.arguments import ModelArguments
 from dcpcse.methods.recipes import RECIPES, Recipe
+from dcpcse.methods.tunings import TUNINGS
 from dcpcse.utils.console import warn
 from dcpcse.utils.errors import UserError, did_you_mean, invalid_choice
 from dcpcse.utils.live_runs import read_beside_training
 from dcpcse.utils.option_fields import require_effect
+from dcpcse.utils.packages import require_packages
 from dcpcse.utils.safetensors_io import TORCH_DTYPES
 
 
@@ -336,24 +338,27 @@ def _filled(args: ModelArguments, defaults: Mapping[str, Any]) -> ModelArguments
 
 def _common(args: ModelArguments) -> dict[str, Any]:
     """Return the default values that all methods share."""
-    deep = {"pre_seq_len": 10, "prefix_projection": False} if args.tuning == "deep" else {}
-    projection = {"prefix_hidden_size": 512} if args.prefix_projection else {}
     flags = ("mlp_only_train", "org_mlp", "batchnorm", "cls_prompt")
     flags += ("final_period", "denoise", "denoise_at_inference")
     denoising = {"denoise_by": "template"} if args.denoise or args.denoise_at_inference else {}
     in_dev = {"denoise_in_dev": bool(args.denoise_at_inference)}
-    return {**deep, **projection, **dict.fromkeys(flags, False), **denoising, **in_dev}
+    return {**TUNINGS[args.tuning].defaults(args), **dict.fromkeys(flags, False), **denoising, **in_dev}
 
 
 def _require_fitting_encoder(args: ModelArguments) -> None:
     """Raise UserError if the encoder's dtype, tuning or pooling is incompatible with the other options."""
-    if args.encoder_dtype != "float32" and args.tuning == "full":
+    if args.tuning is None:
+        raise UserError(f"--tuning is missing, and --method {args.method} has no default; give {' or '.join(TUNINGS)}")
+    tuning = TUNINGS[args.tuning]
+    if tuning.package:
+        require_packages(f"--tuning {args.tuning}", (tuning.package,), extra=tuning.package)
+    if args.encoder_dtype != "float32" and not tuning.frozen:
         raise UserError(
-            f"--encoder_dtype {args.encoder_dtype} needs a frozen encoder; with --tuning full use --bf16, which "
-            "computes in bfloat16 and keeps the trained weights in float32"
+            f"--encoder_dtype {args.encoder_dtype} needs a frozen encoder; with --tuning {args.tuning} use --bf16, "
+            "which computes in bfloat16 and keeps the trained weights in float32"
         )
-    if args.tuning == "shallow" and args.template is None:
-        raise UserError("--tuning shallow trains the input vectors of a template's tokens; give --template")
+    if tuning.needs_template and args.template is None:
+        raise UserError(f"--tuning {args.tuning} trains the input vectors of a template's tokens; give --template")
     if args.pooler_type == "mask" and args.template is None:
         raise UserError("--pooler_type mask needs a template with [MASK]; give --template")
 

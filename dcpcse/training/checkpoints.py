@@ -145,8 +145,10 @@ class Checkpoint:
         """
         saved, ours = model_folder.read_contents(self.folder).record, model.record()
         for key in _SAME_IN_RECORDS:
-            if saved.get(key) != ours[key]:
-                raise UserError(f"{self.folder} has {key} {saved.get(key)}, this run has {ours[key]}; {_SAME_OPTIONS}")
+            if saved.get(key) != ours.get(key):
+                raise UserError(
+                    f"{self.folder} has {key} {saved.get(key)}, this run has {ours.get(key)}; {_SAME_OPTIONS}"
+                )
         if (difference := next(base_differences(saved["base"], model.source), None)) is not None:
             raise UserError(
                 f"{self.folder} was trained on {saved['base']['name_or_path']}; {ours['base']['name_or_path']} is "
@@ -160,7 +162,7 @@ class Checkpoint:
 
 
 _SAME_IN_RECORDS = ("method", "pooling", "head", "prompt", "shallow", "cls_prompt", "position_offset", "template")
-_SAME_IN_RECORDS += ("denoising",)
+_SAME_IN_RECORDS += ("denoising", "lora")
 _ANOTHER = "resume from another checkpoint"
 _SAME_OPTIONS = "resume with the options of the run (see its run.yaml)"
 

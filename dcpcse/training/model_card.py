@@ -38,6 +38,7 @@ TASK_AND_METRIC: Mapping[str, tuple[str, str]] = {
 _DIGEST_ROW = "SHA-256 digest of the trained weights"
 
 _PARTS = {"prompt": "deep prompts", "shallow": "input vectors", "cls_prompt": "[CLS] vectors", "backbone": "encoder"}
+_PARTS["lora"] = "LoRA adapter"
 """Part of a model, as its files name it → its name in the card. Other parts keep their names."""
 
 
@@ -72,7 +73,7 @@ def write_card(folder: str | Path, name: str | None = None, scores: Sequence[str
         record=record,
         base_name=base if on_hub else Path(base).name,
         base_on_hub=on_hub,
-        opens_in_peft=record["prompts_file"] == manifest.PEFT_PROMPTS,
+        opens_in_peft=record["prompts_file"] == manifest.PEFT_WEIGHTS,
         digest_row=_DIGEST_ROW,
         digest=digest,
         parameters={_PARTS.get(part, part): number for part, number in count_trained(folder, record).items()},

@@ -19,8 +19,10 @@ def shard_layers(backbone: nn.Module) -> list[nn.Module]:
     from torch.distributed.fsdp import fully_shard  # imported here because it takes a second and is rarely needed
 
     device = next(backbone.parameters()).device.type
-    mesh = init_device_mesh(device, (dist.get_world_size(),))
-    return [fully_shard(layer, mesh=mesh, reshard_after_forward=True) for layer in layers_of(backbone)]
+    how = {"mesh": init_device_mesh(device, (dist.get_world_size(),)), "reshard_after_forward": True}
+    # Trained weights inside the layers, of a LoRA adapter, are kept by every process like all others.
+    trained = {weight for weight in backbone.parameters() if weight.requires_grad}
+    return [fully_shard(layer, ignored_params=trained, **how) for layer in layers_of(backbone)]
 
 
 def layers_of(backbone: nn.Module) -> Sequence[nn.Module]:

@@ -21,16 +21,18 @@ def summary(trainer: Trainer) -> str:
     """Return a summary of the run in a few lines: parameters, negatives, steps."""
     model, args = trainer.step_module.model, trainer.args
     encoder, steps = model.encoder, trainer.step_module
-    prompts = sum(count_parameters(prompt) for prompt in (encoder.prompt, encoder.shallow) if prompt is not None)
-    backbone, trained = count_parameters(encoder.backbone), count_parameters(steps, trained=True)
+    sizes = {part: sum(map(torch.numel, tensors.values())) for part, tensors in encoder.parts().items()}
+    prompts, adapter = sizes.get("prompt", 0) + sizes.get("shallow", 0), sizes.get("lora", 0)
+    backbone, trained = count_parameters(encoder.backbone) - adapter, count_parameters(steps, trained=True)
     # With a trained encoder, the share would be above 100 %.
     share = "" if encoder.tuned else f" ({trained / backbone:.3%})"
-    of_prompts = f"prompts {prompts:,} ({prompts / backbone:.3%}), " if prompts else ""
+    added = {"prompts": prompts, "LoRA adapter": adapter}
+    of_added = "".join(f"{name} {number:,} ({number / backbone:.3%}), " for name, number in added.items() if number)
     return "\n".join(
         [
             f"method {model.method} on {model.source.name_or_path} ({model.source.model_type})",
             f"parameters: encoder {backbone:,}, {_state(encoder)}; trained: "
-            f"{of_prompts}{trained:,} with heads{share}; total {count_parameters(steps):,}",
+            f"{of_added}{trained:,} with heads{share}; total {count_parameters(steps):,}",
             f"text starts at position {encoder.position_offset}; at most {encoder.max_tokens} tokens",
             _batch(trainer),
             f"batches {_batches(encoder)}",

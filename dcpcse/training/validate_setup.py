@@ -10,11 +10,13 @@ from dcpcse.data.labels import describe_labels
 from dcpcse.data.sampling import distinct_rows
 from dcpcse.data.training_file import TrainingData
 from dcpcse.data.views import max_added_tokens
+from dcpcse.encoders.encoder import Encoder
 from dcpcse.encoders.templates import frame
 from dcpcse.evaluation.evaluator import METRIC_NAMES
 from dcpcse.losses import PerRowLoss
 from dcpcse.methods import Method
 from dcpcse.methods.arguments import ModelArguments
+from dcpcse.methods.tunings import TUNINGS
 from dcpcse.training import validate_arguments as first_checks
 from dcpcse.training.arguments import NO_DUPLICATES, DataArguments, TrainingArguments
 from dcpcse.training.gradient_cache import require_cachable
@@ -158,7 +160,7 @@ def require_shardable(model: ModelArguments, run: TrainingArguments) -> None:
     """Raise UserError if `--shard_encoder` cannot split the encoder."""
     obstacles = {
         "one process has nothing to split; launch several with torchrun": run.world_size == 1,
-        "only a frozen encoder can be split; leave --tuning full out": model.tuning == "full",
+        f"only a frozen encoder can be split; leave --tuning {model.tuning} out": not TUNINGS[model.tuning].frozen,
         "it is not tested with --torch_compile; leave that out": run.torch_compile,
     }
     for obstacle, applies in obstacles.items():
@@ -182,6 +184,7 @@ def require_fitting(method: Method, columns: Sequence[str], data: DataArguments,
     require_masked(method, columns)
     require_fresh_workers(method, columns, run)
     require_inner_gradient(method, run)
+    require_own_layers(method, run)
     require_warmups(method, run)
     if run.do_train:
         require_negatives(method, run)
@@ -238,6 +241,21 @@ def require_inner_gradient(method: Method, run: TrainingArguments) -> None:
                 f"{option}: --method {method.model.method} needs the gradient of its adversarial views inside the "
                 f"forward pass, {reason}"
             )
+
+
+def require_own_layers(method: Method, run: TrainingArguments) -> None:
+    """Raise UserError if the encoder is to be split and a loss also uses it without its LoRA adapter."""
+    encoder = method.model.encoder
+    others = [part for loss_fn in method.losses for part in loss_fn.modules() if isinstance(part, Encoder)]
+    weights = {id(weight) for weight in encoder.backbone.parameters()}
+    if run.shard_encoder and any(
+        other.backbone is not encoder.backbone and not weights.isdisjoint(map(id, other.parameters()))
+        for other in others
+    ):
+        raise UserError(
+            f"--shard_encoder: --method {method.model.method} also uses the encoder without its LoRA adapter, whose "
+            "layers are never complete in one process; choose another --discriminator, or leave --shard_encoder out"
+        )
 
 
 def require_warmups(method: Method, run: TrainingArguments) -> None:

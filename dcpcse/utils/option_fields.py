@@ -20,6 +20,9 @@ GENERATION_CHOICES = ("sample", "argmax")
 GENERATE_AT_CHOICES = ("masked", "all")
 """Positions at which `dcpcse.losses.generator` inserts tokens."""
 
+ALL_LINEAR = "all-linear"
+"""Value of `--lora_target_modules` that stands for all linear layers, as in peft."""
+
 MAX_PROMPT_SIZE = 10_000
 """Maximum of prompt lengths and sizes. Larger values are typing errors and would exhaust any memory."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from method_models import stir_adapter
 from model_folders import edit_record, without_checksums
 
 import dcpcse
@@ -17,6 +18,7 @@ from dcpcse.encoders import sentence_encoder as models
 from dcpcse.encoders.backbones import load_backbone
 from dcpcse.encoders.encoder import Encoder, set_packed
 from dcpcse.encoders.heads import BatchNormMLP, TanhMLP
+from dcpcse.encoders.lora import Lora, find_targets
 from dcpcse.encoders.prompts import PromptShape, ShallowPrompt
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
 from dcpcse.encoders.template_denoising import Denoising
@@ -44,7 +46,9 @@ def saved(folder: Path, backbone: backbones.Backbone, seed: int, **parts) -> Pat
     if "shallow" in parts:
         shallow = ShallowPrompt(torch.randn(parts["shallow"], backbone.model.get_input_embeddings().embedding_dim))
     cls_prompt = ShallowPrompt(torch.randn(1, size)) if parts.get("cls") else None
-    encoder = Encoder(backbone.model, prompt, parts.get("offset", length or 0), shallow=shallow, cls_prompt=cls_prompt)
+    lora = Lora(4, 8, 0.1, find_targets(backbone.model, parts["lora"])) if "lora" in parts else None
+    added = {"shallow": shallow, "cls_prompt": cls_prompt, "lora": lora}
+    encoder = Encoder(backbone.model, prompt, parts.get("offset", length or 0), **added)
     head = parts.get("head")
     model = SentenceEncoder(
         *(encoder, backbone.tokenizer, backbone.source),
@@ -56,6 +60,7 @@ def saved(folder: Path, backbone: backbones.Backbone, seed: int, **parts) -> Pat
         final_period=parts.get("final_period", False),
         method="dcpcse",
     )
+    stir_adapter(model)
     model.save(folder)
     return folder
 
@@ -69,6 +74,9 @@ PARTS = {
     "D2CSE": {"length": 4, "cls": True, "head": BatchNormMLP},
     "SCPCSE": {"shallow": 8, "template": OF_WORDS, "pooling": "mask"},
     "denoised": {"length": 4, "template": TEMPLATE, "pooling": "mask", "denoise": True, "final_period": True},
+    "LoRA": {"lora": None, "pooling": "avg"},
+    "LoRA, all layers, head": {"lora": ["all-linear"], "head": TanhMLP, "at_inference": True},
+    "LoRA in a template": {"lora": None, "shallow": 8, "template": OF_WORDS, "pooling": "mask", "denoise": True},
     "[CLS] alone": {"shallow": 8, "template": OF_WORDS, "pooling": "mask", "cls": True, "denoise": True},
 }
 
@@ -157,7 +165,9 @@ def test_an_adapter_by_name_is_a_model_on_the_shared_encoder(name, folders, sent
     adapters = Adapters.load(folders("bert"), device="cpu")
     assert adapters.names == tuple(PARTS)
     own = dcpcse.load(folders("bert")[name], device="cpu").encode(sentences)
-    assert adapters[name].encoder.backbone is adapters["one prompt"].encoder.backbone
+    shared, parts = ({id(p) for p in adapters[n].encoder.backbone.parameters()} for n in ("one prompt", name))
+    assert shared <= parts
+    assert (shared == parts) == ("lora" not in PARTS[name])
     np.testing.assert_allclose(adapters[name].encode(sentences), own, atol=1e-6)
     np.testing.assert_array_equal(adapters.encode(sentences, name), adapters[name].encode(sentences))
 
@@ -191,16 +201,28 @@ def test_an_adapter_adds_its_own_tensors_alone(folders):
     own = {name: sum(p.numel() for p in adapters[name].parameters() if id(p) not in shared) for name in PARTS}
     assert own["D2CSE"] == 4 * 2 * 3 * 32 + 32
     assert own["sixteen, projected, head"] == 16 * 2 * 3 * 32 + 32 * 32 + 32
+    assert own["LoRA"] == 3 * 2 * 4 * (32 + 32)  # layers, queries and values, rank, inputs and outputs
     assert not any(parameter.requires_grad for name in PARTS for parameter in adapters[name].parameters())
 
 
 def test_mixed_sentences_share_one_pass(folders, sentences):
-    """But for template denoising, whose second pass is each adapter's own."""
+    """But for template denoising, whose second pass is each adapter's own, and for LoRA, which changes the layers."""
     adapters = Adapters.load({n: f for n, f in folders("bert").items() if not PARTS[n].get("denoise")}, device="cpu")
     calls = []
-    adapters["D2CSE"].encoder.backbone.register_forward_hook(lambda module, args, output: calls.append(1))
+    for name in ("D2CSE", "LoRA", "LoRA, all layers, head"):
+        encoder = adapters[name].encoder
+        encoder.backbone.register_forward_hook(lambda module, args, output, name=name: calls.append(name))
     adapters.encode(sentences, [adapters.names[i % len(adapters.names)] for i in range(len(sentences))])
-    assert len(calls) == 1
+    assert sorted(calls) == ["D2CSE", "LoRA", "LoRA, all layers, head"]
+
+
+def test_a_linear_layer_is_laid_out_once_for_all_adapters(folders, monkeypatch):
+    for name in ("LEAST_WEIGHTS", "LEAST_ROWS"):
+        monkeypatch.setattr(prepacking, name, 0)
+    adapters = Adapters.load(folders("bert"), device="cpu")
+    prompts, lora = (adapters[name].encoder.backbone for name in ("one prompt", "LoRA"))
+    with torch.no_grad(), prepacking.prepacked(prompts) as layers, prepacking.prepacked(lora) as more:
+        assert (layers, more) == (3 * 6, 3 * 2 * 2)  # the frozen ones, and the matrices of the adapter itself
 
 
 def test_adapters_come_and_go(folders, sentences):
@@ -254,7 +276,7 @@ def test_no_sentences_give_no_vectors(folders):
         ([], ["SCPCSE"], "0 sentences and 1 adapter names"),
         (["a"], [], "1 sentences and 0 adapter names"),
         (["a"], "SCPSCE", "no adapter 'SCPSCE'; did you mean 'SCPCSE'?"),
-        (["a", "b"], ["SCPCSE", "D3CSE"], "no adapter 'D3CSE'; did you mean 'D2CSE'? loaded: 9 (one prompt, four"),
+        (["a", "b"], ["SCPCSE", "D3CSE"], "no adapter 'D3CSE'; did you mean 'D2CSE'? loaded: 12 (one prompt, four"),
         (["a", "b"], ["SCPCSE", ["D2CSE"]], "name 1 is a list (['D2CSE']); give the name of an adapter"),
         (["a"], None, "a list of names, not a NoneType"),
         ("a", ["SCPCSE"], "got a single string"),

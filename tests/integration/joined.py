@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from method_models import Collator
+from method_models import Collator, stir_adapter
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -44,6 +44,7 @@ def build(encoder: str, case: dict[str, Any]) -> tuple[TrainingStep, Collator]:
     if method.model.encoder.prompt is not None:
         with torch.no_grad():
             method.model.encoder.prompt.table.weight.mul_(20)  # prompts that matter
+    stir_adapter(method.model)
     return step, Collator.of(method, 32)
 
 

@@ -272,8 +272,8 @@ def weights(folder: Path) -> dict[str, Tensor]:
     for name in ("prompts.safetensors", "adapter_model.safetensors", "trained.safetensors", *ENCODERS):
         if (folder / name).is_file():
             tensors |= load_file(folder / name)
-    trained = {"prompt_embeddings", "shallow.weight", "embeddings.word_embeddings.weight"}
-    assert trained & set(tensors), f"nothing trained in {folder}"
+    trained = ("prompt_embeddings", "shallow.weight", "embeddings.word_embeddings.weight", "lora_A.weight")
+    assert any(name.endswith(trained) for name in tensors), f"nothing trained in {folder}"
     return tensors
 
 

@@ -64,6 +64,8 @@ CASES = {
     "hinge": {"arguments": {"do_eh_loss": True, "eh_loss_margin": 0.5}},
     "esimcse": {"columns": ROLES[:1], "arguments": {**ESIMCSE, "neg_size": 7}, "before": 2},
     "esimcse, hard negatives": {"arguments": {**ESIMCSE, "neg_size": 30, "tuning": "deep"}, "before": 1},
+    "lora": {"arguments": {"method": "simcse", "tuning": "lora", "lora_target_modules": ["all-linear"]}},
+    "esimcse, lora": {"columns": ROLES[:1], "arguments": {**ESIMCSE, "neg_size": 7, "tuning": "lora"}, "before": 2},
     "d2cse": {"arguments": {"method": "d2cse", "generation": "argmax"}},
     "d2cse, sentences": {"columns": ROLES[:1], "arguments": {"method": "d2cse", "generation": "argmax"}},
     "d2cse, mean_tokens": {

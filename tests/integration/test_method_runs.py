@@ -39,6 +39,7 @@ RECIPES = {
         "train_csv",
         {"method": "consert", "tuning": "deep", "augmentation_1": "adversarial"},
     ),
+    "esimcse, lora": ("bert", "train_csv", {"method": "esimcse", "tuning": "lora", "do_mlm": True}),
     "d2cse, vectors": ("roberta", "train_csv", {"method": "d2cse", "prompt_form": "vectors"}),
     "esimcse, vectors": ("bert", "train_txt", {"method": "esimcse", "tuning": "deep", "prompt_form": "vectors"}),
     "dcpcse, [CLS] prompt": ("bert", "train_txt", {"method": "dcpcse", "cls_prompt": True}),
@@ -65,8 +66,12 @@ def test_what_is_frozen_stays_bit_for_bit_and_what_is_trained_moves(trained):
     if args["tuning"] == "full":
         still = {name for name in backbone - moved if "key.bias" not in name and "LayerNorm.bias" not in name}
         assert not still  # gradients are zero of key biases, and of what denoising takes away again
-    else:
-        assert not moved & backbone
+    adapter = {name for name in backbone if ".lora_" in name}
+    if args["tuning"] == "lora":
+        assert len(adapter) == 2 * 2 * 3  # A and B of queries and values in 3 layers
+        assert adapter <= moved
+    if args["tuning"] != "full":
+        assert not moved & (backbone - adapter)
     parts = ("model.encoder.prompt", "model.encoder.shallow", "model.encoder.cls_prompt")
     prompts = {name for name in final if name.startswith(parts)}
     heads = {name for name in final if name.startswith("model.head")}

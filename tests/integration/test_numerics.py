@@ -33,7 +33,9 @@ BFLOAT16 = 0.05
 GRADIENTS = 1e-3
 """Of the largest number of a parameter's gradient, in float32."""
 
-FROZEN = [name for name in RECIPES if name.startswith(("dcpcse", "scpcse", "d2cse")) or name.endswith("deep")]
+FROZEN = [
+    name for name in RECIPES if name.startswith(("dcpcse", "scpcse", "d2cse")) or name.endswith(("deep", "lora"))
+]
 """What `--encoder_dtype` is for."""
 
 SUBJECTS = [*RECIPES, *(f"plain {name}" for name in REPRESENTATIONS)]

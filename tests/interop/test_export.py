@@ -27,6 +27,7 @@ from dcpcse.utils.errors import UserError
 ROOT = Path(__file__).parents[2]
 DEEP = {"method": "dcpcse", "pre_seq_len": 3}
 HEAD = {"pooler_type": "cls", "mlp_only_train": False}
+LORA = {"method": "simcse", "tuning": "lora"}
 DENOISED = {"mlp_only_train": False, "denoise_at_inference": True}
 CRTD = ("d2cse", "diffcse")
 """Methods that need a generator."""
@@ -38,6 +39,8 @@ PEFT = {
     "avg": {**DEEP, "pooler_type": "avg"},
     "vectors": {**DEEP, "mlp_only_train": True, "prompt_form": "vectors"},
     "projected": {**DEEP, "mlp_only_train": True, "prefix_projection": True, "prefix_hidden_size": 6},
+    "lora": {**LORA, "pooler_type": "avg", "lora_r": 2},
+    "lora, head at inference": {**LORA, **HEAD, "lora_target_modules": ["all-linear"], "lora_r": 2},
 }
 NOT_PEFT = {
     "offset": ({**DEEP, "position_offset": 0}, ["its texts start at position 0, and with peft at 3"]),
@@ -46,6 +49,8 @@ NOT_PEFT = {
     "batch normalisation": ({**DEEP, **HEAD, "batchnorm": True}, ["its head at inference is not a tanh MLP"]),
     "layers": ({**DEEP, "pooler_type": "avg_top2"}, ["its pooling, avg_top2,"]),
     "bfloat16": ({**DEEP, "encoder_dtype": "bfloat16"}, ["its encoder has the dtype bfloat16"]),
+    "lora in a template": ({**LORA, "method": "scpcse"}, ["uses a template"]),
+    "lora, bfloat16": ({**LORA, "encoder_dtype": "bfloat16"}, ["its encoder has the dtype bfloat16"]),
     "trained encoder": ({"method": "simcse"}, ["it has no deep prompts", "its encoder was trained too"]),
     "all at once": ({"method": "promptbert"}, ["no deep prompts", "trained too", "uses a template"]),
 }
@@ -53,12 +58,16 @@ PLAIN = {
     "cls with its MLP": {"method": "simcse", **HEAD},
     "cls, MLP in training only": {"method": "simcse", "mlp_only_train": True},
     "avg": {"method": "simcse", "pooler_type": "avg"},
+    "lora": {**LORA, "pooler_type": "avg"},
+    "lora, cls with its MLP": {**LORA, **HEAD, "lora_target_modules": ["all-linear"]},
 }
 NOT_PLAIN = {
     "frozen": (DEEP, ["its encoder is frozen", "it has deep prompts", "start at position 3"]),
     "template": ({"method": "promptbert"}, ["uses a template"]),
     "batch normalisation": ({"method": "diffcse", **HEAD}, ["its head at inference is not a tanh MLP"]),
     "layers": ({"method": "simcse", "pooler_type": "avg_first_last"}, ["its pooling, avg_first_last,"]),
+    "lora in a template": ({**LORA, "method": "promptbert"}, ["uses a template"]),
+    "lora, bfloat16": ({**LORA, "encoder_dtype": "bfloat16"}, ["its encoder is in bfloat16"]),
 }
 VARIANTS = {
     **{name: {"method": name} for name in METHODS},
@@ -67,6 +76,8 @@ VARIANTS = {
     "conpvp, by attention": {"method": "conpvp", "denoise_by": "attention", **DENOISED},
     "conpvp, deep": {"method": "conpvp", "tuning": "deep", "pre_seq_len": 3},
     "[CLS] prompt": {**DEEP, "cls_prompt": True},
+    "lora": {**LORA, **HEAD},
+    "lora in a template": {**LORA, "method": "conpvp", **DENOISED},
 }
 GRAPHS = {
     "dcpcse": ("bert", {**DEEP, **HEAD, "position_offset": 1}),
@@ -74,6 +85,7 @@ GRAPHS = {
     "scpcse": ("roberta", {"method": "scpcse", "mlp_only_train": False}),
     "simcse and diffcse": ("roberta", {"method": "diffcse", "pooler_type": "avg_layer1_last"}),
     "promptbert": ("roberta", {"method": "promptbert", "final_period": True, **DENOISED}),
+    "lora": ("bert", {**LORA, "lora_target_modules": ["all-linear"]}),
 }
 """One of each kind of graph: deep prompts, input vectors, the encoder alone, a template with denoising."""
 
@@ -210,14 +222,27 @@ def test_sentence_transformers_gives_the_vectors_of_every_method(name, saved, te
     np.testing.assert_allclose(other.encode(texts, batch_size=4), ours, atol=1e-5)
     np.testing.assert_allclose(by_its_page(tmp_path / "out", texts), ours, atol=1e-5)
     has_encoder = any((tmp_path / "out").rglob("model.safetensors"))
-    assert has_encoder == model.encoder.tuned
+    merged = model.encoder.lora is not None
+    assert has_encoder == (model.encoder.tuned or merged)
     if not plain:
-        assert np.array_equal(dcpcse.load(tmp_path / "out", device="cpu").encode(texts), ours)
+        np.testing.assert_allclose(dcpcse.load(tmp_path / "out").encode(texts), ours, rtol=0, atol=1e-5 * merged)
         assert '"dcpcse.st.DeepPromptTransformer"' in (tmp_path / "out/modules.json").read_text(encoding="utf-8")
         with pytest.raises(ValueError, match="trust_remote_code=True"):
             opened(tmp_path / "out")
         with pytest.raises((OSError, ValueError)):
             AutoModel.from_pretrained(tmp_path / "out")
+
+
+def test_an_adapter_of_weights_in_half_precision_is_not_merged(saved, sentences, tmp_path):
+    """Their sum would be rounded; the exported folder has the adapter, and names its encoder."""
+    folder, model = saved(**LORA, encoder_dtype="bfloat16")
+    assert (folder / "adapter/adapter_model.safetensors").is_file()  # others would load the encoder in float32
+    export(folder, "sentence-transformers", tmp_path / "out")
+    assert not any((tmp_path / "out").rglob("model.safetensors"))
+    found = opened(tmp_path / "out", trust_remote_code=True).encode(sentences, batch_size=len(sentences))
+    np.testing.assert_allclose(found, model.encode(sentences), atol=1e-2)
+    with pytest.raises(UserError, match="cannot be added to weights in bfloat16"):
+        dcpcse.load(folder, device="cpu").merged()
 
 
 def test_what_people_do_with_a_sentence_transformer_works(saved, sentences, tmp_path):
@@ -268,6 +293,7 @@ def test_a_frozen_encoder_that_has_moved_is_given_by_name(saved, tiny, sentences
 # folders as train.py leaves them
 
 FROZEN = ("dcpcse", "scpcse", "d2cse", "head at inference", "conpvp, deep", "[CLS] prompt")
+FROZEN += ("lora in a template",)
 
 
 @pytest.mark.parametrize("trust", [False, True])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from method_models import Collator
+from method_models import Collator, stir_adapter
 from torch import nn
 
 from dcpcse.encoders.backbones import load_backbone
@@ -24,6 +24,7 @@ METHODS = {
     "d2cse": {"pre_seq_len": 3, "batchnorm": False, "cls_prompt": True, "do_mlm": True},
     "diffcse": {"batchnorm": False, "crtd_reduction": "mean_all"},
     "sbert": {},
+    "lora": {"method": "simcse", "tuning": "lora", "lora_target_modules": ["all-linear"]},
     "consert": {"augmentation_1": "adversarial", "augmentation_2": "token_cutoff", "no_dropout": False},
 }
 COLUMNS = {"conpvp": ["anchor"], "diffcse": ["anchor"], "classes": ["anchor", "positive", "class"]}
@@ -32,6 +33,8 @@ COLUMNS = {"conpvp": ["anchor"], "diffcse": ["anchor"], "classes": ["anchor", "p
 def built(tiny, sentences, name: str, dropout: float):
     folder = tiny("bert", hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     options = {"method": name, **METHODS[name]}
+    if name == "lora":
+        options["lora_dropout"] = dropout
     if name in ("d2cse", "diffcse"):
         options["generator_name"] = tiny("bert", seed=3)
     columns = COLUMNS.get(name, ["anchor", "positive", "negative"])
@@ -39,6 +42,7 @@ def built(tiny, sentences, name: str, dropout: float):
     args = model_arguments(model_name_or_path=folder, **options)
     torch.manual_seed(0)
     method = build_method(backbone, fill_defaults(args, columns), columns)
+    stir_adapter(method.model)
     steps = TrainingStep(method).double().train()
     rows = [{c: sentences[(i + 4 * j) % 12] for j, c in enumerate(columns)} for i in range(7)]
     rows = [{**row, "class": i // 2} for i, row in enumerate(rows)] if "class" in columns else rows

@@ -72,6 +72,11 @@ def _prompt(prompt: Mapping[str, Any]) -> str:
     return f"{prompt['length']} deep prompts{form}: {sizes}{projection}"
 
 
+def _lora(lora: Mapping[str, Any]) -> str:
+    dropout = f", dropout {lora['dropout']:g} in training" if lora["dropout"] else ""
+    return f"rank {lora['r']}, alpha {lora['alpha']}{dropout}: {', '.join(lora['target_modules'])}"
+
+
 def _denoising(denoising: Mapping[str, Any]) -> str:
     if not denoising["inference"]:
         return "not at inference"
@@ -90,6 +95,7 @@ _FORMATS = {
     "head": _head,
     "template": _template,
     "prompt": _prompt,
+    "lora": _lora,
     "parameters": _parameters,
     "pooling": lambda name: f"{name}: {POOLERS[name].help}" if name in POOLERS else name,
     "denoising": _denoising,

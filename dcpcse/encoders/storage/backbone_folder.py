@@ -4,11 +4,14 @@ A folder is plain if AutoModel and sentence-transformers return the same embeddi
 mean pooling, and no head other than the tanh MLP at inference. `modules.json` names the pooling, because
 sentence-transformers silently uses the mean without it. Neither library supports templates or prompts. If the encoder
 is in `backbone/`, they raise an error for the model folder instead of loading an incomplete model.
+
+The same applies to a LoRA adapter, with which both libraries load its base: it is in the folder itself if the folder
+is plain, else in `adapter/`.
 """
 
 import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,11 +20,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dcpcse.encoders.storage.manifest import (
+    ADAPTER,
     BACKBONE,
-    BACKBONE_FILES,
     CONFIG,
     MODULES,
-    PLAIN_FILES,
     SENTENCE_CONFIG,
     WEIGHTS,
     backbone_path,
@@ -35,46 +37,25 @@ WITH_POOLER = ("bert", "roberta", "xlm-roberta")
 
 
 @dataclass(frozen=True)
-class TunedBackbone:
-    """A trained backbone and the settings that it is saved with.
+class SentenceModules:
+    """What sentence-transformers computes from the output of an encoder in a plain folder.
 
-    pooling: name of the pooler if the folder is plain, else None. dense: the layer of the tanh MLP, or None if there
+    pooling: name of the pooler. size: hidden size of the encoder. dense: the layer of the tanh MLP, or None if there
     is no such head. dense_at_inference: whether inference uses this layer. max_tokens: maximum sequence length.
     """
 
     POOLINGS: ClassVar[Mapping[str, str]] = {"cls": "cls", "cls_before_pooler": "cls", "avg": "mean"}
     """Name of a pooler that sentence-transformers supports → name of this pooler in sentence-transformers."""
 
-    model: PreTrainedModel
-    fingerprint: str
-    pooling: str | None
+    pooling: str
+    size: int
     dense: nn.Linear | None
     dense_at_inference: bool
     max_tokens: int
 
-    def write(self, folder: Path) -> dict[str, str]:
-        """Write weights and configuration to a model folder; return the backbone's entry in `dcpcse.json`."""
-        place = folder if self.pooling else folder / BACKBONE
-        place.mkdir(exist_ok=True)
-        if self.pooling:
-            self._write_modules(folder)
-        save_tensors(place / WEIGHTS, self._tensors())
-        config = copy.deepcopy(self.model.config)
-        config.architectures = [type(self.model).__name__]
-        config.save_pretrained(place)  # last, so that the folder of an interrupted save does not load
-        return {"folder": "." if self.pooling else BACKBONE, "fingerprint": self.fingerprint}
-
-    def _tensors(self) -> dict[str, Tensor]:
-        tensors = dict(self.model.state_dict())
-        # As in the published SimCSE checkpoints, the MLP is saved as AutoModel's pooler.
-        if self.pooling and self.dense is not None and self.model.config.model_type in WITH_POOLER:
-            tensors |= {f"pooler.dense.{name}": tensor for name, tensor in self.dense.state_dict().items()}
-        return tensors
-
-    def _write_modules(self, folder: Path) -> None:
+    def write(self, folder: Path) -> None:
         """Write the files from which sentence-transformers reads the pooling, head and maximum length."""
-        size = self.model.config.hidden_size
-        kinds = {"Transformer": "", "Pooling": _POOLING}
+        size, kinds = self.size, {"Transformer": "", "Pooling": _POOLING}
         (folder / _POOLING).mkdir(exist_ok=True)
         mode = self.POOLINGS[self.pooling]
         pooling = {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
@@ -95,27 +76,58 @@ class TunedBackbone:
         write_json_atomic(folder / MODULES, modules)
 
 
+@dataclass(frozen=True)
+class TunedBackbone:
+    """A trained backbone. modules: what the folder is written for if it is plain, else None."""
+
+    model: PreTrainedModel
+    fingerprint: str
+    modules: SentenceModules | None
+
+    def write(self, folder: Path) -> dict[str, str]:
+        """Write weights and configuration to a model folder; return the backbone's entry in `dcpcse.json`."""
+        place = folder if self.modules else folder / BACKBONE
+        place.mkdir(exist_ok=True)
+        if self.modules:
+            self.modules.write(folder)
+        save_tensors(place / WEIGHTS, self._tensors())
+        config = copy.deepcopy(self.model.config)
+        config.architectures = [type(self.model).__name__]
+        config.save_pretrained(place)  # last, so that the folder of an interrupted save does not load
+        return {"folder": "." if self.modules else BACKBONE, "fingerprint": self.fingerprint}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors, dense = dict(self.model.state_dict()), self.modules and self.modules.dense
+        # As in the published SimCSE checkpoints, the MLP is saved as AutoModel's pooler.
+        if dense is not None and self.model.config.model_type in WITH_POOLER:
+            tensors |= {f"pooler.dense.{name}": tensor for name, tensor in dense.state_dict().items()}
+        return tensors
+
+
 def plain_obstacles(
     *,
     pooling: str,
-    tuned: bool,
+    opens: bool,
     templates: bool,
     prompts: bool,
     position_offset: int,
+    dtype: str,
     other_head: bool,
     normalize: bool = False,
 ) -> list[str]:
     """Return the reasons why AutoModel and sentence-transformers would return different embeddings; [] if they do not.
 
-    tuned: whether the encoder was trained. other_head: whether inference uses a head other than the tanh MLP.
+    opens: whether both load the encoder from the folder, because it was trained or has a LoRA adapter. dtype: of the
+    encoder's weights. other_head: whether inference uses a head other than the tanh MLP.
     """
     reasons = {
-        "its encoder is frozen, so the folder does not contain it": not tuned,
+        "its encoder is frozen, so the folder does not contain it": not opens,
+        f"its encoder is in {dtype}": dtype != "float32",
         "it uses a template": templates,
         "it has deep prompts": prompts,
         f"its sentences start at position {position_offset}": position_offset != 0,
         f"its pooling, {pooling}, is neither [CLS] nor the mean of the last layer": (
-            pooling not in TunedBackbone.POOLINGS
+            pooling not in SentenceModules.POOLINGS
         ),
         "its head at inference is not a tanh MLP": other_head,
         "it scales embeddings to unit length": normalize,
@@ -136,11 +148,11 @@ def holds_encoder(folder: Path) -> bool:
     return any((folder / place / name).exists() for place in (".", BACKBONE) for name in (CONFIG, WEIGHTS))
 
 
-def clear_backbone(folder: Path) -> None:
-    """Remove the files that `TunedBackbone.write` writes; other files and what lies behind links are kept."""
-    for name in (*PLAIN_FILES, *BACKBONE_FILES):
+def clear_files(folder: Path, names: Iterable[str]) -> None:
+    """Remove files of a model and the folders that are empty then; other files and what lies behind links are kept."""
+    for name in names:
         if not (folder / name).parent.is_symlink() or (folder / name).parent == folder:
             (folder / name).unlink(missing_ok=True)
-    for name in (BACKBONE, _POOLING, _DENSE):
+    for name in (BACKBONE, ADAPTER, _POOLING, _DENSE):
         with contextlib.suppress(OSError):  # there is no such folder, or it is a link or contains other files
             (folder / name).rmdir()

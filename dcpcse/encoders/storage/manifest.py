@@ -21,11 +21,11 @@ MODEL_FOLDER_FILE = "dcpcse.json"
 FOLDER_FORMAT = 2
 """The current format. Format 1, the only one that earlier versions read, has no templates and no trained encoders."""
 PROMPTS = "prompts.safetensors"
-PEFT_PROMPTS = "adapter_model.safetensors"
+PEFT_WEIGHTS = "adapter_model.safetensors"
 PEFT_CONFIG = "adapter_config.json"
 TRAINED = "trained.safetensors"
 PROMPT_KEY = "prompt_embeddings"
-OURS = (MODEL_FOLDER_FILE, PROMPTS, PEFT_PROMPTS, PEFT_CONFIG, TRAINED)
+OURS = (MODEL_FOLDER_FILE, PROMPTS, PEFT_WEIGHTS, PEFT_CONFIG, TRAINED)
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -53,13 +53,26 @@ TOKENIZER_FILES = (
 
 _POOLING, _DENSE = "1_Pooling", "2_Dense"
 SENTENCE_CONFIG = "sentence_bert_config.json"
-PLAIN_FILES = (
-    *(CONFIG, WEIGHTS, MODULES, SENTENCE_CONFIG),
+SENTENCE_FILES = (
+    *(MODULES, SENTENCE_CONFIG),
     *(f"{folder}/{name}" for folder, name in ((_POOLING, CONFIG), (_DENSE, CONFIG), (_DENSE, WEIGHTS))),
 )
-"""Relative paths of a trained encoder's files if other libraries can open it; otherwise they are in `backbone/`."""
+"""Relative paths of the files for sentence-transformers in a plain folder, which other libraries can open."""
 
-BACKBONE_FILES = (f"{BACKBONE}/{CONFIG}", f"{BACKBONE}/{WEIGHTS}")
+BACKBONES = {
+    ".": (CONFIG, WEIGHTS, *SENTENCE_FILES),
+    BACKBONE: (f"{BACKBONE}/{CONFIG}", f"{BACKBONE}/{WEIGHTS}"),
+}
+"""Place of a trained encoder → relative paths of its files: `.` in a plain folder."""
+
+ADAPTER = "adapter"
+"""The folder of a LoRA adapter if other libraries must not open it as if it were the complete model."""
+
+ADAPTERS = {
+    ".": (PEFT_WEIGHTS, PEFT_CONFIG, *SENTENCE_FILES),
+    ADAPTER: (f"{ADAPTER}/{PEFT_WEIGHTS}", f"{ADAPTER}/{PEFT_CONFIG}"),
+}
+"""Place of a LoRA adapter → relative paths of its files: `.` in a plain folder."""
 
 METHOD_NAME = "[a-z0-9][a-z0-9_.-]{0,99}"
 """Pattern of a method's name. Any name is allowed, since loading a model does not need its method."""
@@ -85,6 +98,15 @@ class _Prompt:
     head_dim: int = schema.size()
     projection: int | None = schema.size()
     dropout: int | float = schema.fraction()
+
+
+@strict
+@dataclass(kw_only=True)
+class _Lora:
+    r: int = schema.size()
+    alpha: int = schema.size()
+    dropout: int | float = schema.fraction()
+    target_modules: list[str]
 
 
 @strict
@@ -150,7 +172,7 @@ class Manifest:
     dtype: str = schema.one_of(DTYPE_NAMES, default="float32")
     base: _Base
     vocabulary: str = schema.text()
-    prompts_file: str | None = schema.one_of((PROMPTS, PEFT_PROMPTS))
+    prompts_file: str | None = schema.one_of((PROMPTS, PEFT_WEIGHTS))
     # Not in format 1:
     shallow: _InputPrompt | None
     template: _Template | None
@@ -163,18 +185,24 @@ class Manifest:
     # Only in folders of models that have these settings, which earlier versions do not know:
     normalize: bool = False
     max_length: int | None = schema.size(default=None)
+    lora: _Lora | None = None
+    lora_folder: str | None = schema.one_of(tuple(ADAPTERS), default=None)
 
     def validate_pairs(self) -> None:
         """Raise ValueError if only one of two fields that belong together is null."""
-        for one, other in (("prompt", "prompts_file"), ("template", "denoising")):
+        for one, other in (("prompt", "prompts_file"), ("template", "denoising"), ("lora", "lora_folder")):
             if (getattr(self, one) is None) != (getattr(self, other) is None):
                 raise ValueError(f"{one} and {other} belong together, but one of them is null")
+        if self.lora is not None and (self.prompt is not None or self.backbone is not None):
+            raise ValueError("lora is the adapter of a frozen encoder without deep prompts")
+        if self.lora is not None and not self.lora.target_modules:
+            raise ValueError("lora.target_modules is []; expected at least one name")
 
     def validate_sha256(self) -> None:
         """Raise ValueError if a checksum is not a sha256, or belongs to a file that is not part of this model."""
         backbone = self.backbone and vars(self.backbone)
         for name, digest in self.sha256.items():
-            if name not in file_names({"prompts_file": self.prompts_file, "backbone": backbone}):
+            if name not in file_names({**vars(self), "backbone": backbone}):
                 raise ValueError(f"sha256 contains {name!r:.60}, which is not a file of this model")
             if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
                 raise ValueError(f"sha256.{name} is {digest!r:.60}; expected 64 hexadecimal digits")
@@ -247,10 +275,16 @@ Shapes = dict[str, dict[str, tuple[int, ...]]]
 """File → tensor → shape."""
 
 
+def adapter_file(record: Mapping[str, Any]) -> str | None:
+    """Return the name of the file with the deep prompts or the LoRA adapter of a model; None if it has neither."""
+    place = record.get("lora_folder")
+    return record["prompts_file"] if place is None else ADAPTERS[place][0]
+
+
 def shapes(record: Mapping[str, Any]) -> Shapes:
     """Return the shapes of all prompts that a manifest describes.
 
-    The shapes of a head are not included, since they depend on the encoder.
+    The shapes of a head and of a LoRA adapter are not included, since they depend on the encoder.
     """
     found: Shapes = {TRAINED: {}}
     if prompt := record["prompt"]:
@@ -281,16 +315,35 @@ def shape_faults(folder: Path, record: Mapping[str, Any], found: Shapes) -> Iter
         for name in sorted(set(expected) & set(tensors)):
             if tensors[name] != expected[name]:
                 yield f"{folder / file}: '{name}' has shape {tensors[name]}; {expected[name]} is expected"
+    if record.get("lora") is not None:
+        file = adapter_file(record)
+        yield from _lora_faults(folder / file, record["lora"]["r"], found.get(file, {}))
+
+
+def _lora_faults(path: Path, rank: int, found: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    """Yield an error message for each matrix of an adapter that lacks its partner, or has a different rank.
+
+    A layer has the matrices A, (rank, in), and B, (out, rank).
+    """
+    if not found:
+        yield f"{path} contains no matrices; copy the folder again"
+    for name, shape in sorted(found.items()):
+        layer, part, _ = name.rsplit(".", 2) if name.count(".") > 1 else ("", name, "")
+        partner = {"lora_A": "lora_B", "lora_B": "lora_A"}.get(part)
+        if partner is None:
+            yield f"{path} contains {name!r:.100}, which is no matrix of an adapter; copy the folder again"
+        elif f"{layer}.{partner}.weight" not in found:
+            yield f"{path} lacks '{layer}.{partner}.weight'; copy the folder again"
+        elif len(shape) != 2 or shape[part == "lora_B"] != rank:
+            yield f"{path}: '{name}' has shape {shape}; a matrix of rank {rank} is expected"
 
 
 def file_names(record: Mapping[str, Any]) -> set[str]:
     """Return the relative paths of all files that the model of a manifest may have; all are inside its folder."""
-    prompts = {PROMPTS: {PROMPTS}, PEFT_PROMPTS: {PEFT_PROMPTS, PEFT_CONFIG}}.get(record["prompts_file"], set())
-    backbone = () if record["backbone"] is None else _BACKBONES[record["backbone"]["folder"]]
-    return {MODEL_FOLDER_FILE, TRAINED, *TOKENIZER_FILES} | prompts | {*backbone}
-
-
-_BACKBONES = {".": PLAIN_FILES, BACKBONE: BACKBONE_FILES}
+    prompts = {PROMPTS: (PROMPTS,), PEFT_WEIGHTS: (PEFT_WEIGHTS, PEFT_CONFIG)}.get(record["prompts_file"], ())
+    adapter = () if record.get("lora_folder") is None else ADAPTERS[record["lora_folder"]]
+    backbone = () if record["backbone"] is None else BACKBONES[record["backbone"]["folder"]]
+    return {MODEL_FOLDER_FILE, TRAINED, *TOKENIZER_FILES, *prompts, *adapter, *backbone}
 
 
 def checksums(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:

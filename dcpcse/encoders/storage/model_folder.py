@@ -8,6 +8,8 @@ prompts.safetensors    the prompts, as one tensor `prompt_embeddings`: (P, 2·la
 adapter_model.safetensors + adapter_config.json
                        the same tensor, if PEFT alone returns the same [CLS] vectors; otherwise the name
                        prompts.safetensors prevents PEFT from opening an incomplete model
+adapter/, or adapter_model.safetensors, adapter_config.json, modules.json, ...
+                       a LoRA adapter in the format of PEFT (see `dcpcse.encoders.storage.backbone_folder`)
 trained.safetensors    other trained weights (head, projection, shallow prompts), if there are any
 backbone/, or config.json, model.safetensors, modules.json, ...
                        the encoder, if it was trained itself (see `dcpcse.encoders.storage.backbone_folder`)
@@ -33,45 +35,69 @@ from dcpcse.utils.safetensors_io import load_tensors, save_tensors
 
 @dataclass(frozen=True)
 class FolderContents:
-    """The contents of a model folder: the record, the deep prompts (or None) and the other trained tensors by name."""
+    """The contents of a model folder.
+
+    record: the manifest. adapter: deep prompts or the matrices of LoRA, by their names in the file; {} if the model
+    has neither. trained: the other trained tensors by name.
+    """
 
     record: Mapping[str, Any]
-    prompts: Tensor | None
+    adapter: Mapping[str, Tensor]
     trained: Mapping[str, Tensor]
+
+    @property
+    def prompts(self) -> Tensor | None:
+        """The deep prompts, or None."""
+        return self.adapter[manifest.PROMPT_KEY] if self.record["prompt"] else None
+
+    @property
+    def lora(self) -> Mapping[str, Tensor]:
+        """The matrices of a LoRA adapter by their names in the file; {} without an adapter."""
+        return self.adapter if self.record.get("lora") else {}
 
 
 def write_contents(
     folder: str | Path,
     record: Mapping[str, Any],
-    prompts: Tensor | None,
+    adapter: Mapping[str, Tensor],
     trained: Mapping[str, Tensor],
     *,
     peft_config: Mapping[str, Any] | None = None,
+    modules: backbone_folder.SentenceModules | None = None,
     backbone: backbone_folder.TunedBackbone | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
     """Write the files of a model to a folder.
 
-    With `peft_config`, the prompts are saved under the names that PEFT opens. The record contains the sha256 of every
-    other file that the embeddings depend on, including the tokenizer.
+    adapter, trained: see `FolderContents`. peft_config: the adapter's configuration, with which it has the file names
+    that PEFT opens. modules: what a plain folder with a LoRA adapter is written for; without it, the adapter is in a
+    folder of its own. The record contains the sha256 of every other file that the embeddings depend on, including the
+    tokenizer.
 
     An earlier model in the folder is replaced as `replaced_model` describes.
     """
     folder = Path(folder)
-    if backbone is not None and holds_another_encoder(folder):
+    if (backbone or modules) and holds_another_encoder(folder):
         raise UserError(f"{folder} contains a different encoder, which would be overwritten; give another folder")
-    name = None if prompts is None else manifest.PROMPTS if peft_config is None else manifest.PEFT_PROMPTS
+    record = {"format": manifest.FOLDER_FORMAT, **record}
+    name = manifest.PROMPTS if peft_config is None else manifest.PEFT_WEIGHTS
+    record["prompts_file"] = name if record["prompt"] else None
+    if "lora" in record:
+        record["lora_folder"] = "." if modules else manifest.ADAPTER
     with replaced_model(folder) as part:
-        if prompts is not None:
-            save_tensors(part / name, {manifest.PROMPT_KEY: prompts})
-        if peft_config is not None:
-            write_json_atomic(part / manifest.PEFT_CONFIG, peft_config)
+        if adapter:
+            file = part / manifest.adapter_file(record)
+            save_tensors(file, adapter)
+            if peft_config is not None:
+                write_json_atomic(file.with_name(manifest.PEFT_CONFIG), peft_config)
+        if modules is not None:
+            modules.write(part)
         if trained:
             save_tensors(part / manifest.TRAINED, trained)
         own = None if backbone is None else backbone.write(part)
         if tokenizer is not None:
             tokenizer.save_pretrained(part)
-        record = {"format": manifest.FOLDER_FORMAT, **record, "prompts_file": name, "backbone": own}
+        record["backbone"] = own
         record["sha256"] = manifest.checksums(part, record)
         record["record_sha256"] = manifest.record_digest(record)
         write_json_atomic(part / manifest.MODEL_FOLDER_FILE, record)
@@ -112,10 +138,11 @@ _LAST = (manifest.WEIGHTS, manifest.CONFIG, manifest.MODEL_FOLDER_FILE)
 
 def clear(folder: Path) -> None:
     """Remove the files of a model from a folder; keep other files, including encoders not written by dcpcse."""
-    if _holds_own_encoder(folder):
-        backbone_folder.clear_backbone(folder)
-    for name in manifest.OURS:
-        (folder / name).unlink(missing_ok=True)
+    record, names = _record(folder), [*manifest.OURS]
+    for part, places in {"backbone": manifest.BACKBONES, "lora": manifest.ADAPTERS}.items():
+        if record.get(part) is not None:
+            names += [name for files in places.values() for name in files]
+    backbone_folder.clear_files(folder, names)
 
 
 def holds_another_encoder(folder: Path) -> bool:
@@ -150,29 +177,31 @@ def read_contents(folder: str | Path) -> FolderContents:
         require_inside(folder, name)
     manifest.require_unchanged(folder, record)
     trained = load_tensors(folder / manifest.TRAINED) if (folder / manifest.TRAINED).is_file() else {}
-    prompts = _read_prompts(folder, record["prompts_file"])
-    _require_shapes(folder, record, prompts, trained)
-    return FolderContents(record, prompts, trained)
+    contents = FolderContents(record, _read_adapter(folder, record), trained)
+    _require_shapes(folder, contents)
+    return contents
 
 
-def _require_shapes(
-    folder: Path, record: Mapping[str, Any], prompts: Tensor | None, trained: Mapping[str, Tensor]
-) -> None:
+def _require_shapes(folder: Path, contents: FolderContents) -> None:
     """Raise UserError if the shapes of tensors differ from the record, from which the model will be built."""
-    found = {manifest.TRAINED: {name: tuple(tensor.shape) for name, tensor in trained.items()}}
-    if prompts is not None:
-        found[record["prompts_file"]] = {manifest.PROMPT_KEY: tuple(prompts.shape)}
-    if problem := next(manifest.shape_faults(folder, record, found), None):
+    files = {manifest.adapter_file(contents.record): contents.adapter, manifest.TRAINED: contents.trained}
+    found = {
+        file: {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        for file, tensors in files.items()
+        if file
+    }
+    if problem := next(manifest.shape_faults(folder, contents.record, found), None):
         raise UserError(problem)
 
 
-def _read_prompts(folder: Path, name: str | None) -> Tensor | None:
+def _read_adapter(folder: Path, record: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    name = manifest.adapter_file(record)
     if name is None:
-        return None
-    prompts = load_tensors(folder / name)
-    if set(prompts) != {manifest.PROMPT_KEY}:
+        return {}
+    tensors = load_tensors(folder / name)
+    if record["prompt"] and set(tensors) != {manifest.PROMPT_KEY}:
         raise UserError(
-            f"{folder / name}: expected the one tensor '{manifest.PROMPT_KEY}' but found {sorted(prompts)}; copy the "
+            f"{folder / name}: expected the one tensor '{manifest.PROMPT_KEY}' but found {sorted(tensors)}; copy the "
             "folder again"
         )
-    return prompts[manifest.PROMPT_KEY]
+    return tensors

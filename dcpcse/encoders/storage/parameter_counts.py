@@ -24,13 +24,14 @@ def count(tensors: TensorHeaders) -> int:
 
 
 def count_trained(folder: Path, record: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of trained parameters in each part of a model: prompt, head, shallow, cls_prompt, backbone.
+    """Return the number of trained parameters in each part of a model.
 
-    If a projection computes the prompt table, the projection is counted and the table is not.
+    The parts are prompt, lora, head, shallow, cls_prompt and backbone. If a projection computes the prompt table, the
+    projection is counted and the table is not.
     """
     parts: dict[str, int] = {}
-    if record["prompts_file"] and record["prompt"]["projection"] is None:
-        parts["prompt"] = count(read_header(folder / record["prompts_file"]))
+    if record.get("lora") or (record["prompt"] and record["prompt"]["projection"] is None):
+        parts["lora" if record.get("lora") else "prompt"] = count(read_header(folder / manifest.adapter_file(record)))
     trained = parameter_headers(folder / manifest.TRAINED) if (folder / manifest.TRAINED).is_file() else {}
     for part in dict.fromkeys(name.split(".")[0] for name in trained):
         parts[part] = count({name: header for name, header in trained.items() if name.split(".")[0] == part})

@@ -45,6 +45,7 @@ class TokenTable(nn.Module):
     prompt = None
     shallow = None
     cls_prompt = None
+    lora = None
     tuned = False
     position_offset = 0
 
@@ -53,6 +54,10 @@ class TokenTable(nn.Module):
         self.backbone = backbone
         self.register_buffer("weight", weight, persistent=False)
         self.max_tokens = positions_of(backbone).room(0)
+
+    def parts(self) -> dict[str, dict[str, Tensor]]:
+        """Return {}: nothing is trained."""
+        return {}
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **options: object) -> tuple[Tensor, ...]:
         return (nn.functional.embedding(input_ids, self.weight),)

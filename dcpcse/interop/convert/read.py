@@ -15,7 +15,7 @@ from dcpcse.utils.pickled_tensors import load_pickle
 from dcpcse.utils.safetensors_header import read_header
 from dcpcse.utils.safetensors_io import load_tensors
 
-WEIGHT_FILES = {False: (manifest.WEIGHTS, manifest.PICKLE), True: (manifest.PEFT_PROMPTS, "adapter_model.bin")}
+WEIGHT_FILES = {False: (manifest.WEIGHTS, manifest.PICKLE), True: (manifest.PEFT_WEIGHTS, "adapter_model.bin")}
 """Whether a folder is a PEFT adapter → possible names of its weight file; the first that exists is read."""
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")

@@ -9,7 +9,6 @@ embeddings.
 """
 
 import importlib
-import importlib.util
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from dcpcse.utils.errors import UserError
 from dcpcse.utils.files import atomic_folder, require_new_folder
+from dcpcse.utils.packages import require_packages
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ TOLERANCE = 1e-4
 class ExportFormat:
     """An export format: its module in this package, its help, and its required packages with their extra in setup.py.
 
-    The module has `obstacles(model)`, which returns the reasons why the format cannot represent a model;
+    merges: whether a LoRA adapter is merged into the weights of the encoder. The module has `obstacles(model)`, which returns the reasons why the format cannot represent a model;
     `write(model, folder)`; and `read_back(model, folder, sentences)`, which returns the other library's embeddings.
     """
 
@@ -39,16 +39,22 @@ class ExportFormat:
     help: str
     extra: str | None = None
     packages: tuple[str, ...] = ()
+    merges: bool = True
+
+    def subject(self, model: "SentenceEncoder") -> "SentenceEncoder":
+        """Return what is exported of a model. Weights in half precision, which would round the sum, are not merged."""
+        mergeable = self.merges and model.encoder.lora is not None and model.encoder.dtype_name == "float32"
+        return model.merged() if mergeable else model
 
     def require_packages(self) -> None:
         """Raise UserError if required packages are not installed."""
-        missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
-        if missing:
-            raise UserError(f"this format requires {', '.join(missing)}: pip install -e .[{self.extra}]")
+        require_packages("this format", self.packages, self.extra)
 
 
 EXPORT_FORMATS = {
-    "peft": ExportFormat("peft", "an adapter for PeftModel and the frozen encoder", "peft", ("peft",)),
+    "peft": ExportFormat(
+        "peft", "an adapter for PeftModel and the frozen encoder", "peft", ("peft",), merges=False
+    ),
     "sentence-transformers": ExportFormat(
         "sentence_transformers", "a folder for SentenceTransformer", "st", ("sentence_transformers",)
     ),
@@ -87,14 +93,15 @@ def export(folder: str | Path, to: str, output: str | Path, *, base: str | None 
 
     model = SentenceEncoder.load(folder, base, device="cpu")
     module = importlib.import_module(f".{target.module}", __package__)
-    if reasons := module.obstacles(model):
+    exported = target.subject(model)
+    if reasons := module.obstacles(exported):
         raise UserError(f"--to {to} cannot represent {folder}: {'; '.join(reasons)}; {_others(model, to)}")
     sentences = _probes(model)
     expected = model.encode(sentences, max_length=model.max_tokens)
     with atomic_folder(output) as temporary, quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # raised by one library about another
-        module.write(model, temporary)
-        difference = _difference(module.read_back(model, temporary, sentences), expected)
+        module.write(exported, temporary)
+        difference = _difference(module.read_back(exported, temporary, sentences), expected)
         if not difference <= TOLERANCE:  # also true for NaN
             raise UserError(
                 f"embeddings of {to} differ from those of {folder} by up to {difference:.1e}, more than "
@@ -112,10 +119,12 @@ def _probes(model: "SentenceEncoder") -> list[str]:
 
 def _others(model: "SentenceEncoder", refused: str) -> str:
     """Return a phrase that names the other formats that can represent a model."""
-    modules = {
-        name: importlib.import_module(f".{target.module}", __package__) for name, target in EXPORT_FORMATS.items()
-    }
-    fitting = [name for name, module in modules.items() if name != refused and not module.obstacles(model)]
+    fitting = [
+        name
+        for name, target in EXPORT_FORMATS.items()
+        if name != refused
+        and not importlib.import_module(f".{target.module}", __package__).obstacles(target.subject(model))
+    ]
     return f"use --to {' or '.join(fitting)}"
 
 

@@ -1,4 +1,4 @@
-"""Export prompts as a PREFIX_TUNING adapter for PeftModel, if PEFT returns the same embeddings."""
+"""Export prompts as a PREFIX_TUNING adapter for PeftModel, or a LoRA adapter, if PEFT returns the same embeddings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,18 +8,17 @@ import torch
 from transformers import AutoModel
 
 from dcpcse.encoders.heads import TanhMLP
-from dcpcse.encoders.prompt_support import peft_config
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.storage.backbone_folder import TunedBackbone
-from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PEFT_PROMPTS, PROMPT_KEY
+from dcpcse.encoders.storage.backbone_folder import SentenceModules
+from dcpcse.encoders.storage.manifest import PEFT_CONFIG, PEFT_WEIGHTS
 from dcpcse.interop.export.usage_page import embed, needs_other_pooler, pooling_of, write_page
 from dcpcse.utils.files import write_json_atomic
 from dcpcse.utils.safetensors_io import save_tensors
 
-POOLER = "base_model.pooler.dense"
-"""Name that PEFT's files give to a pooler trained with the adapter."""
+POOLER = {"PREFIX_TUNING": "base_model.pooler.dense", "LORA": "base_model.model.pooler.dense"}
+"""Kind of adapter → name that PEFT's files give to a pooler trained with it."""
 
-NOTE = """Prompts for the frozen encoder `{base}` in the format of PEFT. Neither PEFT nor transformers stores how the
+NOTE = """{what} for the frozen encoder `{base}` in the format of PEFT. Neither PEFT nor transformers stores how the
 output is pooled, so the code is given here."""
 
 
@@ -28,7 +27,7 @@ def obstacles(model: SentenceEncoder) -> list[str]:
     found = model.encoder.peft_obstacles()
     if model.templates:
         found.append("it uses a template")
-    elif model.pooling not in TunedBackbone.POOLINGS:
+    elif model.pooling not in SentenceModules.POOLINGS:
         found.append(f"its pooling, {model.pooling}, is neither [CLS] nor the mean of the last layer")
     if model.head_at_inference and not isinstance(model.head, TanhMLP):
         found.append("its head at inference is not a tanh MLP")
@@ -41,18 +40,20 @@ def obstacles(model: SentenceEncoder) -> list[str]:
 
 def write(model: SentenceEncoder, folder: Path) -> None:
     """Write the adapter, the tokenizer, a README and, if inference uses an MLP, this MLP as the pooler."""
-    source, prompt = model.source, model.encoder.prompt.as_keys_values(model.encoder.backbone)
-    config, tensors = peft_config(prompt.shape, source.name_or_path, source.revision), {PROMPT_KEY: prompt.table()}
+    source = model.source
+    config, tensors = model.encoder.peft_adapter(source.name_or_path, source.revision)
     if model.head_at_inference:
         config["modules_to_save"] = ["pooler"]
-        tensors |= {f"{POOLER}.{name}": tensor for name, tensor in model.head.dense.state_dict().items()}
-    save_tensors(folder / PEFT_PROMPTS, tensors)
+        pooler = POOLER[config["peft_type"]]
+        tensors |= {f"{pooler}.{name}": tensor for name, tensor in model.head.dense.state_dict().items()}
+    save_tensors(folder / PEFT_WEIGHTS, tensors)
     write_json_atomic(folder / PEFT_CONFIG, config)
     model.tokenizer.save_pretrained(folder)
     imports = ("import torch", "from peft import PeftModel", "from transformers import AutoModel, AutoTokenizer")
     revision = "" if source.revision is None else f", revision={source.revision!r}"
     base = f"AutoModel.from_pretrained({source.name_or_path!r}{revision}, dtype=torch.float32)"
-    note = NOTE.format(base=source.name_or_path)
+    what = "Prompts" if model.encoder.lora is None else "A LoRA adapter"
+    note = NOTE.format(what=what, base=source.name_or_path)
     write_page(model, folder, "peft", imports, f"PeftModel.from_pretrained({base}, FOLDER)", note)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from dcpcse.encoders.sentence_encoder import SentenceEncoder
-from dcpcse.encoders.storage.backbone_folder import WITH_POOLER, TunedBackbone
+from dcpcse.encoders.storage.backbone_folder import WITH_POOLER, SentenceModules
 from dcpcse.utils.files import write_atomic
 
 
@@ -37,7 +37,7 @@ POOLING_CODE = {
 
 def pooling_of(model: SentenceEncoder) -> Pooling:
     """Return the pooling of a model that can be exported; an MLP is exported as the pooler of transformers."""
-    return POOLING_CODE["pooler" if model.head_at_inference else TunedBackbone.POOLINGS[model.pooling]]
+    return POOLING_CODE["pooler" if model.head_at_inference else SentenceModules.POOLINGS[model.pooling]]
 
 
 def needs_other_pooler(model: SentenceEncoder) -> bool:

@@ -24,13 +24,15 @@ class _Group:
     """A group of trained parameters, selected by the prefixes of their names.
 
     present: `all` if every parameter must have a gradient, `any` if one parameter suffices. alive: `all` if every
-    gradient must be nonzero, `any` if one nonzero gradient suffices, None if all may be zero.
+    gradient must be nonzero, `any` if one nonzero gradient suffices, None if all may be zero. part: a part of their
+    names.
     """
 
     name: str
     starts: tuple[str, ...]
     present: Callable[[Iterable[bool]], bool]
     alive: Callable[[Iterable[bool]], bool] | None
+    part: str = ""
 
 
 GROUPS = (
@@ -38,6 +40,8 @@ GROUPS = (
     _Group("prompts", ("model.encoder.prompt.", "model.encoder.shallow.", "model.encoder.cls_prompt."), all, all),
     # Some gradients may be zero: denoising cancels the bias of a LayerNorm.
     _Group("head", ("model.head.",), all, any),
+    # At first, the matrices B of a LoRA adapter are zero, and therefore the gradients of the matrices A too.
+    _Group("LoRA adapter", ("model.encoder.backbone.",), all, any, part=".lora_"),
     # Architectures contain weights that their forward pass does not use, and the gradient of a key's bias is zero.
     _Group("encoder", ("model.encoder.backbone.",), any, any),
     # Gradients are zero if a term has the weight 0 or a batch has no masked token.
@@ -93,7 +97,7 @@ class GradientFlowCheck:
 
 def _missing(group: _Group, sizes: Sizes, *, zeros: bool) -> list[str]:
     """Describe the missing gradients of a group. zeros: whether zero gradients count as missing."""
-    own = {name: size for name, size in sizes.items() if name.startswith(group.starts)}
+    own = {name: size for name, size in sizes.items() if name.startswith(group.starts) and group.part in name}
     if not own:
         return []
     absent = [name for name, size in own.items() if size is None]

@@ -1,0 +1,175 @@
+"""LoRA: low-rank updates of the linear layers of a frozen encoder (Hu et al., 2021), computed by the peft library.
+
+peft replaces linear layers in place. It gets a copy of the encoder's modules that shares the frozen weights, so that
+the encoder itself is unchanged: other models can use it, with another adapter or without one.
+"""
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from dcpcse.utils.errors import UserError
+from dcpcse.utils.option_fields import ALL_LINEAR
+from dcpcse.utils.packages import require_packages
+
+_ADAPTER = "default"
+"""peft's name for an adapter without a name."""
+
+_IN_FILES = "base_model.model."
+"""Prefix of the names of an encoder's weights in the files of peft."""
+
+_QUERY_AND_VALUE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), ("query", "value")),
+    "distilbert": ("q_lin", "v_lin"),
+    "deberta-v2": ("query_proj", "value_proj"),
+    "mpnet": ("attn.q", "attn.v"),
+    "modernbert": ("Wqkv",),  # one layer computes queries, keys and values
+}
+"""Model type → ends of the names of the layers that compute the queries and values of attention."""
+
+
+@dataclass(frozen=True)
+class Lora:
+    """The settings of a LoRA adapter, whose layers add alpha / r · B · A · dropout(x) to their output.
+
+    x: (..., in), the input of a layer. r: rank of the update B · A, where A is (r, in) and B is (out, r). dropout:
+    dropout rate in training. target_modules: ends of the names of the layers, as in peft.
+    """
+
+    r: int
+    alpha: int
+    dropout: float
+    target_modules: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """Return the adapter's entry in `dcpcse.json`."""
+        return {**asdict(self), "target_modules": list(self.target_modules)}
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Lora":
+        """Return the settings of an entry in `dcpcse.json`."""
+        return cls(**{**record, "target_modules": tuple(record["target_modules"])})
+
+    @property
+    def effect(self) -> dict[str, Any]:
+        """The settings that determine the vectors after training: all but the dropout rate."""
+        return {name: value for name, value in self.record().items() if name != "dropout"}
+
+    def peft_config(self, base: str, revision: str | None) -> dict[str, Any]:
+        """Return peft's adapter_config.json."""
+        return {
+            "peft_type": "LORA",
+            "task_type": "FEATURE_EXTRACTION",
+            "inference_mode": True,
+            "base_model_name_or_path": base,
+            "revision": revision,
+            "r": self.r,
+            "lora_alpha": self.alpha,
+            "lora_dropout": self.dropout,
+            "target_modules": list(self.target_modules),
+            "bias": "none",
+        }
+
+
+def require_peft(what: str) -> None:
+    """Raise UserError if peft is not installed. what: what requires it."""
+    require_packages(what, ("peft",), "peft")
+
+
+def find_targets(backbone: PreTrainedModel, given: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of linear layers for an adapter, without what differs between the encoder's layers.
+
+    given: ends of names, or `ALL_LINEAR`. None for the layers that compute queries and values, the layers of the LoRA
+    paper. Raises UserError if an end is that of no linear layer, or if the query and value layers are not known.
+    """
+    linear = [name for name, module in backbone.named_modules() if type(module) is nn.Linear]
+    kind = backbone.config.model_type
+    ends = _QUERY_AND_VALUE.get(kind) if given is None else tuple(given)
+    if ends is None:
+        raise UserError(
+            f"--tuning lora: the query and value layers of {kind} encoders are not known; name the layers with "
+            f"--lora_target_modules: {', '.join(_ends(linear))}, or {ALL_LINEAR}"
+        )
+    if ends == (ALL_LINEAR,):
+        return _shortest(linear, linear)
+    for end in ends:
+        if not _matching(linear, (end,)):
+            raise UserError(
+                f"--lora_target_modules {end}: no linear layer of {kind} encoders has a name that ends with it; "
+                f"choose from: {', '.join(_ends(linear))}, or {ALL_LINEAR}"
+            )
+    return _shortest(_matching(linear, ends), linear)
+
+
+def _ends(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the parts of names after the number of the layer, each once."""
+    return tuple(dict.fromkeys(re.split(r"\.\d+\.", name)[-1] for name in names))
+
+
+def _matching(names: Sequence[str], ends: Sequence[str]) -> list[str]:
+    return [name for name in names if any(f".{name}".endswith(f".{end}") for end in ends)]
+
+
+def _shortest(chosen: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Return ends of names that match the chosen ones: those after the number of the layer, or else the full names."""
+    # With its layer as context, a name such as attention.output.dense does not match the pooler's dense layer, which
+    # AutoModel loads and this package does not.
+    ends = _ends(chosen)
+    return ends if _matching(names, ends) == list(chosen) else tuple(chosen)
+
+
+def with_lora(backbone: PreTrainedModel, lora: Lora) -> PreTrainedModel:
+    """Return a copy of the backbone with an adapter, whose updates are zero at first. It shares the frozen weights.
+
+    Raises UserError if peft is not installed, or if the backbone lacks a layer of the adapter.
+    """
+    require_peft("a LoRA adapter")
+    from peft import LoraConfig, inject_adapter_in_model  # optional, and takes half a second
+
+    config = LoraConfig(
+        r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=list(lora.target_modules)
+    )
+    linear = [name for name, module in backbone.named_modules() if type(module) is nn.Linear]
+    if missing := [end for end in lora.target_modules if not _matching(linear, (end,))]:
+        raise UserError(f"the encoder has no linear layer {missing[0]}, which the LoRA adapter changes")
+    return inject_adapter_in_model(config, _sharing_copy(backbone), _ADAPTER)
+
+
+def _sharing_copy(backbone: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of the modules that contain others, which shares all other modules, tensors and the configuration.
+
+    Replacing a layer in the copy leaves the original unchanged. All other layers are the same objects in both, so that
+    a layer that is prepacked (`cpu_prepacking`) is prepacked once for all copies.
+    """
+    shared = [backbone.config, *backbone.parameters(), *backbone.buffers()]
+    shared += [module for module in backbone.modules() if not any(module.children())]
+    return copy.deepcopy(backbone, {id(one): one for one in shared})
+
+
+def lora_weights(backbone: nn.Module) -> dict[str, Tensor]:
+    """Return the matrices A and B of all layers of an adapter by their names in peft's files; {} without any."""
+    return {
+        f"{_IN_FILES}{name}.{part}.weight": getattr(layer, part)[_ADAPTER].weight
+        for name, layer in _layers(backbone)
+        for part in ("lora_A", "lora_B")
+    }
+
+
+def _layers(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the layers that peft has replaced, with their names."""
+    return ((name, module) for name, module in backbone.named_modules() if hasattr(module, "lora_A"))
+
+
+def merged(backbone: PreTrainedModel) -> PreTrainedModel:
+    """Return an independent copy of a backbone with an adapter, in which the updates are added to the weights."""
+    result = copy.deepcopy(backbone)
+    for name, layer in list(_layers(result)):
+        layer.merge()
+        result.set_submodule(name, layer.get_base_layer())
+    del result.peft_config
+    return result

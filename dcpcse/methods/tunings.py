@@ -1,0 +1,53 @@
+"""The tunings: what of an encoder is trained. `dcpcse.methods.building` builds the encoder of each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What of an encoder is trained.
+
+    trains: the trained weights, for `--help`. frozen: whether the encoder's own weights stay as they are. dropout: the
+    option for the dropout rate of what is added to the encoder, if there is one. needs_template: whether the trained
+    weights belong to a template. package: the optional package that it requires. defaults: function that returns
+    values for the options of this tuning that were left out, given the options.
+    """
+
+    trains: str
+    frozen: bool = True
+    dropout: str | None = None
+    needs_template: bool = False
+    package: str | None = None
+    defaults: Callable[[Any], Mapping[str, Any]] = lambda args: {}
+
+
+def _of_deep(args: Any) -> Mapping[str, Any]:
+    projection = {"prefix_hidden_size": 512} if args.prefix_projection else {}
+    return {"pre_seq_len": 10, "prefix_projection": False, **projection}
+
+
+def _of_lora(args: Any) -> Mapping[str, Any]:
+    # With a constant alpha / r, a learning rate remains suitable if the rank is changed.
+    return {"lora_r": 8, "lora_alpha": 2 * (args.lora_r or 8), "lora_dropout": 0.0}
+
+
+TUNINGS: Mapping[str, Tuning] = {
+    "full": Tuning("the encoder", frozen=False),
+    "deep": Tuning(
+        "prompts, which are keys and values in every layer of the frozen encoder",
+        dropout="prompt_dropout",
+        defaults=_of_deep,
+    ),
+    "shallow": Tuning(
+        "input vectors that replace the token embeddings of a template; the encoder is frozen", needs_template=True
+    ),
+    "lora": Tuning(
+        "a LoRA adapter, which adds low-rank updates to linear layers of the frozen encoder (requires peft)",
+        dropout="lora_dropout",
+        package="peft",
+        defaults=_of_lora,
+    ),
+}
+"""Value of `--tuning` → the tuning."""

@@ -1,0 +1,216 @@
+"""Runs of train.py with --tuning lora, and the same training by sentence-transformers."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from method_models import COLUMNS
+from runs import NO_DROPOUT, assert_same_weights
+from torch.utils.data import SequentialSampler
+
+import dcpcse
+from dcpcse.encoders.backbones import fingerprints, load_backbone
+from dcpcse.encoders.encoder import Encoder
+from dcpcse.encoders.lora import lora_weights
+from dcpcse.methods import METHODS, build_method, model_arguments
+from dcpcse.training.arguments import TrainingArguments
+from dcpcse.training.validate_setup import require_own_layers
+from dcpcse.utils.errors import UserError
+
+peft = pytest.importorskip("peft")
+
+CRTD = ("d2cse", "diffcse")
+"""Methods that need a generator."""
+LORA = {"tuning": "lora", "learning_rate": 0.01}
+DESCENT = {"tuning": "lora", "method": "simcse", "temp": 0.5}
+DESCENT |= {"optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0, "lr_scheduler_type": "constant"}
+"""By plain descent, the way of a weight is the sum of its gradients, and not of their signs."""
+
+
+def options_of(method: str, tiny) -> dict:
+    return {"method": method, **LORA} | ({"generator_name": tiny("bert")} if method in CRTD else {})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_the_adapter_and_no_weight_of_the_encoder(method, tiny, train, request):
+    data = request.getfixturevalue("train_csv" if method in COLUMNS else "train_txt")
+    run = train(tiny("bert"), data, max_steps=2, lora_dropout=0.1, **options_of(method, tiny))
+    model, before = run.trainer.sentence_encoder, load_backbone(tiny("bert")).model
+    matrices = {name for name in run.initial if ".lora_" in name}
+    moved = {name for name, tensor in run.final.items() if not torch.equal(tensor, run.initial[name])}
+    assert len(matrices) == 2 * 2 * 3  # A and B of queries and values in 3 layers
+    assert matrices <= moved
+    for name, weight in before.named_parameters():
+        for end in ("query", "value"):
+            name = name.replace(f"self.{end}.", f"self.{end}.base_layer.")
+        assert torch.equal(weight, model.encoder.backbone.get_parameter(name)), name
+    contents = json.loads((run.folder / "dcpcse.json").read_text(encoding="utf-8"))
+    assert contents["lora"]["target_modules"] == ["attention.self.query", "attention.self.value"]
+    assert contents["base"]["weights"] == fingerprints(before)[1]
+    found = dcpcse.load(run.folder, device="cpu").encode(["Rain fell.", "a [MASK]"])
+    np.testing.assert_array_equal(found, model.encode(["Rain fell.", "a [MASK]"]))
+
+
+def test_twenty_steps_have_the_losses_of_sentence_transformers(tiny, sentences, tmp_path):
+    """Its trainer and its loss, on the batches that ours saw, from the same matrices; neither has dropout."""
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.base.sampler import DefaultBatchSampler
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    class InOrder(DefaultBatchSampler):
+        def __init__(self, dataset, batch_size, drop_last, **others):
+            super().__init__(SequentialSampler(dataset), batch_size=batch_size, drop_last=drop_last)
+
+    common = {"max_steps": 20, "per_device_train_batch_size": 6, "learning_rate": 1e-2, "logging_steps": 1}
+    common |= {"save_strategy": "no", "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+    pairs = [(f"{sentences[i % 12]} {i}", f"{sentences[(5 * i + 1) % 12]} {i}") for i in range(48)]
+    encoder = tiny("bert", **NO_DROPOUT)
+
+    args = dcpcse.TrainingArguments(str(tmp_path / "ours"), **common)
+    method = {"tuning": "lora", "lora_r": 4, "pooler_type": "avg", "temp": 0.05}
+    ours = dcpcse.Trainer(encoder, "simcse", args, train_dataset=pairs, **method)
+    matrices = lora_weights(ours.sentence_encoder.encoder.backbone)
+    initial = {name: matrix.detach().clone() for name, matrix in matrices.items()}
+    collate, seen = ours.data_collator, []
+    ours.data_collator = lambda rows: seen.extend(rows) or collate(rows)
+    ours.train()
+
+    theirs = library.SentenceTransformer(modules=[Transformer(encoder), Pooling(32, "mean")], device="cpu")
+    theirs.add_adapter(peft.LoraConfig(r=4, lora_alpha=8, task_type="FEATURE_EXTRACTION"))  # queries and values
+    own = dict(theirs[0].model.named_parameters())
+    with torch.no_grad():
+        for name, matrix in initial.items():
+            own[name.removeprefix("base_model.model.").replace(".weight", ".default.weight")].copy_(matrix)
+    assert sum(p.numel() for p in own.values() if p.requires_grad) == sum(map(torch.numel, initial.values()))
+    data = Dataset.from_dict({role: [row[role] for row in seen] for role in ("anchor", "positive")})
+    args = library.SentenceTransformerTrainingArguments(str(tmp_path / "theirs"), batch_sampler=InOrder, **common)
+    loss = MultipleNegativesRankingLoss(theirs, scale=1 / 0.05)
+    trainer = library.SentenceTransformerTrainer(theirs, args, train_dataset=data, loss=loss)
+    trainer.train()
+
+    found, expected = ([e["loss"] for e in one.state.log_history if "loss" in e] for one in (ours, trainer))
+    assert len(found) == 20 and found[-1] < found[0] - 0.1
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+    vectors = ours.sentence_encoder.encode(sentences)
+    np.testing.assert_allclose(vectors, theirs.encode(sentences), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"packing": "False"}, {"prepack": "False"}, {"gradient_checkpointing": True}, {"gradient_cache_chunk": 2}],
+    ids=str,
+)
+def test_how_a_step_is_computed_changes_no_adapter(changed, tiny, train, train_txt):
+    encoder = tiny("bert", hidden_size=256, intermediate_size=256, num_hidden_layers=2, **NO_DROPOUT)
+    plain, other = (train(encoder, train_txt, max_seq_length=16, **DESCENT, **given) for given in ({}, changed))
+    ways = [(plain.final[name] - plain.initial[name]).abs().max() for name in plain.final if ".lora_B" in name]
+    assert min(ways) > 1e-3
+    assert_same_weights(plain.folder, other.folder, atol=1e-5)
+    np.testing.assert_allclose(other.logged("loss"), plain.logged("loss"), atol=1e-5)
+
+
+def test_a_frozen_encoder_in_bf16_trains_the_adapter_in_float32(tiny, train, train_txt, sentences):
+    encoder = tiny("bert", **NO_DROPOUT)
+    options = {"method": "simcse", "tuning": "lora", "temp": 1.0, "do_mlm": True}
+    full, half = (train(encoder, train_txt, encoder_dtype=name, **options) for name in ("float32", "bfloat16"))
+    trained = {name: p.dtype for name, p in half.final.items() if p.requires_grad}
+    assert set(trained.values()) == {torch.float32} and any(".lora_A." in name for name in trained)
+    assert {p.dtype for name, p in half.final.items() if name not in trained} == {torch.bfloat16}
+    for name, gradient in half.gradients[0].items():
+        exact = full.gradients[0][name].flatten()
+        assert torch.cosine_similarity(gradient.flatten(), exact, dim=0) > 0.95 or exact.abs().max() < 1e-6, name
+    loaded = dcpcse.load(half.folder, device="cpu")
+    np.testing.assert_array_equal(loaded.encode(sentences), half.trainer.sentence_encoder.encode(sentences))
+    assert {matrix.dtype for matrix in lora_weights(loaded.encoder.backbone).values()} == {torch.float32}
+    assert loaded.encoder.backbone.dtype == torch.bfloat16
+
+
+# Second passes
+
+
+def method_of(tiny, **options):
+    torch.manual_seed(0)
+    args = model_arguments(**{"tuning": "lora", "generator_name": tiny("bert", seed=3), **options})
+    return build_method(load_backbone(tiny("bert")), args, ["anchor"])
+
+
+@pytest.mark.parametrize(("discriminator", "own"), [("self", True), ("frozen", False), ("trained", False)])
+def test_the_discriminator_of_d2cse_has_the_adapter_if_it_is_the_encoder(discriminator, own, tiny):
+    method = method_of(tiny, method="d2cse", discriminator=discriminator)
+    others = [m for m in method.terms["crtd"].loss.modules() if isinstance(m, Encoder)]
+    assert not any(lora_weights(encoder.backbone) for encoder in others)
+    shared = {id(p) for p in method.model.encoder.backbone.parameters()}
+    counts = [sum(id(p) in shared for p in encoder.backbone.parameters()) for encoder in others]
+    assert any(counts) == (discriminator == "frozen")
+    assert own == (len(others) == 1)  # the generator
+
+
+def test_a_split_encoder_is_refused_where_it_is_also_used_without_its_adapter(tiny):
+    split = TrainingArguments("out", use_cpu=True)
+    split.shard_encoder = True
+    for discriminator in ("self", "trained"):
+        require_own_layers(method_of(tiny, method="d2cse", discriminator=discriminator), split)
+    method = method_of(tiny, method="d2cse", discriminator="frozen")
+    with pytest.raises(UserError, match="--shard_encoder: --method d2cse also uses the encoder without its LoRA"):
+        require_own_layers(method, split)
+    require_own_layers(method, TrainingArguments("out", use_cpu=True))
+
+
+def test_the_momentum_encoder_averages_the_matrices_alone(tiny):
+    method = method_of(tiny, method="esimcse", generator_name=None)
+    averages = method.terms["contrastive"].loss.average.weights()
+    assert averages.keys() == {n for n, p in method.model.encoder.named_parameters() if ".lora_" in n}
+
+
+# The encoder that several trainings share
+
+
+def test_a_loaded_encoder_is_trained_again_and_again(tiny, sentences, tmp_path):
+    """Unlike with a training of its own weights, after which it must be loaded again."""
+    backbone = load_backbone(tiny("bert"))
+    vectors = []
+    for number, options in enumerate([LORA, LORA, {"tuning": "deep"}, LORA]):
+        place = {"max_steps": 2, "save_strategy": "no", "use_cpu": True, "report_to": "none", "disable_tqdm": True}
+        args = dcpcse.TrainingArguments(str(tmp_path / str(number)), **place)
+        given = {name: value for name, value in options.items() if name != "learning_rate"}
+        trainer = dcpcse.Trainer(backbone, "simcse", args, train_dataset=sentences, **given)
+        trainer.train()
+        vectors.append(trainer.sentence_encoder.encode(sentences))
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    np.testing.assert_array_equal(vectors[0], vectors[3])
+    assert fingerprints(backbone.model) == (backbone.source.fingerprint, backbone.source.weights)
+
+
+SPLIT = """
+import sys
+from torch.distributed.tensor import DTensor
+from dcpcse.cli.commands.train import train_command
+from dcpcse.cli.runner import run
+from dcpcse.training.trainer import Trainer
+
+save = Trainer.save_model
+
+def count(self, *args, **kwargs):
+    own = [(".lora_" in n, isinstance(p, DTensor)) for n, p in self.step_module.named_parameters() if "query" in n]
+    frozen, adapter = ({split for is_lora, split in own if is_lora == wanted} for wanted in (False, True))
+    sys.stdout.write(f"frozen split {frozen}, adapter split {adapter}\\n")  # one piece, as two processes write
+    return save(self, *args, **kwargs)
+
+Trainer.save_model = count
+sys.exit(run(train_command, sys.argv[1:]))
+"""
+
+
+def test_two_processes_and_a_split_encoder_train_the_adapter_of_one_process(tiny, train, train_txt, tmp_path, pairs):
+    encoder = tiny("roberta", **NO_DROPOUT)
+    one = train(encoder, train_txt, per_device_train_batch_size=8, **DESCENT)
+    (tmp_path / "program.py").write_text(SPLIT, encoding="utf-8")
+    for name, given in {"two": {}, "split": {"shard_encoder": True}}.items():
+        argv = train.argv(encoder, train_txt, tmp_path / name, per_device_train_batch_size=4, **DESCENT, **given)
+        done = pairs(tmp_path / "program.py", *argv)
+        assert done.codes == [0, 0], done.stderr
+        assert done.stdout.count(f"frozen split {{{bool(given)}}}, adapter split {{False}}") > 0
+        assert_same_weights(one.folder, tmp_path / name, atol=1e-5)
