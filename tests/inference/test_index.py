@@ -93,6 +93,23 @@ def test_exact_search_is_that_of_a_float64_loop_and_all_cells_find_the_same(top_
     assert cells.search_vectors(queries[:0]) == []
 
 
+@pytest.mark.parametrize("backend", [*EXACT, "ivf"])
+@pytest.mark.parametrize("top_k", [1, 7, SIZE])
+def test_sentences_above_the_limit_of_a_query_are_skipped(top_k, backend, vectors, texts, queries):
+    """Limits between cosines, above all, below all, and just below those of 60 sentences that are nearly a query."""
+    length = np.linalg.norm(queries[1]) / np.sqrt(WIDTH)
+    noise = np.random.default_rng(4).standard_normal((60, WIDTH)).astype(np.float32)
+    vectors, texts = np.concatenate([vectors, queries[1] + 3e-3 * length * noise]), texts + ["nearly"] * 60
+    ranked = [naive(vectors, query, len(vectors), None) for query in queries]
+    limits = np.array([own[place][1] + 1e-6 for own, place in zip(ranked, range(0, 240, 20), strict=True)])
+    limits[1], limits[2], limits[3] = ranked[1][59][1] - 1e-7, np.inf, -np.inf
+    options = {"num_cells": 12, "num_cells_in_search": 12} if backend == "ivf" else {}
+    found = build(vectors, texts, backend=backend, **options).search_vectors(queries, top_k, limits=limits)
+    for hits, own, limit in zip(found, ranked, limits, strict=True):
+        require_same(hits, [(row, score) for row, score in own if score <= limit][:top_k])
+    assert len(found[1]) == min(top_k, SIZE) and not found[3]
+
+
 def test_few_cells_find_a_part_and_limits_hold(vectors, texts, queries):
     index = build(vectors, texts, backend="ivf", num_cells=40, num_cells_in_search=1)
     exact = build(vectors, texts, backend="numpy").search_vectors(queries, SIZE, 0.1)
@@ -183,6 +200,9 @@ def test_limits_and_vectors_that_are_not_valid_are_rejected(vectors, texts):
     for bad in (1.1, -2, 60, float("nan")):
         with pytest.raises(UserError, match="threshold"):
             index.search_vectors(vectors[:1], 5, bad)
+    for bad in ([0.1, 0.2], 0.1, [float("nan")]):
+        with pytest.raises(UserError, match="limits of shape"):
+            index.search_vectors(vectors[:1], 5, limits=bad)
     with pytest.raises(UserError, match="backend ivf"):
         index.num_cells_in_search = 4
     for value in (0, np.nan, np.inf):

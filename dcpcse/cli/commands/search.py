@@ -92,7 +92,7 @@ def search_command(argv: Sequence[str]) -> None:
     model = load_model(places.model, encoder)
     with logging_redirect_tqdm():
         index = _index(model, args, encoder.batch_size)
-    notify(f"{len(index):,} sentences in the index{_approximate(index)}")
+    notify(index.described)
     chunks = [places.query] if places.query else []
     for queries in (*chunks, *(file.chunk(i) for i in range(file.chunks if file else 0))):
         found = index.search(queries, args.top_k, args.threshold, batch_size=encoder.batch_size)
@@ -149,13 +149,6 @@ def _with_options(index: "SentenceIndex", args: SearchArguments) -> "SentenceInd
     if args.num_cells_in_search is not None:
         index.num_cells_in_search = args.num_cells_in_search
     return index
-
-
-def _approximate(index: "SentenceIndex") -> str:
-    if index.num_cells is None:
-        return ""
-    cells = f"{index.num_cells_in_search} of its {index.num_cells} cells"
-    return f"; each query searches {cells} and may miss sentences in the others"
 
 
 def _as_json(query: str, hits: "Sequence[Hit]") -> str:

@@ -16,6 +16,7 @@ from dcpcse.utils.errors import UserError
 BLOCK = 8_192  # rows that are compared with the queries at once
 EXTRA_ROWS = 16  # additional candidates: rounding in float32 may swap rows with nearly equal cosines
 FEW_QUERIES = 8  # up to this number of queries, faiss is faster than numpy on one thread
+ROUNDING = 1e-5  # inner products of unit vectors in float32 differ from cosines in float64 by less
 
 
 def load_faiss() -> Any:
@@ -26,12 +27,17 @@ def load_faiss() -> Any:
         raise UserError("this backend needs faiss: pip install dcpcse[faiss]; numpy is exact without it") from error
 
 
-def nearest_rows(vectors: np.ndarray, queries: np.ndarray, k: int, backend: str) -> np.ndarray:
+def nearest_rows(
+    vectors: np.ndarray, queries: np.ndarray, k: int, backend: str, limits: np.ndarray | None = None
+) -> np.ndarray:
     """Return, for each query (Q, H), the k rows of `vectors` (N, H) with the largest inner product.
 
-    The row numbers (Q, k) are in any order. k is at most N.
+    The row numbers (Q, k) are in any order. k is at most N. limits: the largest inner product of each query (Q,), up
+    to `ROUNDING`; larger ones are left out, and -1 fills the places of missing rows. faiss has no such limits, so that
+    numpy searches with each backend.
     """
-    faiss = load_faiss() if backend == "faiss" or (backend == "auto" and len(queries) <= FEW_QUERIES) else None
+    by_faiss = limits is None and (backend == "faiss" or (backend == "auto" and len(queries) <= FEW_QUERIES))
+    faiss = load_faiss() if by_faiss else None
     scores, rows = np.full((len(queries), k), -np.inf, dtype=np.float32), np.full((len(queries), k), -1)
     for start in range(0, len(vectors), BLOCK):
         block = vectors[start : start + BLOCK]
@@ -39,19 +45,22 @@ def nearest_rows(vectors: np.ndarray, queries: np.ndarray, k: int, backend: str)
             found, own = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
         else:
             found = queries @ block.T
+            if limits is not None:
+                found[found > limits[:, None] + ROUNDING] = -np.inf
             # Few rows beat the k best rows of earlier blocks, so the partition below is cheap.
             own = np.flatnonzero((found > scores.min(axis=1, keepdims=True)).any(axis=0))
             found, own = found[:, own], np.broadcast_to(own, (len(queries), len(own)))
         scores, rows = np.hstack([scores, found]), np.hstack([rows, own + start])
         best = np.argpartition(scores, -k, axis=1)[:, -k:]
         scores, rows = np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
+    rows[np.isneginf(scores)] = -1
     return rows
 
 
 def rank_candidates(vectors: np.ndarray, query: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the candidate rows, best first, and their float64 cosines to the query (H,).
 
-    Ties are in the order of rows. Rows of -1, with which faiss pads its results, are left out.
+    Ties are in the order of rows. Rows of -1, which stand for missing rows, are left out.
     """
     rows, scores = np.sort(rows[rows >= 0]), np.empty(0)
     for start in range(0, len(rows), BLOCK):

@@ -169,6 +169,15 @@ class SentenceIndex:
         return self._vectors.shape[1]
 
     @property
+    def described(self) -> str:
+        """The number of sentences, with a warning if the search is approximate."""
+        found = f"{len(self):,} sentences in the index"
+        if self._ivf is None:
+            return found
+        cells = f"{self.num_cells_in_search} of its {self.num_cells} cells"
+        return f"{found}; each query searches {cells} and may miss sentences in the others"
+
+    @property
     def num_cells(self) -> int | None:
         """Number of cells; None without the backend ivf."""
         return None if self._ivf is None else self._ivf.nlist
@@ -248,27 +257,55 @@ class SentenceIndex:
         found = self.search_vectors(vectors, top_k, threshold)
         return found[0] if isinstance(queries, str) else found
 
-    def search_vectors(self, vectors: np.ndarray, top_k: int = 5, threshold: float | None = None) -> list[list[Hit]]:
-        """Return, for each query vector (Q, H), the `top_k` sentences with the largest cosines, as `search` does."""
+    def search_vectors(
+        self,
+        vectors: np.ndarray,
+        top_k: int = 5,
+        threshold: float | None = None,
+        *,
+        limits: np.ndarray | None = None,
+    ) -> list[list[Hit]]:
+        """Return, for each query vector (Q, H), the `top_k` sentences with the largest cosines, as `search` does.
+
+        limits: the largest cosine of each query (Q,); sentences with a larger one are skipped.
+        """
         whole_number("top_k", top_k, 1)
         if threshold is not None:
             number("threshold", threshold, -1, 1)
         vectors = matrix("vectors", vectors)
+        if limits is not None:
+            limits = matrix("limits", limits).astype(np.float64)
+            if limits.shape != vectors.shape[:1] or np.isnan(limits).any():
+                raise UserError(f"limits of shape {limits.shape} for vectors {vectors.shape}; give a number a query")
         if vectors.ndim and not len(vectors):
             return []
         searched, queries, found = self._vectors, self._unit_vectors(vectors), []
-        k = min(top_k + nearest.EXTRA_ROWS, len(searched))
         for start in range(0, len(queries), QUERY_CHUNK):
-            chunk = queries[start : start + QUERY_CHUNK]
-            if self._ivf is None:
-                candidates = nearest.nearest_rows(searched, chunk, k, self.backend)
-            else:
-                candidates = self._ivf.search(chunk, k)[1]
-            for query, own in zip(chunk, candidates, strict=True):
-                rows, scores = nearest.rank_candidates(searched, query, own)
+            own = slice(start, start + QUERY_CHUNK)
+            for rows, scores in self._ranked(searched, queries[own], top_k, None if limits is None else limits[own]):
                 best = list(zip(rows.tolist(), scores.tolist(), strict=True))[:top_k]
                 found.append([Hit(self._sentences[r], s, r) for r, s in best if threshold is None or s >= threshold])
         return found
+
+    def _ranked(
+        self, searched: np.ndarray, queries: np.ndarray, top_k: int, limits: np.ndarray | None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield, for each query, at least `top_k` rows, if there are as many, and their cosines, best first."""
+        k = min(top_k + nearest.EXTRA_ROWS, len(searched))
+        if self._ivf is None:
+            candidates = nearest.nearest_rows(searched, queries, k, self.backend, limits)
+        else:
+            candidates = self._ivf.search(queries, k)[1]
+        for i, own in enumerate(candidates):
+            rows, scores = nearest.rank_candidates(searched, queries[i], own)
+            if limits is not None:
+                allowed = scores <= limits[i]
+                # The cells of ivf are searched without limits, and float32 lets cosines pass that are nearly allowed.
+                if allowed.sum() < top_k and (own >= 0).all() and k < len(searched):
+                    yield from self._ranked(searched, queries[i : i + 1], 2 * top_k, limits[i : i + 1])
+                    continue
+                rows, scores = rows[allowed], scores[allowed]
+            yield rows, scores
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Write the index to a folder atomically. overwrite: replace an index in the folder."""
